@@ -68,7 +68,7 @@ build-release: $(VENV)/turbo
 
 .PHONY: demo
 demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
-	target/release/bowstring demo
+	target/release/bowstring demo --photos fixtures/imagenet40.parquet
 	$(PY) examples/train_torch.py
 
 .PHONY: test
@@ -82,10 +82,10 @@ test: prepare lint check-features test-rust test-doc test-python ## lint, all te
 prepare: $(VENV)/made
 	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(VENV)/ready build
 
+# All features together are what everything else builds: the Python extension adds `cuda`.
 .PHONY: check-features
 check-features: $(VENV)/turbo
 	cargo check --locked --no-default-features
-	$(if $(TURBO),cargo check --locked --all-features,@echo "all-features not checked: libjpeg-turbo cannot be built here")
 
 .PHONY: test-rust
 test-rust: build
@@ -106,7 +106,7 @@ test-python: build $(VENV)/ready
 	$(PY) examples/serve_torch.py
 	$(PY) examples/tf_fit.py --epochs 3
 	$(PY) examples/jax_train.py --epochs 3
-	cd python && ../$(PY) -m pytest --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
+	cd python && ../$(PY) -m pytest -n 2 --dist loadfile --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
 	cd python && bash ../scripts/each-alone.sh ../$(PY) tests/frameworks/test_*.py tests/loops/test_*.py 2>&1 | \
 		tee -a ../target/test-python.log
 
@@ -123,9 +123,33 @@ lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubt
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
 	cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
+# Licences of what the wheel contains, for whoever gets it.
+python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(VENV)/made
+	$(PY) scripts/notices.py --output $@
+
 .PHONY: wheel
-wheel: $(VENV)/turbo $(VENV)/ready ## a release wheel in dist/
+wheel: $(VENV)/turbo $(VENV)/ready python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml $(if $(TURBO),--features turbo) --out dist
+
+.PHONY: crate
+crate: ## the crate as it would be published: what is in it, and that it builds from that alone
+	@cargo package --locked --package bowstring --list $(DIRTY) | grep -vE '^(src|examples|benches)/'
+	cargo publish --locked --package bowstring --dry-run $(DIRTY)
+
+.venv-docs/ready: docs/requirements.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/ready ## the documentation site in dist/site; a link that leads nowhere is an error
+	python3 scripts/site.py dist/pages
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@echo dist/site/index.html
+
+.PHONY: check-deploy
+check-deploy: ## workflows, chart and manifests by the tools that know them, as far as they are installed (NEED=all)
+	bash scripts/check-deploy.sh
 
 .PHONY: bench
 bench: $(VENV)/turbo ## Rust benches (criterion)
@@ -190,4 +214,4 @@ fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
-	rm -rf $(VENV) .venv-peers dist bench-out python/bowstring/_native.abi3.so
+	rm -rf $(VENV) .venv-docs .venv-peers dist bench-out python/bowstring/_native.abi3.so

@@ -59,7 +59,7 @@ async fn server() {
                 Ok(Outgoing { header: Bytes::from_static(b"h"), slab, exclusive, extra: Vec::new(), paid: None })
             }
         });
-        std::future::ready(Ok(batches.boxed()))
+        std::future::ready(Ok(batches.boxed().into()))
     };
     let serving = tokio::spawn(listener.run(open, async { drop(end.await) }));
     let rank = tokio::task::spawn_blocking(move || {

@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +101,25 @@ def document(features: list[str]) -> dict[str, Any]:
     return {**bom, "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command(about: str | None, make: Callable[[list[str]], tuple[str, str]]) -> None:
+    """The command line of a script: ``make`` gives the text for some features, and what is said of it."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="where it is written; standard output without")
     parser.add_argument("--features", nargs="*", default=[], help="features of the workspace; all by default")
     given = parser.parse_args()
-    made = document(given.features)
-    text = json.dumps(made, indent=1, sort_keys=True) + "\n"
+    text, said = make(given.features)
     if given.output is None:
         print(text, end="")
     else:
         given.output.write_text(text)
-        print(f"{given.output}: {len(made['components'])} components")
+        print(f"{given.output}: {said}")
+
+
+def made(features: list[str]) -> tuple[str, str]:
+    """The document as text, and its size."""
+    found = document(features)
+    return json.dumps(found, indent=1, sort_keys=True) + "\n", f"{len(found['components'])} components"
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, made)

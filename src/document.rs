@@ -1,7 +1,7 @@
 //! Options as a JSON document, from Python or a file: errors name the option and its value in the user's words.
 //!
-//! A reader of JSON speaks of types of Rust and of positions in a text that nobody wrote. Here its message becomes a sentence, and the
-//! option that it is about is found by reading the document option by option.
+//! Messages of the JSON reader name types of Rust and positions in a generated text. Here they become sentences, and the option is found
+//! by reading the document option by option.
 
 use serde::de::value::Error as Refused;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
@@ -91,7 +91,7 @@ fn prefixed(path: &[String], problem: &str) -> String {
     format!("{shown}: {problem}")
 }
 
-/// The names of the fields of `T`, which a derived reader tells whoever it asks for a struct.
+/// The names of the fields of `T`, which a derived reader passes to the deserializer.
 fn names_of<T: DeserializeOwned>() -> &'static [&'static str] {
     struct Asked<'a>(&'a mut &'static [&'static str]);
 

@@ -305,6 +305,11 @@ impl Error {
         }
     }
 
+    /// A wait that the option `timeout` ended, with its value.
+    pub(crate) fn late(stage: &'static str, culprit: impl fmt::Display, waited: Duration, timeout: Duration) -> Self {
+        Self::Timeout { stage, culprit: format!("{culprit} (timeout={})", timeout.as_secs_f64()), waited }
+    }
+
     /// Damaged bytes at `place`.
     pub fn corrupt(place: Place, what: impl Into<String>) -> Self {
         Self::Corrupt { place, what: what.into(), source: None }
@@ -462,6 +467,8 @@ mod tests {
             let waited = Duration::from_millis(millis);
             let error = Error::Timeout { stage: "receive", culprit: "x".to_owned(), waited };
             assert_eq!(error.to_string(), format!("stage receive waited {told} s for x"));
+            let error = Error::late("receive", "x", waited, Duration::from_secs_f64(0.1));
+            assert_eq!(error.to_string(), format!("stage receive waited {told} s for x (timeout=0.1)"));
         }
     }
 

@@ -9,6 +9,7 @@
 //!
 //! | floor | modules | content |
 //! |---|---|---|
+//! | 7 | `cli` | the command line, as a function |
 //! | 6 | [`Loader`] | the same batches, local or from a server, on the host or on a GPU |
 //! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
 //! | 4 | [`pipeline`] | the wiring, the budget, [`BatchSource`] |
@@ -18,6 +19,15 @@
 //! | 0 | [`error`], `nearest` | errors with place and remedy; the meaning of a misspelt name |
 //!
 //! A module names only modules on floors below its own; a test checks this.
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `cli` | yes | the binary `bowstring`, and the module `cli` that it is made of |
+//! | `cloud` | yes | `s3://`, `gs://`, `az://`, `http(s)://`; without it local files |
+//! | `flight` | yes | serving ranks over Arrow Flight, and reading from such a server |
+//! | `convert` | yes | foreign formats: TFRecord, WebDataset, MDS, CSV, ... |
+//! | `cuda` | no | tensors in the memory of NVIDIA GPUs; the driver is found at run time |
+//! | `turbo` | no | libjpeg-turbo for JPEG; needs cmake and nasm to build |
 //!
 //! ```
 //! use bowstring::{Loader, LoaderOptions};
@@ -35,6 +45,8 @@
 
 #![cfg_attr(not(feature = "flight"), allow(dead_code, reason = "some items are used by servers and clients only"))]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod codec;
 #[cfg(feature = "convert")]
 pub mod convert;

@@ -1,4 +1,4 @@
-//! What a dataset is made of, as plain numbers: files, row groups, rows, sizes, pinned versions, and one fingerprint.
+//! The content of a dataset as plain numbers: files, row groups, rows, sizes, pinned versions, and one fingerprint.
 //!
 //! The manifest is made once, when the dataset is opened, and never changes; everything that decides an order is a function
 //! of it. It does no I/O and holds no handles.

@@ -1,4 +1,4 @@
-//! The name that a misspelt one most likely means.
+//! The likely meaning of a misspelt name.
 
 /// Letters of a name that are looked at: names may come from a hostile file or peer.
 const LOOKED_AT: usize = 128;

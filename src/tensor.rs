@@ -283,7 +283,7 @@ impl BatchBuilder {
 
     /// A slab for `specs`, paid for by `reservation` (which grows if it must).
     ///
-    /// The bytes may hold those of an earlier batch: whoever fills a tensor writes all of it.
+    /// The bytes may be those of an earlier batch: a tensor must be filled as a whole.
     ///
     /// # Errors
     /// [`Error::Limit`] or [`Error::Config`] if the sizes overflow or memory is refused.

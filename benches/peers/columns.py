@@ -97,14 +97,17 @@ def polars(job: Job) -> Epoch:
 
 @each("polars, shuffled", "polars torch numpy", shuffle="files, and rows within one")
 def polars_shuffled(job: Job) -> Epoch:
-    """A file at a time, its rows taken in random order."""
+    """A file at a time, each column taken in random order: `numpy.take` is faster than a gather of the frame."""
     import numpy as np
 
     def epoch(number: int) -> Batches:
         order, rng = parts(job), np.random.default_rng(number)
         random.Random(number).shuffle(order)
         for frame in frames(order):
-            yield from sliced(arrays(frame[rng.permutation(len(frame))]), len(frame), job.batch)
+            rows = rng.permutation(len(frame))
+            yield from sliced(
+                {name: column.take(rows) for name, column in arrays(frame).items()}, len(frame), job.batch
+            )
 
     return epoch
 

@@ -21,11 +21,10 @@ fuzz_target!(|data: &[u8]| {
     }
     let read = read.expect("what was signed is read");
     assert_eq!((&read.tenant, read.expires, read.fingerprint), (&ticket.tenant, ticket.expires, ticket.fingerprint));
-    assert_eq!((&read.asked.dataset, read.asked.rank, &read.asked.gang), (
-        &ticket.asked.dataset,
-        ticket.asked.rank,
-        &ticket.asked.gang
-    ));
+    assert_eq!(
+        (&read.asked.dataset, read.asked.rank, &read.asked.gang),
+        (&ticket.asked.dataset, ticket.asked.rank, &ticket.asked.gang)
+    );
     if let Some(later) = UNIX_EPOCH.checked_add(Duration::from_secs(ticket.expires.saturating_add(1)))
         && ticket.expires < u64::MAX
     {

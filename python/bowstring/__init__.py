@@ -11,6 +11,7 @@ gangs, :mod:`bowstring.inference` serves models.
 """
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
+from bowstring.batch import Batch
 from bowstring.certificates import audit
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.convert import convert, verify
@@ -42,6 +43,7 @@ from bowstring.writer import DatasetWriter, Stored
 
 __all__ = [
     "ArrowArray",
+    "Batch",
     "ClosedError",
     "ConfigError",
     "CorruptError",

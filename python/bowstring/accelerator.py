@@ -1,4 +1,4 @@
-"""Batches on a GPU for frameworks that do not say on which streams they read them."""
+"""Batches on a GPU for frameworks that do not name the streams they read on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wanted(options: Mapping[str, Any]) -> str:
 def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], bool]) -> dict[str, Any]:
     """``options`` for batches on the GPU if they ask for one and ``framework`` can follow there; ``auto`` is then the host.
 
-    Unless they say otherwise, memory is used again behind all that the GPU was told (``device_fence="context"``).
+    By default, memory is reused after all work queued on the GPU (``device_fence="context"``).
     """
     given, device = dict(options), wanted(options)
     if device in ("cpu", "pinned"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,28 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "columns_of", "numpy_array", "objects", "packs"]
+__all__ = ["Column", "Text", "arrow", "by_dlpack", "columns_of", "numpy_array", "objects", "packs"]
 
 _NUMPY = importlib.util.find_spec("numpy") is not None
+_PYARROW = importlib.util.find_spec("pyarrow") is not None
+
+
+def arrow(array: _native.ArrowArray) -> Any:
+    """``array`` as a ``pyarrow.Array`` over the same memory; as it is where pyarrow is not installed."""
+    if not _PYARROW:
+        return array
+    import pyarrow
+
+    return pyarrow.array(array)
+
+
+def by_dlpack(tensor: _native.Tensor, from_dlpack: Callable[[Any], Any]) -> Any:
+    """``tensor`` as what torch's ``from_dlpack`` makes of it, over the same memory, wherever it is."""
+    if tensor.device != "cpu":
+        # torch says which stream it works on.
+        return from_dlpack(tensor)
+    # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
+    return from_dlpack(tensor.__dlpack__())
 
 
 def objects(values: list[Any]) -> Any:

@@ -1,8 +1,7 @@
-"""What every loader has, whatever its arrays are."""
+"""The base of all loaders, for any type of array."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -13,8 +12,10 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
-from bowstring.arrays import objects
+from bowstring.arrays import arrow, objects
+from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
+from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
@@ -25,22 +26,12 @@ from bowstring.tails import settled
 from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
+B = TypeVar("B")
 L = TypeVar("L", bound="BaseLoader[Any]")
-
-_PYARROW = importlib.util.find_spec("pyarrow") is not None
-
-
-def arrow(array: _native.ArrowArray) -> Any:
-    """``array`` as a ``pyarrow.Array`` over the same memory; as it is where pyarrow is not installed."""
-    if not _PYARROW:
-        return array
-    import pyarrow
-
-    return pyarrow.array(array)
 
 
 class Rows:
-    """The rows of one epoch over all ranks, of which only the number is here."""
+    """The rows of one epoch over all ranks: only their number."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -53,7 +44,7 @@ class Rows:
 
 
 class Epochs:
-    """What frameworks that tell the epoch to the sampler find there: ``set_epoch`` is the loader's own."""
+    """The sampler of a loader, for frameworks that call ``sampler.set_epoch``: it sets the loader's epoch."""
 
     def __init__(self, native: _native.Loader) -> None:
         self._native = native
@@ -64,7 +55,7 @@ class Epochs:
 
 
 def _without_secrets(url: str) -> str:
-    """``url`` without what stands before its host or in its query."""
+    """``url`` without credentials and query."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url
@@ -75,24 +66,24 @@ def _without_secrets(url: str) -> str:
 
 
 class BaseLoader(ABC, Generic[A]):
-    """One rank's batches: every ``iter()`` is a pass of its own, as of torch's ``DataLoader``.
+    """One rank's batches: every ``iter()`` is a pass of its own, as with torch's ``DataLoader``.
 
-    A loader is at a position: an epoch, and the number of steps already yielded of it. The first ``iter()`` begins there: at the
-    first step, or after :meth:`load_state_dict` in the middle. Every later one begins the next epoch, wherever the loop before
-    was left; a pass of which nothing was taken does not count. To go on with a loop that was left, keep its iterator, or save
-    :meth:`state_dict` and load it. :meth:`peek` looks at a batch and takes none.
+    A loader is at a position: an epoch, and the number of steps of it that were already yielded. The first ``iter()`` begins
+    there: at the first step, or after :meth:`load_state_dict` in the middle. Every later one begins the next epoch, wherever the
+    previous loop ended; a pass from which nothing was taken does not count. To continue an interrupted loop, keep its iterator,
+    or save :meth:`state_dict` and load it. :meth:`peek` looks at a batch without taking it.
 
-    A new ``iter()`` ends the iterator before it, as do :meth:`set_epoch` and :meth:`load_state_dict` once a batch was taken of it:
+    A new ``iter()`` ends the previous iterator, as do :meth:`set_epoch` and :meth:`load_state_dict` once a batch was taken from it:
     its ``next()`` raises :class:`bowstring.ClosedError`. Several threads may take from one iterator.
 
-    Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword goes before it. Lists are separated by
+    Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword overrides it. Lists are separated by
     commas, ``storage_options`` are ``key=value,...``, and ``nulls``, ``lists``, ``pack``, ``images``, ``cast`` and ``limits`` are
     JSON, as for the command line.
 
-    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each. Or where a
-        server has it, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
+    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one dataset each. Or a
+        dataset of a server, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
     :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
-    :param global_batch_size: rows of all ranks together per step; what must stay the same to resume on another number of ranks.
+    :param global_batch_size: rows of all ranks together per step; it must stay the same to resume on another number of ranks.
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
     :param exclude: columns to leave out.
     :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples;
@@ -130,35 +121,43 @@ class BaseLoader(ABC, Generic[A]):
     :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
     :param device: where tensors are delivered: ``cpu``, ``pinned`` (page-locked host memory), ``auto`` (this process's GPU
         if there is one), ``cuda``, ``cuda:N``, ``cuda:GPU-<uuid>`` or ``cuda:MIG-<uuid>``. Copies run ahead of the consumer.
-    :param device_slots: batches in the device's memory at once (4): those that you hold, and those made ahead.
-    :param device_fence: when a batch's device memory is used again: after what the streams that it was given to were told
-        (``stream``), after all that the device was told (``context``), or after waiting for that on the host (``sync``).
+    :param device_slots: batches in the device's memory at once (4): those in use, and those made ahead.
+    :param device_fence: when a batch's device memory is reused: after the work queued on the streams that received it
+        (``stream``), after all work queued on the device (``context``), or after waiting for that on the host (``sync``).
     :param device_overflow: take more device memory when you hold all slots, instead of waiting for you.
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
-    :param index: where what footers say comes from: ``auto``, the file ``_bowstring_index`` beside the dataset, as far as it is of
-        the files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes``
-        of :func:`bowstring.index`, made by another process for the same ``url``.
+    :param credential_provider: a callable, sync or ``async``, that gives credentials of the store: a mapping as
+        ``storage_options`` has them (``access_key_id``, ``secret_access_key``, ``token``, ...) with ``expires_at``, or a pair of a
+        mapping and seconds since 1970. It is called on a thread of its own when credentials are needed, before they expire, and
+        once where a store refuses them. See docs/storage.md.
+    :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
+        are unchanged (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
+        :func:`bowstring.index`, made by another process for the same ``url``.
+    :param cache: where bytes read from remote stores are kept for the next epoch and the next process: a directory of this
+        machine, which its processes share, or ``memory`` (docs/cache.md).
+    :param cache_bytes: bytes that the cache may take, or text such as ``"500GiB"``; by default half of the free space of its disk.
     :param version: version of a Delta table, or snapshot of an Iceberg table; the latest by default.
     :param ref: branch or tag of an Iceberg table.
     :param timestamp: time whose version of a table is read: the last one committed until then. A ``datetime``, or text such
         as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
-    :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
-    :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
+    :param partitioning: whether ``key=value`` directories are columns: ``hive`` (integers and text), ``dates`` (also dates, where
+        all values are ISO dates, as Spark reads them) or ``none``.
+    :param decode: decode cells as the dataset declares (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
     :param lanes: lanes of the plan; by default they follow the global batch and the data. As many as ranks, or a multiple, make
         each rank read row groups of its own; with ``shuffle=False`` it then has a part of the file order. :func:`bowstring.plan`
         says what they cost.
     :param window_rows: rows among which the shuffle mixes within a lane.
-    :param order_version: version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
+    :param order_version: version of the order. By default, new epochs use the latest one, and a resumed loader that of its state.
     :param limits: limits against hostile files.
     :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
 
     _tail: ClassVar[str] = "short"
-    """What becomes of the last step where nothing says it."""
+    """The treatment of the last step by default."""
 
     def __init__(
         self,
@@ -198,11 +197,14 @@ class BaseLoader(ABC, Generic[A]):
         device_overflow: bool | None = None,
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
+        credential_provider: CredentialProvider | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
         version: int | None = None,
         ref: str | None = None,
         timestamp: str | datetime | None = None,
-        partitioning: Literal["hive", "none"] | None = None,
+        partitioning: Literal["hive", "dates", "none"] | None = None,
         decode: bool | None = None,
         weights: Sequence[float] | None = None,
         stop: Literal["first_exhausted", "all_exhausted"] | None = None,
@@ -223,8 +225,11 @@ class BaseLoader(ABC, Generic[A]):
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         options = document(url, given)
-        self._native = _native.Loader(options, None if gang is None else gang._native, made)
-        asked = json.loads(options)["columns"].get("arrow", ())
+        self._native = _native.Loader(
+            options, None if gang is None else gang._native, made, provider(credential_provider)
+        )
+        self._column_options: dict[str, Any] = json.loads(options)["columns"]
+        asked = self._column_options.get("arrow") or ()
         self._kept_arrow = frozenset(
             field["name"]
             for field in self._native.fields
@@ -237,7 +242,7 @@ class BaseLoader(ABC, Generic[A]):
         """``tensor`` as the framework's array, over the same memory."""
 
     def _text(self, name: str, array: _native.ArrowArray) -> Any:
-        """Text or binary, or lists of it, of which the options do not say that it stays Arrow."""
+        """Text or binary, or lists of it, that the option ``arrow`` does not name."""
         return objects(array.to_pylist())
 
     def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, A]:
@@ -250,10 +255,10 @@ class BaseLoader(ABC, Generic[A]):
         return arrow(array) if name in self._kept_arrow else self._text(name, array)
 
     def __iter__(self) -> Iterator[dict[str, A]]:
-        """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch.
+        """A pass: from the current position if nothing was taken since the loader was opened or moved there, else the next epoch.
 
-        A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and its iterator goes on with the one after it. Only
-        a bare ``next()`` may be interrupted when it has the batch and before the batch is assigned.
+        A ``for`` loop that Ctrl-C ends has received every batch up to :attr:`step`, and its iterator continues with the next one.
+        Only a bare ``next()`` may be interrupted after it has the batch and before the batch is assigned.
         """
         return self._pass(self._native.begin(self._batch))
 
@@ -262,34 +267,52 @@ class BaseLoader(ABC, Generic[A]):
         return batches
 
     def peek(self) -> dict[str, A]:
-        """A copy of the batch that comes next, for a look or to build a model by; of the next epoch's first where this one is over.
+        """A copy of the next batch, to look at or to build a model with; at the end of an epoch, the first of the next one.
 
-        Nothing moves: no position and no state, no pass begins or ends, and the batch still comes.
+        Position and state stay the same, no pass begins or ends, and the batch is still delivered.
         """
-        batch = self._native.peek(self._batch)
+        return self._found(self._native.peek(self._batch))
+
+    def _found(self, batch: B | None) -> B:
         if batch is None:
             raise NotFoundError("there is no batch to look at: an epoch of this loader has no steps")
         return batch
 
-    def next_into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> dict[str, Any] | None:
-        """The next batch, copied into tensors of yours; ``None`` at the end of the epoch. See :meth:`into`.
+    def batches(self) -> Iterator[Batch]:
+        """A pass as ``iter()`` begins it, of :class:`bowstring.Batch`: to be converted to arrays of any library, or shown.
 
-        It begins no pass: each call goes on where the loader stands.
+        >>> for batch in loader.batches():  # doctest: +SKIP
+        ...     writer.write_batch(batch.to_pyarrow())
+        """
+        return self._pass(self._native.begin(self._whole()))
+
+    def preview(self) -> Batch:
+        """As :meth:`peek`, a :class:`bowstring.Batch`: a notebook shows its columns and the first of its images."""
+        return self._found(self._native.peek(self._whole()))
+
+    def _whole(self) -> Callable[[dict[str, _native.Tensor | _native.ArrowArray]], Batch]:
+        layout = Layout(self._native, self._column_options, self._kept_arrow)
+        return lambda columns: Batch(columns, layout)
+
+    def next_into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> dict[str, Any] | None:
+        """The next batch, copied into your tensors; ``None`` at the end of the epoch. See :meth:`into`.
+
+        It begins no pass: each call continues at the current position.
         """
         return self._native.next_into(*self._into(buffers, stream))
 
     def into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> Iterator[dict[str, Any]]:
         """As ``iter()``, with each batch copied into tensors that you allocated: the static inputs of a CUDA graph, say.
 
-        In a batch, the columns in ``buffers`` are your own tensors; all others come as always. A batch counts as yielded once it is
-        copied. What does not fit is an error before anything is written, and costs no batch. The last batch of an epoch fits where
-        it has as many rows as the others: open the loader with ``tail="pad"``, ``"repeat"`` or ``"drop"``.
+        In a batch, the columns in ``buffers`` are your own tensors; all others come as usual. A batch counts as yielded once it is
+        copied. A column that does not fit is an error before anything is written, and loses no batch. The last batch of an epoch
+        fits if it has as many rows as the others: open the loader with ``tail="pad"``, ``"repeat"`` or ``"drop"``.
 
         :param buffers: column -> a row-major tensor of the column's own type and shape that may be written: of torch, NumPy, CuPy,
             or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; on a GPU there.
         :param stream: on a GPU, the stream that the tensors are used on, as in DLPack (a number, or an object with
-            ``__cuda_stream__``): the copy is queued there, and nobody waits. With ``-1`` it is done when this returns, and until
-            then nobody may use the tensors. The default is the legacy default stream, for torch the current one.
+            ``__cuda_stream__``): the copy is queued there, without waiting. With ``-1`` it is done when this returns, and the
+            tensors must not be used until then. The default is the legacy default stream, for torch the current one.
         """
         targets, on, filled = self._into(buffers, stream)
         return self._pass(self._native.begin(filled, targets, on))
@@ -319,7 +342,7 @@ class BaseLoader(ABC, Generic[A]):
         return self._native.steps
 
     def __repr__(self) -> str:
-        """Where the rows come from, and where the loader stands."""
+        """The source of the rows, and the position of the loader."""
         name = f"{type(self).__module__}.{type(self).__qualname__} of {', '.join(map(_without_secrets, self._urls))}"
         try:
             ranks = f"rank {self.rank} of {self.world_size}"
@@ -328,9 +351,13 @@ class BaseLoader(ABC, Generic[A]):
         except Error as error:
             return f"<{name}: {error}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the position of the loader, and its columns."""
+        return self.schema._table(repr(self).strip("<>"))
+
     @property
     def dataset(self) -> Rows:
-        """What frameworks ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
+        """For frameworks that ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
         return Rows(self.rows)
 
     @property
@@ -346,7 +373,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def sampler(self) -> Epochs:
-        """Takes the epoch from frameworks that tell it to the sampler, as Lightning does. There is nothing to replace."""
+        """For frameworks that set the epoch on the sampler, as Lightning does. There is nothing to replace."""
         return Epochs(self._native)
 
     @property
@@ -396,45 +423,45 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def classes(self) -> dict[str, list[str]]:
-        """The names of the classes that a column's integers number, of columns that are Hugging Face's ``ClassLabel``."""
+        """Class names by column, in the order of their integers, for columns that are Hugging Face's ``ClassLabel``."""
         return {field["name"]: field["classes"] for field in self._native.fields if field["classes"] is not None}
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass: goes to its first step.
 
-        Only a loader that was opened or resumed in this very epoch, and of which nothing was taken since, stays in place: a loop
-        over ``range(loader.epoch, epochs)`` may begin with ``set_epoch`` and still go on in the middle.
+        Only a loader that was opened or resumed in this very epoch, and from which nothing was taken since, stays in place: a loop
+        over ``range(loader.epoch, epochs)`` may begin with ``set_epoch`` and still continue in the middle.
         """
         self._native.set_epoch(whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch yielded: small, JSON, the same on every rank and for every world size.
+        """The position after the last batch yielded: a small JSON document, the same on every rank and for every world size.
 
-        After the last batch of an epoch it is the end of this epoch: a loader that goes on from there has an empty pass before the
-        next epoch, so that ``for epoch in range(saved, epochs)`` counts right.
+        After the last batch of an epoch it is the end of this epoch: a loader that continues from there has an empty pass before
+        the next epoch, so that ``for epoch in range(saved, epochs)`` counts correctly.
         """
         return self._native.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes to a position that :meth:`state_dict` gave, on any rank of any world size."""
+        """Moves to a position that :meth:`state_dict` returned, on any rank of any world size."""
         self._native.load_state(plain(state_dict))
 
     def stats(self) -> Stats:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
 
-        ``waiting`` is the part of the consumer's time, from 0 to 1, that it waited for batches.
+        ``waiting`` is the fraction of the consumer's time, from 0 to 1, that it waited for batches.
         """
         found: Stats = self._native.stats()  # type: ignore[assignment]  # a document of that shape; a test compares the keys
         return found
 
     def ledger(self) -> dict[str, Any]:
-        """The bad rows met so far: counts, and an entry for each."""
+        """The bad rows found so far: counts, and an entry for each."""
         return self._native.ledger()
 
     def certificate(self, key: bytes | None = None) -> dict[str, Any]:
-        """What this loader consumed since it was opened: a small JSON document for :func:`bowstring.audit`.
+        """A record of what this loader consumed since it was opened: a small JSON document for :func:`bowstring.audit`.
 
-        It names the dataset, the plan, the rank and the positions that the loader went through; batches that were given back do not
+        It names the dataset, the plan, the rank and the positions that the loader passed; batches that were given back do not
         count. Save it with each checkpoint and at the end of a run, one file for each rank and each start.
 
         :param key: signs the document with HMAC-SHA-256; at least 16 bytes.

@@ -60,14 +60,14 @@ class CorruptError(Error):
 
 
 class NullsError(Error, ValueError):
-    """Columns have nulls, and nothing says what becomes of them: give ``nulls``, or leave these rows out.
+    """Columns have nulls, and no option handles them: set ``nulls``, or filter these rows out.
 
-    It comes when a loader is opened where footers count nulls, else with the row.
+    It is raised when a loader is opened if footers count nulls, else with the row.
     """
 
 
 class SourceChangedError(Error):
-    """A file is no longer the one that was planned over: open a new loader."""
+    """A file has changed since the plan was made: open a new loader."""
 
 
 class MismatchError(Error, ValueError):
@@ -75,7 +75,7 @@ class MismatchError(Error, ValueError):
 
 
 class UnsupportedError(Error):
-    """The data is valid, but nothing here reads it."""
+    """The data is valid, but not supported."""
 
 
 class LimitError(Error):
@@ -87,15 +87,15 @@ class ConfigError(Error, ValueError):
 
 
 class UnknownOptionError(ConfigError, TypeError):
-    """A keyword is no option: the message says which one does its job."""
+    """A keyword is not an option: the message names the corresponding one."""
 
 
 class WideIntegersError(ConfigError, OverflowError):
-    """Integers need more than 32 bits, and JAX has no more: set ``jax_enable_x64``, or leave the column out."""
+    """Integers need more than 32 bits, which JAX lacks: set ``jax_enable_x64``, or exclude the column."""
 
 
 class ShardingError(ConfigError):
-    """Batches cannot be laid over the devices of a sharding: change ``batch_size`` or the sharding."""
+    """Batches cannot be distributed over the devices of a sharding: change ``batch_size`` or the sharding."""
 
 
 class StoreError(Error, OSError):
@@ -103,7 +103,7 @@ class StoreError(Error, OSError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A wait passed its deadline; the message names who did not answer."""
+    """A wait passed its deadline; the message names the stage or peer that did not answer."""
 
 
 class RemoteError(Error, ConnectionError):
@@ -115,7 +115,7 @@ class FencedError(Error):
 
 
 class DeviceError(Error, RuntimeError):
-    """A device is missing, refused or failed: check the driver, its memory, and which devices this process may see."""
+    """A device is missing, refused or failed: check the driver, its memory, and the devices visible to this process."""
 
 
 class ClosedError(Error):

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from bowstring import _native
+from bowstring.credentials import CredentialProvider, provider
 from bowstring.options import Url, document
 
 __all__ = ["index", "write_index"]
@@ -17,10 +18,11 @@ def index(
     url: Url | Sequence[Url],
     *,
     storage_options: Mapping[str, str] | None = None,
+    credential_provider: CredentialProvider | None = None,
     version: int | None = None,
     ref: str | None = None,
     timestamp: str | datetime | None = None,
-    partitioning: Literal["hive", "none"] | None = None,
+    partitioning: Literal["hive", "dates", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> bytes:
@@ -29,7 +31,7 @@ def index(
     It is the same for every selection of a loader. Every rank must open the same ``url``. Files of the ranks' own machines are
     listed there again, and the footers of other copies are read. See :func:`bowstring.torch.shared_index`.
     """
-    return _native.dataset_index(_options(url, locals()))
+    return _native.dataset_index(_options(url, locals()), provider(credential_provider))
 
 
 def write_index(
@@ -37,16 +39,19 @@ def write_index(
     output: str | os.PathLike[str] | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
+    credential_provider: CredentialProvider | None = None,
     version: int | None = None,
     ref: str | None = None,
     timestamp: str | datetime | None = None,
-    partitioning: Literal["hive", "none"] | None = None,
+    partitioning: Literal["hive", "dates", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> str:
     """Writes the index to ``output``, or to ``_bowstring_index`` beside the dataset, where every loader finds it; its address."""
-    return _native.write_index(_options(url, locals()), None if output is None else os.fspath(output))
+    to = None if output is None else os.fspath(output)
+    return _native.write_index(_options(url, locals()), to, provider(credential_provider))
 
 
 def _options(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
-    return document(url, {name: value for name, value in given.items() if name not in ("url", "output")})
+    ours = ("url", "output", "to", "credential_provider")
+    return document(url, {name: value for name, value in given.items() if name not in ours})

@@ -32,7 +32,7 @@ _STATE = "bowstring.json"
 
 
 class Loader(BaseLoader[Any]):
-    """Yields ``dict[str, jax.Array]``; text and binary are as of :class:`bowstring.Loader`: NumPy arrays of ``str`` and ``bytes``.
+    """Yields ``dict[str, jax.Array]``; text and binary are as in :class:`bowstring.Loader`: NumPy arrays of ``str`` and ``bytes``.
 
     Without ``sharding`` and ``to``, arrays are on JAX's default device (``jax.default_device``, as it is when the batch is taken):
     on the first CPU over the batch's own memory. With
@@ -41,14 +41,14 @@ class Loader(BaseLoader[Any]):
 
     Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
     ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus. A value that does not fit is a
-    :class:`bowstring.WideIntegersError`: when the loader is opened, for all such columns, where the files' footers tell of it; else
-    with its batch, which is then the next one again, for whoever sets ``jax_enable_x64``. A later ``iter()`` begins the next epoch.
+    :class:`bowstring.WideIntegersError`: when the loader is opened, for all such columns, if the files' footers show it; else with
+    its batch, which is then the next one again once ``jax_enable_x64`` is set. A later ``iter()`` begins the next epoch.
 
     Batches are padded by default (``tail="pad"``, with ``_mask``): a step that is compiled is compiled again for another shape.
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
-    It has what Orbax and Grain expect of an iterator that is checkpointed: ``get_state`` and ``set_state``, and ``save`` and
+    It has the methods that Orbax and Grain expect of a checkpointed iterator: ``get_state`` and ``set_state``, and ``save`` and
     ``load`` of Orbax's ``StatefulCheckpointable``, beside ``state_dict`` and ``load_state_dict``.
 
     :param sharding: a ``jax.sharding.Sharding``: each tensor becomes one global array, whose rows are those of all processes'
@@ -69,6 +69,12 @@ class Loader(BaseLoader[Any]):
     ) -> None:
         if to not in ("device", "host"):
             raise ConfigError(f"option to: {to!r} is neither 'device' nor 'host'", option="to")
+        asked: object = sharding
+        if asked is not None and not isinstance(asked, jax.sharding.Sharding):
+            meant = "NamedSharding(mesh, PartitionSpec('data')), or SingleDeviceSharding(device)"
+            raise ShardingError(
+                f"option sharding: {asked!r} is not a jax.sharding.Sharding; give {meant}", option="sharding"
+            )
         if sharding is not None and to == "host":
             raise ConfigError("option to: a sharding is of device arrays; leave out one of the two", option="to")
         told = ("rank", "world_size", "gang")

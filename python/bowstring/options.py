@@ -103,8 +103,11 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     names = list(given)
     given = {name: value for name, value in given.items() if value is not None}
     options = {**_from_environment(names, given), **given}
-    if "memory_budget" in options:
-        options["memory_budget"] = size(options["memory_budget"])
+    for one in ("memory_budget", "cache_bytes"):
+        if one in options:
+            options[one] = size(options[one], one)
+    if "cache" in options:
+        options["cache"] = os.path.expanduser(options["cache"])
     if is_expression(options.get("filter")):
         options["filter"] = text_of(options["filter"])
     if "pack" in options:

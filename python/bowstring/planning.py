@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from bowstring import _native
+from bowstring import _native, display
+from bowstring.credentials import provider
 from bowstring.options import NAMES, document
 from bowstring.ranges import fraction
 from bowstring.tails import settled
@@ -50,6 +51,30 @@ class Reading(TypedDict):
     advice: list[str]
 
 
+class _Plan(dict[str, Any]):
+    """A :class:`Reading` that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the reads for each number of ranks, and the advice."""
+        header = ("ranks", "global batch", "lanes", "times read", "bytes", "memory of a rank")
+        worlds = [self["asked"], *self["worlds"]]
+        rows = [
+            (
+                f"{world['world_size']:,}",
+                f"{world['global_batch_size']:,}",
+                f"{world['lanes']:,}",
+                f"{world['times_read']:.2f}",
+                f"{world['bytes']:,}",
+                "" if world["memory"] is None else f"{world['memory']:,}",
+            )
+            for world in worlds
+        ]
+        caption = (
+            f"bowstring.plan: {self['row_groups']:,} row groups, {self['units']:,} units; the first line is this run"
+        )
+        return display.table(caption, header, rows, [display.lines(self["advice"])])
+
+
 def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> Reading:
     """The reads of all ranks of a run together, from footers alone, as in ``bowstring plan``.
 
@@ -65,9 +90,11 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     :param options: those of :class:`Loader`.
     """
     options.pop("gang", None)
+    provided = provider(options.pop("credential_provider", None))
     options["tail"] = settled(options.get("tail"), options.pop("drop_last", None))
     refuse(name for name in sorted(options) if name not in NAMES)
-    found: Reading = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
+    made = _Plan(json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options}), provided)))
+    found: Reading = made  # type: ignore[assignment]  # a document of that shape
     if rate is not None:
         rate = fraction("rate", rate, 1e18)
         for world in (found["asked"], *found["worlds"]):

@@ -42,7 +42,7 @@ def rank() -> tuple[int, int, str]:
 
 
 def options(given_rank: object, given_world_size: object) -> dict[str, int]:
-    """``rank`` and ``world_size`` of the process group, where neither options nor ``BOWSTRING_...`` say them."""
+    """``rank`` and ``world_size`` of the process group, unless options or ``BOWSTRING_...`` give them."""
     own = (os.environ.get(name) for name in ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"))
     if given_rank is not None or given_world_size is not None or any(own):
         return {}

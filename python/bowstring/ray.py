@@ -17,8 +17,8 @@ from ray.data.datasource import ReadTask
 from ray.data.extensions import ArrowTensorArray
 
 from bowstring import _native
-from bowstring.arrays import Column, columns_of, numpy_array
-from bowstring.base import BaseLoader, arrow
+from bowstring.arrays import Column, arrow, columns_of, numpy_array
+from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError
 from bowstring.options import Url
 from bowstring.ranges import whole

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bowstring import _native
+from bowstring import _native, display
 
 __all__ = ["Field", "Schema"]
 
@@ -66,6 +66,25 @@ class Schema(Mapping[str, Field]):
 
     def __repr__(self) -> str:
         return f"<bowstring.Schema: {self}>"
+
+    def _table(self, caption: str) -> str:
+        """The columns as an HTML table under ``caption``."""
+        header = ("name", "type", "axes", "unit", "mask", "arrays in a batch")
+        return display.table(caption, header, [_row(field) for field in self.values()])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return self._table(f"bowstring.Schema of {len(self)} columns")
+
+
+def _row(field: Field) -> tuple[str, ...]:
+    def axis(dim: str | int | tuple[str, int]) -> str:
+        return f"<={dim[1]}" if isinstance(dim, tuple) else "B" if dim == "batch" else str(dim)
+
+    kind = field.dtype if field.dtype is not None else f"arrow {field.arrow}"
+    axes = f"[{', '.join(map(axis, field.dims))}]"
+    mask = f"{field.name}__valid" if field.valid else ""
+    return field.name, kind, axes, field.unit or "", mask, ", ".join(field.names)
 
 
 def _field(document: Mapping[str, Any]) -> Field:

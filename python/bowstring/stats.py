@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["Device", "Memory", "Stage", "Stats"]
+__all__ = ["Cache", "Device", "Memory", "Stage", "Stats"]
 
 
 class Stage(TypedDict):
@@ -26,6 +26,28 @@ class Memory(TypedDict):
     budget: int
     used: int
     peak: int
+
+
+class Cache(TypedDict):
+    """What came from the cache, and what did not: ranges of bytes, and their bytes."""
+
+    hits: int
+    hit_bytes: int
+    shared: int
+    """Ranges that another reader was fetching just then."""
+    shared_bytes: int
+    misses: int
+    """Ranges that were fetched from their origin, of ``origin_bytes`` bytes."""
+    origin_bytes: int
+    kept: int
+    refused: int
+    """Ranges that were fetched and not kept: everything there is needed sooner."""
+    evicted: int
+    damaged: int
+    """Copies that were damaged, and fetched again."""
+    failures: int
+    """Times that the disk of the cache failed or was full; the origin was read instead."""
+    bypassed: int
 
 
 class Device(TypedDict):
@@ -51,11 +73,12 @@ class _Stats(TypedDict):
     seconds: float
     seconds_to_first_batch: float | None
     memory: Memory
+    cache: Cache
     bottleneck: str
     waiting: float
 
 
 class Stats(_Stats, total=False):
-    """What a loader did so far; ``device`` only where batches are delivered on a GPU."""
+    """The counters of a loader; ``device`` only if batches are delivered on a GPU."""
 
     device: Device

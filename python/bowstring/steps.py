@@ -1,4 +1,4 @@
-"""A loader's batches by their steps, for libraries that take a loader apart and put it together again.
+"""A loader's batches by their steps, for libraries that take a loader apart and rebuild it.
 
 Accelerate's ``skip_first_batches`` makes a ``torch.utils.data.DataLoader`` of a loader's ``dataset``, ``batch_sampler`` and
 ``collate_fn``. Those here give the loader's own batches: the sampler says which steps a pass has, the dataset has the batch of one.
@@ -23,7 +23,7 @@ __all__ = ["Batches", "Step", "Steps", "no_random_split", "no_rows_by_number", "
 
 
 def no_rows_by_number(name: str) -> NoReturn:
-    """The error for whoever wants single rows of ``name``."""
+    """The error for access to single rows of ``name``."""
     raise UnsupportedError(
         f"a {name} yields whole batches in order and has no rows by number, so random_split, Subset and samplers cannot work on "
         "it; split by a filter instead: filter='split(id, 0, 0.8)' and filter='split(id, 0.8, 1)'",
@@ -68,7 +68,7 @@ class Batches(Rows):
 
 
 class Steps:
-    """The steps of a pass, each a list of one. What skips some of them costs nothing: their batches are not made."""
+    """The steps of a pass, each a list of one. Skipping some of them costs nothing: their batches are not made."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""What becomes of the last, incomplete step of an epoch: ``tail``, torch's word for it, and what an adapter takes by default."""
+"""The last, incomplete step of an epoch: the option ``tail``, torch's word for it, and the default of an adapter."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@
 
 Numbers reach TensorFlow without a copy, lists as ``tf.RaggedTensor``, text and binary as ``tf.string``; no Python runs per row.
 
-**Positions.** Every batch is a function of (epoch, step), and the dataset's graph asks for batches by these two numbers. What is
-*consumed* is known to whoever consumes: stages after this one (``prefetch``, ``map``, what a strategy adds) read ahead. Three ways
-to save exactly what was consumed:
+**Positions.** Every batch is a function of (epoch, step), and the dataset's graph asks for batches by these two numbers. Only
+the consumer knows what was *consumed*: stages after this one (``prefetch``, ``map``, those that a strategy adds) read ahead. Three
+ways to save exactly what was consumed:
 
 - in ``model.fit``, :meth:`Dataset.callback` counts the batches that the model has trained on;
-- in a loop of one's own, :meth:`Dataset.state_dict` is exact if the loop runs over the dataset itself, because nothing in it reads
+- in your own loop, :meth:`Dataset.state_dict` is exact if the loop runs over the dataset itself, because nothing in it reads
   ahead; with later stages, :meth:`Dataset.state_at` takes the number of batches that the loop has had;
 - ``tf.train.Checkpoint(iterator=iterator)`` saves an iterator with all its stages, and what they have read ahead with it.
 """
@@ -63,8 +63,8 @@ def dataset(
     devices of one process, wrong for several.
 
     Every iterator is a pass, as for :class:`bowstring.Loader`: the first one begins where the dataset stands, each later one the
-    next epoch, wherever the one before was left. A pass of which nothing was taken does not count; stages after this one take
-    ahead of the loop. Several iterators may be under way: each asks for its own batches by their numbers, and is slow for it.
+    next epoch, wherever the one before was left. A pass from which nothing was taken does not count; stages after this one take
+    ahead of the loop. Several iterators may be active: each requests its own batches by number, which is slow.
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
@@ -93,8 +93,8 @@ def dataset(
 class Loader(BaseLoader[Any]):
     """Yields ``dict[str, tf.Tensor]``, eagerly, and with ``device="cuda"`` on that GPU, copied there ahead of time.
 
-    Such tensors are over the loader's own memory. TensorFlow waits for no stream, so a batch is waited for here, and its memory is
-    used again behind all that the GPU was told (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
+    Such tensors are over the loader's own memory. TensorFlow waits for no stream, so this loader waits for each batch, and reuses
+    its memory after all work queued on the GPU (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
     of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` says otherwise.
 
     Lists are ``x__values`` and ``x__offsets``; text and binary are ``tf.string``, nulls in them empty.
@@ -119,7 +119,7 @@ class Loader(BaseLoader[Any]):
 
 
 class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
-    """What :func:`dataset` gives: a ``tf.data.Dataset`` that knows its position."""
+    """The result of :func:`dataset`: a ``tf.data.Dataset`` that knows its position."""
 
     def __init__(
         self,
@@ -183,9 +183,9 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return self._loader.world_size
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that left this dataset; under :meth:`callback`, that the model has trained on.
+        """The position after the last batch that left this dataset; with :meth:`callback`, the last that the model has trained on.
 
-        Small, JSON, the same on every rank and for every world size, and the same that other loaders of bowstring have.
+        A small JSON document, the same on every rank, for every world size and in every loader of bowstring.
         """
         return self.state_at(self._consumed[1], self._consumed[0])
 
@@ -195,7 +195,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return self._loader._native.state_at(epoch, whole("step", step))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next iterator begin at a position that ``state_dict`` of any loader gave, on any rank of any world size."""
+        """Makes the next iterator begin at a position that ``state_dict`` of any loader returned, on any rank of any world size."""
         with self._lock:
             self._loader.load_state_dict(state_dict)
             self._start = self._consumed = (self._loader.epoch, self._loader.step)
@@ -208,7 +208,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
                 self._start = self._consumed = (self._loader.epoch, self._loader.step)
 
     def peek(self) -> Any:
-        """A copy of the batch that comes next, as :meth:`bowstring.Loader.peek` gives it, in this dataset's structure."""
+        """A copy of the next batch, as from :meth:`bowstring.Loader.peek`, in this dataset's structure."""
         with self._lock:
             if self._start is not None:
                 self._seek(*self._start)
@@ -222,7 +222,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
 
         It also says at which epoch each iterator begins, whatever later stages read ahead, and ends Keras' epoch where the data's
-        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` goes on in the middle of an epoch. Put it before callbacks that
+        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch. Put it before callbacks that
         save or stop.
         """
         return callback(self)

@@ -14,6 +14,7 @@ from torch.utils.data._utils.fetch import _BaseDatasetFetcher
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
+from bowstring.arrays import by_dlpack
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
@@ -27,7 +28,7 @@ __all__ = ["DataLoader", "Dataset", "shared_index"]
 class DataLoader(BaseLoader[Any]):
     """Yields ``dict[str, torch.Tensor]``, on ``device``; text is ``list[str]``, binary ``list[bytes]``, lists of them too.
 
-    It takes the place of ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
+    It replaces ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
     """
 
     # What Accelerate looks for: a loader that is sharded already, whose ``state_dict`` belongs into its checkpoints.
@@ -50,12 +51,12 @@ class DataLoader(BaseLoader[Any]):
 
     @property
     def dataset(self) -> Batches:
-        """What frameworks ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
+        """For frameworks that ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
         return Batches(self)
 
     @property
     def batch_sampler(self) -> Steps:
-        """The steps of a pass, for libraries that make a loader of :attr:`dataset`, this and ``collate_fn``, to skip some."""
+        """The steps of a pass, for libraries that skip some by building a loader from :attr:`dataset`, this and ``collate_fn``."""
         return Steps(self)
 
     @property
@@ -78,11 +79,7 @@ class DataLoader(BaseLoader[Any]):
         return rest if in_turn or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
-        if tensor.device != "cpu":
-            # torch says which stream it works on.
-            return from_dlpack(tensor)
-        # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
-        return from_dlpack(tensor.__dlpack__())
+        return by_dlpack(tensor, from_dlpack)
 
     def _text(self, name: str, array: _native.ArrowArray) -> Any:
         return array.to_pylist()
@@ -124,13 +121,13 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
 
 
 def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) -> bytes:
-    """The index of the dataset at ``url``, which the first rank of ``group`` makes and the others get, for their loaders::
+    """The index of the dataset at ``url``, made by the first rank of ``group`` and sent to the others, for their loaders::
 
         index = bowstring.torch.shared_index(url)
         loader = bowstring.torch.DataLoader(url, batch_size=256, index=index)
 
     All ranks of the group must call it, as with any collective; without ``torch.distributed`` it is :func:`bowstring.index`, whose
-    ``options`` it takes. What fails on the first rank is an error on all of them.
+    ``options`` it takes. A failure on the first rank is an error on all of them.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return index(url, **options)

@@ -1,7 +1,8 @@
-"""A pass that Accelerate knows of, as it knows of its own loaders: it asks the loader of the loop that is under way.
+"""A pass that Accelerate knows of, as of its own loaders: it asks the loader of the current loop.
 
 Accelerate ends gradient accumulation with an epoch, and cuts what ``gather_for_metrics`` gathers of a last step, by two questions
-to that loader: ``end_of_dataloader`` and ``remainder``. Nothing here imports it: whoever has an ``Accelerator`` has done so.
+to that loader: ``end_of_dataloader`` and ``remainder``. This module does not import it: a program with an
+``Accelerator`` has done so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Underway", "watched"]
 
 
 def watched() -> bool:
-    """Whether Accelerate is there to be told."""
+    """Whether Accelerate is imported."""
     return "accelerate.state" in sys.modules
 
 

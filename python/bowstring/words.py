@@ -1,8 +1,7 @@
-"""Words of other libraries for what an option does here, and the error that says so."""
+"""Keywords of other libraries, the corresponding options, and the error that names them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -13,7 +12,7 @@ __all__ = ["refuse"]
 
 _ROWS = "rank= and world_size= say which rows, shuffle= and seed= their order, filter= and selector= choose among them"
 _THREADS = "there are no worker processes; threads= says how many threads decode"
-_CACHE = "nothing is kept on the disk; memory_budget= bounds everything in flight"
+_CACHE = "cache= is a directory in which what is read of stores elsewhere is kept, cache_bytes= what it may take"
 _STORE = "storage_options= are the options of the store"
 _MADE = "batches are made whole in Rust: nulls=, lists=, pack=, cast= and images= say what becomes of columns"
 
@@ -83,7 +82,7 @@ _WORDS = {
     "batching_method": "a list of addresses with weights= mixes datasets row by row",
     "device_per_stream": "weights= mixes datasets",
     "predownload": "prefetch= says how many batches are made ahead",
-    "cache_limit": "memory_budget= bounds everything in flight",
+    "cache_limit": _CACHE,
     "download_retry": _STORE,
     "download_timeout": "timeout= says how long a batch is waited for",
     "validate_hash": "files are pinned to the versions that were opened",
@@ -120,7 +119,7 @@ _WORDS = {
 
 
 def refuse(unknown: Iterable[str]) -> None:
-    """Raises for the first of the ``unknown`` keywords, and says what does its job.
+    """Raises for the first of the ``unknown`` keywords, and names the corresponding option.
 
     :raises UnknownOptionError: if there is one.
     """
@@ -133,6 +132,8 @@ def raise_for(name: str) -> NoReturn:
     if name in _WORDS:
         problem = _WORDS[name]
     else:
+        import difflib  # not for those who make no mistakes
+
         near = difflib.get_close_matches(name, NAMES, 1)
         problem = f"did you mean {near[0]}=?" if near else f"there are {', '.join(NAMES)}"
     raise UnknownOptionError(f"{name} is not an option of bowstring's loaders; {problem}", option=name)

@@ -1,4 +1,4 @@
-"""Writing datasets: Arrow data of any library to plain Parquet that says what its cells hold."""
+"""Writing datasets: Arrow data of any library to plain Parquet that declares the content of its cells."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DatasetWriter:
     >>> with DatasetWriter("out", table.schema, stored={"image": Stored("jpeg", "uint8", (None, None, 3))}) as writer:
     ...     writer.write(table)  # doctest: +SKIP
 
-    As a context manager it finishes at the end of the block, and leaves nothing if the block fails.
+    As a context manager it finishes at the end of the block, and leaves nothing behind if the block fails.
 
     :param path: the directory to be made.
     :param schema: anything with ``__arrow_c_schema__``: a ``pyarrow.Schema``, a ``polars`` schema.
@@ -95,7 +95,7 @@ class DatasetWriter:
         self._native.write(data)
 
     def finish(self) -> dict[str, int]:
-        """Makes the dataset appear, and says how many files, rows, row groups and bytes it has."""
+        """Makes the dataset appear, and returns its numbers of files, rows, row groups and bytes."""
         return dict(json.loads(self._native.finish()))
 
     def abort(self) -> None:

@@ -4,22 +4,35 @@ use bowstring::pipeline::index;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::credentials::{Provider, provide};
 use crate::options::parsed;
 use crate::wait::opened;
 
 /// The index of the dataset that `options` name.
 #[pyfunction]
-pub(crate) fn dataset_index<'py>(py: Python<'py>, options: &str) -> PyResult<Bound<'py, PyBytes>> {
-    let options = parsed(py, options)?;
+#[pyo3(signature = (options, provider=None))]
+pub(crate) fn dataset_index<'py>(
+    py: Python<'py>,
+    options: &str,
+    provider: Option<Provider>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut options = parsed(py, options)?;
+    provide(py, &mut options, provider)?;
     let (bytes, _) = opened(py, move || index(&options, false, None))?;
     Ok(PyBytes::new(py, &bytes))
 }
 
 /// Writes the index of the dataset that `options` name to `output`, or beside the dataset; its address.
 #[pyfunction]
-#[pyo3(signature = (options, output=None))]
-pub(crate) fn write_index(py: Python<'_>, options: &str, output: Option<String>) -> PyResult<String> {
-    let options = parsed(py, options)?;
+#[pyo3(signature = (options, output=None, provider=None))]
+pub(crate) fn write_index(
+    py: Python<'_>,
+    options: &str,
+    output: Option<String>,
+    provider: Option<Provider>,
+) -> PyResult<String> {
+    let mut options = parsed(py, options)?;
+    provide(py, &mut options, provider)?;
     let (_, address) = opened(py, move || index(&options, true, output.as_deref()))?;
     Ok(address.unwrap_or_default())
 }

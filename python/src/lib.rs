@@ -6,8 +6,10 @@
 mod arrow;
 mod audit;
 mod buffers;
+mod cli;
 #[cfg(feature = "convert")]
 mod convert;
+mod credentials;
 mod dlpack;
 mod doctor;
 mod errors;
@@ -21,6 +23,7 @@ mod nvidia;
 mod options;
 mod petastorm;
 mod plan;
+mod preview;
 mod rank;
 mod row_groups;
 mod server;
@@ -46,6 +49,8 @@ mod _native {
     use super::audit::audit;
     #[pymodule_export]
     use super::buffers::PyBuffers;
+    #[pymodule_export]
+    use super::cli::command_line;
     #[cfg(feature = "convert")]
     #[pymodule_export]
     use super::convert::{PyConversion, convert, convert_plan, convert_task, verify};
@@ -63,6 +68,8 @@ mod _native {
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]
     use super::plan::plan;
+    #[pymodule_export]
+    use super::preview::preview;
     #[pymodule_export]
     use super::rank::{launched, rank};
     #[pymodule_export]

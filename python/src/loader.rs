@@ -17,6 +17,7 @@ use pyo3::types::{PyCapsule, PyDict};
 
 use crate::arrow::{ArrowArray, whole_schema_capsule};
 use crate::buffers::PyBuffers;
+use crate::credentials::{Provider, provide};
 use crate::field;
 use crate::gang::PyGang;
 use crate::nvidia;
@@ -145,9 +146,16 @@ impl PyLoader {
 #[pymethods]
 impl PyLoader {
     #[new]
-    #[pyo3(signature = (options, gang=None, index=None))]
-    fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>, index: Option<Vec<u8>>) -> PyResult<Self> {
+    #[pyo3(signature = (options, gang=None, index=None, provider=None))]
+    fn new(
+        py: Python<'_>,
+        options: &str,
+        gang: Option<&PyGang>,
+        index: Option<Vec<u8>>,
+        provider: Option<Provider>,
+    ) -> PyResult<Self> {
         let mut options = parsed(py, options)?;
+        provide(py, &mut options, provider)?;
         if let Some(index) = index {
             options.index = Index::Bytes(index.into());
         }

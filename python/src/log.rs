@@ -1,6 +1,7 @@
 //! The library's warnings as records of Python's logger `bowstring`.
 //!
-//! Loader threads never take the GIL: they leave their words in a short queue, and whoever waits for a batch passes them on.
+//! Loader threads never take the GIL: they leave their words in a short queue, and whoever waits for a batch passes them on. A process has
+//! one subscriber for good, so this one gives way where the command line runs, which has a log of its own.
 
 use std::fmt::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,12 +11,16 @@ use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::subscriber::{Interest, NoSubscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// Warnings kept until the next batch is asked for; later ones are left out. The ledger counts them all.
 const KEPT: usize = 256;
 
 static KEPT_WARNINGS: OnceLock<Mutex<Receiver<Warning>>> = OnceLock::new();
+
+/// Who hears everything instead.
+static OTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Debug)]
 struct Warning {
@@ -28,6 +33,14 @@ pub(crate) fn listen() {
     let (sender, receiver) = sync_channel(KEPT);
     if tracing::subscriber::set_global_default(Listener(sender)).is_ok() {
         drop(KEPT_WARNINGS.set(Mutex::new(receiver)));
+    }
+}
+
+/// Lets `other` hear everything from now on.
+pub(crate) fn give_way(other: Dispatch) {
+    if OTHER.set(other).is_ok() {
+        // Places of events remember who wants them; a subscriber more makes them ask everyone again.
+        drop(Dispatch::new(NoSubscriber::default()));
     }
 }
 
@@ -49,16 +62,31 @@ pub(crate) fn pass_on(py: Python<'_>) -> PyResult<()> {
 
 struct Listener(SyncSender<Warning>);
 
+fn is_warning(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::WARN && metadata.is_event() && metadata.target().starts_with("bowstring")
+}
+
 impl Subscriber for Listener {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        match OTHER.get() {
+            Some(other) => other.register_callsite(metadata),
+            None if is_warning(metadata) => Interest::always(),
+            None => Interest::never(),
+        }
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.is_event() && metadata.target().starts_with("bowstring")
+        OTHER.get().map_or_else(|| is_warning(metadata), |other| other.enabled(metadata))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::WARN)
+        if OTHER.get().is_some() { None } else { Some(LevelFilter::WARN) }
     }
 
     fn event(&self, event: &Event<'_>) {
+        if let Some(other) = OTHER.get() {
+            return other.event(event);
+        }
         let mut text = Text(String::new());
         event.record(&mut text);
         let warning = Warning { error: *event.metadata().level() == Level::ERROR, text: text.0 };
@@ -66,18 +94,42 @@ impl Subscriber for Listener {
         drop(self.0.try_send(warning));
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // Spans are not enabled; the trait wants an id that is not 0.
-        Id::from_u64(1)
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        // Spans of its own are not enabled; the trait wants an id that is not 0.
+        OTHER.get().map_or_else(|| Id::from_u64(1), |other| other.new_span(span))
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        if let Some(other) = OTHER.get() {
+            other.record(span, values);
+        }
+    }
 
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn record_follows_from(&self, span: &Id, follows: &Id) {
+        if let Some(other) = OTHER.get() {
+            other.record_follows_from(span, follows);
+        }
+    }
 
-    fn enter(&self, _: &Id) {}
+    fn enter(&self, span: &Id) {
+        if let Some(other) = OTHER.get() {
+            other.enter(span);
+        }
+    }
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, span: &Id) {
+        if let Some(other) = OTHER.get() {
+            other.exit(span);
+        }
+    }
+
+    fn clone_span(&self, span: &Id) -> Id {
+        OTHER.get().map_or_else(|| span.clone(), |other| other.clone_span(span))
+    }
+
+    fn try_close(&self, span: Id) -> bool {
+        OTHER.get().is_some_and(|other| other.try_close(span))
+    }
 }
 
 /// `message`, then the other fields as `name=value`.

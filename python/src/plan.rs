@@ -5,13 +5,16 @@ use bowstring::error::Result;
 use bowstring::pipeline::{LoaderOptions, LocalSource};
 use pyo3::prelude::*;
 
+use crate::credentials::{Provider, provide};
 use crate::options::parsed;
 use crate::wait::opened;
 
 /// What `LocalSource::readings` finds for these options, which need name no rank.
 #[pyfunction]
-pub(crate) fn plan(py: Python<'_>, options: &str) -> PyResult<String> {
+#[pyo3(signature = (options, provider=None))]
+pub(crate) fn plan(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<String> {
     let mut options = parsed(py, options)?;
+    provide(py, &mut options, provider)?;
     if options.world_size.is_some() {
         options.rank.get_or_insert(0);
     }

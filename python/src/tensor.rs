@@ -118,7 +118,7 @@ impl PyTensor {
     }
 
     /// The tensor, if it is in host memory.
-    fn host(&self, py: Python<'_>) -> PyResult<&Tensor> {
+    pub(crate) fn host(&self, py: Python<'_>) -> PyResult<&Tensor> {
         match self.held(py)? {
             Held::Host(tensor) => Ok(tensor),
             Held::Device(_) => {

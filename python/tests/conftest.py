@@ -34,6 +34,26 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 
 
+def package_environment(**more: str) -> dict[str, str]:
+    """The environment of a Python that finds the package of this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "python"), **more}
+
+
+def run_python(
+    *arguments: str, cwd: pathlib.Path, timeout: float = 100, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """A Python that ran to its end, with ``more`` variables."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=package_environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
 # Tests of JVMs, frameworks and several processes, whose times depend on what else the machine does.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 
@@ -149,17 +169,25 @@ EVERY_KIND: dict[str, Any] = {
 def ray_cluster() -> Iterator[None]:
     """Ray on this machine."""
     ray = pytest.importorskip("ray")
-    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]), "RAY_TRAIN_V2_ENABLED": "1"}
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="error",
-        log_to_driver=False,
-        object_store_memory=100 << 20,
-        runtime_env={"env_vars": here},
-    )
-    yield
-    ray.shutdown()
+    # Of the environment of its workers, and no runtime_env: for that each worker would be started anew. Ray Train looks every two
+    # seconds whether its workers are done.
+    here = {
+        "PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]),
+        "RAY_TRAIN_V2_ENABLED": "1",
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in here.items():
+            patch.setenv(name, value)
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            logging_level="error",
+            log_to_driver=False,
+            object_store_memory=100 << 20,
+        )
+        yield
+        ray.shutdown()
 
 
 class SlowStore(http.server.ThreadingHTTPServer):

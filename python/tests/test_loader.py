@@ -302,6 +302,8 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "shuffle": ("False", False),
         "weights": ("3, 1.5", [3, 1.5]),
         "memory_budget": ("1.5GiB", 3 << 29),
+        "cache": ("/nvme/cache", "/nvme/cache"),
+        "cache_bytes": ("2GB", 2_000_000_000),
         "timeout": ("2.5", 2.5),
         "storage_options": ("a=b,c=d=e", {"a": "b", "c": "d=e"}),
         "tail": ("drop", "drop"),
@@ -474,12 +476,13 @@ def test_timeout_names_the_culprit(slow_store: Any) -> None:
     assert isinstance(caught.value, bowstring.TimeoutError)
     # As it was set.
     assert "waited 0.5 s for" in str(caught.value) or "waited 0.6 s for" in str(caught.value)
+    assert str(caught.value).endswith("(timeout=0.5)")
 
 
 def test_without_numpy_and_pyarrow(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bowstring.loader._NUMPY", False)
     monkeypatch.setattr("bowstring.arrays._NUMPY", False)
-    monkeypatch.setattr("bowstring.base._PYARROW", False)
+    monkeypatch.setattr("bowstring.arrays._PYARROW", False)
     with Loader(numbers, batch_size=3, shuffle=False) as loader:
         batch = next(iter(loader))
     assert isinstance(batch["id"], bowstring.Tensor)

@@ -190,7 +190,16 @@ def test_numbers_of_a_conversion(data: str, tmp_path: Path) -> None:
         judge_part("limits", value, lambda limits=limits: bowstring.plan(data, batch_size=4, **limits))  # type: ignore[misc]
 
 
-SERVER = ("memory_budget", "threads", "max_streams", "drain_grace", "gang_lease", "refresh", "share_bytes")
+SERVER = (
+    "memory_budget",
+    "threads",
+    "max_streams",
+    "drain_grace",
+    "gang_lease",
+    "refresh",
+    "share_bytes",
+    "open_bytes",
+)
 
 
 def test_numbers_of_a_server(data: str) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import PHOTOS, ROOT, free_port
+from conftest import PHOTOS, ROOT, free_port, run_python
 
 # Each example is a process that imports torch.
 pytestmark = pytest.mark.timeout(300)
@@ -38,15 +38,7 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def run(code: str, home: pathlib.Path, **environment: str) -> str:
     """What a program of its own prints that runs `code` in `home`."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python("-c", code, cwd=home, **environment)
     assert done.returncode == 0, f"{code}\n{done.stderr}"
     return done.stdout
 

@@ -328,6 +328,30 @@ def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path:
         assert ids(read(spark, place)) == [*range(20)]
 
 
+def test_loaders_have_the_dates_of_directories_that_spark_has(spark: Any, tmp_path: pathlib.Path) -> None:
+    days = [datetime.date(2026, 1, 31), datetime.date(1969, 12, 31), None]
+    frame = spark.createDataFrame([(row, days[row % 3]) for row in range(30)], "id long, day date")
+    frame.coalesce(1).write.partitionBy("day").parquet(str(tmp_path / "days"))
+    options: dict[str, Any] = {"batch_size": 30, "shuffle": False, "nulls": {"day": "mask"}}
+    read = spark.read.parquet(str(tmp_path / "days"))
+    expected = {row.id: row.day for row in read.collect()}
+    with bowstring.Loader(tmp_path / "days", partitioning="dates", **options) as loader:
+        batch = next(iter(loader))
+        found = batch["day"].astype("M8[D]").tolist()
+        assert {
+            int(i): day if valid else None
+            for i, day, valid in zip(batch["id"], found, batch["day__valid"], strict=True)
+        } == expected
+        order = batch["id"].tolist()
+    with bowstring.Loader(tmp_path / "days", partitioning="dates", filter="day > '2026-01-01'", **options) as loader:
+        assert loader.rows == read.where("day > '2026-01-01'").count() == 10
+    # Text as before where nobody asks, in the same order.
+    with bowstring.Loader(tmp_path / "days", **options) as loader:
+        batch = next(iter(loader))
+        assert set(batch["day"]) == {"2026-01-31", "1969-12-31", None}
+        assert batch["id"].tolist() == order
+
+
 def test_a_partition_of_dates_is_a_date_as_spark_has_it(spark: Any, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "days")
     columns = ("id", "date'2024-02-28' + cast(id % 3 as int) day", "concat('2024-02-', id % 2 + 29) code")

@@ -7,9 +7,10 @@ mod stored;
 
 use std::fmt::Debug;
 
+pub(crate) use self::columns::check_excluded;
 pub use self::columns::{
     BadRow, BadRows, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, PreparedColumn,
-    RowGroupBlock, Rows, Scalar, Truncate, check_excluded, column_is_meant, roots,
+    RowGroupBlock, Rows, Scalar, Truncate, column_is_meant, roots,
 };
 pub(crate) use self::columns::{MASK, TakeOrder, Watched, vector_length};
 pub use self::image::{ImageDecoder, ImageOptions};

@@ -1,8 +1,8 @@
-//! The byte budget that all tasks share, and what they tell of their progress.
+//! The byte budget that all tasks share, and their progress.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Reservation, SystemAllocator};
@@ -10,66 +10,35 @@ use crate::memory::{Pool, Reservation, SystemAllocator};
 /// Longest wait for others to give bytes back.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A budget of bytes. Whoever asks for more than is left waits; whoever asks for more than there is gets an error.
-#[derive(Debug)]
-pub struct Budget {
-    limit: u64,
-    used: Mutex<u64>,
-    freed: Condvar,
-    /// Lends what is left of the budget to the recycler of freed blocks.
-    pool: Option<Arc<Pool>>,
-}
+/// A budget of bytes, first come first served: a [`Pool`] for threads that may block.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Pool>);
 
 /// Bytes of a [`Budget`], given back when dropped.
-#[derive(Debug)]
-pub struct Permit<'a> {
-    budget: &'a Budget,
-    bytes: u64,
-    _reservation: Option<Reservation>,
-}
+pub(crate) type Permit = Reservation;
 
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self { limit, used: Mutex::new(0), freed: Condvar::new(), pool: None }
+        Self(Pool::without_recycling(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX)))
     }
 
     /// A budget of `limit` bytes, of which what nobody has taken may hold freed blocks for the next row group: given back to the
     /// system's allocator and taken again, they leave holes that grow to several times what is in use.
     pub(crate) fn lending(limit: u64) -> Self {
-        let pool = Pool::new(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX / 4));
-        Self { pool: Some(pool), ..Self::new(limit) }
+        Self(Pool::new(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX)))
     }
 
-    /// Takes `bytes`, waiting until they are there. A task holds one permit at a time, so that nobody waits for himself.
+    /// Takes `bytes`, waiting until they are there. A task holds one permit at a time, so that none waits for itself.
     ///
     /// # Errors
     /// `Limit` if there can never be so many; `Timeout` if nobody gives any back for ten minutes.
-    pub fn reserve(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Permit<'_>> {
-        if bytes > self.limit {
-            return Err(Error::limit(what(), bytes, self.limit, "memory_budget"));
-        }
-        let started = Instant::now();
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        while *used + bytes > self.limit {
-            let left = PATIENCE.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                let waited = started.elapsed();
-                return Err(Error::Timeout { stage: "convert", culprit: "memory of other tasks".into(), waited });
-            }
-            used = self.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *used += bytes;
-        // The sum of all permits is within the pool's budget, as it is within this one.
-        let reservation = self.pool.as_ref().and_then(|pool| pool.try_reserve(usize::try_from(bytes).ok()?));
-        Ok(Permit { budget: self, bytes, _reservation: reservation })
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        *self.budget.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
-        self.budget.freed.notify_all();
+    pub(crate) fn reserve(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Permit> {
+        let limit = self.0.budget();
+        let asked = usize::try_from(bytes).ok().filter(|asked| *asked <= limit);
+        let asked = asked.ok_or_else(|| Error::limit(what(), bytes, limit as u64, "memory_budget"))?;
+        let late = || Error::Timeout { stage: "convert", culprit: "memory of other tasks".into(), waited: PATIENCE };
+        self.0.reserve_blocking(asked, PATIENCE)?.ok_or_else(late)
     }
 }
 
@@ -104,7 +73,7 @@ impl Progress {
     }
 
     /// Whether it was asked to stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 }

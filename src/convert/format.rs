@@ -156,7 +156,7 @@ impl Format {
     }
 
     /// The format that a destination's name asks for.
-    pub fn of_destination(path: &Path) -> Option<Self> {
+    pub(crate) fn of_destination(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = name.trim_end_matches('/');
         Self::of_name(name).or_else(|| {

@@ -44,7 +44,7 @@ pub struct ConvertOptions {
     pub filter: Option<Expr>,
     /// Threads. Default: the number of CPUs.
     pub jobs: Option<usize>,
-    /// Whether an interrupted conversion to the same destination goes on.
+    /// Whether an interrupted conversion to the same destination continues.
     pub resume: bool,
     /// Whether a dataset at the destination is made again and replaced, if a conversion made it.
     pub overwrite: bool,

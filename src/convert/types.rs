@@ -148,7 +148,7 @@ pub fn type_text(data_type: &DataType) -> String {
 ///
 /// # Errors
 /// `Config` with the place where the text stops making sense.
-pub fn parse_type(text: &str) -> Result<DataType> {
+pub(crate) fn parse_type(text: &str) -> Result<DataType> {
     let mut parser = Parser { text, at: 0 };
     let data_type = parser.data_type(0)?;
     parser.end()?;

@@ -8,21 +8,22 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, new_empty_array, new_null_array};
-use arrow::datatypes::{Fields, TimeUnit};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowGroups, RowSelection,
     RowSelectionPolicy,
 };
-use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::arrow::{FieldLevels, ProjectionMask};
 use parquet::column::page::{PageIterator, PageReader};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::schema::types::ColumnDescPtr;
 
+use super::chunks::Chunks;
 use super::guard::guard;
+use super::levels::Levels;
 use super::offsets::Run;
 use super::project::{Leaves, Projection, Source};
-use super::read::{Chunks, Fetched, Paged};
+use super::read::{Fetched, Paged};
 use super::run::{self, Framed};
 use super::{Chunk, Dataset, Layout, Selection, hive, pages, times, unify, unpack};
 use crate::error::{Error, Place, Result};
@@ -36,30 +37,6 @@ pub(super) struct Rows {
     pub(super) selection: Option<RowSelection>,
     /// How many that are.
     pub(super) count: u64,
-}
-
-/// How the decoder puts the leaves of a root column together.
-#[derive(Debug)]
-pub(super) enum Levels {
-    Plain(FieldLevels),
-    /// With times of 96 bits: in two units, of which those are made that the schema has.
-    Times([FieldLevels; 2], Vec<Option<TimeUnit>>),
-}
-
-impl Levels {
-    fn new(layout: &Layout, leaves: &[usize]) -> Result<Self, ParquetError> {
-        let descriptor = layout.descriptor();
-        let fields = layout.schema.fields();
-        let make = |fields: &Fields| {
-            let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
-            parquet_to_arrow_field_levels(descriptor, mask, Some(fields))
-        };
-        if !times::any(descriptor, leaves.iter().copied()) {
-            return Ok(Self::Plain(make(fields)?));
-        }
-        let [seconds, nanos] = times::PARTS.map(|unit| make(&times::with_unit(fields, descriptor, unit)));
-        Ok(Self::Times([seconds?, nanos?], times::units(fields, descriptor, leaves)))
-    }
 }
 
 impl Dataset {

@@ -44,7 +44,7 @@ impl Petastorm {
     /// that is damaged or holds what it must not; [`Error::Timeout`]; [`Error::Store`].
     pub async fn read(urls: &[String], options: &OpenOptions) -> Result<Option<Self>> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
-        let find = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let find = crate::store::find(urls, options.access(), options.limits.max_files);
         let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), find).await?;
         let reading = petastorm(&listing, &options.limits);
         let found = within(options.timeout, "the dataset's _common_metadata".to_owned(), reading).await?;
@@ -84,7 +84,7 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
             }
             // Every engine leaves a file of this name, and most datasets are read without it.
             Err(error @ Error::Corrupt { .. }) if name == LEGACY => {
-                tracing::warn!("{} is no Parquet footer and is not used: {}", found.url(), error.chain());
+                tracing::warn!("{} is not a Parquet footer and is not used: {}", found.url(), error.chain());
                 continue;
             }
             Err(error) => return Err(error),

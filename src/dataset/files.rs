@@ -9,6 +9,7 @@ use super::index::Known;
 use super::tabular::Table;
 use super::{Index, Limits, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
+use crate::store::cache::{CachePlace, CacheReader};
 use crate::store::{self, Found, Listing};
 
 /// See the module.
@@ -22,13 +23,15 @@ pub(super) struct Files {
     pub(super) beside: Option<Option<described::Beside>>,
     /// The table that they are of, if they are of one.
     pub(super) table: Option<Table>,
+    /// What they are read through, if that is a cache.
+    pub(super) cache: Option<CacheReader>,
 }
 
 impl Files {
     /// These files, as they are.
     pub(super) async fn of(found: Vec<Found>, options: &OpenOptions) -> Result<Self> {
         let (footers, cells) = footers(found, None, options).await?;
-        Ok(Self { listing: Listing::default(), footers, cells, beside: Some(None), table: None })
+        Ok(Self { listing: Listing::default(), footers, cells, beside: Some(None), table: None, cache: None })
     }
 
     /// Finds the files behind `urls`, and reads the footers that no index has.
@@ -37,7 +40,7 @@ impl Files {
         let mut known = match &options.index {
             Index::Auto | Index::None => None,
             Index::At(url) => {
-                let found = Found::at(url, &options.storage_options)?;
+                let found = Found::at(url, options.access())?;
                 Some(read(&found, options).await?)
             }
             Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
@@ -56,7 +59,7 @@ impl Files {
                 listing
             }
             _ => {
-                let listing = store::find(urls, &options.storage_options, options.limits.max_files);
+                let listing = store::find(urls, options.access(), options.limits.max_files);
                 let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing);
                 let (listing, index) = tokio::join!(listing, early_index(urls, options));
                 early = index;
@@ -113,13 +116,26 @@ impl Files {
                 _ => tracing::debug!("the index is of other files: {} was {was}, it is {now}", file.name),
             }
         }
+        let cache = match &options.cache {
+            Some(place) if !found.iter().all(Found::is_local) => Some(opened(place.clone()).await?),
+            _ => None,
+        };
+        if let Some(cache) = &cache {
+            found = Found::through(found, cache, &options.storage_options);
+        }
         let read = footers(found, known.as_ref(), options).await;
         let (footers, cells) = match &table {
             Some(table) => read.map_err(|error| table.gone(error))?,
             None => read?,
         };
-        Ok(Self { listing, footers, cells, beside, table })
+        Ok(Self { listing, footers, cells, beside, table, cache })
     }
+}
+
+/// One more reader of the cache at `place`.
+async fn opened(place: CachePlace) -> Result<CacheReader> {
+    let opened = super::held::spawn(move || CacheReader::open(&place));
+    opened.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("the cache was not opened: {error}") }))
 }
 
 /// The footers of `found`, of which those are read that `known` does not have, and what is said of the cells of the first.
@@ -168,7 +184,7 @@ async fn footers(
 /// the listing says.
 async fn early_index(urls: &[String], options: &OpenOptions) -> Option<Result<Known>> {
     let (Index::Auto, [url]) = (&options.index, urls) else { return None };
-    let found = store::index_here(url, &options.storage_options).ok()??;
+    let found = store::index_here(url, options.access()).ok()??;
     match read(&found, options).await {
         Err(Error::NotFound { .. }) => None,
         read => Some(read),

@@ -46,7 +46,7 @@ pub(super) struct Footer {
     pub(super) cells: Option<String>,
     /// Spark's schema, where it says more than Parquet's.
     pub(super) spark: Option<String>,
-    /// Its bytes, for whoever needs more of it.
+    /// Its bytes, where more of it is needed.
     pub(super) bytes: Option<Bytes>,
 }
 
@@ -201,7 +201,7 @@ pub(super) fn stray(error: Error, name: &str) -> Error {
     let last = name.rsplit('/').next().unwrap_or(name);
     match error {
         Error::Corrupt { place, what, source } if !last.contains('.') => {
-            let advice = "a file without an extension counts as data: if it is none, move it away, let its name begin with _ or a dot, \
+            let advice = "a file without an extension counts as data: if it is not data, move it away, let its name begin with _ or a dot, \
                           or name the data with a pattern such as **/*.parquet";
             Error::Corrupt { place, what: format!("{what}; {advice}"), source }
         }

@@ -1,7 +1,7 @@
-//! Work on threads that may block, which holds what its caller paid for it with until it ends.
+//! Work on threads that may block. It holds the memory claimed for it until it ends.
 //!
-//! Whoever drops the future of an opening leaves such work behind: it runs to its end, with all that it was given. What was claimed for it
-//! is free only then.
+//! Dropping the future of an opening leaves such work behind: it runs to its end, with everything it was given, and its claims are
+//! released only then.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Columns that are not there for whoever asks: what an owner keeps back of a dataset that others may read.
+//! Hidden columns: those that the owner of a dataset keeps back from other readers.
 //!
-//! What is hidden is in no schema, no hint and no filter of theirs. A filter of the owner's own may use it.
+//! They are in no schema, no hint and no filter of a reader. The owner's own filter may use them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::filter::Expr;
 use super::petastorm::RowGroupIndex;
 use crate::error::{Error, Result};
 
-/// What is hidden, and which parts of the options are those of whoever must not see it.
+/// The hidden columns, and the parts of the options that come from readers who must not see them.
 #[derive(Debug, Clone)]
 pub struct Hidden {
     /// Names of columns, prefixes of them, or globs.

@@ -16,9 +16,11 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
-    /// They are columns.
+    /// They are columns of integers or text.
     #[default]
     Hive,
+    /// The same, and dates where all values are dates as ISO 8601 writes them, as Spark reads them.
+    Dates,
     /// They are directories like any other.
     None,
 }
@@ -54,8 +56,8 @@ fn unescape(text: &str) -> Arc<str> {
 }
 
 /// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark `07` is one,
-/// which months are, and `zip=01234` is 1234.
-pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone) -> Vec<Field> {
+/// which months are, and `zip=01234` is 1234. With `dates` a date if all are dates.
+pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates: bool) -> Vec<Field> {
     let mut keys: Vec<&Arc<str>> = Vec::new();
     let mut seen = BTreeSet::new();
     for (key, _) in files.clone().flatten() {
@@ -65,8 +67,8 @@ pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone) -> Vec
     }
     let field = |key: &Arc<str>| {
         let (mut some, mut integers, mut nulls) = (false, true, false);
-        for file in files.clone() {
-            match file.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_ref()) {
+        for value in values_of(files.clone(), key) {
+            match value {
                 Some(value) => {
                     some = true;
                     integers &= integer(value).is_some();
@@ -74,10 +76,34 @@ pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone) -> Vec
                 None => nulls = true,
             }
         }
-        let data_type = if some && integers { DataType::Int64 } else { DataType::Utf8View };
+        let data_type = match some && integers {
+            true => DataType::Int64,
+            false if dates && all_dates(files.clone(), key) => DataType::Date32,
+            false => DataType::Utf8View,
+        };
         Field::new(key.as_ref(), data_type, nulls)
     };
     keys.into_iter().map(field).collect()
+}
+
+/// What each file has for `key`.
+fn values_of<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> impl Iterator<Item = Option<&'a str>> {
+    files.map(move |file| file.iter().find(|(name, _)| &**name == key).and_then(|(_, value)| value.as_deref()))
+}
+
+/// Whether all values of `key` are dates, and there is one.
+pub(super) fn all_dates<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> bool {
+    let mut some = false;
+    values_of(files, key).flatten().all(|value| {
+        some = true;
+        is_date(value)
+    }) && some
+}
+
+/// Whether `text` is a date as `2026-01-31`.
+fn is_date(text: &str) -> bool {
+    let shape = text.len() == 10 && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == matches!(at, 4 | 7));
+    shape && super::table::parse(text, &DataType::Date32).is_some()
 }
 
 fn integer(text: &str) -> Option<i64> {
@@ -88,8 +114,8 @@ fn integer(text: &str) -> Option<i64> {
 pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
     match (value, data_type) {
         (Some(value), DataType::Int64) => {
-            let value =
-                integer(value).ok_or_else(|| ArrowError::ParseError("a partition value is no integer".to_owned()))?;
+            let value = integer(value)
+                .ok_or_else(|| ArrowError::ParseError("a partition value is not an integer".to_owned()))?;
             Ok(Arc::new(Int64Array::from_value(value, rows)))
         }
         (Some(value), DataType::Utf8View) => {
@@ -104,7 +130,7 @@ pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -
         }
         (Some(value), _) => {
             let one = super::table::parse(value, data_type)
-                .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is no {data_type}")))?;
+                .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is not a value of type {data_type}")))?;
             take(&one, &UInt32Array::from_value(0, rows), None)
         }
         (None, _) => Ok(new_null_array(data_type, rows)),
@@ -125,17 +151,27 @@ mod tests {
         assert_eq!(files[0][1].1.as_deref(), Some("a b/c=d%"));
         assert_eq!(files[1][1].1.as_deref(), Some("%zz"));
         assert_eq!(files[2][1].1, None);
-        let fields = fields(files.iter());
+        let fields = fields(files.iter(), true);
         assert_eq!(fields[0], Field::new("year", DataType::Int64, false));
         assert_eq!(fields[1], Field::new("c", DataType::Utf8View, true));
         let padded: Vec<Values> = ["k=01234/x", "k=-0/x"].map(values).to_vec();
-        assert_eq!(super::fields(padded.iter())[0].data_type(), &DataType::Int64);
+        assert_eq!(super::fields(padded.iter(), true)[0].data_type(), &DataType::Int64);
         for other in ["1_0", " 5", "+5", ""] {
             let files = [values(&format!("k={other}/x"))];
-            assert_eq!(super::fields(files.iter())[0].data_type(), &DataType::Utf8View, "{other:?}");
+            assert_eq!(super::fields(files.iter(), true)[0].data_type(), &DataType::Utf8View, "{other:?}");
+        }
+        let type_of = |values: &[&str], dates| {
+            let files: Vec<Values> = values.iter().map(|value| super::values(&format!("day={value}/x"))).collect();
+            super::fields(files.iter(), dates)[0].data_type().clone()
+        };
+        assert_eq!(type_of(&["2024-02-29", NULL, "1582-10-10"], true), DataType::Date32);
+        assert_eq!(type_of(&["2024-02-29"], false), DataType::Utf8View, "as before there were dates");
+        for other in ["2023-02-29", "2024-2-29", "+2024-02-2", "2024-02-29 ", "2024-02-29T00", "20240-2-29", NULL] {
+            let values = if other == NULL { vec![NULL] } else { vec!["2024-02-29", other] };
+            assert_eq!(type_of(&values, true), DataType::Utf8View, "{other:?}");
         }
         let missing: Vec<Values> = ["a=1/x", "y"].map(values).to_vec();
-        assert_eq!(super::fields(missing.iter()), [Field::new("a", DataType::Int64, true)]);
+        assert_eq!(super::fields(missing.iter(), false), [Field::new("a", DataType::Int64, true)]);
     }
 
     #[test]
@@ -144,6 +180,8 @@ mod tests {
         let array = constant(Some(long), &DataType::Utf8View, 3).unwrap();
         assert_eq!(array.as_string_view().iter().collect::<Vec<_>>(), [Some(long); 3]);
         assert_eq!(constant(Some("é"), &DataType::Utf8View, 1).unwrap().as_string_view().value(0), "é");
+        let day = constant(Some("1970-01-03"), &DataType::Date32, 2).unwrap();
+        assert_eq!(day.as_primitive::<arrow::datatypes::Date32Type>().values(), &[2, 2]);
         assert_eq!(constant(None, &DataType::Int64, 2).unwrap().null_count(), 2);
     }
 }

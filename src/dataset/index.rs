@@ -1,4 +1,4 @@
-//! What the footers of a dataset say, as one document: whoever has it reads no footer.
+//! The content of a dataset's footers as one document, which replaces reading them.
 //!
 //! ```text
 //!   magic · version of a table, in an index of one · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
@@ -181,17 +181,17 @@ impl Dataset {
         Ok(bytes)
     }
 
-    /// Writes the [index](Self::index) to the file at address `to`, or beside the dataset, where whoever opens it finds it; its address.
-    /// What is there is replaced as a whole.
+    /// Writes the [index](Self::index) to the file at address `to`, or beside the dataset, where openings find it; its address.
+    /// An existing file is replaced as a whole.
     ///
     /// # Errors
     /// As there; [`Error::Config`] without `to` for a dataset that is no single directory; [`Error::Store`].
     pub async fn write_index(&self, to: Option<&str>, options: &OpenOptions) -> Result<String> {
         let place = match (to, &self.inner.place) {
-            (Some(to), _) => Found::at(to, &options.storage_options)?,
+            (Some(to), _) => Found::at(to, options.access())?,
             (None, Some(place)) => place.clone(),
             (None, None) => {
-                let problem = "the dataset is no single directory of a store that lists; say where the index goes";
+                let problem = "the dataset is not a single directory of a store that lists; say where the index goes";
                 return Err(Error::config("output", problem));
             }
         };
@@ -210,7 +210,7 @@ impl Known {
         let corrupt = |what: &str| Error::corrupt(place.clone(), format!("the index is damaged: {what}"));
         let version = MAGIC.len() - 1;
         if bytes.get(..version) != MAGIC.get(..version) {
-            return Err(corrupt("it is none, or cut off"));
+            return Err(corrupt("it is not one, or it is cut off"));
         }
         let of_table = bytes.get(version) == Some(&OF_TABLE);
         if bytes.get(version) != MAGIC.last() && !of_table {
@@ -288,7 +288,7 @@ impl Known {
             return Ok(None);
         }
         let names: Vec<Arc<str>> = self.files.iter().map(|file| Arc::clone(&file.name)).collect();
-        Listing::known(first, &options.storage_options, &self.base, &names).map(Some)
+        Listing::known(first, options.access(), &self.base, &names).map(Some)
     }
 
     /// What bowstring's writer says of the cells of file `name`, if it is the first one.

@@ -186,10 +186,11 @@ fn of_table(table: &table::Columns, layouts: &[Layout]) -> Vec<Field> {
     table.fields().map(field).collect()
 }
 
-/// Gathers files of the same schema into layouts, and the layouts' schemas into one: that of `table`, if they are of one.
+/// Gathers files of the same schema into layouts, and the layouts' schemas into one: that of `table`, if they are of one. `partitions` are those of
+/// each file, and whether they may be dates.
 pub(super) fn gather(
     footers: Vec<Footer>,
-    partitions: Vec<hive::Values>,
+    (partitions, dates): (Vec<hive::Values>, bool),
     table: Option<&table::Columns>,
 ) -> Result<Inner> {
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
@@ -215,7 +216,7 @@ pub(super) fn gather(
     let values = files.iter().map(|file| &file.partitions);
     let partition_fields = match table {
         Some(table) => table.partition_fields(&values.collect::<Vec<_>>()),
-        None => hive::fields(values),
+        None => hive::fields(values, dates),
     };
     let partitions = partition_fields.len();
     let told = table.map(|table| table.told.clone()).unwrap_or_default();
@@ -232,6 +233,7 @@ pub(super) fn gather(
         petastorm: None,
         base: None,
         place: None,
+        cache: None,
         urls: Vec::new(),
         cells: None,
         spark,

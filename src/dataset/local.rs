@@ -71,7 +71,7 @@ impl Footers {
             let Ok(next) = tokio::time::timeout(timeout, done.recv()).await else {
                 let first = footers.iter().position(Option::is_none).and_then(|first| work.found.get(first));
                 let culprit = format!("the footer of file {}", first.map_or("", |found| &found.name));
-                return Err(Error::Timeout { stage: "open", culprit, waited: timeout });
+                return Err(Error::late("open", culprit, timeout, timeout));
             };
             match next {
                 Some((at, Ok(footer))) => {

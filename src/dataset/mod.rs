@@ -9,12 +9,13 @@
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
-//! Where the one address is a table of Delta Lake or Iceberg, that says which files there are and which of their rows: see `delta` and
-//! `iceberg`.
+//! If the address is a table of Delta Lake or Iceberg, the table gives the files and their rows: see `delta` and `iceberg`.
 //!
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
-//! Nothing in a file is believed before it was checked: see [`Limits`].
+//! Nothing in a file is trusted before it is checked: see [`Limits`].
 
+mod cached;
+mod chunks;
 mod decode;
 mod delta;
 mod described;
@@ -31,6 +32,7 @@ mod hive;
 mod iceberg;
 mod index;
 mod layout;
+mod levels;
 mod limits;
 mod local;
 mod ngram;
@@ -38,6 +40,7 @@ mod offsets;
 mod open;
 mod outline;
 mod packed;
+mod page_memory;
 mod pages;
 pub mod petastorm;
 mod project;
@@ -62,7 +65,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
@@ -85,7 +88,10 @@ pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 pub(crate) use write::{FileWriter, Sink};
 
 use crate::error::{Error, Place, Result};
+#[cfg(feature = "flight")]
+use crate::manifest::FileEntry;
 use crate::manifest::{Manifest, RowGroup};
+use crate::store::cache::CacheReader;
 use crate::store::{Base, Found, Object};
 use layout::Layout;
 pub(crate) use open::within;
@@ -95,6 +101,12 @@ use selection::Selection;
 pub(crate) use told::Told;
 pub(crate) use units::Sizes;
 use units::Units;
+
+/// Bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema, about.
+#[cfg(feature = "flight")]
+const PARTITION: usize = 64;
+#[cfg(feature = "flight")]
+const LEAF: usize = 1 << 10;
 
 /// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
 #[derive(Debug, Clone)]
@@ -119,6 +131,8 @@ struct Inner {
     base: Option<Base>,
     /// Where the index of the dataset is looked for.
     place: Option<Found>,
+    /// What its objects are read through, if that is a cache.
+    cache: Option<CacheReader>,
     urls: Vec<String>,
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.
@@ -176,7 +190,7 @@ pub struct ColumnSize {
 
 impl Dataset {
     /// Rows of row group `group` that are decoded: those that the filter selects.
-    pub fn decoded_rows(&self, group: usize) -> u64 {
+    pub(crate) fn decoded_rows(&self, group: usize) -> u64 {
         let Some(found) = self.manifest().groups.get(group) else { return 0 };
         if self.part(group).is_some() {
             // Windows are not cut, so these are rows.
@@ -186,7 +200,7 @@ impl Dataset {
     }
 
     /// The decoded row that sample `sample` of row group `group` begins with: itself, or the first row of a window.
-    pub fn first_row(&self, group: usize, sample: u32) -> u32 {
+    pub(crate) fn first_row(&self, group: usize, sample: u32) -> u32 {
         let windows = self.inner.windows.as_ref().and_then(|windows| windows.get(group));
         windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
@@ -230,6 +244,15 @@ impl Dataset {
         all.filter(|name| self.schema().field_with_name(name).is_ok())
     }
 
+    /// Those of them that are text although all their values are dates: [`Partitioning::Dates`] makes them dates.
+    pub fn partition_dates(&self) -> Vec<&str> {
+        let is_text = |name: &&str| {
+            self.schema().field_with_name(name).is_ok_and(|field| matches!(field.data_type(), DataType::Utf8View))
+        };
+        let values = || self.inner.files.iter().map(|file| &file.partitions);
+        self.partition_columns().filter(is_text).filter(|name| hive::all_dates(values(), name)).collect()
+    }
+
     /// Rows of all row groups, before any filter.
     pub fn stored_rows(&self) -> u64 {
         self.inner.manifest.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add)
@@ -242,7 +265,7 @@ impl Dataset {
     }
 
     /// The number within row group `group`, before any filter, of its `row`-th selected row, as a [`Place`] has it.
-    pub fn stored_row(&self, group: usize, row: u64) -> u64 {
+    pub(crate) fn stored_row(&self, group: usize, row: u64) -> u64 {
         match self.selection(group) {
             Some(selection) => selection.row(self.selected_before(group).saturating_add(row)),
             None => self.range(group).start.saturating_add(row),
@@ -317,8 +340,36 @@ impl Dataset {
         self.inner.table.as_ref().map(|table| table.version)
     }
 
+    /// Bytes of memory that it takes while it is open, about: what is kept of files and footers, and the rows that a filter selected.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self) -> u64 {
+        let Inner { files, packed, layouts, manifest, first_rows, selections, windows, .. } = &*self.inner;
+        // The name is in the object and in the manifest, and the tag of the version too.
+        let named = |file: &FileEntry| {
+            let partitions = file.partitions.len() * PARTITION;
+            size_of::<FileEntry>()
+                + 2 * file.path.len()
+                + 2 * file.version.etag.as_ref().map_or(0, String::len)
+                + partitions
+        };
+        let names: usize = manifest.files.iter().map(named).sum();
+        let leaves: usize = layouts.iter().map(|layout| layout.leaf_roots.len()).sum();
+        let marks = |file: &DataFile| size_of_val(file.sealed.as_slice()) + size_of_val(file.wide.as_slice());
+        let whole = names
+            + size_of_val(files.as_slice())
+            + files.iter().map(marks).sum::<usize>()
+            + size_of_val(manifest.groups.as_slice())
+            + size_of_val(first_rows.as_slice())
+            + packed.memory_size()
+            + leaves * LEAF
+            + selections.iter().map(Selection::memory_size).sum::<usize>()
+            + windows.iter().flatten().map(|first| size_of_val(first) + size_of_val(first.as_slice())).sum::<usize>();
+        let units = self.units.as_ref().map_or(0, |units| units.memory_size() + names);
+        (whole + units) as u64
+    }
+
     /// Whether all its files are on this machine.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.inner.files.iter().all(|file| file.object.is_local())
     }
 

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parquet::errors::ParquetError;
 use tokio::sync::OnceCell;
 
+use super::chunks::{Chunks, coalesce};
 use super::guard::guard;
-use super::read::{Chunks, coalesce};
 use super::thrift::{Broken, Reader, kind};
 use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
+use crate::store::cache::Wanted;
 
 /// Offset indexes of a row group are not read if they take more bytes than this together: it is then read as a whole.
 pub(super) const MOST_INDEX_BYTES: u64 = 4 << 20;
@@ -78,7 +79,7 @@ pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
         }
         let (count, element) = reader.list()?;
         if element != kind::STRUCT {
-            return Err("its pages are no list of structs");
+            return Err("its pages are not a list of structs");
         }
         // Each takes four bytes at least.
         found.reserve(count.min(bytes.len() / 4));
@@ -182,7 +183,8 @@ impl Dataset {
             ranges.push(range.ok_or_else(|| damaged(*leaf, "it is outside the file"))?);
         }
         let joined = coalesce(ranges.clone(), file.object.gap());
-        let parts = file.object.read(joined.clone()).await?;
+        let wanted = Wanted { opening: true, ..Wanted::default() };
+        let parts = file.object.read_for(joined.clone(), wanted).await?;
         let parts = joined.into_iter().map(|range| range.start).zip(parts).collect();
         let bytes = Chunks::new(parts, file.object.stamp().size);
         let mut found = Vec::with_capacity(leaves.len());

@@ -22,15 +22,23 @@ use super::{described, features, filter, hive, layout, ngram, select, table};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
-use crate::store::{Found, Listing};
+#[cfg(feature = "cloud")]
+use crate::store::CredentialSource;
+use crate::store::cache::CachePlace;
+use crate::store::{Access, Found, Listing};
 
 /// How a dataset is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
+    /// Where credentials come from that expire, beside the options of the store.
+    #[cfg(feature = "cloud")]
+    pub credential_provider: Option<CredentialSource>,
     /// Where the footers' content comes from.
     pub index: Index,
+    /// The cache that objects are read through; none without. Files of this machine are read as they are.
+    pub cache: Option<CachePlace>,
     /// The version of a Delta table, or the snapshot of an Iceberg table, to read; the latest one without.
     pub version: Option<u64>,
     /// The branch or tag of an Iceberg table to read.
@@ -70,6 +78,7 @@ impl std::fmt::Debug for OpenOptions {
         f.debug_struct("OpenOptions")
             .field("storage_options", &names)
             .field("index", &self.index)
+            .field("cache", &self.cache)
             .field("version", &self.version)
             .field("reference", &self.reference)
             .field("timestamp", &self.timestamp)
@@ -88,11 +97,24 @@ impl std::fmt::Debug for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// How stores are reached.
+    pub(crate) fn access(&self) -> Access<'_> {
+        let access = Access::from(&self.storage_options);
+        #[cfg(feature = "cloud")]
+        let access = access.with_credentials(self.credential_provider.as_ref());
+        access
+    }
+}
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             storage_options: BTreeMap::new(),
+            #[cfg(feature = "cloud")]
+            credential_provider: None,
             index: Index::default(),
+            cache: None,
             version: None,
             reference: None,
             timestamp: None,
@@ -165,17 +187,18 @@ impl Dataset {
     /// The dataset of `files`, which were found at `urls`.
     async fn of(files: Files, urls: &[String], options: OpenOptions) -> Result<Self> {
         let (limits, timeout) = (&options.limits, options.timeout);
-        let Files { listing, mut footers, cells, beside, table } = files;
+        let Files { listing, mut footers, cells, beside, table, cache } = files;
         let names = footers.iter().map(|footer| footer.object.name());
         let partitions = match (&table, options.partitioning) {
             (Some(table), _) => table.partition_values(),
-            (None, Partitioning::Hive) => names.map(|name| hive::values(name)).collect(),
+            (None, Partitioning::Hive | Partitioning::Dates) => names.map(|name| hive::values(name)).collect(),
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
-        let unified = super::held::spawn(move || layout::gather(footers, partitions, columns.as_ref()));
+        let dates = options.partitioning == Partitioning::Dates;
+        let unified = super::held::spawn(move || layout::gather(footers, (partitions, dates), columns.as_ref()));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
@@ -206,6 +229,7 @@ impl Dataset {
         inner.decode = options.decode;
         inner.limits = options.limits.clone();
         inner.base = listing.base();
+        inner.cache = cache;
         inner.place = listing.index.map(|(place, _)| place);
         inner.urls = urls.iter().map(|url| crate::store::display(url)).collect();
         inner.cells = cells;
@@ -281,7 +305,7 @@ impl Dataset {
     /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.
     pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
-        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let listing = crate::store::find(urls, options.access(), options.limits.max_files);
         match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
             Ok(Listing { table: Some(at), .. }) => {
                 // A version that was asked for stays what it is.
@@ -306,7 +330,7 @@ impl Dataset {
 pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
-        Err(_) => Err(Error::Timeout { stage: "open", culprit, waited: limit }),
+        Err(_) => Err(Error::late("open", culprit, limit, limit)),
     }
 }
 
@@ -420,7 +444,7 @@ mod tests {
             let never = std::future::pending::<Result<()>>();
             within(Duration::from_millis(1), "the store".to_owned(), never).await
         });
-        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store");
+        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store (timeout=0.001)");
         let result = runtime.block_on(async {
             within(Duration::MAX, "the store".to_owned(), std::future::ready(Ok::<_, Error>(7))).await
         });

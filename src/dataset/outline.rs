@@ -114,7 +114,7 @@ impl<'a> Outline<'a> {
                         return Err(too_many("the number of columns", count, limits.max_columns, "limits.max_columns"));
                     }
                     if element != kind::STRUCT {
-                        return Err(corrupt("the schema is no list of structs"));
+                        return Err(corrupt("the schema is not a list of structs"));
                     }
                     let depth = outline.shape(&mut reader, count, limits.max_depth).map_err(corrupt)?;
                     let leaves = outline.leaves.len();
@@ -135,7 +135,7 @@ impl<'a> Outline<'a> {
                         return Err(too_many("the number of row groups", count, limit, "limits.max_row_groups"));
                     }
                     if element != kind::STRUCT {
-                        return Err(corrupt("the row groups are no structs"));
+                        return Err(corrupt("the row groups are not structs"));
                     }
                     for number in 0..count {
                         outline.row_group(&mut reader, number).map_err(|fault| match fault {
@@ -230,7 +230,7 @@ impl<'a> Outline<'a> {
                     return Err("a row group has more columns than the schema".into());
                 }
                 if element != kind::STRUCT && count > 0 {
-                    return Err("the columns of a row group are no structs".into());
+                    return Err("the columns of a row group are not structs".into());
                 }
                 columns = count;
                 for leaf in 0..count {
@@ -308,7 +308,7 @@ impl<'a> Outline<'a> {
                 (3, kind::LIST) => {
                     let (count, element) = reader.list()?;
                     if element != kind::BINARY {
-                        return Err("a column's path is no list of names".into());
+                        return Err("a column's path is not a list of names".into());
                     }
                     let mut same = count == path.len();
                     for at in 0..count {

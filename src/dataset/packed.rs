@@ -155,6 +155,12 @@ impl Packed {
         self.starts.len()
     }
 
+    /// Bytes of memory that it takes.
+    #[cfg(feature = "flight")]
+    pub(super) fn memory_size(&self) -> usize {
+        self.bytes.capacity() + size_of::<u64>() * self.starts.capacity()
+    }
+
     /// Adds a row group of a checked footer; `nulls` are those of its columns.
     pub(super) fn push(&mut self, group: &RowGroupMetaData, nulls: &[Option<u64>]) {
         let column =

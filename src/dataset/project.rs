@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 
-use super::decode::Levels;
+use super::levels::Levels;
 use super::{Dataset, Layout, hidden};
 use crate::error::{Error, Result};
 use crate::nearest::distance;

@@ -8,8 +8,8 @@ use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::Chunk;
+use super::chunks::Chunks;
 use super::offsets::Run;
-use super::read::Chunks;
 use super::unpack::{self, Pages};
 
 /// The pages of `run` of `chunk` of `column` among `bytes`, which were walked over before.

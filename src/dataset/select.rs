@@ -21,12 +21,13 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::chunks::{Chunks, coalesce};
 use super::decode::Rows;
 use super::filter::{Bound, Expr};
 use super::footer;
 use super::guard::guard;
 use super::project::Projection;
-use super::read::{Chunks, Fetched, coalesce};
+use super::read::Fetched;
 use super::selection::Selection;
 use super::thrift::{Field, Reader, kind};
 use super::{Chunk, DataFile, Dataset, Layout, OpenOptions, times, within};

@@ -34,6 +34,17 @@ impl Selection {
         Self::Runs(Vec::new())
     }
 
+    /// Bytes of memory that it takes.
+    #[cfg(feature = "flight")]
+    pub(super) fn memory_size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::All => 0,
+                Self::Runs(runs) => size_of_val(runs.as_slice()),
+                Self::Bits(bits, counts) => bits.inner().len() + size_of_val(counts.as_slice()),
+            }
+    }
+
     /// The rows where `mask` is true, of those that `read` selected; null counts as false.
     pub(super) fn among(read: &RowSelection, mask: &BooleanArray) -> Self {
         let mut bits = BooleanBufferBuilder::new(read.total_row_count());

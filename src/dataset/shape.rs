@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(conforms(&mut Reader::new(&pair), &PAIR), Ok(()));
         assert_eq!(conforms(&mut Reader::new(&[0x18, 1, b'k', 0]), &PAIR), Ok(()), "the value may be missing");
         assert!(conforms(&mut Reader::new(&[0x28, 1, b'v', 0]), &PAIR).is_err(), "the key may not");
-        assert!(conforms(&mut Reader::new(&[0x15, 2, 0]), &PAIR).is_err(), "a number is no key");
+        assert!(conforms(&mut Reader::new(&[0x15, 2, 0]), &PAIR).is_err(), "a number is not a key");
         let later = [0x18, 1, b'k', 0x85, 2, 0];
         assert_eq!(conforms(&mut Reader::new(&later), &PAIR), Ok(()), "fields of later versions are skipped");
     }

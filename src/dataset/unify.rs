@@ -31,6 +31,13 @@ pub(super) fn as_read(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        other => with_inner(other, inner),
+    }
+}
+
+/// `data_type` with every field in it as `inner` makes it.
+fn with_inner(data_type: &DataType, inner: impl Fn(&FieldRef) -> FieldRef) -> DataType {
+    match data_type {
         DataType::List(field) => DataType::List(inner(field)),
         DataType::LargeList(field) => DataType::LargeList(inner(field)),
         DataType::FixedSizeList(field, length) => DataType::FixedSizeList(inner(field), *length),
@@ -44,15 +51,7 @@ pub(super) fn as_read(data_type: &DataType) -> DataType {
 pub(super) fn plain(field: &Field) -> Field {
     let mut metadata = field.metadata().clone();
     metadata.remove(FIELD_ID);
-    let inner = |field: &FieldRef| Arc::new(plain(field));
-    let data_type = match field.data_type() {
-        DataType::List(field) => DataType::List(inner(field)),
-        DataType::LargeList(field) => DataType::LargeList(inner(field)),
-        DataType::FixedSizeList(field, length) => DataType::FixedSizeList(inner(field), *length),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
-        DataType::Map(field, sorted) => DataType::Map(inner(field), *sorted),
-        other => other.clone(),
-    };
+    let data_type = with_inner(field.data_type(), |field| Arc::new(plain(field)));
     Field::new(field.name(), data_type, field.is_nullable()).with_metadata(metadata)
 }
 

@@ -72,6 +72,12 @@ pub(super) struct Units {
 }
 
 impl Units {
+    /// Bytes of memory that it takes beside the names of files, with the indexes of pages that it may keep.
+    #[cfg(feature = "flight")]
+    pub(super) fn memory_size(&self) -> usize {
+        size_of_val(self.manifest.groups.as_slice()) + size_of_val(self.parts.as_slice()) + MOST_INDEX_BYTES as usize
+    }
+
     pub(super) fn part(&self, unit: usize) -> Option<&Part> {
         self.parts.get(unit)
     }

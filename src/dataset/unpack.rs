@@ -1,10 +1,10 @@
 //! The pages of a column chunk, unpacked.
 //!
-//! Parquet's reader makes a compressor and a decompressor for every chunk. Those of Zstandard are tables of many KiB, which cost more
-//! than the pages of a small row group; here a thread keeps one for all chunks that it reads.
+//! Parquet's reader makes a compressor and a decompressor for every chunk, and memory for every page, which it zeroes for Snappy. The
+//! tables of Zstandard cost more than the pages of a small row group, and new memory as much as unpacking into it; here a thread keeps
+//! one decompressor, and [`page_memory`](super::page_memory) the pages' memory.
 
 use std::cell::RefCell;
-use std::io::Cursor;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,8 +16,9 @@ use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Decompressor;
 
 use super::Chunk;
+use super::chunks::Chunks;
+use super::page_memory::PageMemory;
 use super::pages::{DATA, DATA_V2, DICTIONARY, Header, INDEX, header};
-use super::read::Chunks;
 
 thread_local! {
     static ZSTD: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
@@ -25,8 +26,13 @@ thread_local! {
 
 /// The pages of `chunk` of `column` among `bytes`, of `rows` rows, which were walked over before.
 pub(super) fn pages(bytes: &Chunks, chunk: &Chunk, column: &ColumnDescPtr, rows: usize) -> Result<Pages> {
-    if matches!(chunk.compression(), Compression::ZSTD(_)) {
-        return Ok(Pages::Own(Zstd { rest: bytes.range(&chunk.range())?, next: None }));
+    let codec = match chunk.compression() {
+        Compression::ZSTD(_) => Some(Codec::Zstd),
+        Compression::SNAPPY => Some(Codec::Snappy),
+        _ => None,
+    };
+    if let Some(codec) = codec {
+        return Ok(Pages::Own(Own { codec, rest: bytes.range(&chunk.range())?, next: None }));
     }
     let column = chunk.metadata(column)?;
     Ok(Pages::Parquets(Box::new(SerializedPageReader::new(Arc::new(bytes.clone()), &column, rows, None)?)))
@@ -34,18 +40,44 @@ pub(super) fn pages(bytes: &Chunks, chunk: &Chunk, column: &ColumnDescPtr, rows:
 
 /// The pages of a chunk.
 pub(super) enum Pages {
-    Own(Zstd),
+    Own(Own),
     Parquets(Box<SerializedPageReader<Chunks>>),
 }
 
-/// Pages that are packed by Zstandard.
-pub(super) struct Zstd {
+/// How pages that are unpacked here are packed.
+#[derive(Debug, Clone, Copy)]
+enum Codec {
+    Zstd,
+    Snappy,
+}
+
+impl Codec {
+    /// Unpacks `packed` into `output`; how many bytes it is.
+    fn unpack(self, packed: &[u8], output: &mut [u8]) -> Result<usize> {
+        match self {
+            Self::Zstd => ZSTD.with_borrow_mut(|zstd| {
+                let zstd = match zstd {
+                    Some(zstd) => zstd,
+                    None => zstd.insert(Decompressor::new()?),
+                };
+                Ok(zstd.decompress_to_buffer(packed, output)?)
+            }),
+            Self::Snappy => snap::raw::Decoder::new()
+                .decompress(packed, output)
+                .map_err(|error| ParquetError::External(Box::new(error))),
+        }
+    }
+}
+
+/// Pages that are unpacked here.
+pub(super) struct Own {
+    codec: Codec,
     rest: Bytes,
     /// The header of the next page, if it was looked at.
     next: Option<Header>,
 }
 
-impl Zstd {
+impl Own {
     /// The header of the next page that is not an index; `None` at the end. The rest begins behind it.
     fn header(&mut self) -> Result<Option<Header>> {
         if let Some(header) = self.next.take() {
@@ -71,16 +103,16 @@ impl Zstd {
         Ok(self.rest.split_to(length))
     }
 
-    fn page(header: &Header, body: Bytes) -> Result<Page> {
+    fn page(&self, header: &Header, body: Bytes) -> Result<Page> {
         let number = |number: i64| u32::try_from(number).map_err(ParquetError::from);
         let (num_values, encoding) = (number(header.values)?, encoding(header.encoding)?);
         let [definition, repetition] = header.by_level;
         Ok(match header.kind {
             DICTIONARY => {
-                Page::DictionaryPage { buf: unpacked(header, body, 0)?, num_values, encoding, is_sorted: false }
+                Page::DictionaryPage { buf: self.unpacked(header, &body, 0)?, num_values, encoding, is_sorted: false }
             }
             DATA => Page::DataPage {
-                buf: unpacked(header, body, 0)?,
+                buf: self.unpacked(header, &body, 0)?,
                 num_values,
                 encoding,
                 def_level_encoding: self::encoding(definition)?,
@@ -90,7 +122,7 @@ impl Zstd {
             DATA_V2 => {
                 let levels = usize::try_from(definition.saturating_add(repetition))?;
                 Page::DataPageV2 {
-                    buf: if header.stored { body } else { unpacked(header, body, levels)? },
+                    buf: if header.stored { body } else { self.unpacked(header, &body, levels)? },
                     num_values,
                     encoding,
                     num_nulls: number(header.nulls)?,
@@ -104,6 +136,19 @@ impl Zstd {
             kind => return Err(ParquetError::General(format!("a page is of unknown kind {kind}"))),
         })
     }
+
+    /// `body` unpacked, but for its first `plain` bytes, which are not packed.
+    fn unpacked(&self, header: &Header, body: &[u8], plain: usize) -> Result<Bytes> {
+        let size = usize::try_from(header.uncompressed)?;
+        let wrong = || ParquetError::General("a page has another size than its header states".to_owned());
+        let (levels, packed) = body.split_at_checked(plain).filter(|_| plain <= size).ok_or_else(wrong)?;
+        let mut memory = PageMemory::new(size);
+        let (before, values) = memory.as_mut().split_at_mut(plain);
+        before.copy_from_slice(levels);
+        // No values, no bytes, and not even an empty frame.
+        let found = if values.is_empty() { 0 } else { self.codec.unpack(packed, values)? };
+        if found == values.len() { Ok(memory.into()) } else { Err(wrong()) }
+    }
 }
 
 /// The encoding of this number.
@@ -111,28 +156,6 @@ fn encoding(number: i64) -> Result<Encoding> {
     let bit = u32::try_from(number).ok().and_then(|number| 1_i32.checked_shl(number)).unwrap_or(0);
     let found = EncodingMask::try_new(bit)?.encodings().next();
     found.ok_or_else(|| ParquetError::General(format!("encoding {number} is unknown")))
-}
-
-/// `body` unpacked, but for its first `plain` bytes, which are not packed.
-fn unpacked(header: &Header, body: Bytes, plain: usize) -> Result<Bytes> {
-    let size = usize::try_from(header.uncompressed)?;
-    let wrong = || ParquetError::General("a page has another size than its header states".to_owned());
-    let (levels, packed) = body.split_at_checked(plain).filter(|_| plain <= size).ok_or_else(wrong)?;
-    let mut bytes = Vec::with_capacity(size);
-    bytes.extend_from_slice(levels);
-    // No values, no bytes, and not even an empty frame.
-    if size > plain {
-        ZSTD.with_borrow_mut(|zstd| {
-            let zstd = match zstd {
-                Some(zstd) => zstd,
-                None => zstd.insert(Decompressor::new()?),
-            };
-            let mut at = Cursor::new(&mut bytes);
-            at.set_position(plain as u64);
-            zstd.decompress_to_buffer(packed, &mut at)
-        })?;
-    }
-    if bytes.len() == size { Ok(bytes.into()) } else { Err(wrong()) }
 }
 
 impl Iterator for Pages {
@@ -180,11 +203,11 @@ impl PageReader for Pages {
     }
 }
 
-impl Zstd {
+impl Own {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let Some(header) = self.header()? else { return Ok(None) };
         let body = self.body(&header)?;
-        Self::page(&header, body).map(Some)
+        self.page(&header, body).map(Some)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {

@@ -186,7 +186,7 @@ impl AnyBatch {
     }
 
     /// The batch, if it is in this process's memory.
-    pub fn into_host(self) -> Option<Batch> {
+    pub(crate) fn into_host(self) -> Option<Batch> {
         match self {
             Self::Host(batch) => Some(batch),
             Self::Device(_) => None,

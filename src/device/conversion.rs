@@ -141,7 +141,7 @@ impl Conversion {
 
     /// The same with its mask or its offsets at another address.
     #[must_use]
-    pub fn with_beside(mut self, at: Address) -> Self {
+    pub(crate) fn with_beside(mut self, at: Address) -> Self {
         match &mut self {
             Self::Normalise { mask, .. } => *mask = Some(at),
             Self::Pad { offsets, .. } => *offsets = at,

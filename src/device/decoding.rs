@@ -97,7 +97,7 @@ impl Decoding {
     }
 
     /// Bytes of one photo's pixels.
-    pub fn pixel_bytes(&self) -> usize {
+    pub(crate) fn pixel_bytes(&self) -> usize {
         self.height as usize * self.width as usize * usize::from(self.channels)
     }
 

@@ -1,19 +1,19 @@
-//! Batches in the memory of a device: page-locked staging, one copy per batch ahead of the consumer, and slots that are used again
-//! only when nobody reads them any more.
+//! Batches in the memory of a device: page-locked staging, one copy per batch ahead of the consumer, and slots that are reused
+//! only after their last reader.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
 //! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
-//! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
+//! | [`Conversion`] | a conversion that a device applies while it copies a tensor, defined bit by bit |
 //! | [`Decoding`], [`Photos`] | photos that a device decodes |
 //! | `cuda` | a GPU, with the feature of that name |
-//! | [`Place`], [`Fence`] | what the options say |
-//! | `ring` | which slot is whose: a pure state machine |
+//! | [`Place`], [`Fence`] | the options |
+//! | `ring` | the states of slots: a pure state machine |
 //! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
 //! | [`Transfer`] | the one thread per device that copies batches ahead of the consumer |
-//! | [`DeviceBatch`], [`DeviceTensor`] | what the consumer gets; the last of a batch to be dropped gives its slot back |
-//! | [`AnyBatch`] | a batch wherever it is |
+//! | [`DeviceBatch`], [`DeviceTensor`] | the consumer's side; dropping the last tensor of a batch frees its slot |
+//! | [`AnyBatch`] | a batch on the host or on a device |
 //! | [`Target`], [`Targets`] | the consumer's own tensors, which a batch is copied into |
 
 mod address;

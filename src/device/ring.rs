@@ -28,7 +28,7 @@ pub(super) enum State {
     Held,
     /// Given back; its fences are not recorded yet.
     Deferred,
-    /// Given back; whoever writes it next waits for its fences first.
+    /// Given back; the next writer waits for its fences first.
     Fenced,
     /// Given back, but nobody knows when the last reader is done.
     Quarantined,

@@ -220,7 +220,7 @@ fn side_of(device: &dyn Device) -> Side {
 
 fn no_tensor(column: &str) -> Error {
     Error::unsupported(
-        format!("filling a tensor with column {column}, which is no tensor"),
+        format!("filling a tensor with column {column}, which is not a tensor"),
         "text and binary come as Arrow arrays: leave it out of the tensors to fill",
     )
 }

@@ -75,7 +75,7 @@ pub(super) struct Head {
     pub(super) body: usize,
 }
 
-/// Reads messages from pieces of any size. The body is not kept here: whoever reads it says where it goes.
+/// Reads messages from pieces of any size. The body is not kept here: the caller decides where it goes.
 #[derive(Debug)]
 pub(super) struct Reader {
     limits: Limits,

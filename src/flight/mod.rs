@@ -2,11 +2,11 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`request`], [`ticket`] | what a client wants; the same, signed |
+//! | [`request`], [`ticket`] | the request of a client; the same, signed |
 //! | [`wire`] | a batch as one Arrow message, and back, without a copy |
-//! | `grpc_codec`, [`status`] | gRPC messages by hand; errors as statuses |
-//! | [`server`] | datasets by name to streams of batches |
-//! | [`client`] | a stream of batches, whatever happens to servers on the way |
+//! | `grpc_codec`, [`status`] | framing of gRPC messages; errors as statuses |
+//! | [`server`] | streams of batches from datasets by name |
+//! | [`client`] | a stream of batches that survives the loss of servers |
 //! | [`shm`] | the same batches through shared memory, on one host |
 //! | [`gang`] | ranks that start, meet and restart together |
 //! | [`put`] | datasets that appear at once or not at all |

@@ -49,8 +49,8 @@ pub struct StreamRequest {
     /// How many ranks there are.
     #[serde(default = "one")]
     pub world_size: u32,
-    /// What the data were when the stream was first described, in hexadecimal: whoever goes on says it, and gets these files although
-    /// there may be others by now.
+    /// The fingerprint of the data when the stream was first described, in hexadecimal. A continued stream sends it and gets these files,
+    /// even if there are newer ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
     /// The gang that the stream belongs to.
@@ -150,6 +150,12 @@ impl StreamRequest {
             gang: None,
             rows: None,
         }
+    }
+
+    /// The same in steps of `rows` rows.
+    pub(super) fn in_batches_of(mut self, rows: u64) -> Self {
+        self.options.insert("global_batch_size".to_owned(), rows.into());
+        self
     }
 
     /// The same in another version of the order.

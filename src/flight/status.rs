@@ -19,7 +19,7 @@ const KEY: &str = "bowstring-error-bin";
 const MAX_BYTES: usize = 4 << 10;
 
 /// Limits of what is under way at once, which somebody else's end frees: to be tried again.
-const PASSING: [&str; 4] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant"];
+const PASSING: [&str; 5] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant", "open_bytes"];
 
 /// An error as it travels.
 #[derive(Debug, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ impl At {
 }
 
 /// `error` as a status. What it says is meant for the client: no secret is ever in an error.
-pub fn to_status(error: &Error) -> Status {
+pub(crate) fn to_status(error: &Error) -> Status {
     let chain = error.chain();
     let (code, detail) = match error {
         Error::NotFound { what, hint } => (Code::NotFound, Detail::NotFound { what: what.clone(), hint: hint.clone() }),
@@ -204,13 +204,13 @@ fn shortened(mut text: String, most: usize) -> String {
 }
 
 /// Whether asking again, here or at another replica, may help.
-pub fn is_transient(status: &Status) -> bool {
+pub(crate) fn is_transient(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::ResourceExhausted)
         || status.code() == Code::Internal && status.metadata().get_bin(KEY).is_none()
 }
 
 /// The error that `peer` reported.
-pub fn from_status(peer: &str, status: &Status) -> Error {
+pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
     let detail = status.metadata().get_bin(KEY).and_then(|value| value.to_bytes().ok());
     let detail = detail.and_then(|json| serde_json::from_slice::<Detail>(&json).ok());
     let remote = |what: String| Error::Remote { peer: peer.to_owned(), what, source: None };
@@ -283,6 +283,9 @@ fn known(name: &str) -> &'static str {
         "barrier",
         "calls_per_tenant",
         "in_flight_bytes",
+        "open_bytes",
+        "open_bytes (or ask for fewer files)",
+        "written_bytes",
         "max_streams",
         "streams",
         "writes_per_tenant",

@@ -62,14 +62,14 @@ impl Ticket {
     ///
     /// # Errors
     /// As there.
-    pub fn verify_any(bytes: &[u8], keys: &[impl AsRef<[u8]>], now: SystemTime) -> Result<Self, Denied> {
+    pub(crate) fn verify_any(bytes: &[u8], keys: &[impl AsRef<[u8]>], now: SystemTime) -> Result<Self, Denied> {
         let tried = keys.iter().map(|key| Self::verify(bytes, key.as_ref(), now));
         // Only a ticket of another key may be one of the next.
         tried.into_iter().find(|tried| *tried != Err(Denied::Forged)).unwrap_or(Err(Denied::Forged))
     }
 
     /// The expiry of a ticket that is good for `life` from `now` on.
-    pub fn expiry(now: SystemTime, life: Duration) -> u64 {
+    pub(crate) fn expiry(now: SystemTime, life: Duration) -> u64 {
         now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).saturating_add(life).as_secs()
     }
 }

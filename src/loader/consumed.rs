@@ -44,7 +44,7 @@ impl Consumed {
         self.opened
     }
 
-    /// The loader was at `left` and goes on at `to`.
+    /// The loader was at `left` and continues at `to`.
     pub(super) fn jump(&mut self, left: At, to: At) {
         self.end(left);
         (self.from, self.resumed) = (to, false);

@@ -104,7 +104,7 @@ impl DeviceSource {
         Ok(Self { transfer, ahead, schema, info, timeout, member_of })
     }
 
-    /// Moves the source that runs ahead. Where that fails, it goes on as before, and so does what it made.
+    /// Moves the source that runs ahead. Where that fails, it continues as before, and so does what it made.
     fn go<T>(&mut self, change: impl FnOnce(&mut dyn BatchSource) -> Result<T>) -> Result<T> {
         let mut made = self.ahead.lock();
         let changed = change(&mut *made.source)?;

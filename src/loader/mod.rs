@@ -1,4 +1,4 @@
-//! The loader that people use: batches of a dataset, wherever it is, delivered where they are wanted.
+//! The public loader: batches of a local or served dataset, delivered on the host or on a device.
 
 mod consumed;
 mod decoding;
@@ -243,7 +243,7 @@ impl Loader {
         let (stage, culprit) = self.source.culprit();
         let (Share { rank, world }, (epoch, step)) = (self.share(), self.cursor.next_new());
         let culprit = format!("{culprit}; rank {rank} of {world}, epoch {epoch}, step {step}");
-        Error::Timeout { stage, culprit, waited }
+        Error::late(stage, culprit, waited, self.timeout())
     }
 
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.

@@ -7,6 +7,8 @@ use super::device::DeviceSource;
 #[cfg(feature = "flight")]
 use super::remote::is_remote;
 use crate::device::{Device, Gpu, Place, gpu};
+#[cfg(all(feature = "cloud", feature = "flight"))]
+use crate::error::Error;
 use crate::error::Result;
 #[cfg(feature = "flight")]
 use crate::flight::client::{Gang, RemoteSource};
@@ -21,6 +23,11 @@ impl<F: Fn(&LoaderOptions, BatchMemory) -> Result<Box<dyn BatchSource>>> Open fo
 pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dyn BatchSource>> {
     #[cfg(feature = "flight")]
     if is_remote(options) {
+        #[cfg(feature = "cloud")]
+        if options.credential_provider.is_some() {
+            let problem = "a server reads with credentials of its own; leave it out, and give the server's token in storage_options";
+            return Err(Error::config("credential_provider", problem));
+        }
         return Ok(Box::new(RemoteSource::open(options, None, memory.allocator)?));
     }
     Ok(Box::new(LocalSource::open_in(options.clone(), memory)?))

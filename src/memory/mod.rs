@@ -27,7 +27,8 @@ pub use caching_allocator::CachingAllocator;
 pub use mapping::Mapping;
 #[cfg(target_os = "linux")]
 pub use pages::Access;
-pub use pool::{Pool, Reservation, buffer_bytes};
+pub(crate) use pool::buffer_bytes;
+pub use pool::{Pool, Reservation};
 #[cfg(all(target_os = "linux", feature = "flight"))]
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]

@@ -1,8 +1,16 @@
 //! One byte budget with first-come-first-served reservations, and the free list of batch buffers.
 
 use std::collections::{HashMap, VecDeque};
+#[cfg(feature = "convert")]
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#[cfg(feature = "convert")]
+use std::task::{Context, Poll, Wake, Waker};
+#[cfg(feature = "convert")]
+use std::thread;
+#[cfg(feature = "convert")]
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -30,7 +38,7 @@ fn recyclable(budget: usize) -> usize {
 }
 
 /// Bytes of budget that a buffer of `len` bytes takes.
-pub fn buffer_bytes(len: usize) -> usize {
+pub(crate) fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
 }
 
@@ -41,6 +49,8 @@ pub struct Pool {
     budget: usize,
     /// Bytes of spare buffers.
     most_spare: usize,
+    /// Whether freed blocks may be kept in what is left of the budget.
+    recycles: bool,
     state: Mutex<State>,
 }
 
@@ -64,7 +74,6 @@ struct Waiter {
 
 impl State {
     fn charge(&mut self, bytes: usize) {
-        caching_allocator::claim(bytes);
         self.used += bytes;
         self.peak = self.peak.max(self.used + self.kept_bytes);
     }
@@ -113,17 +122,24 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        Self::keeping(0, allocator, budget)
+        Self::keeping(0, true, allocator, budget)
     }
 
     /// The same, which keeps some buffers that come back beyond its budget: for memory that is nobody else's meanwhile.
     pub(crate) fn with_spare(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        Self::keeping(SPARE, allocator, budget)
+        Self::keeping(SPARE, true, allocator, budget)
     }
 
-    fn keeping(most_spare: usize, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        caching_allocator::lend(recyclable(budget));
-        Arc::new(Self { allocator, budget, most_spare, state: Mutex::default() })
+    /// The same without freed blocks beside it: for memory that is kept, or made of no buffers.
+    pub(crate) fn without_recycling(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        Self::keeping(0, false, allocator, budget)
+    }
+
+    fn keeping(most_spare: usize, recycles: bool, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        if recycles {
+            caching_allocator::lend(recyclable(budget));
+        }
+        Arc::new(Self { allocator, budget, most_spare, recycles, state: Mutex::default() })
     }
 
     /// The budget, in bytes.
@@ -158,7 +174,7 @@ impl Pool {
             let mut state = self.lock();
             if state.waiting.is_empty() && state.fits(bytes, self.budget) {
                 let evicted = state.evict(bytes, self.budget);
-                state.charge(bytes);
+                self.charge(&mut state, bytes);
                 drop(state);
                 drop(evicted);
                 return Ok(Reservation { pool: Arc::clone(self), bytes });
@@ -167,9 +183,34 @@ impl Pool {
             state.waiting.push_back(Waiter { bytes, granted });
             receiver
         };
-        // Whoever leaves the queue early must let the next one look: the guard does so on every way out.
+        // A waiter that leaves the queue early must wake the next one: the guard does so on every way out.
         let _leaving = Leaving(self);
         receiver.await.map_err(|_| Error::Closed { why: "the memory pool is gone".to_owned() })
+    }
+
+    /// As [`reserve`](Self::reserve), for a thread that may block; none if they are not free within `patience`.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    #[cfg(feature = "convert")]
+    pub(crate) fn reserve_blocking(self: &Arc<Self>, bytes: usize, patience: Duration) -> Result<Option<Reservation>> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let (started, mut waiting) = (Instant::now(), pin!(self.reserve(bytes)));
+        loop {
+            if let Poll::Ready(reserved) = waiting.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return reserved.map(Some);
+            }
+            match patience.checked_sub(started.elapsed()) {
+                Some(left) if !left.is_zero() => thread::park_timeout(left),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// A reservation of no bytes, to be resized.
+    #[cfg(feature = "flight")]
+    pub(crate) fn nothing(self: &Arc<Self>) -> Reservation {
+        Reservation { pool: Arc::clone(self), bytes: 0 }
     }
 
     /// `bytes` if they are free now and nobody waits.
@@ -179,10 +220,17 @@ impl Pool {
             return None;
         }
         let evicted = state.evict(bytes, self.budget);
-        state.charge(bytes);
+        self.charge(&mut state, bytes);
         drop(state);
         drop(evicted);
         Some(Reservation { pool: Arc::clone(self), bytes })
+    }
+
+    fn charge(&self, state: &mut State, bytes: usize) {
+        if self.recycles {
+            caching_allocator::claim(bytes);
+        }
+        state.charge(bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -196,14 +244,16 @@ impl Pool {
         {
             let mut state = self.lock();
             state.used -= bytes;
-            caching_allocator::lend(bytes);
+            if self.recycles {
+                caching_allocator::lend(bytes);
+            }
             while let Some(waiter) = state.waiting.front() {
                 let bytes = waiter.bytes;
                 if waiter.granted.is_closed() {
                     state.waiting.pop_front();
                 } else if state.fits(bytes, self.budget) {
                     evicted.append(&mut state.evict(bytes, self.budget));
-                    state.charge(bytes);
+                    self.charge(&mut state, bytes);
                     granted.extend(state.waiting.pop_front());
                 } else {
                     break;
@@ -221,7 +271,20 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Reservations hold the pool, so by now all is given back.
-        caching_allocator::withdraw(recyclable(self.budget));
+        if self.recycles {
+            caching_allocator::withdraw(recyclable(self.budget));
+        }
+    }
+}
+
+/// Wakes a thread that waits.
+#[cfg(feature = "convert")]
+struct Unpark(thread::Thread);
+
+#[cfg(feature = "convert")]
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -248,24 +311,34 @@ impl Reservation {
     }
 
     /// Gives back all but `bytes`; does nothing if fewer are claimed.
-    pub fn shrink_to(&mut self, bytes: usize) {
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if let Some(surplus) = self.bytes.checked_sub(bytes).filter(|surplus| *surplus > 0) {
             self.bytes = bytes;
             self.pool.release(surplus);
         }
     }
 
-    /// Claims up to `bytes` in all, at once and even over the budget: for sizes that only decoding reveals. Whoever asks
-    /// next waits until the pool is back within its budget.
+    /// Claims up to `bytes` in all, at once and even over the budget: for sizes that only decoding reveals. The next
+    /// reservation waits until the pool is back within its budget.
     pub fn grow(&mut self, bytes: usize) {
         if let Some(missing) = bytes.checked_sub(self.bytes) {
             let mut state = self.pool.lock();
             let evicted = state.evict(missing, self.pool.budget);
-            state.charge(missing);
+            self.pool.charge(&mut state, missing);
             drop(state);
             drop(evicted);
             self.bytes = bytes;
         }
+    }
+
+    /// Claims `bytes` instead, if more are free now and nobody waits; whether they are claimed.
+    #[cfg(feature = "flight")]
+    pub(crate) fn try_resize(&mut self, bytes: usize) -> bool {
+        self.shrink_to(bytes);
+        let missing = bytes - self.bytes;
+        let Some(mut more) = (missing > 0).then(|| self.pool.try_reserve(missing)) else { return true };
+        self.bytes += more.as_mut().map_or(0, |more| std::mem::take(&mut more.bytes));
+        self.bytes == bytes
     }
 
     /// Takes `bytes` out of this reservation as one of its own; less if fewer are claimed.
@@ -290,7 +363,7 @@ impl Reservation {
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
-    pub fn allocate_in(mut self, len: usize, room: usize) -> Result<HostBuffer> {
+    pub(crate) fn allocate_in(mut self, len: usize, room: usize) -> Result<HostBuffer> {
         let capacity = buffer_bytes(len.max(room));
         let kept = self.pool.lock().take(capacity);
         self.grow(capacity);
@@ -375,6 +448,25 @@ mod tests {
         drop(big);
         assert_eq!((pool.used(), pool.peak()), (0, 90 * SIZE_CLASS));
         assert!(matches!(pool.reserve(101 * SIZE_CLASS).await, Err(Error::Limit { .. })));
+    }
+
+    #[cfg(feature = "convert")]
+    #[test]
+    fn a_thread_waits_until_there_is_room_or_its_patience_ends() {
+        let pool = Pool::without_recycling(Arc::new(SystemAllocator), 10);
+        let held = pool.reserve_blocking(7, Duration::ZERO).unwrap().unwrap();
+        assert!(pool.reserve_blocking(4, Duration::from_millis(1)).unwrap().is_none());
+        assert_eq!(pool.try_reserve(3).map(|left| left.bytes()), Some(3), "who gave up waits no more");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| pool.reserve_blocking(4, Duration::from_secs(60)));
+            while pool.lock().waiting.is_empty() {
+                thread::yield_now();
+            }
+            drop(held);
+            assert_eq!(waiting.join().unwrap().unwrap().map(|granted| granted.bytes()), Some(4));
+        });
+        assert_eq!(pool.used(), 0);
+        assert!(matches!(pool.reserve_blocking(11, Duration::ZERO), Err(Error::Limit { .. })));
     }
 
     #[tokio::test]

@@ -185,14 +185,14 @@ impl SharedAllocator {
     }
 
     /// An allocator without allocations that makes `most` slabs at once, besides those that must be slabs.
-    pub fn with_most(most: usize) -> Self {
+    pub(crate) fn with_most(most: usize) -> Self {
         let (slabs, said) = (Mutex::default(), AtomicBool::new(false));
         Self { slabs, last: AtomicU64::new(0), most, many: false, said }
     }
 
     /// The same, for buffers that several processes receive: none of them can write to another's.
     #[must_use]
-    pub fn for_many(self) -> Self {
+    pub(crate) fn for_many(self) -> Self {
         Self { many: true, ..self }
     }
 

@@ -37,7 +37,7 @@ pub struct SlabPool {
     /// Slabs that there may be at once.
     most: usize,
     cuts: Mutex<Vec<PartialSlab>>,
-    /// Held by whoever makes a slab: others that need one wait, and find room in it.
+    /// Held while a slab is made: others that need one wait, and find room in it.
     making: Mutex<()>,
 }
 

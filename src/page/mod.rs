@@ -5,9 +5,9 @@
 //!                              └─ values ─► PLAIN, or indices into the dictionary ─► where they are wanted
 //! ```
 //!
-//! The Arrow reader decodes everything and stays the one that explains what is wrong. This reads what training reads most:
-//! numbers of 4 or 8 bytes, flat, or in one list without nulls. Whatever else it meets, damage included, it answers
-//! `None`, and the Arrow reader has the column. What that saves: level buffers, a second copy, and, in a pack, the columns
+//! The Arrow reader decodes everything, and reports what is wrong. This module reads what training reads most:
+//! numbers of 4 or 8 bytes, flat, or in one list without nulls. For anything else, damage included, it returns
+//! `None`, and the Arrow reader takes the column. This saves level buffers, a second copy, and, in a pack, the columns
 //! themselves, since rows are made from 40 chunks side by side while their pages are in the cache. The way into pages is as
 //! narrow, and saves as much: an encoder's copies.
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::groups::{Slot, TakenBy};
-use super::reader::{Live, Member, STEPS_AHEAD, Shared, State, Turn, WindowKey, Work, key};
+use super::reader_state::{Live, Member, STEPS_AHEAD, Shared, State, Turn, WindowKey, Work, key};
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;

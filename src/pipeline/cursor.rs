@@ -26,8 +26,8 @@ pub struct Pass(u64);
 
 /// What a pass may still have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It goes on.
+pub(crate) enum Standing {
+    /// It continues.
     Open,
     /// Its end was told.
     Over,
@@ -81,14 +81,14 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Forgets everything and goes on from `at`, where the source is now. A pass of which nothing was taken goes along.
+    /// Forgets everything and continues from `at`, where the source is now. A pass of which nothing was taken goes along.
     pub fn seek(&mut self, at: At) {
         let pass = self.pass + u64::from(!self.is_fresh());
         *self = Self { pass, closed: self.closed, ..Self::new(at) };
     }
 
     /// The next one that is new.
-    pub fn next_new(&self) -> At {
+    pub(crate) fn next_new(&self) -> At {
         self.next
     }
 
@@ -98,7 +98,7 @@ impl<T> Cursor<T> {
     }
 
     /// Whether nothing was taken of this pass, not even its end.
-    pub fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         self.out == 0 && !self.over
     }
 
@@ -135,7 +135,7 @@ impl<T> Cursor<T> {
     }
 
     /// What `pass` may still have.
-    pub fn standing(&self, pass: Pass) -> Standing {
+    pub(crate) fn standing(&self, pass: Pass) -> Standing {
         if pass.0 != self.pass {
             Standing::Superseded
         } else if self.over && self.returned.is_empty() {

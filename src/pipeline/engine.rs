@@ -1,6 +1,6 @@
 //! A running pipeline: its threads, what it shares, and the feed of the moment.
 //!
-//! Whoever owns an engine says what order to follow and from where; the engine waits, counts, names culprits, and stops.
+//! The owner of an engine sets the order and the position; the engine waits, counts, names culprits, and stops.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use futures::StreamExt;
 use tokio::runtime::Runtime;
 
 use super::feed::{Feed, Task};
+use super::foresight::cache_stats;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
@@ -190,7 +191,7 @@ impl Engine {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory())
+        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources))
     }
 
     pub(super) fn ledger(&self) -> Ledger {

@@ -22,33 +22,14 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::groups::Slot;
 use super::job::{Job, closed};
-use super::reader::{Expected, Membership, Reader, Work};
-use super::step::assemble;
+use super::reader::{Membership, Reader};
+use super::reader_state::{Expected, Work};
+use super::step::{Failure, Made, assemble};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, Share};
 use crate::tensor::Batch;
-
-/// A batch, or why there is none.
-pub(super) type Made = Result<Batch, Failure>;
-
-/// An error, or the row group that has it: a row group serves several steps, but its error is told once.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Step(Error),
-    Group(Arc<Slot>),
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Step(error) => error,
-            Failure::Group(slot) => slot.error(),
-        }
-    }
-}
 
 /// Aborts its task when dropped.
 #[derive(Debug)]
@@ -95,7 +76,7 @@ impl Feed {
         Self { job, receiver, head: None, in_flight, member, ended: false, _assembler: Task(assembler) }
     }
 
-    /// Whether the other members of its reader went on without it.
+    /// Whether the other members of its reader continued without it.
     pub(super) fn is_behind(&self) -> bool {
         self.member.is_behind()
     }

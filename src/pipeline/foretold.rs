@@ -37,7 +37,7 @@ pub struct WideInteger {
 }
 
 /// That the rows of `sources` have no nulls in columns where these are errors, as far as footers tell. Looks take `most` bytes of a row group
-/// at most: what takes more is left to whoever reads it.
+/// at most: what takes more is found when it is read.
 ///
 /// # Errors
 /// [`Error::Nulls`], once for all such columns; [`Error::Limit`] for a look within `most` that the memory of `options` does not hold;

@@ -1,4 +1,4 @@
-//! What whoever offers a dataset keeps back from those who ask for it.
+//! Columns that the owner of a dataset keeps back from its clients.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::codec::column_is_meant;
 use crate::dataset::{Hidden, OpenOptions};
 use crate::error::Result;
 
-/// Columns that do not exist for whoever asks, and what of the options is his and must not tell him of them.
+/// Columns that do not exist for clients, and the parts of the options that are theirs and must not reveal those columns.
 ///
 /// Without columns nothing is kept back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -112,7 +112,7 @@ impl Workers {
         (groups.load(Ordering::Relaxed), rows.load(Ordering::Relaxed))
     }
 
-    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun goes on when the future is dropped; what
+    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun continues when the future is dropped; what
     /// has not, is not done.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl Job {
         }
     }
 
-    /// The same for other sources: pools, counters and the ledger go on.
+    /// The same for other sources: pools, counters and the ledger continue.
     pub(super) fn over(&self, sources: Arc<[Source]>) -> Self {
         Self {
             sources,

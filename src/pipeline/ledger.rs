@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Entries kept in full; beyond it only the counts go on, so that a dataset of bad rows does not fill memory.
-pub const LEDGER_ENTRIES: usize = 10_000;
+/// Entries kept in full; beyond it only the counts continue, so that a dataset of bad rows does not fill memory.
+pub(crate) const LEDGER_ENTRIES: usize = 10_000;
 
 /// One bad row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,7 +24,7 @@ pub struct Entry {
     pub replaced_by: Option<u64>,
 }
 
-/// Counts, and the first [`LEDGER_ENTRIES`] entries.
+/// Counts, and the first `LEDGER_ENTRIES` entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ledger {
     /// Rows replaced by another row of their row group.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::engine::{BatchMemory, Engine, Parts};
 use super::feed::Task;
+use super::foresight;
 use super::foretold::WideInteger;
-use super::job::closed;
+use super::job::{Source, closed};
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
 use super::prepared::{MemoryNeed, PreparedPlan};
@@ -17,6 +18,7 @@ use crate::dataset::Dataset;
 use crate::device::AnyBatch;
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
+use crate::memory::Pool;
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
@@ -38,7 +40,12 @@ pub struct LocalSource {
     info: PlanInfo,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
+    /// That the caches below are told of the plan; nothing as long as nobody told them.
+    foreseen: Option<Task<()>>,
 }
+
+/// The longest wait of a first batch until caches know the plan.
+const TELLING: Duration = Duration::from_millis(200);
 
 /// A look for integers beyond 32 bits.
 #[derive(Debug)]
@@ -84,7 +91,7 @@ impl LocalSource {
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share, prepared.masked(&plan));
-        Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0 })
+        Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0, foreseen: None })
     }
 
     /// The plan of the epoch of the next batch.
@@ -170,7 +177,57 @@ impl LocalSource {
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.engine.follow(self.prepared.sources_in(plan.spec().order_version));
         self.info = PlanInfo::of(&plan, self.limits.share, self.prepared.masked(&plan));
-        (self.plan, self.step) = (plan, step);
+        (self.plan, self.step, self.foreseen) = (plan, step, None);
+    }
+
+    /// Tells the caches below, if there are any, what is read from here on, and waits for `wait` at most until they know.
+    fn foresee(&mut self, wait: Duration) -> Result<()> {
+        let foresight = self.prepared.foresight(self.plan.spec().order_version);
+        if let (None, Some(foresight)) = (&self.foreseen, foresight) {
+            let telling = Arc::clone(foresight).follow(Arc::clone(&self.plan), self.step);
+            let mut task = self.engine.spawn(telling)?;
+            // What is read before they know is kept by less; with very many row groups that is better than a late first batch.
+            let told =
+                self.engine.block_on(async { Ok(tokio::time::timeout(TELLING.min(wait), &mut task.0).await) })?;
+            if told.is_err() {
+                tracing::debug!("the first batches are read before the cache knows the plan");
+            }
+            self.foreseen = Some(task);
+        }
+        Ok(())
+    }
+
+    /// Tells the caches below that `epoch` is read from its start, and waits until they know.
+    pub(super) fn foretell(&self, epoch: u64) -> Result<()> {
+        let (plan, version) = (self.plan_of(epoch)?, self.plan.spec().order_version);
+        self.engine.block_on(async {
+            if let Some(foresight) = self.prepared.foresight(version) {
+                let (told, waited) = (Arc::clone(foresight).follow(plan, 0), self.engine.timeout);
+                let late = |_| Error::late("plan", "the cache to learn the plan", waited, waited);
+                tokio::time::timeout(waited, told).await.map_err(late)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The plan of `epoch`.
+    pub(super) fn plan_of(&self, epoch: u64) -> Result<Arc<Plan>> {
+        self.plan_by(self.plan.spec(), epoch)
+    }
+
+    /// The part of the budget for row groups.
+    pub(super) fn row_group_memory(&self) -> Arc<Pool> {
+        Arc::clone(&self.engine.job.groups)
+    }
+
+    /// The datasets as `plan` has their row groups.
+    pub(super) fn sources(&self) -> &Arc<[Source]> {
+        self.prepared.sources_in(self.plan.spec().order_version)
+    }
+
+    /// Waits for `work` on its own threads.
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.engine.block_on(work)
     }
 }
 
@@ -181,12 +238,14 @@ impl BatchSource for LocalSource {
         if !self.look_ends(wait)? {
             return Ok(Next::Pending);
         }
+        self.foresee(wait.saturating_sub(started.elapsed()))?;
         let wait = wait.saturating_sub(started.elapsed());
         let (plan, share) = (&self.plan, self.limits.share);
         let next = self.engine.next_within(wait, || Arc::clone(plan) as _, share, self.step)?;
         match &next {
             Next::Item(batch) => {
                 self.step = batch.step + 1;
+                foresight::reached(&self.engine.job.sources, self.step);
                 let rows = self.plan.real_rows(batch.step, share);
                 self.engine.job.counters.rows.fetch_add(rows, Ordering::Relaxed);
             }

@@ -3,7 +3,7 @@
 use std::thread::available_parallelism;
 
 /// Most CPU threads that a loader or a server may be told to decode with.
-pub const MAX_THREADS: usize = 1 << 12;
+pub(crate) const MAX_THREADS: usize = 1 << 12;
 
 /// The default byte budget is half of the free memory, but no more than this: 4 GiB.
 const LARGEST_DEFAULT_BUDGET: u64 = 4 << 30;

@@ -2,27 +2,30 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`LoaderOptions`], [`option_table`] | everything that can be said, validated once; each option once |
-//! | [`BatchSource`] | the one trait of everything that gives batches; [`LocalSource`] reads files |
+//! | [`LoaderOptions`], [`option_table`] | all options, validated once; each option once |
+//! | [`BatchSource`] | the one trait of all sources of batches; [`LocalSource`] reads files |
 //! | [`Cursor`] | a position, what came back, and passes |
-//! | [`PreparedPlan`], [`Batches`] | the same without a position, and without threads of its own: for servers |
+//! | `PreparedPlan`, [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | [`Stored`] | rows as they are stored |
-//! | [`HiddenColumns`] | what is kept back from whoever asks |
-//! | `engine` | what runs for either of them: threads, the feed of the moment |
+//! | [`HiddenColumns`] | columns that clients must not see |
+//! | `engine` | the running part of either: threads, the current feed |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
-//! | `foretold` | what is known of values when a dataset is opened |
+//! | `foresight` | what a plan tells the cache below its datasets |
+//! | `foretold` | what is known about values when a dataset is opened |
 //! | `window` | what a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
-//! | [`Stats`], [`Ledger`] | what happened |
+//! | [`Warmed`] | what was loaded into a cache before a run |
+//! | [`Stats`], [`Ledger`] | counters; bad rows |
 //! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
-//! | [`rank`], [`machine`] | who this process is, and what it has |
+//! | [`rank`], [`machine`] | the rank of this process; the resources of its machine |
 
 mod ahead;
 mod cursor;
 mod engine;
 mod feed;
+mod foresight;
 mod foretold;
 mod groups;
 mod hidden_columns;
@@ -38,9 +41,11 @@ mod options;
 mod prepared;
 pub mod rank;
 mod reader;
+mod reader_state;
 mod reading;
 mod row_groups;
 mod shared;
+mod sharing;
 mod sized;
 mod source;
 mod stats;
@@ -48,29 +53,33 @@ mod step;
 mod stored;
 #[cfg(test)]
 mod units;
+mod warm;
 mod window;
 
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
-pub use cursor::{At, Cursor, Pass, Standing};
+pub(crate) use cursor::Standing;
+pub use cursor::{At, Cursor, Pass};
 pub use engine::BatchMemory;
 pub use foretold::WideInteger;
 pub use hidden_columns::HiddenColumns;
 pub use job::Workers;
-pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
+pub use ledger::{Entry, Ledger};
 pub use local::LocalSource;
 #[cfg(feature = "flight")]
 pub(crate) use option_document::gathered;
 pub use option_kind::{Kind, bytes};
 pub use options::{Filter, LoaderOptions};
-pub use prepared::{Batches, MemoryNeed, PreparedPlan, Run};
+pub(crate) use prepared::PreparedPlan;
+pub use prepared::{Batches, MemoryNeed, Run};
 pub use reading::{Reading, Readings};
 pub use row_groups::{Piece, RowGroups};
-pub use shared::SharedReader;
+pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
+pub use warm::Warmed;
 
 /// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
 /// called from within an async runtime.

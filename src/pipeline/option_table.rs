@@ -114,13 +114,15 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("filter", Kind::Filter, "", Dataset, Asked, "rows to select", r#""label >= 3 and country in ('de', 'us')""#),
     entry("selector", Structure, "", Dataset, Asked, "row groups to read, by number or by an index that Petastorm stored", r#"{"index": "by_label", "values": [3]}"#),
     entry("ngram", Structure, "", Dataset, Asked, "windows of consecutive rows as samples", r#"{"fields": {"0": ["x"], "1": ["x"]}, "timestamp_field": "t", "delta_threshold": 5}"#),
-    entry("partitioning", Choice(&["hive", "none"]), "hive", Dataset, Never, "whether key=value directories are columns", ""),
+    entry("partitioning", Choice(&["hive", "dates", "none"]), "hive", Dataset, Never, "whether key=value directories are columns: hive makes integers and text of them, dates dates too, as Spark does, none no columns", ""),
     entry("version", whole(0, ANY), "", Dataset, Never, "version of a Delta table, or snapshot of an Iceberg table; the latest by default", ""),
     entry("ref", Text, "", Dataset, Never, "branch or tag of an Iceberg table", "main"),
     entry("timestamp", Text, "", Dataset, Never, "time whose version of a table is read: the last one committed until then, in UTC unless it says another zone", "2026-01-31 12:30:00"),
     entry("decode", Switch, "true", Dataset, Asked, "decode cells as the dataset says: its own schema, or Petastorm's", ""),
     entry("storage_options", Pairs, "", Dataset, Never, "options of the store, by object_store's names", "aws_region=eu-central-1"),
     entry("index", Text, "auto", Dataset, Never, "where what footers say comes from: auto (an index beside the dataset), none (the footers), or the address of an index", ""),
+    entry("cache", Text, "", Dataset, Never, "where what is read of stores elsewhere is kept for the next epoch and the next process: a directory of this machine, or memory", "/nvme/bowstring"),
+    entry("cache_bytes", Bytes, "", Dataset, Never, "bytes that the cache may take; by default half of what is free on its disk", "500GiB"),
     entry("limits", Structure, "", Dataset, Never, "limits against hostile files", r#"{"max_files": 1000}"#),
     entry("batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows per rank and step", ""),
     entry("global_batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows of all ranks together per step", ""),
@@ -184,7 +186,7 @@ pub fn option(name: &str) -> Option<&'static OptionEntry> {
 }
 
 /// The names of options in `scope`.
-pub fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
+pub(crate) fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().filter(move |entry| entry.scope == scope).map(|entry| entry.name)
 }
 

@@ -15,6 +15,9 @@ use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
+#[cfg(feature = "cloud")]
+use crate::store::CredentialSource;
+use crate::store::cache::CachePlace;
 
 /// Most memory that evaluating a filter takes, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -97,9 +100,18 @@ pub struct LoaderOptions {
     pub timeout: f64,
     /// Options of the store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
+    /// Where credentials come from that expire, beside the options of the store. A server has its own.
+    #[cfg(feature = "cloud")]
+    #[serde(skip)]
+    pub credential_provider: Option<CredentialSource>,
     /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
     /// an index.
     pub index: Index,
+    /// Where what is read of stores elsewhere is kept, to be read from there the next time: a directory of this machine, which all its
+    /// processes share, or `memory`; nowhere without.
+    pub cache: Option<String>,
+    /// Bytes that the cache may take; the default is half of what is free on its disk.
+    pub cache_bytes: Option<u64>,
     /// The version of a Delta table, or the snapshot of an Iceberg table; the latest one without.
     pub version: Option<u64>,
     /// The branch or tag of an Iceberg table.
@@ -152,7 +164,11 @@ impl Default for LoaderOptions {
             bad_rows: BadRows::default(),
             timeout: 600.0,
             storage_options: BTreeMap::new(),
+            #[cfg(feature = "cloud")]
+            credential_provider: None,
             index: Index::default(),
+            cache: None,
+            cache_bytes: None,
             version: None,
             reference: None,
             timestamp: None,
@@ -218,7 +234,10 @@ impl LoaderOptions {
             memory: self.budget().min(FILTER_BYTES),
             memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
+            #[cfg(feature = "cloud")]
+            credential_provider: self.credential_provider.clone(),
             index: self.index.clone(),
+            cache: self.cache_place()?,
             version: self.version,
             reference: self.reference.clone(),
             timestamp: self.timestamp.clone(),
@@ -230,6 +249,19 @@ impl LoaderOptions {
             limits: self.limits.clone(),
             ..OpenOptions::default()
         })
+    }
+
+    /// Where the cache is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a limit of no cache.
+    fn cache_place(&self) -> Result<Option<CachePlace>> {
+        match &self.cache {
+            Some(place) if !place.is_empty() => Ok(Some(CachePlace { place: place.clone(), bytes: self.cache_bytes })),
+            Some(_) => Err(Error::config("cache", "it is empty; give a directory, or memory, or leave it out")),
+            // A variable may set the limit once for programs with a cache and without.
+            None => Ok(None),
+        }
     }
 
     /// Where batches are delivered, once all that is said of devices is checked.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 
 use super::feed::Feed;
+use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
 use super::job::{Job, Means, Source, Workers, closed};
@@ -22,7 +23,7 @@ use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
 use crate::dataset::{Dataset, OpenOptions, Sizes};
 use crate::error::{Error, Result};
-use crate::manifest::{Fingerprint, Manifest};
+use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
 use crate::schema::Schema;
@@ -30,6 +31,10 @@ use crate::tensor::Batch;
 
 /// Bytes of the name of a row while its step is made: where the plan finds it, and where its cells are.
 const LISTED_ROW: u64 = (size_of::<RowRef>() + size_of::<(u32, u32)>()) as u64;
+
+/// Bytes of a row group in the plan of an epoch, about.
+#[cfg(feature = "flight")]
+const PLANNED_GROUP: u64 = 20;
 
 /// What a loader needs at least to run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +54,7 @@ impl MemoryNeed {
 
 /// See the module.
 #[derive(Debug)]
-pub struct PreparedPlan {
+pub(crate) struct PreparedPlan {
     /// The datasets in whole row groups, and in units, as some versions of the order have them.
     whole: View,
     units: View,
@@ -68,12 +73,15 @@ pub struct PreparedPlan {
 struct View {
     sources: Arc<[Source]>,
     manifests: Vec<Arc<Manifest>>,
+    /// What plans tell caches, if there are any.
+    foresight: Option<Arc<Foresight>>,
 }
 
 impl View {
     fn new(sources: Arc<[Source]>) -> Self {
-        let manifests = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
-        Self { sources, manifests }
+        let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
+        let foresight = Foresight::of(&sources, &manifests);
+        Self { sources, manifests, foresight }
     }
 
     /// The same in units of these sizes.
@@ -94,7 +102,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other, and whatever opening the dataset gives.
-    pub async fn open(options: &LoaderOptions) -> Result<Self> {
+    pub(crate) async fn open(options: &LoaderOptions) -> Result<Self> {
         Self::with(options, &options.settings()?).await
     }
 
@@ -102,7 +110,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+    pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         let mut settings = options.settings()?;
         settings.open = hidden.over(settings.open)?;
@@ -129,7 +137,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Nulls`], once for all such columns; [`Error::Timeout`] if the files do not answer.
-    pub async fn check_nulls(&self) -> Result<()> {
+    pub(crate) async fn check_nulls(&self) -> Result<()> {
         self.check_nulls_within(self.open.memory_limit).await
     }
 
@@ -177,11 +185,23 @@ impl PreparedPlan {
         &self.view(version).manifests
     }
 
+    /// What plans of `version` tell caches; none without a cache.
+    pub(super) fn foresight(&self, version: OrderVersion) -> Option<&Arc<Foresight>> {
+        self.view(version).foresight.as_ref()
+    }
+
+    /// Tells the caches, if there are any, that `plan` is followed from `step` on. Must be called within a tokio runtime.
+    pub(super) fn foresee(&self, plan: &Arc<Plan>, step: u64) {
+        if let Some(foresight) = self.foresight(plan.spec().order_version) {
+            drop(tokio::spawn(Arc::clone(foresight).follow(Arc::clone(plan), step)));
+        }
+    }
+
     /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
     ///
     /// # Errors
     /// As there.
-    pub async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
+    pub(crate) async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
         let settings = options.settings()?;
         for (dataset, urls) in self.datasets().zip(&settings.datasets) {
             if !dataset.is_current(urls, &settings.open).await? {
@@ -192,17 +212,26 @@ impl PreparedPlan {
     }
 
     /// What comes out: one field per column, before suffixes.
-    pub fn schema(&self) -> &Schema {
+    pub(crate) fn schema(&self) -> &Schema {
         self.whole.sources[0].maker.fields()
     }
 
     /// The datasets, in the order of the options, in whole row groups.
-    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.whole.sources.iter().map(|source| &source.dataset)
     }
 
+    /// Bytes of memory that the open datasets take, and `plans` plans of epochs, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self, plans: u64) -> u64 {
+        // Those in units share everything with those in row groups.
+        let datasets = self.units.sources.iter().map(|source| source.dataset.memory_size());
+        let groups: usize = self.units.manifests.iter().map(|manifest| manifest.groups.len()).sum();
+        datasets.fold(0, u64::saturating_add).saturating_add((groups as u64).saturating_mul(PLANNED_GROUP * plans))
+    }
+
     /// The resolved spec.
-    pub fn spec(&self) -> &PlanSpec {
+    pub(crate) fn spec(&self) -> &PlanSpec {
         &self.spec
     }
 
@@ -222,7 +251,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// As [`Plan::new`].
-    pub fn plan(&self, epoch: u64) -> Result<Plan> {
+    pub(crate) fn plan(&self, epoch: u64) -> Result<Plan> {
         self.plan_by(&self.spec, epoch)
     }
 
@@ -232,20 +261,12 @@ impl PreparedPlan {
     }
 
     /// Whether batches of `plan` have `_mask`.
-    pub fn masked(&self, plan: &Plan) -> bool {
+    pub(crate) fn masked(&self, plan: &Plan) -> bool {
         plan.masked() || self.whole.sources[0].masked
     }
 
-    /// The data's fingerprint.
-    ///
-    /// # Errors
-    /// As [`Plan::new`].
-    pub fn fingerprint(&self) -> Result<Fingerprint> {
-        Ok(self.plan(0)?.fingerprint())
-    }
-
     /// The least memory that one share of `plan` runs in, `prefetch` batches ahead. It asks about every row group.
-    pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
+    pub(crate) fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
         // What the windows of a step hold, and the largest row group on its way in beside them.
         let sources = self.sources_in(plan.spec().order_version);
@@ -277,7 +298,7 @@ impl PreparedPlan {
     }
 
     /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
-    pub fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
+    pub(crate) fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
         let rows = usize::try_from(plan.batch_rows(share)).ok()?;
         let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, self.masked(plan)));
         let first = lengths.next()??;
@@ -298,7 +319,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Limit`] if a row is larger than `budget`.
-    pub fn empty_batch(&self, plan: &Plan, budget: usize) -> Result<Batch> {
+    pub(crate) fn empty_batch(&self, plan: &Plan, budget: usize) -> Result<Batch> {
         let none = |_| 0;
         let rows = Rows {
             epoch: plan.epoch(),
@@ -318,25 +339,24 @@ impl PreparedPlan {
         Ok(self.whole.sources[0].maker.assemble(&rows, reservation)?.0)
     }
 
-    /// Batches of one share of `plan` from a step on. Must be called within a tokio runtime that has time enabled; reading starts
-    /// at once.
-    ///
-    /// # Errors
-    /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
-    pub fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
+    /// As [`batches_in`](Self::batches_in), in the least memory.
+    #[cfg(test)]
+    pub(crate) fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
         plan.check_share(run.share)?;
         let need = self.fit(&plan, run.share, run.prefetch, run.budget)?;
         self.batches_in(plan, run, need)
     }
 
-    /// As [`batches`](Self::batches), where what the share [needs](Self::need) is known.
+    /// Batches of one share of `plan` from a step on, in `need`, the memory that it [needs](Self::need). Must be called within a tokio
+    /// runtime that has time enabled; reading starts at once.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
     pub(crate) fn batches_in(&self, plan: Arc<Plan>, run: Run, need: MemoryNeed) -> Result<Batches> {
         plan.check_share(run.share)?;
         within_budget(need, &plan, run.budget)?;
         let (share, from) = (run.share, run.from);
+        self.foresee(&plan, from);
         let means = run.means(need.batches, None, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
@@ -413,7 +433,7 @@ impl Batches {
 
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory())
+        self.job.counters.snapshot(self.job.memory(), foresight::cache_stats(&self.job.sources))
     }
 }
 
@@ -421,7 +441,11 @@ impl Stream for Batches {
     type Item = Result<Batch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.feed).poll_next(context)
+        let next = Pin::new(&mut self.feed).poll_next(context);
+        if let Poll::Ready(Some(Ok(batch))) = &next {
+            foresight::reached(&self.job.sources, batch.step.saturating_add(1));
+        }
+        next
     }
 }
 

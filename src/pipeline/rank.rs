@@ -1,6 +1,6 @@
 //! Which rank of how many this process is, from the environment that its launcher left.
 //!
-//! The launchers of [`LAUNCHERS`] are asked in order, and the first that says both numbers wins; explicit options win over all (a
+//! The launchers of `LAUNCHERS` are asked in order, and the first that says both numbers wins; explicit options win over all (a
 //! Spark barrier stage passes them: its tasks learn their rank from the barrier context, not from the environment). An
 //! environment in which launchers say one number and nobody says both is an error: taking it for one process alone would read
 //! everything on every rank.
@@ -41,7 +41,7 @@ pub struct Launcher {
 /// torchrun and JAX come first because users set their variables by hand to override the rest (TorchDistributor and Ray Train set
 /// torchrun's). What starts one process per rank follows, the outer ones last: `TF_CONFIG` and TPU hosts describe a pod, and
 /// SLURM's variables often the allocation in which `mpirun` or Horovod run, not the ranks.
-pub const LAUNCHERS: [Launcher; 11] = [
+pub(crate) const LAUNCHERS: [Launcher; 11] = [
     launcher("torchrun", "RANK", "WORLD_SIZE", Form::Generic),
     launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", Form::Generic),
     launcher("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", Form::Numbers),
@@ -59,7 +59,7 @@ const fn launcher(name: &'static str, rank: &'static str, world_size: &'static s
     Launcher { name, rank, world_size, form }
 }
 
-/// PMIx says the rank and leaves the number of ranks to its server: whoever has one has the other from Open MPI or SLURM.
+/// PMIx gives the rank and leaves the number of ranks to its server: the other variables come from Open MPI or SLURM.
 const PMIX: &str = "PMIX_RANK";
 
 /// The variables that are looked at, each once, in order.
@@ -95,7 +95,7 @@ pub fn discover() -> Result<Found> {
 ///
 /// # Errors
 /// As [`discover`].
-pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
+pub(crate) fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
     let alone = || Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() };
     Ok(said_in(lookup)?.unwrap_or_else(alone))
 }

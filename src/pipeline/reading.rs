@@ -1,4 +1,4 @@
-//! What the ranks of a world read and hold, before anything is read: figures for whoever chooses lanes, batches and row groups.
+//! The reads and memory of the ranks of a world, before anything is read: figures for choosing lanes, batches and row groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -166,11 +166,8 @@ impl RowGroups {
     /// The error for a wait of `waited` that brought nothing.
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.engine.culprit();
-        Error::Timeout {
-            stage,
-            culprit: format!("{culprit}; piece {} of {}", self.cursor.next_new().1, self.steps()),
-            waited,
-        }
+        let culprit = format!("{culprit}; piece {} of {}", self.cursor.next_new().1, self.steps());
+        Error::late(stage, culprit, waited, self.timeout())
     }
 
     /// Pieces of the current order.

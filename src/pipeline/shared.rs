@@ -2,73 +2,20 @@
 
 use std::sync::Arc;
 
-use super::feed::Feed;
-use super::job::{Job, Means, Workers};
-use super::prepared::{Batches, MemoryNeed, PreparedPlan, Run};
-use super::reader::{Expected, Reader};
+use super::reader::Reader;
 use crate::codec::BadRows;
-use crate::error::Result;
-use crate::memory::SystemAllocator;
 use crate::plan::Plan;
 
 /// See the module. It reads for as long as it or any stream of its batches lives.
 #[derive(Debug)]
-pub struct SharedReader {
-    reader: Arc<Reader>,
-    plan: Arc<Plan>,
-    bad_rows: BadRows,
+pub(crate) struct SharedReader {
+    pub(super) reader: Arc<Reader>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) bad_rows: BadRows,
 }
 
 impl Drop for SharedReader {
     fn drop(&mut self) {
         self.reader.job().stop();
-    }
-}
-
-impl PreparedPlan {
-    /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: what [`need`](Self::need) says of
-    /// the whole plan. Must be called within a tokio runtime that has time enabled.
-    pub fn shared(
-        &self,
-        plan: Arc<Plan>,
-        workers: Arc<Workers>,
-        ranks: u32,
-        need: u64,
-        ahead: u64,
-    ) -> Arc<SharedReader> {
-        let means = Means {
-            workers,
-            allocator: Arc::new(SystemAllocator),
-            budget: usize::try_from(need.saturating_add(ahead)).unwrap_or(usize::MAX),
-            groups: None,
-            batches: 0,
-            keep: 0,
-            spare: false,
-            pool: None,
-            prefetch: 1,
-            bad_rows: self.bad_rows,
-        };
-        let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
-        let expected = Expected { ranks: ranks as usize, ahead };
-        let reader = Reader::start(job, Arc::clone(&plan) as _, expected);
-        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows })
-    }
-}
-
-impl SharedReader {
-    /// Batches of one share from a step on, whose row groups are read with those of others; none where the others are far from that
-    /// step. Only memory for batches is taken of the budget of `run`, as `need` says it.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for a share that the plan cannot give.
-    pub fn batches(self: &Arc<Self>, run: Run, need: MemoryNeed) -> Result<Option<Batches>> {
-        self.plan.check_share(run.share)?;
-        let Some(member) = self.reader.join(run.share, run.from) else { return Ok(None) };
-        let (share, from, common) = (run.share, run.from, self.reader.job());
-        let groups = Some(Arc::clone(&common.groups));
-        let means = run.means(need.batches, groups, self.bad_rows);
-        let job = Arc::new(Job::new(Arc::clone(&common.sources), means));
-        let feed = Feed::of(Arc::clone(&job), share, from, member);
-        Ok(Some(Batches { feed, job, shared: Some(Arc::clone(self)) }))
     }
 }

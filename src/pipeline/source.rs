@@ -52,7 +52,7 @@ impl PlanInfo {
     ///
     /// # Errors
     /// As [`State::check`] and [`State::step_of`].
-    pub fn step_of(&self, state: &State) -> Result<u64> {
+    pub(crate) fn step_of(&self, state: &State) -> Result<u64> {
         state.check(&self.fingerprint, &self.spec)?;
         state.step_of(self.rows, self.share.world)
     }
@@ -69,7 +69,7 @@ pub trait BatchSource: Debug + Send {
     ///
     /// # Errors
     /// The first error of any stage, once; [`Error::Closed`](crate::Error::Closed) after that and after [`close`](Self::close), unless
-    /// the source says that it goes on.
+    /// the source says that it continues.
     fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>>;
 
     /// Goes to `step` of `epoch` of the same plan. Nothing changes where that fails.

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::store::cache::CacheStats;
+
 /// Counters of one stage, added to from any thread.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
@@ -70,7 +72,7 @@ impl Counters {
         }
     }
 
-    pub(super) fn snapshot(&self, memory: Memory) -> Stats {
+    pub(super) fn snapshot(&self, memory: Memory, cache: CacheStats) -> Stats {
         let delivered = self.consumer.bytes.load(Ordering::Relaxed);
         let copied = self.copied.load(Ordering::Relaxed);
         Stats {
@@ -86,6 +88,7 @@ impl Counters {
                 nanos => Some(nanos as f64 / 1e9),
             },
             memory,
+            cache,
         }
     }
 
@@ -129,7 +132,7 @@ pub struct Stats {
     pub decode: Stage,
     /// Cells into their place in a batch; image decoding is here.
     pub batch: Stage,
-    /// Whoever takes the batches.
+    /// The consumer of the batches.
     pub consumer: Stage,
     /// Rows delivered, padding not counted.
     pub rows: u64,
@@ -141,6 +144,8 @@ pub struct Stats {
     pub seconds_to_first_batch: Option<f64>,
     /// The byte budget.
     pub memory: Memory,
+    /// What came from the cache, and what did not; all zero without one.
+    pub cache: CacheStats,
 }
 
 impl Stats {

@@ -4,16 +4,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::feed::{Failure, Made};
+use super::groups::Slot;
 use super::job::{Job, closed};
 use super::ledger::Entry;
-use super::reader::Work;
+use super::reader_state::Work;
 use super::window::ByName;
 use crate::codec::{BadRow, RowGroupBlock, Rows};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, RowRef, Share, random};
 use crate::tensor::Batch;
+
+/// A batch, or why there is none.
+pub(super) type Made = Result<Batch, Failure>;
+
+/// An error, or the row group that has it: a row group serves several steps, but its error is told once.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Step(Error),
+    Group(Arc<Slot>),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Step(error) => error,
+            Failure::Group(slot) => slot.error(),
+        }
+    }
+}
 
 pub(super) async fn assemble(
     job: &Arc<Job>,

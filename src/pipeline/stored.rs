@@ -38,7 +38,7 @@ impl Stored {
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+    pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         if !options.weights.is_empty() {
             return Err(Error::config("weights", "a mixture has no rows of its own; open each dataset"));
@@ -71,6 +71,12 @@ impl Stored {
     /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow knows.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Bytes of memory that the open dataset takes, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self) -> u64 {
+        self.dataset.memory_size()
     }
 
     /// Row groups in file order.

@@ -60,7 +60,7 @@ pub struct Audit {
     pub steps: u64,
     /// Loaders that have a certificate.
     pub loaders: usize,
-    /// Times that loaders went on from a state.
+    /// Times that loaders continued from a state.
     pub resumes: usize,
     /// Steps of ranks that were consumed, and again after a resume before them.
     pub replaced_steps: u64,
@@ -103,7 +103,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether `later` made this one void: it went on from a state after this one was over.
+    /// Whether `later` made this one void: it continued from a state after this one was over.
     fn is_replaced_by(&self, later: &Self) -> bool {
         let is_later =
             if self.loader == later.loader { self.number < later.number } else { self.written <= later.opened };

@@ -84,7 +84,7 @@ impl Certificate {
     /// The version that is written.
     pub const VERSION: u32 = VERSION;
     /// Most spans of a certificate.
-    pub const MAX_SPANS: usize = 10_000;
+    pub(crate) const MAX_SPANS: usize = 10_000;
     /// Most bytes of a certificate's JSON.
     pub const MAX_BYTES: usize = 4 << 20;
 

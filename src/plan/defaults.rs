@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::spec::MAX_LANES;
 use super::version::OrderVersion;
 use crate::manifest::Manifest;
 
+/// Most lanes that can be asked for.
+pub(crate) const MAX_LANES: u32 = 1 << 16;
 /// Most lanes of a plan whatever its batch: beyond this, more lanes mix little better and read more row groups at once.
 const MIXING_LANES: u64 = 32;
 /// Bytes of row groups that the lanes for mixing may need at once.
@@ -132,6 +133,20 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let even = (most / 2 + 1..=most).rev().find(|lanes| whole.is_multiple_of(*lanes));
     // At most MOST_LANES, so it fits.
     even.unwrap_or_else(|| power_of_two(batch, most)) as u32
+}
+
+/// Full windows have so many times the rows of the first.
+const FIRST_WINDOW: u64 = 16;
+
+impl OrderVersion {
+    /// Rows of the first window of a lane, in a plan of `batch` rows a step and `lanes` lanes. Windows of `window_rows` rows follow, at
+    /// once if the first is no smaller.
+    pub(super) fn first_window(self, batch: u64, lanes: u64, window_rows: u64) -> u64 {
+        match self {
+            Self::V1 | Self::V2 => window_rows,
+            Self::V3 => (window_rows / FIRST_WINDOW).max(steps_rows(batch, lanes)),
+        }
+    }
 }
 
 #[cfg(test)]

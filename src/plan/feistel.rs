@@ -12,10 +12,29 @@
 
 use std::ops::Range;
 
-use super::permute::{GOLDEN, mix};
-
 /// Numbers that go through the rounds side by side: each round waits for the one before, but not for those of other numbers.
 const AT_ONCE: usize = 8;
+
+/// Rounds of the network of [the first version](super::OrderVersion::V1).
+const CHEAP_ROUNDS: usize = 6;
+/// Rounds of the network of [the second version](super::OrderVersion::V2).
+const STRONG_ROUNDS: usize = 8;
+
+/// The network of [the first version](super::OrderVersion::V1).
+pub(super) type Cheap = Feistel<CHEAP_ROUNDS, false>;
+/// The network of [the second version](super::OrderVersion::V2).
+pub(super) type Strong = Feistel<STRONG_ROUNDS, true>;
+
+/// What SplitMix64 adds from one draw to the next.
+pub(super) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// SplitMix64's finaliser: every bit of the argument moves every bit of the result.
+#[inline]
+pub(super) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
 
 /// A bijection of `0..n`, chosen by a key. `ROUNDS` is even, so that both coordinates are hashed equally often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +172,6 @@ fn sub(x: u64, y: u64, n: u64) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::version::{Cheap, Strong};
     use super::*;
 
     fn check<const ROUNDS: usize, const STRONG: bool>(n: u64, key: u64) {

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::method::Method;
 use super::permute::{GROUPS, WINDOW, key};
 use super::recent::Recent;
 use super::spec::{PlanSpec, Shuffle};
-use super::version::Method;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 

@@ -11,8 +11,8 @@
 //! rank r of W             = its even share of that list
 //! ```
 //!
-//! Where the last steps end, and what fills them, the [`Tail`] says. Their rows do not depend on W either, so that a state goes on with any
-//! number of ranks and each row comes once: [`Tail::Short`] fills the last step by W, and what fills is no part of the list; [`Tail::Even`]
+//! The [`Tail`] decides where the last steps end and how they are filled. Their rows do not depend on W either, so that a state continues
+//! with any number of ranks and each row comes once: [`Tail::Short`] fills the last step by W, and what fills is no part of the list; [`Tail::Even`]
 //! lets the last two steps share their rows by G alone, wherever less than half of G is left, and not where the ranks of today
 //! are too many. Ranks of one row each that are more than half of G have these two steps as one; a state between the two, which only fewer
 //! ranks reach, is refused by them.
@@ -21,17 +21,17 @@
 //! of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by one rank; the
 //! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
 //! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks, and where W is larger than
-//! L each of the W/L ranks that share a lane reads all of it. So L follows G by default: whoever trains on more ranks has a larger
+//! L each of the W/L ranks that share a lane reads all of it. So L follows G by default: training on more ranks has a larger
 //! global batch, and with it more lanes ([`OrderVersion::V3`]). [`Plan::reads`] counts what the ranks of a world read together.
 //!
 //! Without shuffle there is one lane, and a step takes consecutive rows of the file order: every rank reads every row group that is
-//! larger than its part of a step. Where that costs too much, `lanes` are asked for: each is then a part of the file order.
+//! larger than its part of a step. Where that costs too much, set `lanes`: each is then a part of the file order.
 //!
 //! A row group is here what the manifest lists: of large ones with a page index these are parts, so that they are shuffled, dealt and read
 //! as row groups of their own ([`OrderVersion::V3`]).
 //!
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
-//! found by binary search. What a shuffle is depends on the [`OrderVersion`].
+//! found by binary search. The shuffle depends on the [`OrderVersion`].
 
 mod audit;
 mod census;
@@ -42,6 +42,7 @@ mod feistel;
 mod interleave;
 mod layout;
 mod live;
+mod method;
 mod mixture;
 mod order;
 mod permute;
@@ -52,17 +53,21 @@ mod share;
 mod spec;
 mod state;
 mod steps;
+mod uses;
 mod version;
 
 pub use audit::{Audit, Fault, Finding, audit};
 pub use census::Census;
 pub use certificate::{BadRows, Certificate, Span};
-pub use order::{Listed, Order};
+pub(crate) use defaults::MAX_LANES;
+pub(crate) use order::Listed;
+pub use order::Order;
 pub use permute::random;
 pub use reads::{Read, Reads};
 pub use share::Share;
-pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS};
+pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_WINDOW_ROWS};
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};
+pub use uses::Use;
 pub use version::OrderVersion;

@@ -69,7 +69,7 @@ impl Order for Plan {
 /// Row groups of one dataset in an order that somebody gives: each is a step, or several of at most so many rows. Every rank gets
 /// all of it. A row group may be listed more than once.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub(crate) struct Listed {
     groups: Vec<u32>,
     /// Selected rows of each.
     rows: Vec<u64>,
@@ -84,7 +84,7 @@ impl Listed {
     ///
     /// # Errors
     /// [`Error::Config`] for a row group that `manifest` does not have, and for pieces of no rows.
-    pub fn new(manifest: &Manifest, groups: &[u32], piece: Option<u64>, seed: u64) -> Result<Self> {
+    pub(crate) fn new(manifest: &Manifest, groups: &[u32], piece: Option<u64>, seed: u64) -> Result<Self> {
         let piece = piece.unwrap_or(u64::MAX);
         if piece == 0 {
             return Err(Error::config("max_rows", "a piece needs at least one row"));
@@ -103,12 +103,12 @@ impl Listed {
     }
 
     /// The row group of `step`, and the first of its selected rows.
-    pub fn piece(&self, step: u64) -> Option<(u32, u64)> {
+    pub(crate) fn piece(&self, step: u64) -> Option<(u32, u64)> {
         self.locate(step).map(|at| (self.groups[at], (step - self.first[at]) * self.piece))
     }
 
     /// Most rows that a step may have.
-    pub fn most_rows(manifest: &Manifest, piece: Option<u64>) -> u64 {
+    pub(crate) fn most_rows(manifest: &Manifest, piece: Option<u64>) -> u64 {
         let rows = manifest.groups.iter().map(|group| group.selected).max().unwrap_or(0);
         rows.min(piece.unwrap_or(u64::MAX))
     }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::version::{Cheap, Strong};
+use super::feistel::{Cheap, GOLDEN, Strong, mix};
 
 /// A bijection of the rows of a window.
 #[derive(Debug, Clone)]
@@ -78,17 +78,6 @@ impl Generator {
             }
         }
     }
-}
-
-/// What SplitMix64 adds from one draw to the next.
-pub(super) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// SplitMix64's finaliser: every bit of the argument moves every bit of the result.
-#[inline]
-pub(super) fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 /// One key from several numbers; their order matters.

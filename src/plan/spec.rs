@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::cuts::Cuts;
-use super::defaults;
+use super::defaults::{self, MAX_LANES};
 use super::interleave::gcd;
 use super::share::Share;
 use super::version::OrderVersion;
@@ -14,8 +14,6 @@ use crate::manifest::Manifest;
 
 /// Largest global batch, in rows.
 pub(crate) const MAX_GLOBAL_BATCH: u64 = 1 << 31;
-/// Most lanes that can be asked for.
-pub(crate) const MAX_LANES: u32 = 1 << 16;
 /// Most rows of a window that can be asked for: no dataset of a plan has more.
 pub(crate) const MAX_WINDOW_ROWS: u64 = 1 << 62;
 /// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
@@ -55,7 +53,7 @@ pub enum Tail {
 
 impl Tail {
     /// What new plans and loaders take.
-    pub const USUAL: Self = Self::Short;
+    pub(crate) const USUAL: Self = Self::Short;
 
     /// What documents mean that name none: there was this one alone.
     pub(crate) fn unnamed() -> Self {
@@ -103,7 +101,7 @@ impl Mix {
         if let Some(wrong) = weights.iter().find(|weight| !weight.is_finite() || **weight <= 0.0) {
             return Err(Error::config(
                 "weights",
-                format!("{wrong} is no positive number; leave the dataset out instead"),
+                format!("{wrong} is not a positive number; leave the dataset out instead"),
             ));
         }
         let whole = weights.iter().all(|weight| weight.fract() == 0.0) && sum <= MAX_WEIGHT as f64;

@@ -13,7 +13,7 @@ use crate::manifest::Fingerprint;
 
 /// How many steps of which epoch of which plan were yielded.
 ///
-/// It does not know the world size: any rank of any world may go on from it.
+/// It does not know the world size: any rank of any world may continue from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -164,7 +164,7 @@ impl State {
     /// The first step to yield, if the state is a position in `plan`.
     ///
     /// # Errors
-    /// As [`check`](Self::check) and [`step_of`](Self::step_of), and [`Error::Mismatch`] for another epoch. The end itself is
+    /// As [`check`](Self::check) and `step_of`, and [`Error::Mismatch`] for another epoch. The end itself is
     /// a position: nothing of the epoch remains.
     pub fn step_in(&self, plan: &Plan) -> Result<u64> {
         self.check(&plan.fingerprint(), plan.spec())?;
@@ -179,7 +179,7 @@ impl State {
     /// # Errors
     /// [`Error::Mismatch`] for a step beyond the end; [`Error::Config`] for a position of fewer ranks whose last rows are too few for
     /// these, see [`Tail::Even`](super::Tail::Even).
-    pub fn step_of(&self, rows: u64, world: u32) -> Result<u64> {
+    pub(crate) fn step_of(&self, rows: u64, world: u32) -> Result<u64> {
         let one = Cuts::new(self.spec.tail, self.spec.global_batch.max(1), rows, 1);
         let (end, steps) = (one.steps(), one.of_world(world).steps());
         if self.step > end {

@@ -1,18 +1,13 @@
 //! Versions of the order: what a spec means. Whatever differs between two versions is decided here.
 //!
-//! A version never changes once it is released: states, tickets and descriptors name it, and go on in it. One that names none is
+//! A version never changes once it is released: states, tickets and descriptors name it, and continue in it. One that names none is
 //! of the first version.
 
 use serde::{Deserialize, Serialize};
 
-use super::defaults::steps_rows;
-use super::feistel::Feistel;
-use super::permute::{Permutation, shuffle};
-use super::recent::Recent;
-
 /// Which arithmetic makes an order of a spec.
 ///
-/// New plans take [`LATEST`](Self::LATEST); a loader that goes on from a state takes the version that the state names.
+/// New plans take [`LATEST`](Self::LATEST); a loader that continues from a state takes the version that the state names.
 ///
 /// ```
 /// use bowstring::plan::OrderVersion;
@@ -90,15 +85,6 @@ impl OrderVersion {
         if rounds { lanes } else { 1 }
     }
 
-    /// Rows of the first window of a lane, in a plan of `batch` rows a step and `lanes` lanes. Windows of `window_rows` rows follow, at
-    /// once if the first is no smaller.
-    pub(super) fn first_window(self, batch: u64, lanes: u64, window_rows: u64) -> u64 {
-        match self {
-            Self::V1 | Self::V2 => window_rows,
-            Self::V3 => (window_rows / FIRST_WINDOW).max(steps_rows(batch, lanes)),
-        }
-    }
-
     /// Whether file order may have several lanes.
     pub(super) fn has_lanes_in_file_order(self) -> bool {
         self >= Self::V3
@@ -107,14 +93,6 @@ impl OrderVersion {
     /// Whether row groups that are large are cut into units.
     pub(crate) fn has_units(self) -> bool {
         self >= Self::V3
-    }
-
-    /// How the plan shuffles that has `lanes` lanes in all its sources together.
-    pub(super) fn method(self, lanes: u64) -> Method {
-        match self {
-            Self::V1 => Method::Cheap,
-            Self::V2 | Self::V3 => Method::Drawn { most: (DRAWN_ROWS / lanes.max(1)).clamp(FEWEST_DRAWN, MOST_DRAWN) },
-        }
     }
 }
 
@@ -130,84 +108,17 @@ impl TryFrom<u32> for OrderVersion {
     fn try_from(number: u32) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|version| version.number() == number);
         known.ok_or_else(|| {
-            format!("{number} is no version of the order; this release knows 1 to {}", Self::LATEST.number())
+            format!("{number} is not a version of the order; this release knows 1 to {}", Self::LATEST.number())
         })
     }
 }
 
-/// Full windows have so many times the rows of the first.
-const FIRST_WINDOW: u64 = 16;
-
 /// A step has at least so many rounds over all lanes where each is of one dataset: its proportions are off by one or two of them.
 const FEWEST_ROUNDS: u64 = 32;
-
-/// Most rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
-const MOST_DRAWN: u64 = 1 << 14;
-/// What is drawn at any number of lanes. It costs less than a microsecond, so that nothing is lost if it is not kept.
-const FEWEST_DRAWN: u64 = 256;
-/// Rows of drawn windows of all lanes together, two bytes each.
-const DRAWN_ROWS: u64 = 1 << 19;
-
-/// Rounds of the network of [`OrderVersion::V1`].
-const CHEAP_ROUNDS: usize = 6;
-/// Rounds of the network of [`OrderVersion::V2`].
-const STRONG_ROUNDS: usize = 8;
-
-/// The network of [`OrderVersion::V1`].
-pub(super) type Cheap = Feistel<CHEAP_ROUNDS, false>;
-/// The network of [`OrderVersion::V2`].
-pub(super) type Strong = Feistel<STRONG_ROUNDS, true>;
-
-/// How a plan shuffles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
-    /// See [`OrderVersion::V1`].
-    Cheap,
-    /// See [`OrderVersion::V2`].
-    Drawn {
-        /// Most rows of a window that is drawn.
-        most: u64,
-    },
-}
-
-impl Method {
-    /// Puts row groups, which are in file order, into that of `key`.
-    pub(super) fn order(self, groups: &mut [u32], key: u64) {
-        match self {
-            Self::Cheap => {
-                let file_order = groups.to_vec();
-                let permutation = Cheap::new(groups.len() as u64, key);
-                for (at, slot) in (0..).zip(groups) {
-                    *slot = file_order[permutation.forward(at) as usize];
-                }
-            }
-            Self::Drawn { .. } => shuffle(groups, key),
-        }
-    }
-
-    /// The order of the `n` rows of the window of `key`.
-    pub(super) fn window(self, n: u64, key: u64, recent: &Recent) -> Permutation {
-        match self {
-            Self::Cheap => Permutation::Cheap(Cheap::new(n, key)),
-            Self::Drawn { most } if n <= most => Permutation::Drawn(recent.order(n, key)),
-            Self::Drawn { .. } => Permutation::Strong(Strong::new(n, key)),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_drawn_hangs_on_lanes_only_and_fits() {
-        let most = |lanes| match OrderVersion::V2.method(lanes) {
-            Method::Drawn { most } => most,
-            Method::Cheap => 0,
-        };
-        assert_eq!([1, 32, 64, 128, 1024, 1 << 24].map(most), [16384, 16384, 8192, 4096, 512, 256]);
-        assert!(MOST_DRAWN <= u64::from(u16::MAX));
-    }
 
     #[test]
     fn numbers_come_back() {
@@ -217,6 +128,6 @@ mod tests {
         }
         assert_eq!(OrderVersion::ALL.last(), Some(&OrderVersion::LATEST));
         let error = serde_json::from_str::<OrderVersion>("9").unwrap_err().to_string();
-        assert!(error.contains("9 is no version"), "{error}");
+        assert!(error.contains("9 is not a version"), "{error}");
     }
 }

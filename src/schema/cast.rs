@@ -5,7 +5,7 @@
 //! | a number out of range, a fraction to an integer, an integer that a float cannot hold | refused |
 //! | a time to a coarser unit or to a date, with something cut off; beyond the range of a finer one | refused |
 //! | text that is no such value, or a time with more digits than the unit has | refused |
-//! | a float to a narrower float, a decimal to a float | rounded, as whoever asks for that type wants; infinity is refused |
+//! | a float to a narrower float, a decimal to a float | rounded, as the request for that type implies; infinity is refused |
 //! | another layout of the same values: views, offsets of other widths, dictionaries | as it is |
 //!
 //! Arrow's own casts cut fractions and times off without a word, and by default make nulls of what does not fit.

@@ -3,10 +3,10 @@
 use arrow::datatypes::{DataType, Field};
 
 /// The key of the field's metadata that holds a [`Feature`] as text.
-pub const FEATURE_KEY: &str = "bowstring.feature";
+pub(crate) const FEATURE_KEY: &str = "bowstring.feature";
 
 /// The key of the metadata of a field of integers that holds the names of the classes that they number, as JSON.
-pub const CLASSES_KEY: &str = "bowstring.classes";
+pub(crate) const CLASSES_KEY: &str = "bowstring.classes";
 
 /// The type that another library has for a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! How the cells of a column are encoded, where that is more than its Parquet type says: an array or an image in each cell.
 //!
-//! A dataset carries it as metadata of the Arrow field, under [`KEY`]. Whoever opens a dataset puts it there, whatever its source:
+//! A dataset carries it as metadata of the Arrow field, under [`KEY`]. It is put there when a dataset is opened, from either source:
 //! the JSON schema that bowstring writes, or a Unischema of Petastorm.
 
 use arrow::datatypes::Metadata;
@@ -13,7 +13,7 @@ pub const KEY: &str = "bowstring.stored";
 
 /// The key of the metadata of an Arrow field of numbers that holds the element type they are meant to have, by name: Spark has
 /// no unsigned numbers, so a `uint8` may be stored in a `short`.
-pub const DTYPE_KEY: &str = "bowstring.dtype";
+pub(crate) const DTYPE_KEY: &str = "bowstring.dtype";
 
 /// The encoding of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

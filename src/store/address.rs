@@ -9,8 +9,14 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
+use super::access::Access;
+use super::display::{shown, unparsed};
+#[cfg(feature = "cloud")]
+use super::hub::{self, Hub};
 use super::keys;
 use super::place::Place;
+#[cfg(feature = "cloud")]
+use super::profile::{self, Chosen};
 use crate::error::{Error, Result};
 
 /// An address, taken apart but not looked up.
@@ -66,20 +72,26 @@ pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
 /// Makes stores, one per bucket or server.
 #[derive(Debug)]
 pub(super) struct Stores<'a> {
-    options: &'a BTreeMap<String, String>,
+    access: Access<'a>,
     known: HashMap<String, Place>,
 }
 
 impl<'a> Stores<'a> {
     /// # Errors
     /// [`Error::Config`] for options that no store knows.
-    pub(super) fn new(options: &'a BTreeMap<String, String>) -> Result<Self> {
-        keys::check(options)?;
-        Ok(Self { options, known: HashMap::new() })
+    pub(super) fn new(access: Access<'a>) -> Result<Self> {
+        keys::check(access.options)?;
+        Ok(Self { access, known: HashMap::new() })
     }
 
     pub(super) fn local(&mut self) -> Place {
-        let local = || Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        let local = || Place {
+            store: Arc::new(LocalFileSystem::new()),
+            prefix: "/".into(),
+            local: true,
+            lists: true,
+            cache: None,
+        };
         self.known.entry(String::new()).or_insert_with(local).clone()
     }
 
@@ -105,15 +117,24 @@ impl<'a> Stores<'a> {
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
             let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
-            let place = Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true };
+            let place =
+                Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true, cache: None };
             return Ok((place, path));
+        }
+        #[cfg(feature = "cloud")]
+        if url.scheme() == hub::SCHEME {
+            return self.hub(&url, &shown);
         }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
-            Error::config(
-                "urls",
-                format!("{shown} has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https"),
-            )
+            let problem = match url.scheme() {
+                "grpc" | "grpc+tcp" | "grpc+tls" => {
+                    "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
+                     `bowstring.flight.Connection` its rows"
+                }
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf",
+            };
+            Error::config("urls", format!("{shown} {problem}"))
         })?;
         // A cloud's https form has the bucket in its path; all others have it in the host.
         let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;
@@ -121,7 +142,7 @@ impl<'a> Stores<'a> {
         if let Some(place) = self.known.get(&key).filter(|_| shared) {
             return Ok((place.clone(), path));
         }
-        let (store, path) = object_store::parse_url_opts(&url, self.settings(&url, &scheme)).map_err(|error| {
+        let store = self.open(&url, &scheme)?.map_err(|error| {
             // The error text may quote the address; credentials in it are never shown.
             if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
@@ -130,7 +151,7 @@ impl<'a> Stores<'a> {
         })?;
         let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
         let place = Place {
-            store: store.into(),
+            store,
             prefix: if path.as_ref().is_empty() && !prefix.ends_with('/') {
                 format!("{prefix}/").into()
             } else {
@@ -138,11 +159,57 @@ impl<'a> Stores<'a> {
             },
             local: false,
             lists: scheme != ObjectStoreScheme::Http,
+            cache: None,
         };
         if shared {
             self.known.insert(key, place.clone());
         }
         Ok((place, path))
+    }
+
+    /// The dataset of the Hub at `url`, which messages have as `shown`, and the path within it.
+    #[cfg(feature = "cloud")]
+    fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        if self.access.credentials.is_some() {
+            keys::no_credentials(self.access.options)?;
+        }
+        let (repo, path) = hub::Repo::parse(url, shown)?;
+        let key = repo.prefix().to_owned();
+        if let Some(place) = self.known.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = hub::Settings::new(self.access.options, &|name| std::env::var_os(name))?;
+        let prefix: Arc<str> = repo.prefix().into();
+        let store = Hub::new(repo, &settings, self.access.credentials.cloned()).map_err(|error| Error::Store {
+            operation: "open".to_owned(),
+            url: shown.to_owned(),
+            source: error.into(),
+        })?;
+        let place = Place { store: Arc::new(store), prefix, local: false, lists: true, cache: None };
+        self.known.insert(key, place.clone());
+        Ok((place, path))
+    }
+
+    /// The store at `url`.
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
+        let settings = self.settings(url, scheme);
+        #[cfg(feature = "cloud")]
+        if let Some(source) = self.access.credentials {
+            keys::no_credentials(self.access.options)?;
+            return super::credentials::open(url, scheme, settings, source);
+        }
+        #[cfg(feature = "cloud")]
+        if *scheme == ObjectStoreScheme::AmazonS3 {
+            keys::check_headers(&settings)?;
+            let Chosen { source, settings: mut more } =
+                profile::choose(self.access.options, &|name| std::env::var_os(name))?;
+            more.extend(settings);
+            return match source {
+                Some(source) => super::credentials::open(url, scheme, more, &source),
+                None => Ok(object_store::parse_url_opts(url, more).map(|(store, _)| store.into())),
+            };
+        }
+        Ok(object_store::parse_url_opts(url, settings).map(|(store, _)| store.into()))
     }
 
     /// The environment first, then the options, which win. Keys are object_store's own.
@@ -164,40 +231,9 @@ impl<'a> Stores<'a> {
             // Who writes http:// means it.
             settings.push(("allow_http".to_owned(), "true".to_owned()));
         }
-        settings.extend(self.options.iter().map(|(key, value)| (key.clone(), value.clone())));
+        settings.extend(self.access.options.iter().map(|(key, value)| (key.clone(), value.clone())));
         settings
     }
-}
-
-/// A URL as it may be shown: without user name, password, query and fragment, decoded.
-fn shown(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    // Azure's abfs form has the container before the @: that is an address, not a credential.
-    let container = if url.scheme().starts_with("abfs") && url.password().is_none() && !url.username().is_empty() {
-        format!("{}@", url.username())
-    } else {
-        String::new()
-    };
-    let path = Path::from_url_path(url.path()).map_or_else(|_| url.path().to_owned(), |path| format!("/{path}"));
-    format!("{}://{container}{host}{port}{path}", url.scheme())
-}
-
-/// An address as users write it, as it may be shown: a local path as it is, a URL without credentials and query.
-pub(crate) fn display(text: &str) -> String {
-    if !text.contains("://") {
-        return text.to_owned();
-    }
-    match Url::parse(text) {
-        Ok(url) => shown(&url),
-        Err(_) => unparsed(text).to_owned(),
-    }
-}
-
-/// What may be shown of a text that is no URL: up to the last `@` there may be a password, and a signature behind `?` or `#`.
-fn unparsed(text: &str) -> &str {
-    let shown = text.rsplit_once('@').map_or(text, |(_, after)| after);
-    shown.split(['?', '#']).next().unwrap_or_default()
 }
 
 fn bad_url(text: &str, error: url::ParseError) -> Error {
@@ -206,6 +242,7 @@ fn bad_url(text: &str, error: url::ParseError) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::display::display;
     use super::*;
 
     #[test]
@@ -213,7 +250,7 @@ mod tests {
         let url = Url::parse("https://user:secret@host:8443/a%20b/c.parquet?token=secret").unwrap();
         assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
         let options = BTreeMap::new();
-        let mut stores = Stores::new(&options).unwrap();
+        let mut stores = Stores::new((&options).into()).unwrap();
         for text in [
             "s3://user:secret@[bad/x",
             "https://user:secret@h/x?y=1",
@@ -249,7 +286,7 @@ mod tests {
     #[test]
     fn one_store_per_bucket_and_the_address_is_rebuilt() {
         let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
-        let mut stores = Stores::new(&options).unwrap();
+        let mut stores = Stores::new((&options).into()).unwrap();
         let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
         assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));
         let (second, _) = stores.remote("s3://bucket/c").unwrap();

@@ -8,8 +8,10 @@ use std::sync::{Arc, OnceLock};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
-use super::address::{Address, Stores, display};
+use super::access::Access;
+use super::address::{Address, Stores};
 use super::directory::INDEX;
+use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
@@ -71,8 +73,8 @@ type File = (Path, Option<u64>, Option<Stamp>);
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Hudi, or another one
 /// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
 /// [`Error::Limit`], [`Error::Store`].
-pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
-    let mut stores = Stores::new(options)?;
+pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
+    let mut stores = Stores::new(access)?;
     let mut all = Vec::new();
     for url in urls {
         let hits = match Address::parse(url)? {

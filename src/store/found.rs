@@ -1,9 +1,11 @@
 //! An object that a listing or a log tells of, before anything of it is read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use object_store::path::Path;
 
+use super::cache::{CacheReader, Through};
 use super::place::Place;
 use super::stamp::Stamp;
 
@@ -24,5 +26,24 @@ impl Found {
     /// The full address, without credentials.
     pub fn url(&self) -> String {
         self.place.url(&self.path)
+    }
+
+    /// All of `found`, read through a cache, where they are not of this machine; opened with `options`.
+    pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
+        let mut last: Option<(Arc<str>, Arc<Through>)> = None;
+        let through = |mut found: Self| {
+            // What is in the memory of this process needs no other.
+            if !found.place.local && !found.place.prefix.starts_with("memory:") {
+                let same = last.as_ref().filter(|(prefix, _)| *prefix == found.place.prefix);
+                let through = same.map(|(_, through)| Arc::clone(through)).unwrap_or_else(|| {
+                    let through = Arc::new(Through::new(reader.clone(), &found.place.prefix, options));
+                    last = Some((Arc::clone(&found.place.prefix), Arc::clone(&through)));
+                    through
+                });
+                found.place.cache = Some(through);
+            }
+            found
+        };
+        found.into_iter().map(through).collect()
     }
 }

@@ -1,4 +1,5 @@
-//! The names of `storage_options`: those of object_store, for any of its stores. Others are errors, since object_store ignores them.
+//! The names of `storage_options`: those of object_store, for any of its stores, and those of the Hugging Face Hub. Others are errors, since
+//! object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
 //! of others.
@@ -36,6 +37,53 @@ fn known(key: &str) -> bool {
         || key.parse::<GoogleConfigKey>().is_ok()
         || key.parse::<AzureConfigKey>().is_ok()
         || key.parse::<ClientConfigKey>().is_ok()
+        || super::hub::KEYS.contains(&key.as_str())
+        || key == "aws_profile"
+}
+
+/// Refuses credentials among `options` where a provider gives them.
+///
+/// # Errors
+/// [`Error::Config`] naming the key.
+#[cfg(feature = "cloud")]
+pub(super) fn no_credentials(options: &BTreeMap<String, String>) -> Result<()> {
+    let Some(key) = options.keys().find(|key| is_credential(key)) else { return Ok(()) };
+    let problem = format!("storage_options have {key:?}: give either credentials or what provides them");
+    Err(Error::config("credential_provider", problem))
+}
+
+/// Refuses credentials of S3 among `settings` that no header can have: object_store would panic.
+///
+/// # Errors
+/// [`Error::Config`] naming the key.
+#[cfg(feature = "cloud")]
+pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
+    use object_store::aws::AmazonS3ConfigKey::{AccessKeyId, SecretAccessKey, Token};
+
+    let is_one = |key: &str| matches!(key.to_ascii_lowercase().parse(), Ok(AccessKeyId | SecretAccessKey | Token));
+    let plain = |value: &str| value.bytes().all(|byte| byte.is_ascii_graphic());
+    let Some((key, _)) = settings.iter().find(|(key, value)| is_one(key) && !plain(value)) else { return Ok(()) };
+    let problem = format!("the value of {key:?} has a blank, a line break, or a character that is not ASCII");
+    Err(Error::config("storage_options", problem))
+}
+
+/// Whether `key` is one of credentials, by any of its names.
+#[cfg(feature = "cloud")]
+fn is_credential(key: &str) -> bool {
+    use object_store::aws::AmazonS3ConfigKey as S3;
+    use object_store::azure::AzureConfigKey as Azure;
+    use object_store::gcp::GoogleConfigKey as Google;
+
+    let key = key.to_ascii_lowercase();
+    let s3 = [S3::AccessKeyId, S3::SecretAccessKey, S3::Token, S3::WebIdentityTokenFile, S3::SkipSignature];
+    let google =
+        [Google::ServiceAccount, Google::ServiceAccountKey, Google::ApplicationCredentials, Google::BearerToken];
+    let azure = [Azure::AccessKey, Azure::SasKey, Azure::Token, Azure::ClientSecret, Azure::FederatedTokenFile];
+    key.parse().is_ok_and(|key| s3.contains(&key))
+        || key.parse().is_ok_and(|key| google.contains(&key))
+        || key.parse().is_ok_and(|key| azure.contains(&key))
+        || key == "aws_profile"
+        || key == "hf_token"
 }
 
 /// Local files take no options.
@@ -55,6 +103,7 @@ const NAMES: &[&str] = &[
     "aws_access_key_id",
     "aws_secret_access_key",
     "aws_session_token",
+    "aws_profile",
     "aws_region",
     "aws_default_region",
     "aws_bucket",
@@ -89,6 +138,7 @@ const NAMES: &[&str] = &[
     "google_bucket",
     "google_base_url",
     "google_application_credentials",
+    "google_bearer_token",
     "google_skip_signature",
     "azure_storage_account_name",
     "azure_storage_account_key",
@@ -98,6 +148,7 @@ const NAMES: &[&str] = &[
     "azure_storage_authority_host",
     "azure_storage_sas_key",
     "azure_storage_token",
+    "azure_credential_type",
     "azure_storage_use_emulator",
     "azure_storage_endpoint",
     "azure_msi_endpoint",
@@ -109,9 +160,12 @@ const NAMES: &[&str] = &[
     "azure_container_name",
     "azure_disable_tagging",
     "azure_use_fabric_endpoint",
+    "hf_token",
+    "hf_endpoint",
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
+    "disable_system_certificates",
     "default_content_type",
     "http1_only",
     "http2_only",
@@ -125,6 +179,7 @@ const NAMES: &[&str] = &[
     "proxy_ca_certificate",
     "proxy_excludes",
     "randomize_addresses",
+    "read_timeout",
     "timeout",
     "user_agent",
 ];
@@ -147,6 +202,8 @@ mod tests {
             ("alow_http", "allow_http"),
             ("google_service_acount", "google_service_account"),
             ("azure_storage_acount_name", "azure_storage_account_name"),
+            ("hf_tokn", "hf_token"),
+            ("HF_ENDPOIN", "hf_endpoint"),
         ] {
             let problem = problem(key).unwrap();
             assert!(problem.contains(&format!("{key:?}")) && problem.contains(&format!("{meant:?}")), "{problem}");
@@ -154,6 +211,14 @@ mod tests {
         }
         let far = problem(&"x".repeat(100_000)).unwrap();
         assert!(far.contains("keys are those of object_store") && far.len() < 300, "{far}");
+    }
+
+    #[test]
+    fn a_key_with_a_line_break_is_told_before_it_is_sent() {
+        let settings = |value: &str| vec![("AWS_SESSION_TOKEN".to_owned(), value.to_owned())];
+        assert!(check_headers(&settings("abc")).is_ok());
+        let problem = check_headers(&settings("sEcReT\n")).unwrap_err().to_string();
+        assert!(problem.contains("AWS_SESSION_TOKEN") && !problem.contains("sEcReT"), "{problem}");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Objects that are known from elsewhere than a listing, and small files that are read and written whole.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
-use super::address::{Address, Stores, display};
+use super::access::Access;
+use super::address::{Address, Stores};
 use super::directory::INDEX;
+use super::display::display;
 use super::find::Listing;
 use super::found::Found;
 use super::object::Object;
@@ -66,8 +67,8 @@ impl Found {
     ///
     /// # Errors
     /// [`Error::Config`] for what is no address.
-    pub(crate) fn at(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
-        let mut stores = Stores::new(options)?;
+    pub(crate) fn at(url: &str, access: Access<'_>) -> Result<Self> {
+        let mut stores = Stores::new(access)?;
         let (place, path) = match Address::parse(url)? {
             Address::Local(path) => {
                 let wrong =
@@ -93,13 +94,8 @@ impl Listing {
     ///
     /// # Errors
     /// [`Error::Config`] if `url` is not of that store.
-    pub(crate) fn known(
-        url: &str,
-        options: &BTreeMap<String, String>,
-        base: &Base,
-        names: &[Arc<str>],
-    ) -> Result<Self> {
-        let mut stores = Stores::new(options)?;
+    pub(crate) fn known(url: &str, access: Access<'_>, base: &Base, names: &[Arc<str>]) -> Result<Self> {
+        let mut stores = Stores::new(access)?;
         let place = match Address::parse(url)? {
             Address::Local(_) => stores.local(),
             Address::Remote(text) => stores.remote(&text)?.0,
@@ -122,8 +118,8 @@ impl Listing {
 ///
 /// # Errors
 /// [`Error::Config`] for what is no address.
-pub(crate) fn index_here(url: &str, options: &BTreeMap<String, String>) -> Result<Option<Found>> {
-    if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), options).map(Some) } else { Ok(None) }
+pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>> {
+    if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
 /// Whether objects of the store at `url` are files of this machine.

@@ -4,8 +4,8 @@
 //! and it holds between containers and, where the file system has locks, between hosts. The content of the file names the holder
 //! for error messages and decides nothing.
 //!
-//! A lock is on the file, not on its name. Only its holder removes the file, and whoever gets a lock looks whether the name still
-//! means the file that is locked; otherwise two processes could lock two files of one name.
+//! A lock is on the file, not on its name. Only its holder removes the file, and a process that gets a lock checks that the name
+//! still means the locked file; otherwise two processes could lock two files of one name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -138,9 +138,8 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether the name `path` still means the open `file`.
-/// Opens or makes the file that is locked. Whoever may make files in its directory could have left a link there, and what that names
-/// would be written over; so a link is an error, as is what is no file.
+/// Opens or makes the file that is locked. Somebody who may make files in its directory could have left a link there, and its target
+/// would be written over; so a link is an error, as is anything but a file.
 fn open(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

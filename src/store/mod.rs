@@ -1,24 +1,33 @@
-//! Where bytes come from: addresses become objects, and objects are read only as the version that was pinned.
+//! Addresses become objects, and objects are read only in the version that was pinned.
 //!
 //! ```text
 //!   "s3://b/x/*.parquet"  ─find─►  Found (listed, not pinned)  ─tail─►  Object (pinned)  ─read─►  bytes of that version
 //! ```
 //!
-//! Everything goes through [`object_store`], so local disks, S3, GCS, Azure and HTTP behave alike. What this module adds is
+//! Everything goes through [`object_store`], so local disks, S3, GCS, Azure and HTTP behave alike. This module adds
 //! the pin: every read names the entity tag it expects, or compares size and time where a store has none, and a file that
 //! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
 
+mod access;
 mod address;
+pub mod cache;
+#[cfg(feature = "cloud")]
+mod credentials;
 pub(crate) mod directory;
+mod display;
 mod find;
 mod found;
 pub(crate) mod glob;
+#[cfg(feature = "cloud")]
+mod hub;
 mod keys;
 mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod object;
 mod place;
+#[cfg(feature = "cloud")]
+mod profile;
 pub(crate) mod publish;
 mod root;
 mod stamp;
@@ -27,9 +36,12 @@ mod table;
 mod tree;
 pub(crate) mod walk;
 
-pub(crate) use address::display;
+pub use access::Access;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
+#[cfg(feature = "cloud")]
+pub use credentials::{CredentialSource, Credentials};
+pub(crate) use display::display;
 pub use find::{Listing, find};
 pub use found::Found;
 pub(crate) use known::{Base, index_here, is_local};

@@ -11,6 +11,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 
+use super::cache::{ObjectKey, Wanted};
 use super::found::Found;
 use super::place::Place;
 use super::stamp::Stamp;
@@ -87,6 +88,9 @@ impl Found {
     /// [`Error::NotFound`], or [`Error::Store`].
     pub async fn tail(&self, length: u64) -> Result<Tail> {
         let store = |error| self.tail_error(length, error);
+        if let Some(tail) = self.tail_through_cache(length).await? {
+            return Ok(tail);
+        }
         let mut size = self.size;
         // An object may be replaced between the listing and the read; its new size is then known and tried.
         for _ in 0..4 {
@@ -126,6 +130,37 @@ impl Found {
     }
 }
 
+impl Found {
+    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None where there is
+    /// no cache, or the object is no longer that version.
+    async fn tail_through_cache(&self, length: u64) -> Result<Option<Tail>> {
+        if self.place.cache.is_none() {
+            return Ok(None);
+        }
+        // Only a strong tag is the same in a listing and in an answer: their times may be cut at other digits.
+        let listed = self.stamp.clone().filter(|stamp| stamp.condition().is_some());
+        let stamp = match listed {
+            Some(stamp) => stamp,
+            None => match self.place.store.head(&self.path).await {
+                Ok(meta) => Stamp::of(&meta),
+                Err(error @ object_store::Error::NotFound { .. }) => return Err(self.tail_error(length, error)),
+                // Not all servers answer to that.
+                Err(_) => return Ok(None),
+            },
+        };
+        let (start, end) = (stamp.size.saturating_sub(length), stamp.size);
+        if start == end {
+            return Ok(None);
+        }
+        let object = Object { place: self.place.clone(), path: self.path.clone(), name: Arc::clone(&self.name), stamp };
+        match object.read_range(start..end).await {
+            Ok(bytes) => Ok(Some(Tail { object, start, bytes })),
+            Err(Error::SourceChanged { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl Object {
     /// Path relative to the root of the addresses it was found by.
     pub fn name(&self) -> &Arc<str> {
@@ -138,12 +173,12 @@ impl Object {
     }
 
     /// The pinned version.
-    pub fn stamp(&self) -> &Stamp {
+    pub(crate) fn stamp(&self) -> &Stamp {
         &self.stamp
     }
 
     /// Whether it is a file of this machine.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
 
@@ -157,6 +192,14 @@ impl Object {
     /// # Errors
     /// [`Error::SourceChanged`] if the object is not that version any more, [`Error::Store`] if the store fails.
     pub async fn read(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        self.read_for(ranges, Wanted::default()).await
+    }
+
+    /// As [`read`](Self::read), saying to a cache what for.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn read_for(&self, ranges: Vec<Range<u64>>, wanted: Wanted) -> Result<Vec<Bytes>> {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
@@ -166,22 +209,39 @@ impl Object {
         }
         futures::stream::iter(ranges)
             .map(|range| async move {
-                let ranges = vec![range.clone()];
-                let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
-                Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
+                match &self.place.cache {
+                    Some(cache) => {
+                        let fetch = self.fetch(range.clone());
+                        cache.read(&self.url(), &self.stamp, &range, wanted, fetch).await
+                    }
+                    None => self.fetch(range).await,
+                }
             })
             .buffered(REQUESTS_AT_ONCE)
             .try_collect()
             .await
     }
 
-    /// Reads one range of the pinned version.
+    /// One range, from the store.
+    async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
+        let ranges = vec![range.clone()];
+        let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
+        Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
+    }
+
+    /// The name of this version in the cache that it is read through, if it is read through one.
+    pub(crate) fn cache_key(&self) -> Option<ObjectKey> {
+        self.place.cache.as_ref()?.key(&self.url(), &self.stamp)
+    }
+
+    /// Reads one range of the pinned version, one that each opening reads.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
+    pub(crate) async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
         let ranges = std::iter::once(range).collect();
-        Ok(self.read(ranges).await?.pop().unwrap_or_default())
+        let wanted = Wanted { opening: true, ..Wanted::default() };
+        Ok(self.read_for(ranges, wanted).await?.pop().unwrap_or_default())
     }
 
     /// As [`read_range`](Self::read_range), for a file of this machine, on this thread, which must belong to no runtime.
@@ -219,7 +279,7 @@ impl Object {
             Err(object_store::Error::NotFound { .. }) => return self.changed(GONE.to_owned()),
             Err(_) => {}
         }
-        Error::Store { operation: operation(ranges), url: self.url(), source: error.into() }
+        self.place.failed(&operation(ranges), &self.path, error)
     }
 
     fn changed(&self, now: String) -> Error {

@@ -8,6 +8,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::cache::Through;
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -20,6 +21,8 @@ pub(super) struct Place {
     pub(super) local: bool,
     /// Whether directories can be listed without trouble; plain HTTP servers have none.
     pub(super) lists: bool,
+    /// What its objects are read through, if that is a cache.
+    pub(super) cache: Option<Arc<Through>>,
 }
 
 /// The address of a server of bowstring, where `error` is that it greeted a request to the web at `url` in HTTP/2, its only language.
@@ -45,6 +48,14 @@ impl Place {
             let problem = format!("{url}: no web server answers there; did you mean {meant}?");
             return Error::config("url", problem);
         }
+        // A store of ours may know what to do.
+        let error = match error {
+            object_store::Error::Generic { store, source } => match source.downcast::<Error>() {
+                Ok(told) => return *told,
+                Err(source) => object_store::Error::Generic { store, source },
+            },
+            error => error,
+        };
         Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Publication<'a> {
     /// Where what has that name stands aside, in the same file system, with nothing there.
     pub(crate) aside: &'a Path,
     /// Whether the two may change names in one step, where the system can: a process killed after that leaves the old one as `new`, so
-    /// nobody may take `new` for work to go on with.
+    /// nobody may take `new` for work to continue with.
     pub(crate) exchange: bool,
 }
 

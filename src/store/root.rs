@@ -1,11 +1,10 @@
 //! The directory of a table, whose log names the files that are its rows.
 
-use std::collections::BTreeMap;
-
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
+use super::access::Access;
 use super::address::{Address, Stores};
 use super::found::Found;
 use super::place::{Place, check_count};
@@ -75,7 +74,7 @@ impl Root {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a file of this machine that a table elsewhere names, or the other way round; [`Error::Config`].
-    pub(crate) fn elsewhere(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Found> {
+    pub(crate) fn elsewhere(&self, url: &str, access: Access<'_>) -> Result<Found> {
         let foreign = || {
             let what = format!("{url}, a file in another kind of store than its table {},", self.url());
             Error::unsupported(what, "copy the table as a whole, for example by a deep clone")
@@ -91,7 +90,7 @@ impl Root {
             None if self.place.local => return Err(foreign()),
             None => match Address::parse(url)? {
                 Address::Local(_) => return Err(foreign()),
-                Address::Remote(text) => Stores::new(options)?.remote(&text)?,
+                Address::Remote(text) => Stores::new(access)?.remote(&text)?,
             },
         };
         let same = one_name(&place.prefix) == one_name(&self.place.prefix);
@@ -106,17 +105,17 @@ impl Root {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn literal(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Found> {
+    pub(crate) fn literal(&self, url: &str, access: Access<'_>) -> Result<Found> {
         let url = url.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-        self.elsewhere(&url, options)
+        self.elsewhere(&url, access)
     }
 
     /// The directory at the absolute address `url`, as [`literal`](Self::literal) has it.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn at(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
-        let found = self.literal(url.trim_end_matches('/'), options)?;
+    pub(crate) fn at(&self, url: &str, access: Access<'_>) -> Result<Self> {
+        let found = self.literal(url.trim_end_matches('/'), access)?;
         Ok(Self { place: found.place, path: found.path })
     }
 }
@@ -129,6 +128,7 @@ fn one_name(prefix: &str) -> (bool, &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use object_store::local::LocalFileSystem;
@@ -137,14 +137,21 @@ mod tests {
 
     #[test]
     fn a_log_names_files_below_its_table_and_elsewhere_and_no_others() {
-        let place = Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        let place = Place {
+            store: Arc::new(LocalFileSystem::new()),
+            prefix: "/".into(),
+            local: true,
+            lists: true,
+            cache: None,
+        };
         let root = Root::new(place, Path::parse("data/table").unwrap());
         assert_eq!(root.file("a=1%2F/x.parquet").unwrap().url(), "/data/table/a=1%2F/x.parquet");
         for wrong in ["../x.parquet", "a/../../x", "a//x", "", "/x"] {
             assert!(root.file(wrong).is_none(), "{wrong:?}");
         }
-        let options = BTreeMap::new();
-        let named = |url: &str| root.elsewhere(url, &options).map(|found| (found.url(), found.name.to_string()));
+        let options = BTreeMap::<String, String>::new();
+        let named =
+            |url: &str| root.elsewhere(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
         let outside = || ("/other/a b.parquet".to_owned(), "/other/a b.parquet".to_owned());
         for url in ["file:/other/a%20b.parquet", "file:///other/a%20b.parquet", "/other/a%20b.parquet"] {
             assert_eq!(named(url).unwrap(), outside(), "{url}");
@@ -152,12 +159,13 @@ mod tests {
         assert_eq!(named("file:/data/table/x").unwrap(), ("/data/table/x".to_owned(), "x".to_owned()));
         assert!(named("file:/data/table/../../etc/x").is_err());
         assert!(matches!(named("s3://bucket/x"), Err(Error::Unsupported { .. })));
-        let literal = |url: &str| root.literal(url, &options).map(|found| (found.url(), found.name.to_string()));
+        let literal =
+            |url: &str| root.literal(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
         let name = "k=a%20b?#/x y";
         for start in ["file:///data/table/", "file:/data/table/", "/data/table/"] {
             assert_eq!(literal(&format!("{start}{name}")).unwrap(), (format!("/data/table/{name}"), name.to_owned()));
         }
-        assert_eq!(root.at("file:///data/table/", &options).unwrap().url(), "/data/table");
+        assert_eq!(root.at("file:///data/table/", (&options).into()).unwrap().url(), "/data/table");
         assert_eq!(one_name("s3a://b/"), one_name("s3://b/"));
     }
 }

@@ -1,12 +1,12 @@
 //! Everything below one address of a store, whatever its format.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::access::Access;
 use super::address::Stores;
 use super::object::Object;
 use super::place::Place;
@@ -37,8 +37,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`] where there is no such object and directories cannot be listed; [`Error::Config`], [`Error::Store`].
-    pub(crate) async fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
-        let (place, root) = Stores::new(options)?.remote(url)?;
+    pub(crate) async fn open(url: &str, access: Access<'_>) -> Result<Self> {
+        let (place, root) = Stores::new(access)?.remote(url)?;
         let mut tree = Self { place, root, file: None };
         let name = tree.root.filename().unwrap_or_default().to_owned();
         if !url.ends_with('/') && !name.is_empty() {

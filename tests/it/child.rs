@@ -13,6 +13,8 @@ const ARGUMENTS: [&str; 5] = ["--exact", "child::role", "--ignored", "--nocaptur
 
 /// All roles.
 const ROLES: &[(&str, fn())] = &[
+    #[cfg(all(feature = "cloud", unix))]
+    ("cache::reader", crate::cache::reader),
     ("corrupt::in_a_small_process", crate::corrupt::in_a_small_process),
     #[cfg(target_os = "linux")]
     ("crash::make", crate::crash::make),

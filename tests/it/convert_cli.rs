@@ -127,6 +127,19 @@ fn an_interrupted_input_leaves_nothing() {
 }
 
 #[test]
+fn a_resume_with_nothing_to_resume_says_that_it_begins() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, out) = (directory.path().join("source.csv"), directory.path().join("out"));
+    fs::write(&source, "id\n1\n").unwrap();
+    let args = ["convert", text(&source), text(&out), "--to=jsonl"];
+    let resumed = run(&[&args[..], &["--resume"]].concat());
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    assert!(resumed.stdout.contains("from the beginning: nothing of an earlier run"), "{}", resumed.stdout);
+    fs::remove_dir_all(&out).unwrap();
+    assert!(!run(&args).stdout.contains("from the beginning"));
+}
+
+#[test]
 fn an_interrupted_conversion_says_how_to_go_on() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");

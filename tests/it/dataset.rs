@@ -1,7 +1,11 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
+mod answering;
+mod credentials;
 mod delta;
 pub(crate) mod http;
+mod hub;
+mod hub_server;
 mod iceberg;
 mod iceberg_table;
 mod index;

@@ -7,15 +7,19 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StructArray};
 use arrow::datatypes::{DataType, Field, Schema};
-use arrow_flight::FlightDescriptor;
 use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{FlightData, FlightDescriptor};
 use bowstring::Loader;
 use bowstring::error::Error;
+use bowstring::flight::server::Limits;
+use bowstring::flight::server::config::ServerOptions;
 use bowstring::pipeline::{Filter, LoaderOptions};
 use bowstring::plan::Tail;
 use parquet::arrow::ArrowWriter;
 use serde_json::{Value, json};
+use tonic::transport::{Channel, Endpoint};
 
+use crate::flight::{Served, hasty};
 use crate::serve_shell::{Server, connect, write};
 use crate::support;
 
@@ -186,4 +190,62 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
     }
     assert_eq!(rows, 1000);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+/// Opens a stream of batches in the order of `seed` and reads nothing of it but its first message. It lasts as long as what is returned.
+async fn unread(served: &Served, seed: u64) -> (Channel, tonic::Streaming<FlightData>) {
+    let address = format!("http://{}", served.address());
+    // Room for a part of one batch.
+    let endpoint = Endpoint::from_shared(address).unwrap().initial_stream_window_size(65_535);
+    let channel = endpoint.initial_connection_window_size(65_535).connect().await.unwrap();
+    let mut client = FlightServiceClient::new(channel.clone()).max_decoding_message_size(64 << 20);
+    let asked = json!({"dataset": "rows", "rank": 0, "world_size": 1, "options": {"batch_size": 1000, "seed": seed, "order_version": 3, "tail": null}});
+    let descriptor = FlightDescriptor::new_cmd(asked.to_string());
+    let info = client.get_flight_info(descriptor).await.unwrap().into_inner();
+    let ticket = info.endpoint[0].ticket.clone().unwrap();
+    let mut stream = client.do_get(ticket).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    (channel, stream)
+}
+
+#[test]
+fn streams_that_nobody_reads_hold_no_memory_that_others_wait_for() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![1000; 40]], 200);
+    let data = [("rows", directory.path().to_str().unwrap())];
+    let limits = Limits { idle_seconds: 3, keepalive_seconds: 1, keepalive_timeout_seconds: 1, ..Limits::default() };
+    let server = |memory_budget| {
+        let limits = limits.clone();
+        Served::start(&data, &ServerOptions { limits, memory_budget: Some(memory_budget), ..hasty() })
+    };
+    let open = |served: &Served, seed| {
+        let mut options = LoaderOptions::new(served.url("rows"), 1000);
+        (options.rank, options.world_size, options.seed, options.timeout) = (Some(0), Some(1), seed, 60.0);
+        options.storage_options.insert("transport".to_owned(), "tcp".to_owned());
+        Loader::open(options)
+    };
+    // What one stream takes, of which a seventh is for what is on its way out.
+    let least = match open(&server(8 << 20), 0).and_then(|mut loader| loader.next().map(drop)) {
+        Err(Error::Limit { asked, .. }) => asked,
+        other => panic!("{other:?}"),
+    };
+    let served = server(least + least / 10);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let streams: Vec<_> = (1..3).map(|seed| runtime.block_on(unread(&served, seed))).collect();
+    let mut loader = open(&served, 7).unwrap();
+    assert_eq!(support::drain(&mut loader).iter().map(Vec::len).sum::<usize>(), 40_000);
+    // One that comes back finds that its stream was ended.
+    let ended = streams.into_iter().filter_map(|(_, mut stream)| {
+        let last = async {
+            loop {
+                match stream.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(status) => return Some(status.code()),
+                }
+            }
+        };
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), last).await.unwrap() })
+    });
+    assert!(ended.count() > 0, "the transport says so");
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Every top-level module of the library and its floor. A module names only modules on floors below its own.
 const FLOORS: &[(&str, u8)] = &[
+    ("cli", 7),
     ("loader", 6),
     ("flight", 5),
     ("convert", 5),

@@ -5,8 +5,26 @@
 #[global_allocator]
 static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
+/// To the targets of `fuzz/` this crate is `libfuzzer_sys`, and a target a function.
+#[cfg(all(feature = "convert", feature = "flight"))]
+extern crate self as libfuzzer_sys;
+
+/// What a target of `fuzz/` is here.
+#[cfg(all(feature = "convert", feature = "flight"))]
+#[macro_export]
+macro_rules! fuzz_target {
+    (|$data:ident: &[u8]| $body:block) => {
+        pub(super) fn run($data: &[u8]) {
+            $body
+        }
+    };
+}
+
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// The cache below the dataset: epochs, processes, kills, damage, limits.
+#[cfg(all(feature = "cloud", unix))]
+mod cache;
 /// Values become another type in one place.
 mod casts;
 /// Sources that change while they are read.
@@ -23,9 +41,11 @@ mod columns;
 /// What every loader promises, over every way to its batches.
 #[cfg(all(feature = "flight", unix))]
 mod conformance;
-/// Conversions: files of other libraries, round trips, refusals, hostile input, kills.
+/// Files that say one thing twice, and not the same.
 #[cfg(feature = "convert")]
 mod contradict;
+/// Conversions: files of other libraries, round trips, refusals, hostile input, kills.
+#[cfg(feature = "convert")]
 mod convert;
 /// `convert` on the command line: standard streams, Ctrl-C.
 #[cfg(all(feature = "cli", feature = "convert", unix))]
@@ -52,9 +72,11 @@ mod flight_abuse;
 /// Who gets nothing from a server: every call, every ticket that is not one.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_access;
-/// What a client asks for: bounded before it costs anything, and never what a catalogue keeps back.
+/// What the audit log says of calls and streams.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_audit;
+/// What a client asks for: bounded before it costs anything, and never what a catalogue keeps back.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_bounds;
 /// A client fed by a hostile server.
 #[cfg(feature = "flight")]
@@ -74,6 +96,8 @@ mod flight_requests;
 /// The whole server in a simulated network.
 #[cfg(feature = "flight")]
 mod flight_sim;
+/// Names of gangs and written datasets, in the space of each tenant.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_spaces;
 /// Clients that wait for servers that are stopped, mute or out of reach.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
@@ -82,6 +106,9 @@ mod flight_wait;
 mod floors;
 /// Nulls and wide integers that are known when a loader is opened.
 mod foretold;
+/// The targets of `fuzz/` on their seeds, and on what comes of these.
+#[cfg(all(feature = "convert", feature = "flight"))]
+mod fuzzed;
 /// The gang: ranks that start, meet and restart together, on a network that fails.
 #[cfg(feature = "flight")]
 mod gang;
@@ -109,9 +136,11 @@ mod ranks;
 /// States of every version of the order, and what threads give back.
 #[cfg(feature = "flight")]
 mod resume;
-/// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
+/// The catalogue of a server that is read again while it runs.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod serve_reload;
+/// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
 mod serve_shell;
 /// Shared memory between processes that are killed, stopped, slow or hostile.
 #[cfg(all(feature = "flight", target_os = "linux"))]

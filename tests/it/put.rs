@@ -8,11 +8,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, BinaryArray, Float64Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::error::Error;
-use bowstring::flight::put::{Mode, Staged, Staging, StagingOptions, Token, WriteId};
+use bowstring::flight::put::{DiskQuotas, Mode, Staged, Staging, StagingOptions, Token, WriteId};
 
 use crate::child;
 use crate::dataset::read_group;
@@ -288,6 +288,89 @@ fn a_write_that_is_not_committed_in_its_time_vanishes() {
         for (staging, token) in [&memory, &directory].into_iter().zip(&tokens) {
             let error = staging.commit(&late, Mode::Create, &[*token]).await.unwrap_err();
             assert!(matches!(error, Error::NotFound { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn the_disk_of_a_directory_is_bounded_and_remembered_over_a_restart() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        // Numbers that hardly compress: 8 bytes each.
+        let some = |seed| {
+            let mut random = Random(seed);
+            (0..10_000).map(|_| random.next() as i64).collect::<Vec<_>>()
+        };
+        let one = 10_000 * 8;
+        let open = async || {
+            let disk = DiskQuotas { default: Some(3 * one), ..DiskQuotas::default() };
+            Staging::directory(root.path(), StagingOptions { disk, ..StagingOptions::default() }).await.unwrap()
+        };
+        let refused = |error: Error| match error {
+            Error::Limit { asked, limit, option: "written_bytes", .. } => {
+                assert!(limit == 3 * one && asked > limit, "{asked} of {limit}");
+            }
+            other => panic!("{other}"),
+        };
+        let staging = open().await;
+        let all = async |staging: &Staging, id: &str| {
+            let write = write("d", id);
+            let token = stage(staging, &write, 0, 0, &some(7)).await?.token;
+            staging.commit(&write, Mode::Append, &[token]).await
+        };
+        all(&staging, "a").await.unwrap();
+        let open_write = write("d", "open");
+        stage(&staging, &open_write, 0, 0, &some(1)).await.unwrap();
+        refused(stage(&staging, &open_write, 1, 0, &some(2)).await.unwrap_err());
+        assert_eq!(hidden(root.path())["_staged"].len(), 1, "nothing stays of what was refused");
+        staging.abort(&open_write).await.unwrap();
+        // Linked files count once: the version before has the same as this one.
+        all(&staging, "b").await.unwrap();
+        refused(all(&staging, "c").await.unwrap_err());
+        assert_eq!(visible(&staging, "d").await.unwrap().len(), 20_000);
+        drop(staging);
+        let staging = open().await;
+        refused(all(&staging, "c").await.unwrap_err());
+        assert!(staging.drop_dataset("d").await.unwrap());
+        all(&staging, "c").await.unwrap();
+        assert_eq!(visible(&staging, "d").await.unwrap(), some(7));
+    });
+}
+
+/// Stages `messages` messages of 50 rows of `columns` numbers that hardly repeat, and says how many rows each row group has in the end.
+async fn wide(columns: usize, messages: u64, buffer_bytes: u64) -> Vec<u64> {
+    let root = tempfile::tempdir().unwrap();
+    let options = StagingOptions { buffer_bytes, ..StagingOptions::default() };
+    let staging = Staging::directory(root.path(), options).await.unwrap();
+    let fields: Vec<Field> = (0..columns).map(|at| Field::new(format!("c{at}"), DataType::Float64, false)).collect();
+    let schema = Arc::new(Schema::new(fields));
+    let batches = (0..messages).map(|message| {
+        let mut random = Random(message);
+        let mut column =
+            || -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..50).map(|_| random.next() as f64))) };
+        let columns = (0..columns).map(|_| column()).collect();
+        Ok(RecordBatch::try_new(Arc::clone(&schema), columns).unwrap())
+    });
+    let write = write("wide", "w");
+    let batches = futures::stream::iter(batches.collect::<Vec<_>>());
+    let token = staging.stage(&write, 0, 0, Arc::clone(&schema), batches).await.unwrap().token;
+    staging.commit(&write, Mode::Create, &[token]).await.unwrap();
+    let dataset = Dataset::open(&[staging.url("wide").unwrap()], OpenOptions::default()).await.unwrap();
+    dataset.manifest().groups.iter().map(|group| group.rows).collect()
+}
+
+#[test]
+fn row_groups_of_wide_rows_are_as_large_as_memory_allows() {
+    runtime().block_on(async {
+        // Half of the memory as plain numbers of 8 bytes, where that is less than what a row group has at most.
+        for (columns, messages, buffer, least) in
+            [(2000, 40, 64 * MIB, 1600), (2000, 40, 16 * MIB, 400), (8000, 10, 64 * MIB, 400)]
+        {
+            let rows = wide(columns, messages, buffer).await;
+            println!("{columns} columns in {} MiB: row groups of {rows:?} rows", buffer / MIB);
+            let (last, others) = rows.split_last().unwrap();
+            assert_eq!(last + others.iter().sum::<u64>(), messages * 50);
+            assert!(others.iter().all(|rows| *rows >= least), "{columns} columns: {rows:?}");
         }
     });
 }

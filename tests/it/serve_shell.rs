@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support;
+use crate::{cli, support};
 
 pub(crate) const PHOTOS: &str = "fixtures/imagenet40.parquet";
 /// Secrets that are planted in files and must come out nowhere.
@@ -384,6 +384,36 @@ fn an_address_of_another_kind_is_told_with_the_right_one() {
             assert!(begun.elapsed() < LONGEST, "{text}: as soon as it is known");
         }
     }
+}
+
+#[test]
+fn inspect_says_what_a_server_has() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![60, 40]], 1);
+    let server = Server::start(&[&format!("photos={PHOTOS}"), &format!("numbers={}", directory.path().display())]);
+    let asked = |url: &str, more: &[&str]| cli::run(&[&["inspect", url], more].concat());
+    let all = asked(&server.listen, &[]);
+    assert_eq!(all.code, 0, "{}", all.stderr);
+    let lines: Vec<Vec<&str>> = all.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..2], ["2", "datasets"], "{}", all.stdout);
+    for expected in [["numbers", "100", "2"], ["photos", "40", "3"]] {
+        assert!(lines.iter().any(|line| line[..] == expected), "{}", all.stdout);
+    }
+    let one = asked(&format!("{}/photos", server.listen), &["--columns", "label", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&one.stdout).unwrap_or_else(|_| panic!("{}", one.stderr));
+    let found = &told["datasets"][0];
+    assert_eq!((&found["name"], &found["rows"]), (&"photos".into(), &40.into()));
+    assert_eq!(found["columns"], serde_json::json!([{"name": "label", "outcome": "int64 [B]"}]));
+    let wrong = asked(&format!("{}/phtos", server.listen), &[]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("photos"), "{}: {}", wrong.code, wrong.stderr);
+    // What reads files says that a server has none.
+    let index = cli::run(&["index", &server.listen]);
+    assert!(index.code == 2 && index.stderr.contains("no files"), "{}: {}", index.code, index.stderr);
+    let nobody = server.listen.clone();
+    drop(server);
+    let started = Instant::now();
+    let refused = asked(&nobody, &[]);
+    assert!(refused.code == 7 && started.elapsed() < LONGEST, "{}: {}", refused.code, refused.stderr);
 }
 
 #[test]

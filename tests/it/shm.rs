@@ -16,7 +16,7 @@ use bowstring::flight::shm::{
 };
 use bowstring::memory::{Pool, SharedAllocator, SlabPool};
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 
 use crate::{child, support};
 
@@ -57,7 +57,14 @@ fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
     if ticket == "state" {
         let header = format!("{} {}", memory.used(), memory.allocator.slabs_held()).into();
         let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new(), paid: None };
-        return Ok(futures::stream::iter([Ok(state)]).boxed());
+        return Ok(futures::stream::iter([Ok(state)]).boxed().into());
+    }
+    if let Some(ticket) = ticket.strip_prefix("ended ") {
+        let ended = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Refusal { code: 14, message: "others wait for it".to_owned() }
+        };
+        return Ok(Source { ended: ended.boxed(), ..source(memory, ticket)? });
     }
     let numbers: Vec<usize> = ticket.split(' ').filter_map(|number| number.parse().ok()).collect();
     let &[count, bytes, exclusive, pause] = &numbers[..] else {
@@ -76,7 +83,7 @@ fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
             Ok(Outgoing { header, slab: Some(Arc::new(slab)), exclusive: exclusive == 1, extra, paid: None })
         }
     });
-    Ok(batches.boxed())
+    Ok(batches.boxed().into())
 }
 
 // ---- processes -----------------------------------------------------------------------------------------------------
@@ -436,6 +443,23 @@ fn a_rank_that_releases_nothing_blocks_only_itself() {
             batch.unwrap();
         }
         check(&held, 0);
+    });
+}
+
+#[test]
+fn what_a_rank_keeps_is_taken_back_where_its_source_ends() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let mut hoarder = server.connect("ended 100 100000 1 0").await;
+        let mut kept = Vec::new();
+        for _ in 0..WINDOW {
+            kept.push(hoarder.next().await.unwrap().unwrap());
+        }
+        server.idle().await;
+        let error = hoarder.next().await.unwrap().unwrap_err();
+        let Error::Remote { source: Some(source), what, .. } = &error else { panic!("{error}") };
+        assert_eq!((source.downcast_ref::<Refusal>().unwrap().code, &**what), (14, "others wait for it"));
+        kept.iter().zip(0..).for_each(|(batch, number)| check(batch, number));
     });
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -70,6 +69,8 @@ class Gang:
         timeout: float = 600.0,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        import socket  # a tenth of the import of the package
+
         options = {
             "name": name,
             "rank": rank,

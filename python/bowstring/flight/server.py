@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -147,7 +146,7 @@ class Write:
         self._native = native
         self._dataset = dataset
         self._mode = mode
-        self._id = uuid.uuid4().hex
+        self._id = os.urandom(16).hex()
         self._tokens: list[dict[str, int]] = []
         self.rows = 0
         """Staged rows."""

@@ -89,6 +89,7 @@ _S3 = {
     "endpoint_url": "aws_endpoint",
     "region_name": "aws_region",
     "anon": "aws_skip_signature",
+    "profile": "aws_profile",
 }
 _AZURE = {
     "account_name": "azure_storage_account_name",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bowstring import _native
-from bowstring.base import arrow
+from bowstring.arrays import arrow
 from bowstring.petastorm import _npy
 from bowstring.petastorm._source import Columns
 from bowstring.petastorm._times import dates, in_unit

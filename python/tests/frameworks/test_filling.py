@@ -96,7 +96,7 @@ def test_what_does_not_fit_costs_no_batch_and_writes_nothing(numbers: pathlib.Pa
         ("x", torch.zeros(16, dtype=torch.complex64), bowstring.MismatchError, "element type"),
         ("x", good.view(np.float32)[:16], bowstring.ConfigError, "lie over each other"),
         ("y", np.zeros(16, np.float32), bowstring.NotFoundError, "it has id, x, name, _mask"),
-        ("name", np.zeros(16, np.uint8), bowstring.UnsupportedError, "no tensor"),
+        ("name", np.zeros(16, np.uint8), bowstring.UnsupportedError, "not a tensor"),
     ]
     for name, tensor, error, text in wrong:
         with pytest.raises(error, match=text):

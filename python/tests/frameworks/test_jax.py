@@ -236,6 +236,33 @@ def test_what_is_known_at_open_is_said_there(tmp_path: pathlib.Path) -> None:
             Loader(path, sharding=sharding(), **options)
 
 
+def test_what_is_no_sharding_is_told(kinds: pathlib.Path) -> None:
+    mesh = jax.make_mesh((2,), ("data",))
+    for wrong in (mesh, jax.sharding.PartitionSpec("data"), jax.devices()[1], "data"):
+        with pytest.raises(
+            bowstring.ShardingError, match=r"^option sharding: .* is not a jax.sharding.Sharding; give Named"
+        ):
+            Loader(kinds, batch_size=8, columns=["id"], sharding=wrong)
+    second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+    assert next(iter(Loader(kinds, batch_size=8, columns=["id"], sharding=second)))["id"].devices() == {
+        jax.devices()[1]
+    }
+    # On all devices, as for a small model's tables.
+    both = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    with Loader(kinds, batch_size=7, columns=["id"], sharding=both, shuffle=False) as loader:
+        assert [shard.data.shape for shard in next(iter(loader))["id"].addressable_shards] == [(7,), (7,)]
+
+
+def test_64_bits_by_context(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "wide.parquet"
+    pq.write_table(pa.table({"id": [1 << 40] * 20}), path)
+    with jax.enable_x64(True):
+        loader = Loader(path, batch_size=8)
+        assert next(iter(loader))["id"].dtype == np.int64
+    with pytest.raises(bowstring.WideIntegersError):
+        Loader(path, batch_size=8)
+
+
 def test_a_last_batch_that_cannot_be_laid_out_is_told_at_open(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": pa.array(range(40), pa.int32())}), path, row_group_size=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_each_row_once(kinds: pathlib.Path, ray_cluster: None) -> None:
     assert some.count() == 30
     assert sorted(row["id"] for row in some.take(30)) == list(range(30))
     assert some.limit(7).count() == 7
+
+
+def test_the_example_of_the_docs(ray_cluster: None, tmp_path: pathlib.Path) -> None:
+    docs = pathlib.Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
+    (example,) = re.findall(r"```python\n(rows = bowstring.ray.read.*?)```", docs.read_text(), re.DOTALL)
+    table = pa.table({"user_id": range(10), "user_age": range(10), "label": range(10), "other": range(10)})
+    pq.write_table(table, tmp_path / "0.parquet")
+    names: dict[str, Any] = {}
+    exec(f"import bowstring.ray\n{example.replace('clicks', str(tmp_path))}", names)
+    assert names["rows"].columns() == ["user_id", "user_age", "label"]
+    assert sorted(row["user_id"] for row in names["rows"].take_all()) == list(range(3, 10))
 
 
 def test_tasks_by_themselves(kinds: pathlib.Path) -> None:

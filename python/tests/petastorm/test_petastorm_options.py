@@ -95,6 +95,8 @@ def test_storage_options_of_fsspec() -> None:
         "aws_endpoint": "http://localhost:9000",
     }
     assert object_store_options("s3://bucket/x", {"aws_region": "eu-west-1"}) == {"aws_region": "eu-west-1"}
+    with pytest.warns(DeprecationWarning, match="profile -> aws_profile"):
+        assert object_store_options("s3://bucket/x", {"profile": "lab"}) == {"aws_profile": "lab"}
     with pytest.raises(ConfigError, match="config"):
         object_store_options("s3://bucket/x", {"config": object()})
 

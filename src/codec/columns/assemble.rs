@@ -4,23 +4,24 @@
 //! parallel. Each piece writes its own part of one tensor.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BinaryViewArray};
+use arrow::array::ArrayRef;
 use rayon::prelude::*;
 
-use super::block::{Data, RowGroupBlock};
+use super::block::{self, RowGroupBlock};
+use super::bytes;
 use super::gather::{self, Picks, Strided, Wide};
+use super::layout::{Layout, MASK, ROW_ID, Rows, Shapes, Table};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
 use super::output::{Form, Output, Padding};
+use super::parts::Data;
 use super::row_errors::{self, BadRow};
 use super::rows::{self, AT_ONCE, Blocks, RowLayout, Small};
-use super::shaped::{self, Shapes};
-use super::{MASK, ROW_ID, bytes};
+use super::shaped;
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
 use crate::schema::{DType, part_name};
@@ -37,65 +38,6 @@ const NARROW: usize = 16;
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
 
-/// What a batch is made of.
-pub struct Rows<'a> {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Global step within the epoch.
-    pub step: u64,
-    /// The row groups that the rows come from.
-    pub cells: &'a [Arc<RowGroupBlock>],
-    /// For each row of the batch: index into `cells`, and row within.
-    pub rows: &'a [(u32, u32)],
-    /// Rows of the batch, padding included: at least the number of `rows`. Padding rows are zero.
-    pub size: usize,
-    /// Whether `_mask`, which marks padding rows, is delivered.
-    pub masked: bool,
-    /// The random number of a row of `cells`, for augmentation.
-    pub random: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
-    /// The dataset's number of a row of `cells`.
-    pub row_ids: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
-    /// Row of `cells` -> row within its row group, before any filter. Places in errors name this one.
-    pub stored_rows: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
-    /// What to do with bad rows.
-    pub bad_rows: BadRows,
-    /// Most bytes that the batch may take: cells may claim any size, and claims are cheap.
-    pub max_bytes: usize,
-}
-
-impl fmt::Debug for Rows<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rows({} of {} in step {} of epoch {})", self.rows.len(), self.size, self.step, self.epoch)
-    }
-}
-
-/// One output's values in each of the row groups.
-pub(super) enum Table<'a> {
-    Fixed(Vec<Strided<'a>>),
-    /// Side by side with others, from this byte of each row on.
-    Small(usize),
-    /// As `Fixed`, in the order in which batches take rows, where that was known when the row group was decoded.
-    Taken(Vec<Strided<'a>>),
-    /// As `Fixed`, where the rows of some row group were left in its pages.
-    Wide(Vec<Wide<'a>>),
-    Lists(Vec<ListCell<'a>>),
-    Bytes(Vec<&'a BinaryViewArray>),
-    Nested(Vec<&'a ArrayRef>),
-    Absent,
-}
-
-/// Where an output's tensors begin among those of the batch, and its ragged rows.
-pub(super) struct Layout {
-    specs: Vec<TensorSpec>,
-    /// Bytes that the slab has at least: those of the batch with all lists as long as they may be. So slabs of lists that are cut have
-    /// one size, and their memory is used again, page-locked or a device's.
-    room: usize,
-    /// By output: index of its first tensor, and where rows start: [`lists::starts`], or those of [`Shapes`].
-    pub(super) outputs: Vec<(usize, Vec<Vec<usize>>)>,
-    /// By output, for those whose values have shapes of their own.
-    shapes: Vec<Shapes>,
-}
-
 /// A piece of work, and the first row of the batch that it fills.
 type Job<'a> = (usize, Box<dyn FnOnce() + Send + 'a>);
 
@@ -107,7 +49,7 @@ pub(super) fn assemble(
     mut reservation: Reservation,
 ) -> Result<(Batch, Vec<BadRow>)> {
     check(rows)?;
-    let bytes = small.and_then(|layout| rows::blocks(layout, rows.cells));
+    let bytes = small.and_then(|layout| block::blocks(layout, rows.cells));
     let small = small.zip(bytes.as_deref()).map(|(layout, bytes)| Blocks { layout, bytes });
     let in_order = rows.cells.iter().any(|cell| cell.order.is_some());
     let table = |(at, output): (usize, &Output)| match small.and_then(|blocks| blocks.layout.offset(at)) {

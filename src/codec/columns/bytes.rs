@@ -13,8 +13,8 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field};
 
-use super::block::Offsets;
 use super::gather::Picks;
+use super::offsets::Offsets;
 use crate::schema::cast;
 
 /// Bytes of one compact copy. A dictionary says one value a million times in a few bytes; a copy writes it out each time.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 
 use super::options::ColumnOptions;
+use super::select;
 use crate::error::{Error, Result};
 use crate::schema::{CLASSES_KEY, DTYPE_KEY, DType, Feature, STORED_KEY, Stored, holds_image};
 
@@ -328,4 +329,16 @@ fn abbreviation(unit: TimeUnit) -> &'static str {
         TimeUnit::Microsecond => "us",
         TimeUnit::Nanosecond => "ns",
     }
+}
+
+/// That every pattern of `exclude` means a column of `schema`, or something within one.
+///
+/// # Errors
+/// [`Error::NotFound`] with the nearest names.
+pub(crate) fn check_excluded(schema: &Schema, exclude: &[String]) -> Result<()> {
+    // What has no leaves that can be delivered has its root's name still.
+    let leaves = leaves(schema).unwrap_or_default();
+    let names = leaves.iter().map(|leaf| leaf.name.as_str());
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();
+    select::check(exclude.iter(), &names)
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::block::Offsets;
 use super::number::fill;
+use super::offsets::Offsets;
 use super::options::Truncate;
 use super::output::{Limit, Padding};
 use crate::page::PagedRows;

@@ -10,20 +10,24 @@
 //!   pages ─ in_pages ──► PreparedColumn (left where they lie)
 //! ```
 //!
-//! Preparing settles everything that depends on values alone: nulls, casts, dictionaries, lengths. What is wrong with a row is
-//! remembered with the row; whether that is an error is decided when a batch takes the row. After preparing, all row groups of
+//! Preparation handles everything that depends on values alone: nulls, casts, dictionaries, lengths. A problem of a row is
+//! kept with the row; whether it is an error is decided when a batch takes the row. After preparing, all row groups of
 //! a column have one form, whatever their files looked like, and assembling only copies.
 
 mod assemble;
 mod block;
 mod bytes;
 mod gather;
+mod items;
+mod layout;
 mod leaf;
 mod lists;
 mod number;
+mod offsets;
 mod options;
 mod output;
 mod pack;
+mod parts;
 mod prepare;
 mod row_errors;
 mod rows;
@@ -42,15 +46,20 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
-pub use self::assemble::Rows;
-use self::block::{Data, Made, Part};
+use self::block::Made;
 pub use self::block::{PreparedColumn, RowGroupBlock};
+pub(crate) use self::layout::MASK;
+use self::layout::ROW_ID;
+pub use self::layout::Rows;
 use self::leaf::Leaf;
-pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
+pub(crate) use self::leaf::check_excluded;
+pub use self::number::Scalar;
+pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Truncate};
 use self::output::{Form, Member, Output};
+use self::parts::{Data, Part};
 pub use self::row_errors::BadRow;
 use self::rows::RowLayout;
-pub use self::select::{check_excluded, means as column_is_meant, roots};
+pub use self::select::{means as column_is_meant, roots};
 pub(crate) use self::take_order::TakeOrder;
 pub(crate) use self::vector::length as vector_length;
 pub(crate) use self::watched::Watched;
@@ -298,7 +307,7 @@ impl Columns {
 
     /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
     /// lists are not counted.
-    pub fn prepared_row_bytes(&self) -> u64 {
+    pub(crate) fn prepared_row_bytes(&self) -> u64 {
         let moved = self.moved().iter().map(|(width, _)| *width as u64).sum();
         self.members.iter().fold(moved, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
     }
@@ -335,11 +344,6 @@ impl Columns {
         self.outputs.iter().find(|output| output.members.contains(&at))?.limit()
     }
 }
-
-/// The name of the row numbers.
-const ROW_ID: &str = "_row_id";
-/// The name of the mask that marks padding rows.
-pub(crate) const MASK: &str = "_mask";
 
 /// What is delivered: a pack or a leaf, by index.
 enum Item {

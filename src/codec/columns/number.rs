@@ -5,9 +5,23 @@
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
-use super::options::Scalar;
 use crate::schema::DType;
+
+/// A value in an option.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number; `nan` and `inf` are written as text.
+    Float(f64),
+    /// Text, for text and binary columns; `nan`, `inf`, `-inf` for float columns.
+    Text(String),
+}
 
 /// A boolean as a tensor holds it: one byte, 0 or 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]

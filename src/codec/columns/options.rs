@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::number::element;
+use super::number::{Scalar, element};
 use super::select;
 use crate::codec::ImageOptions;
 use crate::codec::image::Decoder;
@@ -126,20 +126,6 @@ pub enum Nulls {
     Fill(Scalar),
     /// `name__valid` says which rows are not null; nulls are zero (Arrow columns keep them).
     Mask,
-}
-
-/// A value in an option.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Scalar {
-    /// `true`, `false`.
-    Bool(bool),
-    /// A whole number.
-    Int(i64),
-    /// A number; `nan` and `inf` are written as text.
-    Float(f64),
-    /// Text, for text and binary columns; `nan`, `inf`, `-inf` for float columns.
-    Text(String),
 }
 
 /// How lists of varying length are delivered.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 
 use super::leaf::{Kind, Leaf};
-use super::number::element;
-use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
+use super::number::{Scalar, element};
+use super::options::{ColumnOptions, Lists, Nulls, Padded, Truncate};
 use super::select;
-use super::shaped::Shaped;
 use crate::codec::image::{Decoder, Deferred};
-use crate::codec::{Decode, ImageDecoder, NpyDecoder, StoredDecoder};
+use crate::codec::{Decode, DecodeShaped, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
@@ -115,6 +114,28 @@ pub(super) enum Form {
     Arrow(DataType),
     /// PreparedColumn, but not in this batch.
     Absent,
+}
+
+/// How the values of a column with varying axes lie in the batch.
+#[derive(Debug, Clone)]
+pub(super) struct Shaped {
+    pub(super) decoder: Arc<dyn DecodeShaped>,
+    /// Axes of one value.
+    pub(super) axes: usize,
+    /// Whether only the first axis varies: then a column is like a list of fixed items, and needs no shapes.
+    pub(super) list: bool,
+    /// How many times larger than stored a value may well be.
+    pub(super) expansion: usize,
+}
+
+impl Shaped {
+    /// Items of a value of this shape: along its first axis, or elements.
+    pub(super) fn items(&self, shape: &[usize]) -> usize {
+        if self.list {
+            return shape.first().copied().unwrap_or(0);
+        }
+        if shape.is_empty() { 0 } else { shape.iter().fold(1, |product: usize, axis| product.saturating_mul(*axis)) }
+    }
 }
 
 /// How long lists may be, by level, and what becomes of longer ones.
@@ -374,7 +395,8 @@ pub(super) fn pack(
     for leaf in leaves {
         let column: Arc<str> = leaf.name.as_str().into();
         if leaf.levels > 0 || matches!(leaf.kind, Kind::Text | Kind::Binary | Kind::Vector(_)) {
-            let problem = format!("column {column} of pack {name} is no number and no fixed-size list of numbers");
+            let problem =
+                format!("column {column} of pack {name} is neither a number nor a fixed-size list of numbers");
             return Err(Error::config("pack", problem));
         }
         let nulls = select::lookup(&options.nulls.0, &column).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
@@ -428,7 +450,7 @@ fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, image: bool) 
         }
         Nulls::Fill(value) => match element(value, dtype) {
             Some(bytes) => Ok(NullPlan::Fill(bytes)),
-            None => wrong(&format!("{value:?} is no {dtype}")),
+            None => wrong(&format!("{value:?} is not a value of type {dtype}")),
         },
     }
 }
@@ -444,6 +466,6 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
     }
     match element(&padded.fill, dtype) {
         Some(fill) => Ok(Padding { limit: Limit { lengths, truncate: padded.truncate }, fill, left: padded.left }),
-        None => wrong(format!("fill {:?} is no {dtype}", padded.fill)),
+        None => wrong(format!("fill {:?} is not a value of type {dtype}", padded.fill)),
     }
 }

@@ -11,10 +11,10 @@ use arrow::datatypes::ArrowNativeType;
 use bytemuck::Pod;
 use rayon::prelude::*;
 
-use super::block::{Bad, Cause, Data, Part, RowSet};
 use super::leaf::Kind;
 use super::number::{convert, misfits};
 use super::output::{Member, Output};
+use super::parts::{Bad, Cause, Data, Part, RowSet};
 use crate::error::{Error, Place, Result};
 use crate::page::{self, Chunk};
 use crate::schema::DType;
@@ -86,8 +86,8 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
 /// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`: side by side, so that the
 /// columns are never there as a whole.
 ///
-/// `None` if `pages` has none for some column, or if a value is null, does not fit, or cannot be read: whoever asks then packs
-/// decoded columns, and learns what is wrong.
+/// `None` if `pages` has none for some column, or if a value is null, does not fit, or cannot be read: the caller then packs
+/// decoded columns, which reports the problem.
 pub(super) fn from_pages(
     output: &Output,
     members: &[Member],

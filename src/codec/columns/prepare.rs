@@ -11,17 +11,16 @@ use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuff
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 
-use super::block::{Bad, Cause, Data, Offsets, Part, RowSet};
 use super::bytes;
+use super::items::{Checked, items, unexpected};
 use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
+use super::offsets::Offsets;
 use super::output::{Held, Limit, Member, NullPlan};
+use super::parts::{Bad, Cause, Data, Part, RowSet, mask};
 use super::strings::Lists;
 use super::vector;
 use crate::schema::{DType, cast};
-
-/// What is wrong with an array; the caller adds the place.
-pub(super) type Checked<T> = Result<T, String>;
 
 /// A step down from rows towards elements, to find the way back.
 #[derive(Debug)]
@@ -155,48 +154,8 @@ pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> C
     Ok(part)
 }
 
-fn unexpected(array: &ArrayRef, wanted: &str) -> String {
-    format!("type {} where the schema promises {wanted}", array.data_type())
-}
-
 fn bad(member: &Member, rows: RowSet, cause: Cause, root: &ArrayRef) -> Bad {
     Bad { column: Arc::clone(&member.name), rows, cause, array: Some(Arc::clone(root)) }
-}
-
-pub(super) fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
-    let bytes: Vec<u8> = match nulls {
-        None => vec![1; rows],
-        Some(nulls) => (0..rows).map(|row| u8::from(!nulls.contains(row))).collect(),
-    };
-    Buffer::from_vec(bytes)
-}
-
-/// The offsets and items of a list of any kind.
-pub(super) fn items(array: &ArrayRef) -> Checked<(Offsets, ArrayRef)> {
-    let whole = |ty: DataType| cast(array, &ty).map_err(|error| error.to_string());
-    Ok(match array.data_type() {
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            (Offsets::Small(list.offsets().clone()), Arc::clone(list.values()))
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            (Offsets::Large(list.offsets().clone()), Arc::clone(list.values()))
-        }
-        DataType::Map(..) => {
-            let map = array.as_map();
-            (Offsets::Small(map.offsets().clone()), Arc::new(map.entries().clone()) as ArrayRef)
-        }
-        DataType::FixedSizeList(_, length) => {
-            let list = array.as_fixed_size_list();
-            let length = usize::try_from(*length).unwrap_or(0);
-            let offsets = OffsetBuffer::<i64>::from_lengths(std::iter::repeat_n(length, list.len()));
-            (Offsets::Large(offsets), Arc::clone(list.values()))
-        }
-        DataType::ListView(item) => return items(&whole(DataType::List(Arc::clone(item)))?),
-        DataType::LargeListView(item) => return items(&whole(DataType::LargeList(Arc::clone(item)))?),
-        _ => return Err(unexpected(array, "a list")),
-    })
 }
 
 /// The same lists with null ones empty. Arrow allows them to have items; Parquet never makes such lists.

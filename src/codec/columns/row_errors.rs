@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arrow::array::{Array, BinaryViewArray};
 use rayon::prelude::*;
 
-use super::assemble::{Layout, Rows, Table};
+use super::layout::{Layout, RowError, Rows, Table};
 use super::options::BadRows;
 use super::output::{Form, Output};
 use super::shaped;
 use crate::codec::Decode;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 use crate::tensor::BatchBuilder;
 
 /// Rows of its row group that are tried in place of a bad one. More would only be wanted where nearly all are bad, and each may
@@ -30,24 +30,6 @@ pub struct BadRow {
     pub error: Error,
     /// The dataset's number of the row delivered in its place; `None` if its bad column is zero instead.
     pub replaced_by: Option<u64>,
-}
-
-/// Something bad in a row: index in the batch, output, and what.
-pub(super) struct RowError {
-    pub(super) index: usize,
-    pub(super) output: usize,
-    column: Arc<str>,
-    error: Error,
-}
-
-impl RowError {
-    /// What a decoder found wrong with the cell of output `at` in row `index` of the batch.
-    pub(super) fn of(output: &Output, at: usize, index: usize, rows: &Rows<'_>, error: Error) -> Self {
-        let pick = rows.rows[index];
-        let group = rows.cells[pick.0 as usize].place.clone();
-        let place = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(pick));
-        Self { index, output: at, column: Arc::clone(&output.name), error: located(error, place) }
-    }
 }
 
 /// What preparing found wrong with the rows of this batch, in order; only the first row's if that ends the batch.
@@ -150,14 +132,6 @@ pub(super) fn substitute(
             width == 0 || decode_cell(&**decoder, cells, rows, *pick, place).is_ok()
         })
     })
-}
-
-/// The decoder's error with the place that the decoder cannot know.
-fn located(error: Error, place: Place) -> Error {
-    match error {
-        Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. } => error.at(place),
-        other => Error::corrupt_by(place, "cannot be decoded", other),
-    }
 }
 
 /// What is done about row_errors: the batch's error, or the bad rows to report. `picked` gets the rows that stand in.

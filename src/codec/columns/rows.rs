@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrow::buffer::Buffer;
 use rayon::prelude::*;
 
-use super::block::{Data, Part, RowGroupBlock};
 use super::output::{Form, Output};
+use super::parts::{Data, Part};
 
 /// Widest value that is moved; wider ones fill cache lines of their own.
 const WIDEST: usize = 16;
@@ -64,8 +64,8 @@ impl RowLayout {
 /// The small columns of a row group, row after row.
 #[derive(Debug)]
 pub(super) struct Rows {
-    layout: Arc<RowLayout>,
-    bytes: Buffer,
+    pub(super) layout: Arc<RowLayout>,
+    pub(super) bytes: Buffer,
 }
 
 /// Moves the small fixed columns among `parts`, one per output, into one row-major block.
@@ -122,16 +122,6 @@ fn scatter<const WIDTH: usize>(from: &[u8], to: &mut [u8], stride: usize, offset
 pub(super) struct Blocks<'a> {
     pub(super) layout: &'a RowLayout,
     pub(super) bytes: &'a [&'a [u8]],
-}
-
-/// The rows of each of `cells`, if all have `layout`.
-pub(super) fn blocks<'a>(layout: &Arc<RowLayout>, cells: &'a [Arc<RowGroupBlock>]) -> Option<Vec<&'a [u8]>> {
-    let rows = |cell: &'a Arc<RowGroupBlock>| {
-        // Those of other datasets of a mixture have a layout of their own, which is the same.
-        let same = |rows: &&Rows| Arc::ptr_eq(&rows.layout, layout) || rows.layout == *layout;
-        cell.small.as_ref().filter(same).map(|rows| rows.bytes.as_slice())
-    };
-    cells.iter().map(rows).collect()
 }
 
 /// A tensor of small values, where they begin in a row, and the bytes of one.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use arrow::datatypes::Schema;
 
-use super::leaf;
 use crate::error::{Error, Result};
 use crate::nearest::distance;
 
@@ -95,18 +94,6 @@ pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
         }
     }
     Ok(found)
-}
-
-/// That every pattern of `exclude` means a column of `schema`, or something within one.
-///
-/// # Errors
-/// [`Error::NotFound`] with the nearest names.
-pub fn check_excluded(schema: &Schema, exclude: &[String]) -> Result<()> {
-    // What has no leaves that can be delivered has its root's name still.
-    let leaves = leaf::leaves(schema).unwrap_or_default();
-    let names = leaves.iter().map(|leaf| leaf.name.as_str());
-    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();
-    check(exclude.iter(), &names)
 }
 
 /// That nothing is called `pattern`, with the nearest names.

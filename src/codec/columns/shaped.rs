@@ -1,38 +1,13 @@
 //! Columns whose values are arrays of shapes of their own: the shapes of a batch's values, from their headers, then the values,
 //! one after another.
 
-use std::sync::Arc;
-
 use arrow::array::Array;
 use rayon::prelude::*;
 
-use super::assemble::{Layout, Rows, Table};
-use super::output::{Form, Output};
-use super::row_errors::RowError;
-use crate::codec::DecodeShaped;
+use super::layout::{Layout, RowError, Rows, Shapes, Table};
+use super::output::{Form, Output, Shaped};
 use crate::error::{Error, Place, Result};
 use crate::tensor::BatchBuilder;
-
-/// How the values of a column with varying axes lie in the batch.
-#[derive(Debug, Clone)]
-pub(super) struct Shaped {
-    pub(super) decoder: Arc<dyn DecodeShaped>,
-    /// Axes of one value.
-    pub(super) axes: usize,
-    /// Whether only the first axis varies: then a column is like a list of fixed items, and needs no shapes.
-    pub(super) list: bool,
-    /// How many times larger than stored a value may well be.
-    pub(super) expansion: usize,
-}
-
-/// The shapes of one output's values in a batch.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Shapes {
-    /// Where each row's value starts, in items, and the end: `rows + 1` numbers, or none if the output is no such column.
-    pub(super) starts: Vec<usize>,
-    /// `axes` numbers for each row.
-    pub(super) axes: Vec<usize>,
-}
 
 /// The shapes of the first `limit` of `picked`; the others, nulls and bad rows have no elements. What is bad goes to `row_errors`, if
 /// it is asked for.
@@ -143,14 +118,4 @@ fn sized(shaped: &Shaped, cell: &[u8]) -> Result<Vec<usize>> {
     }
     let what = format!("an array of {} axes, where the schema declares {}", shape.len(), shaped.axes);
     Err(Error::corrupt(Place::default(), what))
-}
-
-impl Shaped {
-    /// Items of a value of this shape: along its first axis, or elements.
-    fn items(&self, shape: &[usize]) -> usize {
-        if self.list {
-            return shape.first().copied().unwrap_or(0);
-        }
-        if shape.is_empty() { 0 } else { shape.iter().fold(1, |product: usize, axis| product.saturating_mul(*axis)) }
-    }
 }

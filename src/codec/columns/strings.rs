@@ -3,8 +3,8 @@
 use arrow::array::{ArrayRef, BinaryViewBuilder};
 use arrow::buffer::OffsetBuffer;
 
-use super::block::Offsets;
 use super::bytes;
+use super::offsets::Offsets;
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
 

@@ -8,10 +8,11 @@ use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int8Array, Int32Array
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{Float64Type, Int8Type, Int32Type};
 
-use super::block::{Bad, Cause, Data, Offsets, Part, RowSet};
+use super::items::{Checked, items};
 use super::number::{self, convert};
+use super::offsets::Offsets;
 use super::output::{Held, Member, NullPlan};
-use super::prepare::{self, Checked};
+use super::parts::{Bad, Cause, Data, Part, RowSet, mask};
 use crate::schema::DType;
 
 /// The type of a sparse vector, and of a dense one.
@@ -42,7 +43,7 @@ impl<'a> Vectors<'a> {
         let of = array.as_struct_opt().ok_or("no struct, where the schema promises a vector of Spark")?;
         let column = |name: &str| of.column_by_name(name).ok_or_else(|| format!("the vector has no member {name}"));
         let wrong = |name: &str| format!("the vector's member {name} is of another type");
-        let list = |name: &str| prepare::items(column(name)?);
+        let list = |name: &str| items(column(name)?);
         let kinds = column("type")?.as_primitive_opt::<Int8Type>().ok_or_else(|| wrong("type"))?;
         let sizes = column("size")?.as_primitive_opt::<Int32Type>().ok_or_else(|| wrong("size"))?;
         let (indices, values) = (list("indices")?, list("values")?);
@@ -255,7 +256,7 @@ fn finish(
     part.bad.extend(some(misfits).map(|rows| bad(rows, Cause::Misfit(member.dtype))));
     match member.nulls {
         NullPlan::Fill(_) => {}
-        NullPlan::Mask => part.valid = Some(prepare::mask(vectors.array.len(), some(nulls).as_ref())),
+        NullPlan::Mask => part.valid = Some(mask(vectors.array.len(), some(nulls).as_ref())),
         NullPlan::Error => part.bad.extend(some(nulls).map(|rows| bad(rows, Cause::Null))),
     }
     part

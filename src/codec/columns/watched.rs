@@ -1,14 +1,13 @@
-//! Columns of which something may be known before their rows come: those in which a null is an error, and those of 64-bit integers.
-//! Whoever knows where to look asks here whether it is so.
+//! Columns whose rows are looked at before they are delivered: those in which a null is an error, and those of 64-bit integers.
 
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
 use super::Columns;
-use super::block::Data;
 use super::leaf::Kind;
 use super::output::{Form, Held, NullPlan};
+use super::parts::Data;
 use super::prepare;
 use crate::schema::DType;
 

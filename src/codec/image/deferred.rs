@@ -8,7 +8,8 @@
 //! u8, `[height, width, channels]`, of the final size. A row of zeros is no photo: a row that is padding.
 
 use super::crop::Rect;
-use super::{Drawn, ImageDecoder, ImageOptions, Layout, Orientation, jpeg, probe, with_scratch};
+use super::scratch::with_scratch;
+use super::{Drawn, ImageDecoder, ImageOptions, Layout, Orientation, jpeg, probe};
 use crate::codec::Decode;
 use crate::error::{Error, Place, Result};
 use crate::schema::DType;
@@ -23,22 +24,6 @@ const SEALED: u8 = 1;
 const TRANSPOSE: u8 = 2;
 const FLIP_X: u8 = 4;
 const FLIP_Y: u8 = 8;
-
-/// Who decodes the JPEGs of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decoder {
-    /// The CPU: the pixels of libjpeg, damage is an error.
-    #[default]
-    Cpu,
-    /// NVIDIA's nvJPEG, on the GPU that batches are delivered on. Close to the CPU's pixels, not equal, and damage may go unnoticed. What
-    /// it does not do (PNG, progressive JPEG, CMYK, and what it refuses) is decoded on the CPU.
-    Nvjpeg,
-    /// A device, later: rows hold what was stored and which part is wanted. What a loader asks for where the user asks for a device.
-    #[serde(skip)]
-    #[doc(hidden)]
-    Deferred,
-}
 
 /// Writes and reads rows of photos that are not decoded yet.
 #[derive(Debug)]

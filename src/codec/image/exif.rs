@@ -15,7 +15,7 @@ pub struct Orientation {
 
 impl Orientation {
     /// The transform that EXIF numbers `value` (1 to 8); other numbers leave the image as it is.
-    pub fn from_exif(value: u16) -> Self {
+    pub(crate) fn from_exif(value: u16) -> Self {
         let (transpose, flip_x, flip_y) = match value {
             2 => (false, true, false),
             3 => (false, true, true),

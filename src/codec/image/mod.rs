@@ -13,7 +13,9 @@
 //! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
+//! | `scratch` | the memory of a thread for decoding |
 //! | `deferred` | photos that a device will decode: their bytes, and what is wanted of them |
+//! | `preview` | an image of a batch as a small PNG, for people |
 //! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
 //!
 //! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
@@ -25,16 +27,16 @@ mod exif;
 mod jpeg;
 mod normalise;
 mod options;
+mod preview;
 mod probe;
 mod raster;
+mod scratch;
 mod simd;
 mod stored;
 #[cfg(feature = "turbo")]
 mod turbo;
 #[cfg(not(feature = "turbo"))]
 mod zune;
-
-use std::cell::Cell;
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -43,9 +45,10 @@ use turbo as backend;
 #[cfg(not(feature = "turbo"))]
 use zune as backend;
 
-pub use deferred::{Decoder, Deferred, Held, Stored};
+pub use deferred::{Deferred, Held, Stored};
 pub use exif::Orientation;
-pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size, Truncated};
+pub use options::{Crop, Decoder, ImageOptions, Layout, Limits, Normalize, Size, Truncated};
+pub use preview::preview;
 pub use probe::{Format, Info, probe};
 pub use stored::StoredImage;
 
@@ -54,6 +57,7 @@ use crate::error::{Error, Place, Result};
 use crate::schema::DType;
 use crop::Rect;
 use jpeg::{Part, Want};
+use scratch::{Scratch, grow, with_scratch};
 
 /// The JPEG decoder that is built in, for people to read.
 pub fn backend() -> &'static str {
@@ -203,18 +207,6 @@ struct Drawn {
     turn: Orientation,
 }
 
-/// Runs a decoder with this thread's memory. The decoders are made by others, and fed by strangers.
-fn with_scratch(decode: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
-    let mut scratch = SCRATCH.take().unwrap_or_default();
-    let outcome = crate::page::quiet(|| decode(&mut scratch));
-    let Ok(result) = outcome else {
-        return Err(Error::corrupt(Place::default(), "damaged image: the decoder panicked"));
-    };
-    scratch.trim();
-    SCRATCH.set(Some(scratch));
-    result
-}
-
 /// Bytes that decoding takes for each pixel, at most: the output, what is stored, and for JPEG in several scans all its coefficients.
 fn cost(info: &Info, jpeg: Option<&probe::Jpeg>, channels: usize) -> u64 {
     let stored = match jpeg {
@@ -254,46 +246,6 @@ impl Source<'_> {
             Self::Raster(bytes) => raster::decode(bytes, info, limits, channels, raw, out),
         }
     }
-}
-
-/// Memory that one thread keeps from image to image.
-#[derive(Default)]
-struct Scratch {
-    decoded: Vec<u8>,
-    raw: Vec<u8>,
-    resized: Vec<u8>,
-    turned: Vec<u8>,
-    resizer: Resizer,
-}
-
-thread_local! {
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
-}
-
-impl Scratch {
-    /// Most that a buffer keeps, in bytes: enough for photos of 10 megapixels; larger ones are rare enough to allocate.
-    const KEEP: usize = 32 << 20;
-
-    fn trim(&mut self) {
-        for buffer in [&mut self.decoded, &mut self.raw, &mut self.resized, &mut self.turned] {
-            if buffer.capacity() > Self::KEEP {
-                *buffer = Vec::new();
-            }
-        }
-        if self.resizer.size_of_internal_buffers() > Self::KEEP {
-            self.resizer.reset_internal_buffers();
-        }
-    }
-}
-
-/// The first `len` bytes of `buffer`, which grows but is not cleared.
-fn grow(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if buffer.len() < len {
-        // Nothing in it is worth copying.
-        buffer.clear();
-        buffer.resize(len, 0);
-    }
-    &mut buffer[..len]
 }
 
 /// Resizes the wanted box of `part`, whose pixels are given, to `out`: bilinear, with antialiasing.

@@ -5,8 +5,9 @@
 
 use half::{bf16, f16};
 
-use super::options::{ImageOptions, Layout};
+use super::options::{Decoder, ImageOptions, Layout};
 use super::simd;
+use crate::error::Result;
 use crate::schema::DType;
 
 /// Writes pixels to a row of the batch.
@@ -86,8 +87,34 @@ impl Writer {
     }
 }
 
+impl ImageOptions {
+    /// The same, decoded to what is cheapest to move, u8 `[height, width, channels]`, with what is left to do: for each channel a factor
+    /// and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). None if that is not the outcome that is asked for.
+    pub(crate) fn undone(&self) -> Option<(Self, [f32; 4], [f32; 4])> {
+        let float = matches!(self.dtype, DType::Float16 | DType::Bfloat16 | DType::Float32);
+        if !float || self.layout != Layout::Chw || self.decoder != Decoder::Cpu || self.check().is_err() {
+            return None;
+        }
+        let (scale, bias) = factors(self);
+        let pixels = Self { dtype: DType::Uint8, layout: Layout::Hwc, normalize: None, ..self.clone() };
+        Some((pixels, scale, bias))
+    }
+
+    /// The same with the decoding of JPEG left to a device, with what is then left to do: for each channel a factor and a summand, which
+    /// count where the type is a float.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) for an option that is impossible, or that a device cannot follow.
+    pub(crate) fn deferred(&self) -> Result<(Self, [f32; 4], [f32; 4])> {
+        let deferred = Self { decoder: Decoder::Deferred, ..self.clone() };
+        deferred.check()?;
+        let (scale, bias) = factors(self);
+        Ok((deferred, scale, bias))
+    }
+}
+
 /// The factor and the summand of each channel, for checked options.
-pub(super) fn factors(options: &ImageOptions) -> ([f32; 4], [f32; 4]) {
+fn factors(options: &ImageOptions) -> ([f32; 4], [f32; 4]) {
     let (mut scale, mut bias) = ([1.0 / 255.0_f32; 4], [0.0_f32; 4]);
     if let Some(normalize) = &options.normalize {
         let of = |values: &[f32], channel: usize| -> f64 {

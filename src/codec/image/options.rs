@@ -1,6 +1,5 @@
 //! What the user asks of an image column, as plain fields, and the check that it makes sense.
 
-use super::deferred::Decoder;
 use crate::error::{Error, Result};
 use crate::schema::DType;
 
@@ -86,6 +85,22 @@ pub enum Truncated {
     /// What is missing is filled up as libjpeg does, as a rule with grey: what Pillow gives with `LOAD_TRUNCATED_IMAGES`. Needs
     /// libjpeg-turbo and the CPU.
     Fill,
+}
+
+/// Who decodes the JPEGs of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decoder {
+    /// The CPU: the pixels of libjpeg, damage is an error.
+    #[default]
+    Cpu,
+    /// NVIDIA's nvJPEG, on the GPU that batches are delivered on. Close to the CPU's pixels, not equal, and damage may go unnoticed. What
+    /// it does not do (PNG, progressive JPEG, CMYK, and what it refuses) is decoded on the CPU.
+    Nvjpeg,
+    /// A device, later: rows hold what was stored and which part is wanted. What a loader asks for where the user asks for a device.
+    #[serde(skip)]
+    #[doc(hidden)]
+    Deferred,
 }
 
 /// Most that [`ImageOptions::encoded_room`] may be.
@@ -289,30 +304,6 @@ impl ImageOptions {
         options
     }
 
-    /// The same, decoded to what is cheapest to move, u8 `[height, width, channels]`, with what is left to do: for each channel a factor
-    /// and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). None if that is not the outcome that is asked for.
-    pub(crate) fn undone(&self) -> Option<(Self, [f32; 4], [f32; 4])> {
-        let float = matches!(self.dtype, DType::Float16 | DType::Bfloat16 | DType::Float32);
-        if !float || self.layout != Layout::Chw || self.decoder != Decoder::Cpu || self.check().is_err() {
-            return None;
-        }
-        let (scale, bias) = super::normalise::factors(self);
-        let pixels = Self { dtype: DType::Uint8, layout: Layout::Hwc, normalize: None, ..self.clone() };
-        Some((pixels, scale, bias))
-    }
-
-    /// The same with the decoding of JPEG left to a device, with what is then left to do: for each channel a factor and a summand, which
-    /// count where the type is a float.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for an option that is impossible, or that a device cannot follow.
-    pub(crate) fn deferred(&self) -> Result<(Self, [f32; 4], [f32; 4])> {
-        let deferred = Self { decoder: Decoder::Deferred, ..self.clone() };
-        deferred.check()?;
-        let (scale, bias) = super::normalise::factors(self);
-        Ok((deferred, scale, bias))
-    }
-
     /// The output size, after a check of every option.
     pub(super) fn check(&self) -> Result<Size> {
         if self.decoder == Decoder::Nvjpeg {
@@ -382,8 +373,8 @@ impl ImageOptions {
         if self.truncated == Truncated::Fill && self.decoder != Decoder::Cpu {
             return Err(Error::config("truncated", "nvjpeg fills nothing up; give error, or decoder=\"cpu\""));
         }
-        if self.truncated == Truncated::Fill && !super::backend::FILLS {
-            let problem = format!("{} fills nothing up; give error, or build with the feature turbo", super::backend());
+        if self.truncated == Truncated::Fill && !cfg!(feature = "turbo") {
+            let problem = "the pure-Rust decoder fills nothing up; give error, or build with the feature turbo";
             return Err(Error::config("truncated", problem));
         }
         if self.encoded_room > MOST_ROOM {

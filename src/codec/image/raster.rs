@@ -8,6 +8,7 @@ use image::{ImageDecoder, ImageError, ImageResult};
 use super::colour;
 use super::options::Limits;
 use super::probe::{Format, Info};
+use super::scratch::grow;
 use crate::error::{Error, Place, Result};
 
 /// Decodes all of `bytes`, whose header gave `info`, to `out`, which has `channels` (1, 3 or 4) bytes for each pixel. `raw` is scratch.
@@ -36,7 +37,7 @@ pub(super) fn decode(
     if wanted && len == out.len() {
         return decoder.read_image_boxed(out).map_err(failed);
     }
-    let raw = super::grow(raw, len);
+    let raw = grow(raw, len);
     decoder.read_image_boxed(raw).map_err(failed)?;
     colour::samples(raw, kind, channels, out);
     Ok(())
@@ -58,7 +59,7 @@ pub(super) fn decode_wide(bytes: &[u8], info: &Info, limits: &Limits, raw: &mut 
     if wide {
         return decoder.read_image_boxed(out).map_err(failed);
     }
-    let raw = super::grow(raw, len);
+    let raw = grow(raw, len);
     decoder.read_image_boxed(raw).map_err(failed)?;
     out.as_chunks_mut::<2>().0.iter_mut().zip(raw).for_each(|(to, from)| *to = u16::from(*from).to_ne_bytes());
     Ok(())

@@ -4,7 +4,8 @@
 use super::jpeg::{self, Part};
 use super::options::Limits;
 use super::probe::{self, Info};
-use super::{Source, backend, raster, with_scratch};
+use super::scratch::with_scratch;
+use super::{Source, backend, raster};
 use crate::error::{Error, Place, Result};
 use crate::schema::{DType, Element, Stored};
 

@@ -17,9 +17,6 @@ use crate::error::{Error, Result};
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "libjpeg-turbo 3.1 (decodes only the crop, at 1/1 to 1/8)";
 
-/// Whether it can fill up what is missing.
-pub(super) const FILLS: bool = true;
-
 /// The warnings of libjpeg that lose no pixel: bytes where none belong, version numbers, profiles. All others mean that some of the picture
 /// is made up. Texts are those of jerror.h; libjpeg's API hands out no codes.
 const HARMLESS: [&str; 4] =

@@ -13,9 +13,6 @@ use crate::error::Result;
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "zune-jpeg 0.5 (pure Rust; decodes the whole image)";
 
-/// Whether it can fill up what is missing: it stops at the first damage.
-pub(super) const FILLS: bool = false;
-
 /// A JPEG whose header is read.
 pub(super) struct Decoder<'a> {
     jpeg: &'a [u8],

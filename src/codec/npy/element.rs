@@ -190,7 +190,7 @@ impl Npy {
     /// # Errors
     /// `Unsupported` for objects, structures, complex numbers, long doubles and whatever else has no tensor; `Corrupt` for no type at all.
     pub fn parse(descr: &str) -> Result<Self> {
-        let corrupt = || Error::corrupt(Place::default(), format!("{descr:?} is no dtype of NumPy"));
+        let corrupt = || Error::corrupt(Place::default(), format!("{descr:?} is not a dtype of NumPy"));
         let (big, rest) = match descr.as_bytes().first() {
             Some(b'>') => (true, &descr[1..]),
             // `=` and `|` are the writer's own order, and every machine that matters is little endian.

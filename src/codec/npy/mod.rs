@@ -13,7 +13,7 @@
 //! | `order` | Fortran order and big endian to what a tensor has |
 //! | `write` | arrays to cells |
 //!
-//! Nothing here runs what is in a cell, opens what it names, or allocates what it claims before that is held against what it has.
+//! Nothing here runs the content of a cell, opens what it names, or allocates a claimed size before comparing it with the actual one.
 
 mod element;
 mod header;
@@ -91,7 +91,7 @@ impl NpyDecoder {
         let lens: Vec<usize> = stored.shape.iter().flatten().copied().collect();
         let size = Npy { size: 8, ..Npy::number(crate::schema::DType::Uint8) };
         if stored.shape.len() > header::MAX_AXES || header::bytes(&size, &lens).is_none() {
-            return Err(Error::config("stored.shape", format!("{:?} is no shape of an array", stored.shape)));
+            return Err(Error::config("stored.shape", format!("{:?} is not the shape of an array", stored.shape)));
         }
         let (element, shape) = (stored.element.clone(), stored.shape.clone());
         Ok(Self { zipped, element, shape, unit: None, limits: Limits::default() })

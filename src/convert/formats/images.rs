@@ -19,6 +19,7 @@ use crate::convert::format::Format;
 use crate::convert::limits::Limits;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::files::{self, Found};
+use crate::convert::read::folder::Folder;
 use crate::convert::read::listing::Listing;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source};
@@ -54,7 +55,7 @@ enum Label {
 
 #[derive(Debug)]
 struct FolderSource {
-    files: Vec<Found>,
+    folder: Folder,
     classes: Vec<String>,
     /// The labels of classes that are not numbered in order.
     labels: Option<Labels>,
@@ -62,8 +63,6 @@ struct FolderSource {
     image: String,
     /// What stands in `label`.
     label: Label,
-    /// Files of each shard.
-    ranges: Vec<std::ops::Range<usize>>,
     schema: SchemaRef,
     shards: Vec<Shard>,
     limits: Limits,
@@ -131,12 +130,11 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let schema = Arc::new(Schema::new(fields));
     let limits = opening.limits.clone();
     Ok(Box::new(FolderSource {
-        files,
+        folder: Folder { files, ranges },
         classes,
         labels: kept,
         image: image_name,
         label,
-        ranges,
         schema,
         shards,
         limits,
@@ -161,19 +159,16 @@ impl Source for FolderSource {
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        files::paths(&self.files)
+        self.folder.paths()
     }
 
     fn place(&self, shard: usize, row: u64) -> Place {
-        // Each row is a file.
-        let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
-        Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
+        self.folder.place(shard, row)
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
-        let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
-        Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))
+        Ok(Box::new(Reader { files: self.folder.of(shard), source: self, schema, consumed: 0 }))
     }
 }
 

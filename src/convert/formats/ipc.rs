@@ -103,7 +103,7 @@ struct Reader<'a> {
     columns: Vec<usize>,
     budget: &'a Budget,
     /// The bytes of the batch that is being given out.
-    permit: Option<Permit<'a>>,
+    permit: Option<Permit>,
     ready: Vec<RecordBatch>,
 }
 

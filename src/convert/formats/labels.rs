@@ -8,7 +8,7 @@ use crate::convert::read::listing::Listing;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
-/// The file's name; hidden from whoever looks for data.
+/// The file's name; hidden, so that it is not taken for data.
 const NAME: &str = "_labels.json";
 
 /// The label of each class, in the order of the classes' names.

@@ -129,7 +129,7 @@ pub(crate) fn sink(
     }
 }
 
-/// Refuses options that the format has no use for: whoever gives one expects something of it.
+/// Refuses options that the format does not use: a given option is expected to have an effect.
 fn check_options(format: Format, options: &ConvertOptions) -> Result<()> {
     let named_by_rows = matches!(format, Format::Images | Format::Numpy);
     let groups = matches!(format, Format::Parquet | Format::Petastorm);

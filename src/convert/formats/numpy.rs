@@ -15,6 +15,7 @@ use crate::convert::format::Format;
 use crate::convert::limits::Limits;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::files::{self, Found};
+use crate::convert::read::folder::Folder;
 use crate::convert::read::listing::Listing;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source};
@@ -28,8 +29,7 @@ const SHARD_FILES: usize = 512;
 
 #[derive(Debug)]
 struct ArraySource {
-    files: Vec<Found>,
-    ranges: Vec<std::ops::Range<usize>>,
+    folder: Folder,
     codec: Codec,
     /// The column that names the files.
     path: Option<String>,
@@ -93,7 +93,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         ranges.push(range);
     }
     let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
-    Ok(Box::new(ArraySource { files, ranges, codec, path, schema, shards, limits }))
+    Ok(Box::new(ArraySource { folder: Folder { files, ranges }, codec, path, schema, shards, limits }))
 }
 
 impl Source for ArraySource {
@@ -110,19 +110,16 @@ impl Source for ArraySource {
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        files::paths(&self.files)
+        self.folder.paths()
     }
 
     fn place(&self, shard: usize, row: u64) -> Place {
-        // Each row is a file.
-        let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
-        Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
+        self.folder.place(shard, row)
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
-        let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
-        Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))
+        Ok(Box::new(Reader { files: self.folder.of(shard), source: self, schema, consumed: 0 }))
     }
 }
 

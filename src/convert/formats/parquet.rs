@@ -123,15 +123,15 @@ impl Source for ParquetSource {
 }
 
 /// The slices of a decoded row group; its bytes stay taken until all are gone.
-struct RowGroup<'a> {
+struct RowGroup {
     left: std::vec::IntoIter<RecordBatch>,
     given: u64,
     count: u64,
     bytes: u64,
-    _permit: Permit<'a>,
+    _permit: Permit,
 }
 
-impl Batches for RowGroup<'_> {
+impl Batches for RowGroup {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         let batch = self.left.next();
         self.given += u64::from(batch.is_some());

@@ -80,7 +80,7 @@ pub struct Conversion {
 /// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
 ///
 /// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
-/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, and its files
+/// it, where [`resume`](ConvertOptions::resume) continues. If `dst` was made from the same source with the same options, and its files
 /// are those that were published, nothing is done.
 ///
 /// # Errors

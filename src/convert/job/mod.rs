@@ -118,12 +118,12 @@ impl Job {
         let field = |number: &usize| {
             let field = given.field(*number).clone();
             let field = match field.data_type() {
+                DataType::Dictionary(..) | DataType::RunEndEncoded(..) if keeps => field,
                 // Readers of most formats know no dictionaries, and a file of Arrow has one dictionary for all of its batches.
-                DataType::Dictionary(_, values) if !keeps => field.clone().with_data_type(values.as_ref().clone()),
-                DataType::RunEndEncoded(_, values) if !keeps => {
-                    field.clone().with_data_type(values.data_type().clone())
+                packed => {
+                    let unpacked = unpacked(packed);
+                    field.with_data_type(unpacked)
                 }
-                _ => field,
             };
             match options.schema.as_ref().and_then(|types| types.get(field.name())) {
                 Some(data_type) => field.with_data_type(data_type.clone()),
@@ -175,6 +175,23 @@ impl Job {
     /// Numbers of tasks, or of buckets of a shuffle, that are not done.
     pub(crate) fn left(&self, done: &[Done]) -> Vec<usize> {
         (0..self.units).filter(|task| done.iter().all(|done| done.task != *task)).collect()
+    }
+}
+
+/// The type without dictionaries and runs, at any depth.
+fn unpacked(data_type: &DataType) -> DataType {
+    let inner = |field: &Arc<Field>| Arc::new(Field::clone(field).with_data_type(unpacked(field.data_type())));
+    match data_type {
+        DataType::Dictionary(_, values) => unpacked(values),
+        DataType::RunEndEncoded(_, values) => unpacked(values.data_type()),
+        DataType::List(field) => DataType::List(inner(field)),
+        DataType::LargeList(field) => DataType::LargeList(inner(field)),
+        DataType::ListView(field) => DataType::ListView(inner(field)),
+        DataType::LargeListView(field) => DataType::LargeListView(inner(field)),
+        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(inner(field), *size),
+        DataType::Struct(members) => DataType::Struct(members.iter().map(inner).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
+        other => other.clone(),
     }
 }
 

@@ -98,6 +98,13 @@ impl Staging {
                 };
                 return Err(Error::config("resume", problem));
             }
+            // Whoever asks for what was done before is told that there is nothing of it.
+            Found::Nothing if resume => {
+                let shown = destination.path.display();
+                tracing::warn!(
+                    "resume: no unfinished conversion to {shown} is there to go on with; it starts from the beginning"
+                );
+            }
             _ => {}
         }
         remove(&directory)?;
@@ -193,8 +200,8 @@ impl Staging {
         publication.publish(self.replace.overwrite)
     }
 
-    /// Removes the hidden directory, and the lock after it. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the
-    /// next conversion to the same place.
+    /// Removes the hidden directory, and the lock after it. A worker may still be making a file in it; what stays is hidden, and removed by
+    /// the next conversion to the same place.
     pub(crate) fn clear_away(self) {
         for _ in 0..REMOVALS {
             match remove(&self.directory) {

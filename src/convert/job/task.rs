@@ -31,11 +31,17 @@ impl Job {
         let mut writer = self.writer(task, directory, files)?;
         let mut digest = self.summing();
         let mut rows = 0;
-        let read = self.feed(task, budget, progress, &mut |_, batch| {
+        let read = self.feed(task, budget, progress, &mut |shard, batch| {
             if let Some(digest) = &mut digest {
                 digest.add(batch)?;
             }
-            writer.write(batch)?;
+            writer.write(batch).map_err(|error| match error {
+                // What a format cannot hold is told with its row in the task; people look at files.
+                Error::Unsupported { place: None, .. } => {
+                    error.at(Place { row: None, row_group: None, ..self.source.place(shard, 0) })
+                }
+                other => other,
+            })?;
             rows += batch.num_rows() as u64;
             progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
             Ok(())
@@ -144,21 +150,40 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Int64Array};
+    use arrow::array::{ArrayRef, Float64Array, Int64Array};
     use parquet::arrow::ArrowWriter;
 
     use super::*;
     use crate::convert::{ConvertOptions, Format, convert};
+
+    fn parquet(path: &Path, values: ArrayRef) {
+        let batch = RecordBatch::try_from_iter([("x", values)]).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn a_value_that_the_format_cannot_hold_is_told_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, values) in [("a", vec![1.0]), ("b", vec![2.0, f64::NAN])] {
+            parquet(&directory.path().join(format!("{name}.parquet")), Arc::new(Float64Array::from(values)));
+        }
+        let options = ConvertOptions { to: Some(Format::Jsonl), ..ConvertOptions::default() };
+        let dst = tempfile::tempdir().unwrap();
+        let out = dst.path().join("out");
+        let error = convert(directory.path().to_str().unwrap(), &out, &options, &Progress::default()).unwrap_err();
+        let said = error.chain();
+        assert!(said.contains("b.parquet") && !said.contains("a.parquet") && said.contains("row 2 of"), "{said}");
+        assert!(error.place().is_some_and(|place| place.file.is_some()), "{said}");
+    }
 
     #[test]
     fn a_value_that_does_not_fit_is_named_by_its_row_in_the_source() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.parquet");
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3, 4, 300]));
-        let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
-        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        writer.close().unwrap();
+        parquet(&path, numbers);
         let options = ConvertOptions {
             schema: Some(serde_json::from_str(r#"{"x": "int8"}"#).unwrap()),
             filter: Some("x >= 4".parse().unwrap()),

@@ -50,7 +50,7 @@ impl Remote {
     pub(crate) fn open(url: &str, options: &BTreeMap<String, String>, read_bytes: u64) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
-        let tree = runtime.block_on(store::Tree::open(url, options))?;
+        let tree = runtime.block_on(store::Tree::open(url, options.into()))?;
         Ok(Self { runtime: Arc::new(runtime), tree, read_bytes })
     }
 

@@ -1,6 +1,6 @@
 //! JSON as it is written: the tokens of a text, one after another, each with its raw form.
 //!
-//! Numbers stay the text they are, so that whoever reads them decides with nothing lost. What the grammar does not have (NaN, single
+//! Numbers stay text, so that their reader decides with nothing lost. What the grammar lacks (NaN, single
 //! quotes, leading zeros, half a surrogate pair) is an error.
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ impl Token<'_> {
     }
 }
 
-/// The place in a text where reading goes on.
+/// The place in a text where reading continues.
 #[derive(Debug, Clone)]
 pub(crate) struct Lexer<'a> {
     bytes: &'a [u8],
@@ -49,7 +49,7 @@ impl<'a> Lexer<'a> {
         Self { bytes, at: 0, depth: 0 }
     }
 
-    /// The number of the byte where reading goes on.
+    /// The number of the byte where reading continues.
     pub(crate) fn at(&self) -> usize {
         self.at
     }

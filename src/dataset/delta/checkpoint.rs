@@ -56,7 +56,7 @@ pub(super) fn place(name: &str) -> Place {
 
 /// Adds what is in column `name`.
 fn take(actions: &mut Actions, name: &str, array: &ArrayRef) -> Result<(), String> {
-    let rows = Rows::of(array).ok_or_else(|| format!("{name} is no struct"))?;
+    let rows = Rows::of(array).ok_or_else(|| format!("{name} is not a struct"))?;
     for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
         match name {
             "add" => {
@@ -65,7 +65,7 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef) -> Result<(), Strin
                 let size = rows.long("size", row)?.unwrap_or_default();
                 let deletion_vector = match rows.member("deletionVector") {
                     Some(vectors) if vectors.is_valid(row) => {
-                        vector(&Rows::of(vectors).ok_or("deletionVector is no struct")?, row)?
+                        vector(&Rows::of(vectors).ok_or("deletionVector is not a struct")?, row)?
                     }
                     _ => None,
                 };
@@ -126,7 +126,7 @@ impl<'a> Rows<'a> {
 
     fn text(&self, name: &str, row: usize) -> Result<Option<String>, String> {
         let Some(member) = self.valid(name, row) else { return Ok(None) };
-        text(member, row).map(Some).ok_or_else(|| format!("{name} is no text"))
+        text(member, row).map(Some).ok_or_else(|| format!("{name} is not text"))
     }
 
     fn long(&self, name: &str, row: usize) -> Result<Option<i64>, String> {
@@ -134,20 +134,20 @@ impl<'a> Rows<'a> {
         match member.data_type() {
             DataType::Int32 => Ok(Some(member.as_primitive::<Int32Type>().value(row).into())),
             DataType::Int64 => Ok(Some(member.as_primitive::<Int64Type>().value(row))),
-            _ => Err(format!("{name} is no number")),
+            _ => Err(format!("{name} is not a number")),
         }
     }
 
     fn list(&self, name: &str, row: usize) -> Result<Option<Vec<String>>, String> {
         let Some(member) = self.valid(name, row) else { return Ok(None) };
-        let wrong = || format!("{name} is no list of texts");
+        let wrong = || format!("{name} is not a list of texts");
         let items = member.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
         (0..items.len()).map(|at| text(&items, at).ok_or_else(wrong)).collect::<Result<_, _>>().map(Some)
     }
 
     fn map<M: FromIterator<(String, Option<String>)> + Default>(&self, name: &str, row: usize) -> Result<M, String> {
         let Some(member) = self.valid(name, row) else { return Ok(M::default()) };
-        let wrong = || format!("{name} is no map of texts");
+        let wrong = || format!("{name} is not a map of texts");
         let entries = member.as_any().downcast_ref::<MapArray>().ok_or_else(wrong)?.value(row);
         let [keys, values] = entries.columns() else { return Err(wrong()) };
         let entry = |at: usize| {

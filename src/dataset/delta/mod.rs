@@ -1,4 +1,4 @@
-//! Tables of Delta Lake, read in place: the log of a table says which files and rows one version of it has.
+//! Tables of Delta Lake, read in place: the log of a table gives the files and rows of one version.
 //!
 //! ```text
 //!   _delta_log ─names─► log: a checkpoint, commits ─actions─► replay: files, protocol, metadata
@@ -8,8 +8,8 @@
 //!       vectors  ─► deleted rows, row group by row group ────────┴─► read as any other dataset's
 //! ```
 //!
-//! The log is read here, not by a library: what remains beside it, the order of files, deleted rows, names and types, and the reading of
-//! data, is this crate's own in any case.
+//! The log is read here, not by a library: everything else (the order of files, deleted rows, names and types, the reading of data) is
+//! this crate's own in any case.
 
 mod action;
 mod checkpoint;

@@ -13,10 +13,10 @@ pub(super) fn locate(root: &Root, path: &str, options: &OpenOptions) -> Result<F
             && letters.all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
     });
     if scheme || path.starts_with('/') {
-        return root.elsewhere(path, &options.storage_options);
+        return root.elsewhere(path, options.access());
     }
     let name = decoded(path).and_then(|name| root.file(&name));
-    name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is no name of a file in the table")))
+    name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is not the name of a file in the table")))
 }
 
 /// Undoes `%41`.

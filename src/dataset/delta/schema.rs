@@ -17,7 +17,7 @@ pub(super) fn columns(json: &str, mapping: Mapping, url: &str) -> Result<Vec<Col
     let place = || Place::file(format!("{url}/{}", crate::store::LOG));
     // Nesting has the limit of serde_json.
     let schema: Value = serde_json::from_str(json)
-        .map_err(|error| Error::corrupt_by(place(), "the table's schema is no JSON", error))?;
+        .map_err(|error| Error::corrupt_by(place(), "the table's schema is not JSON", error))?;
     members(&schema, mapping, "").map_err(|fault| match fault {
         Fault::Corrupt(column, what) => {
             Error::corrupt(place(), format!("the table's schema: column {column:?}: {what}"))
@@ -36,7 +36,7 @@ enum Fault {
 
 fn members(ty: &Value, mapping: Mapping, above: &str) -> Result<Vec<Column>, Fault> {
     let fields = ty.get("fields").and_then(Value::as_array).filter(|_| ty.get("type") == Some(&"struct".into()));
-    let fields = fields.ok_or_else(|| Fault::Corrupt(above.to_owned(), "it is no struct"))?;
+    let fields = fields.ok_or_else(|| Fault::Corrupt(above.to_owned(), "it is not a struct"))?;
     let mut columns: Vec<Column> = Vec::with_capacity(fields.len());
     for field in fields {
         let name = field.get("name").and_then(Value::as_str);

@@ -152,10 +152,10 @@ impl Listed {
     fn sidecar(&self, path: &str, options: &OpenOptions) -> Result<Found> {
         let place = || Place::file(format!("{}/{LOG}", self.url()));
         if path.contains(':') || path.starts_with('/') {
-            return self.root.elsewhere(path, &options.storage_options);
+            return self.root.elsewhere(path, options.access());
         }
         let name = decoded(path).and_then(|name| self.root.file(&format!("{LOG}/{SIDECARS}/{name}")));
-        name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is no name of a sidecar")))
+        name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is not the name of a sidecar")))
     }
 }
 
@@ -192,7 +192,7 @@ async fn json(file: &Found, options: &OpenOptions) -> Result<Actions> {
     let name = file.name.to_string();
     let parsed = tokio::task::spawn_blocking(move || {
         let wrong = |(line, what): (usize, String)| {
-            Error::corrupt(checkpoint::place(&name), format!("line {line} is no action of Delta Lake: {what}"))
+            Error::corrupt(checkpoint::place(&name), format!("line {line} is not an action of Delta Lake: {what}"))
         };
         Actions::parse(&bytes).map_err(wrong)
     });

@@ -143,7 +143,10 @@ impl Checked {
         let data_type = column.kind.data_type();
         if parse(text, &data_type).is_none() {
             let place = Place::file(Arc::clone(&found.name)).column(column.name.as_str());
-            return Err(Error::corrupt(place, format!("the table's log has {text:?} for it, which is no {data_type}")));
+            return Err(Error::corrupt(
+                place,
+                format!("the table's log has {text:?} for it, which is not a value of type {data_type}"),
+            ));
         }
         let value: Arc<str> = text.into();
         self.0.insert(key, Arc::clone(&value));

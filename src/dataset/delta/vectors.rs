@@ -55,7 +55,7 @@ impl Table {
                 let place = || Place::file(format!("{}/{}", self.about.url, crate::store::LOG));
                 self.root
                     .file(name)
-                    .ok_or_else(|| Error::corrupt(place(), format!("{name:?} is no name of a vector")))?
+                    .ok_or_else(|| Error::corrupt(place(), format!("{name:?} is not the name of a vector")))?
             }
             Path::Encoded(path) => locate(&self.root, path, options)?,
         };

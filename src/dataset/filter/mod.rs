@@ -1,6 +1,6 @@
 //! Row filters: `label >= 3 and country in ('de', 'us')`, or the same as pyarrow's tuples.
 //!
-//! An [`Expr`] is what was written, without a schema; its `Display` is canonical and goes into fingerprints. [`Bound`] is
+//! An [`Expr`] is a filter as written, without a schema; its `Display` is canonical and goes into fingerprints. [`Bound`] is
 //! an expression whose columns were found and whose literals were converted once: it skips row groups and pages that
 //! cannot match and decides rows exactly. Nulls follow SQL: a comparison with null is unknown, `not` of unknown is
 //! unknown, and only rows for which the whole is true are selected. The grammar is in `docs/filter.md`.
@@ -25,7 +25,6 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
 pub use bind::Bound;
-pub use prune::Partitions;
 
 use self::node::Node;
 use crate::error::{Error, Result};

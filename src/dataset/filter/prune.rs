@@ -13,7 +13,7 @@ use super::node::Op;
 use super::statistics::{Chunk, Extent, Facts};
 
 /// The values of partition columns: `None` for a column that is none, `Some(None)` for a null partition, else the text.
-pub type Partitions<'a> = dyn Fn(&str) -> Option<Option<&'a str>> + 'a;
+pub(crate) type Partitions<'a> = dyn Fn(&str) -> Option<Option<&'a str>> + 'a;
 
 /// What a part of the filter may be for some row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

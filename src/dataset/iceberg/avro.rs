@@ -35,7 +35,7 @@ pub(super) enum Value {
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// Bytes, of fixed length or not.
+    /// Bytes, of fixed length or not; those of decimals are the fewest that have their value, since types of columns become wider.
     Bytes(Vec<u8>),
     Text(String),
     List(Vec<Value>),
@@ -102,7 +102,7 @@ pub(super) struct File<'a> {
 impl<'a> File<'a> {
     /// Reads the header of `bytes`, whose blocks may have `room` bytes together.
     pub(super) fn open(bytes: &'a [u8], room: u64) -> Result<Self, Fault> {
-        let mut reader = Reader { rest: bytes.strip_prefix(MAGIC).ok_or("it is no file of Avro")? };
+        let mut reader = Reader::new(bytes.strip_prefix(MAGIC).ok_or("it is not a file of Avro")?);
         let mut about = BTreeMap::new();
         loop {
             let count = reader.count()?;
@@ -127,9 +127,9 @@ impl<'a> File<'a> {
         wanted: &dyn Fn(i32) -> bool,
         take: &mut dyn FnMut(Record) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Schema::Record(fields) = &self.schema else { return Err(Fault::from("its records are none").into()) };
+        let Schema::Record(fields) = &self.schema else { return Err(Fault::from("it has no records").into()) };
         while !self.rest.is_empty() {
-            let mut reader = Reader { rest: self.rest };
+            let mut reader = Reader::new(self.rest);
             let count = reader.long()?;
             let block = reader.bytes()?;
             if reader.take(MARK)? != self.mark {
@@ -140,7 +140,7 @@ impl<'a> File<'a> {
             self.room = self.room.saturating_sub(block.len() as u64);
             // A record takes a byte at least, so that a number alone costs nothing.
             let count = usize::try_from(count).ok().filter(|count| *count <= block.len());
-            let mut reader = Reader { rest: &block };
+            let mut reader = Reader::new(&block);
             for _ in 0..count.ok_or_else(|| Fault::from("a block has more records than bytes"))? {
                 take(reader.record(fields, wanted)?)?;
             }
@@ -184,12 +184,28 @@ fn unpack(codec: &str, block: &[u8], room: u64) -> Result<Vec<u8>, Fault> {
     }
 }
 
+/// Values that each byte may stand for, and those that cost no byte at all.
+const VALUES: usize = 8;
+const FREE: usize = 1024;
+
 /// Reads values off the front.
 struct Reader<'a> {
     rest: &'a [u8],
+    /// Values that may still come: some take no bytes, so that a few numbers could ask for any memory.
+    values: usize,
 }
 
 impl<'a> Reader<'a> {
+    fn new(rest: &'a [u8]) -> Self {
+        Self { rest, values: rest.len().saturating_mul(VALUES).saturating_add(FREE) }
+    }
+
+    /// Counts one more value.
+    fn spend(&mut self) -> Result<(), Fault> {
+        self.values = self.values.checked_sub(1).ok_or("it has more values than its bytes can mean")?;
+        Ok(())
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], Fault> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or("it is cut off")?;
         self.rest = rest;
@@ -253,6 +269,7 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self, schema: &Schema, wanted: &dyn Fn(i32) -> bool) -> Result<Value, Fault> {
+        self.spend()?;
         Ok(match schema {
             Schema::Null => Value::Null,
             Schema::Bool => Value::Bool(self.take(1)? == [1]),
@@ -262,6 +279,8 @@ impl<'a> Reader<'a> {
             Schema::Bytes => Value::Bytes(self.bytes()?.to_vec()),
             Schema::Text => Value::Text(self.text()?.to_owned()),
             Schema::Fixed(length) => Value::Bytes(self.take(*length)?.to_vec()),
+            Schema::Decimal(Some(length)) => Value::Bytes(shortest(self.take(*length)?).to_vec()),
+            Schema::Decimal(None) => Value::Bytes(shortest(self.bytes()?).to_vec()),
             Schema::Union(branches) => {
                 let branch = self.branch(branches)?;
                 self.value(branch, wanted)?
@@ -299,6 +318,7 @@ impl<'a> Reader<'a> {
     }
 
     fn skip(&mut self, schema: &Schema) -> Result<(), Fault> {
+        self.spend()?;
         match schema {
             Schema::Null => {}
             Schema::Bool => {
@@ -313,10 +333,10 @@ impl<'a> Reader<'a> {
             Schema::Double => {
                 self.take(8)?;
             }
-            Schema::Bytes | Schema::Text => {
+            Schema::Bytes | Schema::Text | Schema::Decimal(None) => {
                 self.bytes()?;
             }
-            Schema::Fixed(length) => {
+            Schema::Fixed(length) | Schema::Decimal(Some(length)) => {
                 self.take(*length)?;
             }
             Schema::Union(branches) => {
@@ -336,6 +356,17 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+}
+
+/// The fewest bytes of the same number in two's complement.
+fn shortest(bytes: &[u8]) -> &[u8] {
+    let is_spare = |pair: &&[u8]| match pair {
+        [0, next] => *next < 0x80,
+        [0xff, next] => *next >= 0x80,
+        _ => false,
+    };
+    let spare = bytes.windows(2).take_while(is_spare).count();
+    bytes.get(spare..).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -408,6 +439,44 @@ mod tests {
                 Err(Fault::Large(if codec == "snappy" { raw.len() as u64 } else { 21 }))
             );
         }
+    }
+
+    #[test]
+    fn decimals_have_the_fewest_bytes_of_their_value() {
+        for (bytes, shown) in [
+            (&[0, 0, 0x7d][..], &[0x7d][..]),
+            (&[0, 0x80], &[0, 0x80]),
+            (&[0xff, 0xff, 0x83], &[0x83]),
+            (&[0xff, 0x7f], &[0xff, 0x7f]),
+            (&[0, 0], &[0]),
+            (&[0xff], &[0xff]),
+            (&[], &[]),
+        ] {
+            assert_eq!(shortest(bytes), shown, "{bytes:?}");
+        }
+        let schema = r#"{"type":"record","name":"r","fields":[
+            {"name":"a","type":{"type":"fixed","name":"f","size":3,"logicalType":"decimal"},"field-id":1},
+            {"name":"b","type":{"type":"fixed","name":"g","size":3},"field-id":3}]}"#;
+        let found = read(&file(schema, "null", 1, &[0, 0, 5, 0, 0, 5]), 100).unwrap();
+        assert_eq!(found[0].0, [(1, Value::Bytes(vec![5])), (3, Value::Bytes(vec![0, 0, 5]))]);
+    }
+
+    #[test]
+    fn values_without_bytes_cost_no_memory() {
+        // Each list has as many nulls as the block has bytes.
+        let schema = |items: &str| {
+            format!(r#"{{"type":"record","name":"r","fields":[{{"name":"a","type":{items},"field-id":1}}]}}"#)
+        };
+        let nulls = r#"{"type":"array","items":{"type":"array","items":"null"}}"#;
+        let lists: Vec<u8> = [long(4000), [long(16_000), long(0)].concat().repeat(4000), long(0)].concat();
+        let block = [lists, vec![0; 20_000]].concat();
+        assert!(
+            matches!(read(&file(&schema(nulls), "null", 1, &block), 1 << 20), Err(Fault::Broken(what)) if what.contains("values"))
+        );
+        let fields = (0..5000).map(|at| format!(r#"{{"name":"f{at}","type":"null","field-id":{}}}"#, 1000 + at));
+        let empty = format!(r#"{{"type":"record","name":"e","fields":[{}]}}"#, fields.collect::<Vec<_>>().join(","));
+        let found = read(&file(&schema(&empty), "null", 100, &[0; 100]), 1 << 20);
+        assert!(matches!(found, Err(Fault::Broken(what)) if what.contains("values")));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) enum Schema {
     Bytes,
     Text,
     Fixed(usize),
+    /// A number in two's complement, of that many bytes, or of as many as it says.
+    Decimal(Option<usize>),
     Union(Vec<Schema>),
     Record(Vec<Field>),
     List(Box<Schema>),
@@ -43,7 +45,7 @@ struct Names {
 impl Schema {
     /// The schema in `json`; `Err` says what is wrong.
     pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
-        let json: Json = serde_json::from_slice(json).map_err(|_| "its schema is no JSON".to_owned())?;
+        let json: Json = serde_json::from_slice(json).map_err(|_| "its schema is not JSON".to_owned())?;
         Names::default().schema(&json, 0)
     }
 }
@@ -65,6 +67,7 @@ impl Names {
             return self.schema(inner, depth + 1);
         };
         let inner = |key: &str| json.get(key).ok_or_else(|| format!("its schema has a type {name:?} without {key:?}"));
+        let is_decimal = json.get("logicalType").and_then(Json::as_str) == Some("decimal");
         let before = self.parts;
         let schema = match name {
             "null" => Schema::Null,
@@ -72,11 +75,13 @@ impl Names {
             "int" | "long" | "enum" => Schema::Long,
             "float" => Schema::Float,
             "double" => Schema::Double,
+            "bytes" if is_decimal => Schema::Decimal(None),
             "bytes" => Schema::Bytes,
             "string" => Schema::Text,
             "fixed" => {
                 let size = inner("size")?.as_u64().and_then(|size| usize::try_from(size).ok());
-                Schema::Fixed(size.ok_or("its schema has a size that is none")?)
+                let size = size.ok_or("its schema has a size that is none")?;
+                if is_decimal { Schema::Decimal(Some(size)) } else { Schema::Fixed(size) }
             }
             "array" => Schema::List(Box::new(self.schema(inner("items")?, depth + 1)?)),
             "map" => Schema::Map(Box::new(self.schema(inner("values")?, depth + 1)?)),
@@ -112,12 +117,14 @@ mod tests {
     fn types_are_read_with_their_numbers_and_names() {
         let json = r#"{"type":"record","name":"m","fields":[
             {"name":"a","type":["null",{"type":"record","name":"r2","fields":[{"name":"x","type":"int","field-id":5}]}],"field-id":1},
-            {"name":"b","type":"r2","field-id":2},{"name":"c","type":{"type":{"type":"fixed","name":"f","size":16}}}]}"#;
+            {"name":"b","type":"r2","field-id":2},{"name":"c","type":{"type":{"type":"fixed","name":"f","size":16}}},
+            {"name":"d","type":{"type":"fixed","name":"g","size":4,"logicalType":"decimal"}}]}"#;
         let inner = Schema::Record(vec![Field { id: Some(5), schema: Schema::Long }]);
         let expected = Schema::Record(vec![
             Field { id: Some(1), schema: Schema::Union(vec![Schema::Null, inner.clone()]) },
             Field { id: Some(2), schema: inner },
             Field { id: None, schema: Schema::Fixed(16) },
+            Field { id: None, schema: Schema::Decimal(Some(4)) },
         ]);
         assert_eq!(Schema::parse(json.as_bytes()).unwrap(), expected);
     }

@@ -87,7 +87,7 @@ impl Table {
         let (columns, values) = self.part(keys, files)?;
         let mut found = Vec::with_capacity(files.len());
         for file in files {
-            let mut at = self.root.literal(&file.path, &options.storage_options)?;
+            let mut at = self.root.literal(&file.path, options.access())?;
             at.size = Some(file.size).filter(|size| *size > 0);
             found.push(at);
         }

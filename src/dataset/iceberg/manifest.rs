@@ -77,6 +77,11 @@ impl Manifest {
         };
         Ok(Self { path, spec, sequence: record.int(515).unwrap_or(0), deletes })
     }
+
+    /// Bytes that it takes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.path.len()) as u64
+    }
 }
 
 impl Entry {
@@ -142,6 +147,22 @@ impl Entry {
             sequence,
             referenced: file.text(143).map(str::to_owned),
         }))
+    }
+
+    /// Bytes that it takes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        let value = |value: &Value| {
+            let inside = match value {
+                Value::Bytes(bytes) => bytes.len(),
+                Value::Text(text) => text.len(),
+                _ => 0,
+            };
+            size_of::<Value>() + inside
+        };
+        let partition: usize = self.partition.iter().map(value).sum();
+        let referenced = self.referenced.as_ref().map_or(0, String::len);
+        let ids = if let Content::Equality(ids) = &self.content { size_of_val(ids.as_slice()) } else { 0 };
+        (size_of::<Self>() + self.path.len() + partition + referenced + ids) as u64
     }
 }
 

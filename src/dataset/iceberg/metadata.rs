@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 /// A table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Metadata {
-    pub(super) format_version: i64,
     pub(super) location: String,
     #[serde(default)]
     schemas: Vec<Json>,
@@ -34,6 +34,14 @@ pub(super) struct Metadata {
     pub(super) refs: BTreeMap<String, Ref>,
     #[serde(default)]
     pub(super) encryption_keys: Vec<Json>,
+}
+
+/// What tells whether the rest can be read.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Head {
+    format_version: Option<Json>,
+    view_uuid: Option<IgnoredAny>,
 }
 
 /// How a table is partitioned.
@@ -99,18 +107,17 @@ pub(super) enum Fault {
 impl Metadata {
     /// The metadata in `json`.
     pub(super) fn parse(json: &[u8]) -> Result<Self, Fault> {
-        let value: Json =
-            serde_json::from_slice(json).map_err(|error| Fault::Broken(format!("it is no JSON: {error}")))?;
-        if value.get("view-uuid").is_some() {
+        let broken = |error: serde_json::Error| Fault::Broken(error.to_string());
+        let head: Head = serde_json::from_slice(json).map_err(broken)?;
+        if head.view_uuid.is_some() {
             return Err(Fault::Refused("a view".to_owned()));
         }
-        let version = value.get("format-version").and_then(Json::as_i64);
-        match version {
+        match head.format_version.as_ref().and_then(Json::as_i64) {
             Some(1..=3) => {}
             Some(other) => return Err(Fault::Refused(format!("version {other} of the format"))),
             None => return Err(Fault::Broken("it tells no version of the format".to_owned())),
         }
-        let metadata: Self = serde_json::from_value(value).map_err(|error| Fault::Broken(error.to_string()))?;
+        let metadata: Self = serde_json::from_slice(json).map_err(broken)?;
         if !metadata.encryption_keys.is_empty() || metadata.properties.contains_key("encryption.key-id") {
             return Err(Fault::Refused("an encrypted table".to_owned()));
         }

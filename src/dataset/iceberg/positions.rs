@@ -60,7 +60,7 @@ impl Table {
 
     /// The bitmaps in the file at `path`.
     async fn bitmaps(&self, path: String, vectors: Vec<Framed>, options: &OpenOptions) -> Result<Rows> {
-        let found = self.root.literal(&path, &options.storage_options)?;
+        let found = self.root.literal(&path, options.access())?;
         let culprit = format!("the deletion vectors in {}", found.url());
         let ranges = vectors.iter().map(|vector| vector.range.clone()).collect();
         let reading = within(options.timeout, culprit, bitmap::bytes(&found, ranges));
@@ -98,7 +98,7 @@ impl Table {
         let Some(entry) = self.deletes.get(delete) else { return Ok(Rows::new()) };
         let paths = files.iter().filter_map(|number| Some((self.data.get(*number)?.path.as_str(), *number)));
         let paths: HashMap<&str, usize> = paths.collect();
-        let mut found = self.root.literal(&entry.path, &options.storage_options)?;
+        let mut found = self.root.literal(&entry.path, options.access())?;
         found.size = Some(entry.size).filter(|size| *size > 0);
         let name = found.name.to_string();
         let opened = Dataset::of_log(found, beside(options)).await.map_err(|error| self.about.gone(error))?;

@@ -13,6 +13,8 @@ use crate::error::Result;
 pub(super) fn beside(options: &OpenOptions) -> OpenOptions {
     OpenOptions {
         storage_options: options.storage_options.clone(),
+        #[cfg(feature = "cloud")]
+        credential_provider: options.credential_provider.clone(),
         index: Index::None,
         decode: false,
         limits: options.limits.clone(),

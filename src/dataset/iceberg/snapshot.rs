@@ -112,37 +112,47 @@ pub(super) async fn entries(root: &Root, snapshot: &Snapshot, options: &OpenOpti
         let what = format!("{}: a snapshot without a list of manifests of Iceberg", root.url());
         return Err(Error::unsupported(what, "rewrite its manifests, with a writer of today"));
     };
-    let list = root.literal(list, &options.storage_options)?;
+    let list = root.literal(list, options.access())?;
     let manifests = manifests(&list, options).await?;
     let mut entries = Entries::default();
+    let mut kept = 0_u64;
     let mut reading = futures::stream::iter(manifests)
         .map(|manifest| entries_of(root, manifest, options))
         .buffered(options.concurrency)
         .boxed();
     while let Some(found) = reading.try_next().await? {
         let (data, deletes): (Vec<_>, Vec<_>) = found.into_iter().partition(|entry| entry.content == Content::Data);
+        kept = data.iter().chain(&deletes).map(Entry::bytes).fold(kept, u64::saturating_add);
         entries.data.extend(data);
         entries.deletes.extend(deletes);
-        check(entries.data.len().max(entries.deletes.len()), options)?;
+        let files = entries.data.len().max(entries.deletes.len()) as u64;
+        if files > options.limits.max_files as u64 {
+            return Err(Error::limit(
+                "the number of files",
+                files,
+                options.limits.max_files as u64,
+                "limits.max_files",
+            ));
+        }
+        if kept > options.limits.max_index_bytes {
+            let what = format!("the files of the table {}", root.url());
+            return Err(Error::limit(what, kept, options.limits.max_index_bytes, LIMIT));
+        }
     }
     Ok(entries)
-}
-
-fn check(files: usize, options: &OpenOptions) -> Result<()> {
-    let (asked, limit) = (files as u64, options.limits.max_files as u64);
-    if asked > limit { Err(Error::limit("the number of files", asked, limit, "limits.max_files")) } else { Ok(()) }
 }
 
 /// The manifests in the list at `found`.
 async fn manifests(found: &Found, options: &OpenOptions) -> Result<Vec<Manifest>> {
     let most = options.limits.max_files;
-    records(found, options, of_list, most, |record| Manifest::of(&record).map(Some)).await
+    records(found, options, of_list, most, |record| Manifest::of(&record).map(Some), Manifest::bytes).await
 }
 
 /// The files that `manifest` has.
 async fn entries_of(root: &Root, manifest: Manifest, options: &OpenOptions) -> Result<Vec<Entry>> {
-    let found = root.literal(&manifest.path, &options.storage_options)?;
-    records(&found, options, of_entry, options.limits.max_files, move |record| Entry::of(&record, &manifest)).await
+    let found = root.literal(&manifest.path, options.access())?;
+    let take = move |record| Entry::of(&record, &manifest);
+    records(&found, options, of_entry, options.limits.max_files, take, Entry::bytes).await
 }
 
 /// Why a file of Avro cannot be read.
@@ -150,6 +160,8 @@ enum Fault {
     Avro(avro::Fault),
     Entry(manifest::Fault),
     Many(usize),
+    /// What is kept of it has so many bytes.
+    Large(u64),
 }
 
 impl From<avro::Fault> for Fault {
@@ -158,30 +170,39 @@ impl From<avro::Fault> for Fault {
     }
 }
 
-/// What `take` makes of the records of the file of Avro `found`, of which there may be so many.
+/// What `take` makes of the records of the file of Avro `found`, of which there may be so many; `bytes` says what keeping one takes.
 async fn records<T: Send + 'static>(
     found: &Found,
     options: &OpenOptions,
     wanted: fn(i32) -> bool,
     most: usize,
     take: impl Fn(avro::Record) -> Result<Option<T>, manifest::Fault> + Send + 'static,
+    bytes: fn(&T) -> u64,
 ) -> Result<Vec<T>> {
     let room = options.limits.max_index_bytes;
-    let bytes = within(options.timeout, format!("the manifest {}", found.url()), found.whole(room, LIMIT)).await?;
+    let file = within(options.timeout, format!("the manifest {}", found.url()), found.whole(room, LIMIT)).await?;
     let (name, url) = (found.name.to_string(), found.url());
     blocking(move || {
-        let mut all = Vec::new();
+        let (mut all, mut kept) = (Vec::new(), 0_u64);
         let mut keep = |record| {
-            all.extend(take(record).map_err(Fault::Entry)?);
-            if all.len() > most { Err(Fault::Many(all.len())) } else { Ok(()) }
+            let Some(one) = take(record).map_err(Fault::Entry)? else { return Ok(()) };
+            kept = kept.saturating_add(bytes(&one));
+            all.push(one);
+            match all.len() > most {
+                true => Err(Fault::Many(all.len())),
+                false if kept > room => Err(Fault::Large(kept)),
+                false => Ok(()),
+            }
         };
-        let read = avro::File::open(&bytes, room).map_err(Fault::Avro).and_then(|file| file.each(&wanted, &mut keep));
+        let read = avro::File::open(&file, room).map_err(Fault::Avro).and_then(|file| file.each(&wanted, &mut keep));
         let broken = |what: &str| Error::corrupt(Place::file(name.as_str()), format!("a manifest of Iceberg: {what}"));
         match read {
             Ok(()) => Ok(all),
             Err(Fault::Avro(avro::Fault::Broken(what))) => Err(broken(&what)),
             Err(Fault::Entry(manifest::Fault::Broken(what))) => Err(broken(what)),
-            Err(Fault::Avro(avro::Fault::Large(asked))) => Err(Error::limit(url, asked, room, LIMIT)),
+            Err(Fault::Avro(avro::Fault::Large(asked)) | Fault::Large(asked)) => {
+                Err(Error::limit(url, asked, room, LIMIT))
+            }
             Err(Fault::Avro(avro::Fault::Codec(codec))) => {
                 Err(Error::unsupported(format!("{url}: a manifest of Iceberg in compression {codec:?}"), ADVICE))
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -13,7 +14,7 @@ use super::metadata::{Fault, Metadata, Spec};
 use super::schema::{self, Defined};
 use super::snapshot::{self, ADVICE, Entries, fault_of};
 use super::{travel, value};
-use crate::dataset::table::{About, Column, Columns, Mapping, Naming, Numbers, System};
+use crate::dataset::table::{About, Column, Columns, Kind, Mapping, Naming, Numbers, System};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, Root};
@@ -38,6 +39,8 @@ pub(in crate::dataset) struct Table {
     /// How files are partitioned, by the number of the spec.
     specs: BTreeMap<i32, Spec>,
     numbers: Option<Arc<Numbers>>,
+    /// Columns that are or were of dates. Manifests do not say whether a value of a partition is a date or the time that the column has since.
+    dates: BTreeSet<i32>,
 }
 
 impl Table {
@@ -54,7 +57,7 @@ impl Table {
     ) -> BoxFuture<'static, Result<Self>> {
         let opening = async move {
             let (metadata, url) = Self::metadata(&root, file, &options).await?;
-            let root = root.at(&metadata.location, &options.storage_options)?;
+            let root = root.at(&metadata.location, options.access())?;
             let chosen = travel::choose(&metadata, &root.url(), &options)?;
             let about = About {
                 system: System::Iceberg,
@@ -107,10 +110,12 @@ impl Table {
     ) -> Result<Self> {
         let faulty = |fault: Fault| fault_of(fault, url);
         let defined = metadata.schema(schema).and_then(schema::columns).map_err(faulty)?;
-        let mut known = defined.clone();
+        let (mut known, mut dates) = (defined.clone(), BTreeSet::new());
         for older in metadata.every_schema() {
             // What is not read of columns of the past matters only where a delete goes by it.
             let Ok(columns) = schema::columns(older) else { continue };
+            let of_dates = columns.iter().filter(|one| one.column.kind == Kind::Leaf(DataType::Date32));
+            dates.extend(of_dates.filter_map(|one| one.column.id));
             known.extend(
                 columns
                     .into_iter()
@@ -132,7 +137,7 @@ impl Table {
         };
         let mut files = Vec::with_capacity(entries.data.len());
         for entry in entries.data {
-            let mut found = root.literal(&entry.path, &options.storage_options)?;
+            let mut found = root.literal(&entry.path, options.access())?;
             found.size = Some(entry.size).filter(|size| *size > 0);
             files.push((found, entry));
         }
@@ -157,6 +162,7 @@ impl Table {
             known,
             specs,
             numbers,
+            dates,
         };
         let every: Vec<&Entry> = table.data.iter().collect();
         (table.columns, table.values) = table.part(&defined, &every)?;
@@ -204,8 +210,13 @@ impl Table {
             for (field, own) in fields.iter().zip(&file.partition).filter(|(field, _)| field.transform == "identity") {
                 let found = field.source_id.and_then(|id| Some((by_id.get(&id)?, names.get(&id)?)));
                 let Some((column, name)) = found else { continue };
+                let is_date = column.kind == Kind::Leaf(DataType::Date32);
                 let text = match own {
                     Value::Null => None,
+                    _ if field.source_id.is_some_and(|id| self.dates.contains(&id)) && !is_date => {
+                        columns.stored.insert(column.name.clone());
+                        continue;
+                    }
                     own => match value::of_partition(own, &column.kind.data_type()) {
                         Some(text) => Some(match texts.get(&text) {
                             Some(known) => Arc::clone(known),

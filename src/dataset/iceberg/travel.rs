@@ -37,6 +37,8 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
             Err(Error::config("timestamp", "version, timestamp and ref each choose a snapshot; give one"))
         }
         (Some(_), None, Some(_)) => Err(Error::config("ref", "version and ref both choose a snapshot; give one")),
+        // What a table is called that has none yet.
+        (Some(0), None, None) if current.is_none() => Ok(Chosen { snapshot: None, own_schema: false }),
         (Some(version), None, None) => {
             let id = i64::try_from(version).unwrap_or(-1);
             Ok(chosen(there(id, &|| format!("snapshot {version}"))?, true))
@@ -118,5 +120,7 @@ mod tests {
         }
         let empty = Metadata::parse(br#"{"format-version":2,"location":"x"}"#).unwrap();
         assert_eq!(choose(&empty, "t", &OpenOptions::default()).unwrap().snapshot, None);
+        assert_eq!(choose(&empty, "t", &version(0)).unwrap().snapshot, None);
+        assert!(choose(&empty, "t", &version(1)).is_err());
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// As [`text`](Self::text), but nothing for what is longer than any name: whoever looks at a value again and again decodes no more
+    /// As [`text`](Self::text), but nothing for what is longer than any name: repeated looks at a value decode no more
     /// than a few bytes each time.
     pub(super) fn name(&self, id: Id) -> Option<Cow<'_, str>> {
         match self.cell(id) {

@@ -114,7 +114,7 @@ pub fn indexes(bytes: &[u8], limits: &Limits, place: &Place) -> Result<Vec<RowGr
 fn index(pickle: &mut Pickle<'_>, name: String, indexer: Id) -> Result<RowGroupIndex> {
     let short: String = name.chars().take(60).collect();
     let damaged = |pickle: &Pickle<'_>, what: &str| pickle.budget.corrupt(format_args!("index {short:?}: {what}"));
-    let object = pickle.arena.object(indexer).ok_or_else(|| damaged(pickle, "it is no indexer"))?;
+    let object = pickle.arena.object(indexer).ok_or_else(|| damaged(pickle, "it is not an indexer"))?;
     let attribute = |pickle: &mut Pickle<'_>, object: Object, name: &str| {
         pickle.attribute(object, name)?.ok_or_else(|| damaged(pickle, &format!("it has no {name}")))
     };
@@ -123,7 +123,7 @@ fn index(pickle: &mut Pickle<'_>, name: String, indexer: Id) -> Result<RowGroupI
     let columns = vec![owned(pickle, column, "a column's name")?];
     let kind = match object.class {
         Global::SingleFieldIndexer => {
-            let pairs = pickle.arena.pairs(data).ok_or_else(|| damaged(pickle, "its data are no dict"))?;
+            let pairs = pickle.arena.pairs(data).ok_or_else(|| damaged(pickle, "its data is not a dict"))?;
             let pairs: Vec<_> = pairs.collect();
             let mut values = Vec::new();
             for (key, row_groups) in pairs {
@@ -137,7 +137,7 @@ fn index(pickle: &mut Pickle<'_>, name: String, indexer: Id) -> Result<RowGroupI
                     Some(Plain::Text(value)) => IndexValue::Text(value),
                     Some(Plain::Bytes(value)) => IndexValue::Bytes(value),
                     None => {
-                        return Err(damaged(pickle, &format!("{} is no value", pickle.arena.describe(key))));
+                        return Err(damaged(pickle, &format!("{} is not a value", pickle.arena.describe(key))));
                     }
                 };
                 values.push((value, ordinals(pickle, row_groups, &short)?));
@@ -145,7 +145,7 @@ fn index(pickle: &mut Pickle<'_>, name: String, indexer: Id) -> Result<RowGroupI
             IndexKind::SingleField { values }
         }
         Global::FieldNotNullIndexer => IndexKind::FieldNotNull { row_groups: ordinals(pickle, data, &short)? },
-        _ => return Err(damaged(pickle, &format!("{} is no indexer", pickle.arena.describe(indexer)))),
+        _ => return Err(damaged(pickle, &format!("{} is not an indexer", pickle.arena.describe(indexer)))),
     };
     Ok(RowGroupIndex { name, columns, kind })
 }
@@ -158,7 +158,7 @@ fn ordinals(pickle: &mut Pickle<'_>, set: Id, index: &str) -> Result<Vec<u32>> {
     };
     let Some(elements) = elements else {
         let what = pickle.arena.describe(set);
-        return Err(pickle.budget.corrupt(format_args!("index {index:?}: {what} is no set of row groups")));
+        return Err(pickle.budget.corrupt(format_args!("index {index:?}: {what} is not a set of row groups")));
     };
     // The same set may be named again and again.
     pickle.budget.charge(elements.len() as u64 * ELEMENT)?;
@@ -169,7 +169,7 @@ fn ordinals(pickle: &mut Pickle<'_>, set: Id, index: &str) -> Result<Vec<u32>> {
             Some(Plain::Int(ordinal)) => u32::try_from(ordinal).ok(),
             _ => None,
         };
-        let what = || format!("index {index:?}: {} is no number of a row group", pickle.arena.describe(id));
+        let what = || format!("index {index:?}: {} is not the number of a row group", pickle.arena.describe(id));
         row_groups.push(ordinal.ok_or_else(|| pickle.budget.corrupt(what()))?);
     }
     row_groups.sort_unstable();

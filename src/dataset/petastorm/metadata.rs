@@ -41,7 +41,7 @@ fn walk(footer: &[u8]) -> Result<Vec<(String, Vec<u8>)>, &'static str> {
         }
         let (count, element) = reader.list()?;
         if count > MAX_PAIRS || (element != kind::STRUCT && count > 0) {
-            return Err("its key-value metadata are no short list of structs");
+            return Err("its key-value metadata is not a short list of structs");
         }
         for _ in 0..count {
             let (mut key, mut value) = (&[][..], &[][..]);
@@ -65,7 +65,7 @@ fn walk(footer: &[u8]) -> Result<Vec<(String, Vec<u8>)>, &'static str> {
 /// [`Error::Corrupt`] if it is no JSON object of counts.
 pub fn row_group_counts(json: &[u8], place: &Place) -> Result<BTreeMap<String, usize>> {
     serde_json::from_slice(json)
-        .map_err(|error| Error::corrupt_by(place.clone(), "the row groups per file are no JSON of counts", error))
+        .map_err(|error| Error::corrupt_by(place.clone(), "the row groups per file are not JSON of counts", error))
 }
 
 /// The JSON that [`row_group_counts`] reads.

@@ -1,4 +1,4 @@
-//! What Petastorm keeps beside its data, read without running any Python.
+//! Petastorm's metadata, read without running any Python.
 //!
 //! ```text
 //!   _common_metadata ─footer─► key_values ─┬─ unischema.v1 ──────► pickle ─► Unischema ─► Stored, per field

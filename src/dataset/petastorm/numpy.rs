@@ -119,7 +119,7 @@ impl Pickle<'_> {
         let Some(dtype) = self.arena.object(dtype) else { return Ok(None) };
         let spec = self.spec(dtype.arguments, dtype.state)?;
         let Some(stored) = self.arena.bytes(data) else {
-            return Err(self.budget.unsupported("a scalar of NumPy whose data are no bytes", ""));
+            return Err(self.budget.unsupported("a scalar of NumPy whose data is not bytes", ""));
         };
         let length = stored.len();
         self.budget.charge(length as u64)?;

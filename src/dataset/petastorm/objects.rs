@@ -95,7 +95,7 @@ impl Machine<'_> {
                 for pair in pairs {
                     match self.arena.elements(pair) {
                         Some(&[key, value]) => flat.extend([key, value]),
-                        _ => return Err(self.corrupt("an OrderedDict of something that is no pair")),
+                        _ => return Err(self.corrupt("an OrderedDict of something that is not a pair")),
                     }
                 }
                 self.list_of(Cell::Dict, flat)

@@ -262,7 +262,7 @@ impl<'a> Machine<'a> {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (module, name) = match (self.arena.text(module), self.arena.text(name)) {
                     (Some(module), Some(name)) => (module.into_owned(), name.into_owned()),
-                    _ => return Err(self.corrupt("a global is named by something that is no text")),
+                    _ => return Err(self.corrupt("a global is named by something that is not text")),
                 };
                 self.global(&module, &name)
             }
@@ -271,7 +271,7 @@ impl<'a> Machine<'a> {
             b'b' => self.build(),
             _ => Err(match refused(opcode) {
                 Some(name) => self.refuse(format_args!("the instruction {name}")),
-                None => self.corrupt(format_args!("0x{opcode:02x} is no instruction")),
+                None => self.corrupt(format_args!("0x{opcode:02x} is not an instruction")),
             }),
         }
     }

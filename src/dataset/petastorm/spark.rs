@@ -77,7 +77,7 @@ impl TryFrom<String> for SparkType {
 
     /// From the text that pyspark prints, with or without parentheses.
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no Spark type of a scalar");
+        let wrong = || format!("{text:?} is not a scalar type of Spark");
         let (class, arguments) = match text.split_once('(') {
             Some((class, rest)) => (class, rest.strip_suffix(')').ok_or_else(wrong)?),
             None => (text.as_str(), ""),

@@ -144,7 +144,7 @@ impl Pickle<'_> {
             Cell::Class(Global::Type(name)) => name,
             _ => match self.dtype_name(dtype)? {
                 Some(name) => name,
-                None => return Err(damaged(self, &format!("{} is no element type", self.arena.describe(dtype)))),
+                None => return Err(damaged(self, &format!("{} is not an element type", self.arena.describe(dtype)))),
             },
         };
         let shape = self.shape(shape)?.map_err(|what| damaged(self, &what))?;
@@ -216,7 +216,7 @@ impl Pickle<'_> {
                 let quality = match quality {
                     Some(Plain::Null) => None,
                     Some(Plain::Int(quality)) => Some(quality),
-                    _ => return Ok(Err("the quality of its codec is no number".to_owned())),
+                    _ => return Ok(Err("the quality of its codec is not a number".to_owned())),
                 };
                 FieldCodec::CompressedImage { format, quality }
             }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use roaring::RoaringTreemap;
 
-use crate::dataset::read::{Chunks, coalesce};
+use crate::dataset::chunks::{Chunks, coalesce};
 use crate::error::{Error, Place, Result};
 use crate::store::Found;
 

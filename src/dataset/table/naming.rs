@@ -150,7 +150,7 @@ fn is_item(list: &Type, repeated: &Type) -> bool {
 /// The leaf `ty` under `name` and number `id`.
 pub(super) fn primitive(ty: &Type, name: &str, id: Option<i32>) -> Result<TypePtr, ParquetError> {
     let Type::PrimitiveType { basic_info, physical_type, type_length, scale, precision } = ty else {
-        return Err(ParquetError::General("a leaf that is none".to_owned()));
+        return Err(ParquetError::General("a leaf that is not one".to_owned()));
     };
     let mut builder = Type::primitive_type_builder(name, *physical_type)
         .with_logical_type(basic_info.logical_type_ref().cloned())

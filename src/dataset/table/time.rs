@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub(in crate::dataset) fn instant(timestamp: &str) -> Result<i64> {
     let wrong = || {
         let problem = format!(
-            "{timestamp:?} is no time; write it as 2026-01-31, 2026-01-31 12:30:00 (UTC) or 2026-01-31T12:30:00+01:00"
+            "{timestamp:?} is not a time; write it as 2026-01-31, 2026-01-31 12:30:00 (UTC) or 2026-01-31T12:30:00+01:00"
         );
         Error::config("timestamp", problem)
     };

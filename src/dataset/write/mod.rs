@@ -209,6 +209,13 @@ impl DatasetWriter {
         self.open.as_ref().map_or(0, |open| open.writer.memory_size())
     }
 
+    /// Bytes of the files, and those that the row group will have that is gathered, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.writer.bytes_written() + open.writer.gathered_bytes());
+        self.files.iter().map(|file| file.bytes).sum::<u64>() + open as u64
+    }
+
     /// Ends the row group that is gathered.
     ///
     /// # Errors
@@ -341,7 +348,7 @@ impl DatasetWriter {
         let counts = row_group_counts_to_json(&counts);
         // The pickle is ASCII, as all metadata of footers are text.
         let pickle = String::from_utf8(petastorm.to_pickle()?)
-            .map_err(|error| Error::corrupt_by(Place::file(name), "the schema's pickle is no text", error))?;
+            .map_err(|error| Error::corrupt_by(Place::file(name), "the schema's pickle is not text", error))?;
         writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), pickle));
         writer.append_key_value_metadata(KeyValue::new(ROW_GROUP_COUNTS_KEY.to_owned(), counts));
         end(writer, &path)?;
@@ -373,7 +380,7 @@ fn describe(fields: &mut [Field], unischema: &Unischema) -> Result<()> {
     match unischema.fields.iter().find(|known| fields.iter().all(|field| *field.name() != known.name)) {
         None => Ok(()),
         Some(missing) => {
-            let problem = format!("field {:?} of schema {:?} is no column", missing.name, unischema.name);
+            let problem = format!("field {:?} of schema {:?} is not a column", missing.name, unischema.name);
             Err(Error::config("petastorm", problem))
         }
     }

@@ -82,7 +82,7 @@ impl Default for Compression {
 
 impl WriterOptions {
     /// For what is read back soon and then gone, see [`fleeting`](Self::fleeting).
-    pub fn fleeting() -> Self {
+    pub(crate) fn fleeting() -> Self {
         Self { fleeting: true, ..Self::default() }
     }
 

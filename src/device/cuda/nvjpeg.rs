@@ -1,6 +1,6 @@
 //! NVIDIA's nvJPEG: found at run time, never linked, called through a table of its functions.
 //!
-//! Looked for, in this order: what [`PATH`] names, and then nothing else; `libnvjpeg.so.13`, `.12` and without a number, as the system finds
+//! Looked for, in this order: what `PATH` names, and then nothing else; `libnvjpeg.so.13`, `.12` and without a number, as the system finds
 //! libraries; the folders that [`look_in`] was told, which for Python are those of NVIDIA's wheels.
 //!
 //! It works in the context of the calling thread. On GPUs that have engines for JPEG those are used.
@@ -18,7 +18,7 @@ use super::driver::Handle;
 use crate::device::address::Address;
 
 /// Names the library's file.
-pub const PATH: &str = "BOWSTRING_NVJPEG";
+pub(crate) const PATH: &str = "BOWSTRING_NVJPEG";
 const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 /// What to do where there is none.
 const ADVICE: &str =

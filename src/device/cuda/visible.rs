@@ -24,11 +24,11 @@ use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
 /// Holds what the scheduler gave the task, as JSON or as the path of a file.
-pub const RESOURCES: &str = "BOWSTRING_RESOURCES";
+pub(crate) const RESOURCES: &str = "BOWSTRING_RESOURCES";
 /// CUDA's own choice of devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The rank of a process on its machine, by launcher, in the order in which they are asked.
-pub const LOCAL_RANKS: [&str; 5] =
+pub(crate) const LOCAL_RANKS: [&str; 5] =
     ["LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
@@ -250,7 +250,7 @@ fn by_resources(
     } else {
         fs::read_to_string(text).map_err(|error| wrong(format!("{text} cannot be read: {error}")))?
     };
-    let value: Value = serde_json::from_str(&json).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+    let value: Value = serde_json::from_str(&json).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
     let addresses = addresses(&value).ok_or_else(|| wrong("it has no addresses of a resource \"gpu\"".to_owned()))?;
     let rank = local_rank(lookup).map_or(0, |(_, rank)| rank as usize);
     let Some(address) = addresses.get(rank).or_else(|| addresses.first()).map(String::as_str) else {

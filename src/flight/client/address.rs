@@ -24,7 +24,7 @@ pub struct Address {
 
 impl Address {
     /// Whether `url` names a server at all.
-    pub fn is_one(url: &str) -> bool {
+    pub(crate) fn is_one(url: &str) -> bool {
         ["grpc://", "grpc+tcp://", "grpc+tls://"].iter().any(|scheme| url.starts_with(scheme))
     }
 

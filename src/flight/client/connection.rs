@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::{Action, FlightDescriptor, FlightInfo, Ticket as FlightTicket};
+use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo, Ticket as FlightTicket};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -149,6 +149,25 @@ impl Connection {
         let asking = client.get_flight_info(self.request(descriptor));
         let info = within(deadline, &self.peer, "GetFlightInfo", asking).await?;
         info.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
+    /// What the server says of everything that it has.
+    pub(super) async fn list(&self, deadline: Duration) -> Result<Vec<FlightInfo>, Failure> {
+        let mut client = self.stock();
+        let asking = async {
+            let mut infos = client.list_flights(self.request(Criteria::default())).await?.into_inner();
+            let (mut all, mut length) = (Vec::new(), 0_usize);
+            while let Some(info) = infos.next().await {
+                let info = info?;
+                length = length.saturating_add(info.encoded_len());
+                if length > ANSWER {
+                    return Err(Status::out_of_range("the list is too long"));
+                }
+                all.push(info);
+            }
+            Ok(all)
+        };
+        within(deadline, &self.peer, "ListFlights", asking).await?.map_err(|status| self.failed(&status))
     }
 
     /// The answers to an action, one after another.

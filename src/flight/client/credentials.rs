@@ -14,7 +14,7 @@ const KEYS: &[&str] = &["token", "token_file", "ca", "cert", "key", "server_name
 
 /// How batches of a server on this host come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transport {
+pub(crate) enum Transport {
     /// Through shared memory where it can be had.
     #[default]
     Auto,
@@ -26,7 +26,7 @@ pub enum Transport {
 
 /// Token and certificates, and the transport. The token is never printed.
 #[derive(Clone, Default)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     token: Option<String>,
     ca: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
@@ -53,7 +53,7 @@ impl Credentials {
     ///
     /// # Errors
     /// [`Error::Config`] for an unknown key, a half pair, or a file that cannot be read.
-    pub fn new(options: &BTreeMap<String, String>) -> Result<Self> {
+    pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Self> {
         if let Some(key) = options.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let problem = format!("a server's address takes {}, not {key}", KEYS.join(", "));
             return Err(Error::config("storage_options", problem));

@@ -8,7 +8,6 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::connection::Failure;
-use super::receive::Source;
 use crate::error::{Error, Result};
 use crate::flight::shm::{self, ConnectOptions, Incoming, Refusal};
 use crate::flight::status::{NO_SLAB, from_status, from_text, is_transient};
@@ -23,7 +22,7 @@ const SPARE: usize = 3;
 
 /// Where a server offers shared memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
+pub(crate) struct Local {
     /// Name of the abstract unix socket.
     pub socket: String,
     /// The host, as the kernel names it: its boot and its network namespace.
@@ -35,7 +34,7 @@ pub struct Local {
 
 impl Local {
     /// `socket` on this host; `None` if the host has no name of its own.
-    pub fn here(socket: String) -> Option<Self> {
+    pub(crate) fn here(socket: String) -> Option<Self> {
         host().map(|host| Self { socket, host, version: shm::wire::VERSION })
     }
 
@@ -53,12 +52,12 @@ fn host() -> Option<String> {
 }
 
 /// Connects to `local` if it is on this host and of this version. `None` if it is not, or cannot be reached: then TCP can.
-pub(super) async fn connect(source: &Source, local: &Local, ticket: Bytes) -> Result<Option<Stream>, Failure> {
+pub(super) async fn connect(timeout: Duration, local: &Local, ticket: Bytes) -> Result<Option<Stream>, Failure> {
     if !local.is_for(host().as_deref()) {
         return Ok(None);
     }
     // Longer than a few of the server's signs of life. A shorter patience is the caller's affair.
-    let deadline = source.timeout.clamp(Duration::from_secs(6), Duration::from_secs(30));
+    let deadline = timeout.clamp(Duration::from_secs(6), Duration::from_secs(30));
     let options = ConnectOptions { window: WINDOW, deadline, ..ConnectOptions::default() };
     match shm::connect(&local.socket, ticket, options).await {
         Ok(receiver) => Ok(Some(Stream { receiver, held: Vec::new(), unusable: false })),

@@ -1,4 +1,4 @@
-//! The client: batches of a server, in the same order and with the same bytes as a local loader gives.
+//! The client: batches of a server, in the same order and with the same bytes as from a local loader.
 
 mod address;
 mod connection;
@@ -8,12 +8,13 @@ mod local;
 mod pending;
 mod receive;
 mod remote;
+mod served;
 
 pub use address::{Address, PORT};
 pub use connection::{Dial, Tcp};
-pub use credentials::{Credentials, Transport};
 pub use gang::{Gang, Joining};
-pub use local::Local;
+pub(crate) use local::Local;
 pub use pending::Pending;
-pub use receive::StreamInfo;
-pub use remote::RemoteSource;
+pub(crate) use receive::StreamInfo;
+pub(crate) use remote::RemoteSource;
+pub(crate) use served::{Served, served};

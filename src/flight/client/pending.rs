@@ -33,7 +33,7 @@ impl<T: Send + 'static> Pending<T> {
         self
     }
 
-    /// The runtime, for what goes on.
+    /// The runtime, for what continues.
     pub(super) fn runtime(&mut self) -> Option<Runtime> {
         self.runtime.take()
     }

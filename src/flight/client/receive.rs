@@ -40,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// What a server says of a stream, as the `app_metadata` of its FlightInfo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StreamInfo {
+pub(crate) struct StreamInfo {
     /// The data.
     pub fingerprint: Fingerprint,
     /// The resolved plan.
@@ -106,7 +106,7 @@ impl Source {
         let waited = self.timeout;
         tokio::time::timeout(waited, asking)
             .await
-            .unwrap_or_else(|_| Err(Error::Timeout { stage: "receive", culprit: self.culprit(), waited }))
+            .unwrap_or_else(|_| Err(Error::late("receive", self.culprit(), waited, waited)))
     }
 
     async fn announced_at(&self, address: &Address, asked: &StreamRequest) -> Result<(StreamInfo, Columns), Failure> {
@@ -158,7 +158,7 @@ impl<'a> Attempts<'a> {
         let left = self.source.timeout.saturating_sub(waited);
         if left.is_zero() {
             let culprit = format!("{address}: {}", error.chain());
-            return Err(Error::Timeout { stage: "receive", culprit, waited });
+            return Err(Error::late("receive", culprit, waited, self.source.timeout));
         }
         if self.progress == progress && self.pause == SHORTEST {
             tracing::warn!(error = %error.chain(), "{address} failed; trying for {} s more", left.as_secs());
@@ -172,7 +172,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-fn announced(info: &FlightInfo) -> Result<StreamInfo> {
+pub(super) fn announced(info: &FlightInfo) -> Result<StreamInfo> {
     serde_json::from_slice(&info.app_metadata).map_err(|error| Error::Mismatch {
         what: "what the server says of the stream".to_owned(),
         expected: "fingerprint, plan, steps and rows".to_owned(),
@@ -181,7 +181,7 @@ fn announced(info: &FlightInfo) -> Result<StreamInfo> {
     })
 }
 
-fn columns(peer: &str, info: FlightInfo) -> Result<Columns> {
+pub(super) fn columns(peer: &str, info: FlightInfo) -> Result<Columns> {
     let schema = info.try_decode_schema().map_err(|error| Error::Remote {
         peer: peer.to_owned(),
         what: "its schema cannot be read".to_owned(),
@@ -245,7 +245,7 @@ impl Receiver {
         })?;
         let only_tcp = std::mem::take(&mut self.over_tcp) || source.credentials.transport == Transport::Tcp;
         if let Some(local) = found.local.filter(|_| !only_tcp)
-            && let Some(mut stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
+            && let Some(mut stream) = local::connect(source.timeout, &local, ticket.ticket.clone()).await?
         {
             let step = self.asked.step;
             let received = self.attempt_local(peer, &mut stream, sender).await;

@@ -24,16 +24,17 @@ use crate::memory::{HostAllocator, Pool};
 use crate::pipeline::{BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
+use crate::store::cache::CacheStats;
 use crate::tensor::{Batch, Next};
 
 /// Batches of one rank, epoch after epoch, from a server: those that a local source of the same options gives.
 #[derive(Debug)]
-pub struct RemoteSource {
+pub(crate) struct RemoteSource {
     // Declared first, dropped first: the task is aborted before its runtime goes.
     receiving: Option<Receiving>,
     runtime: Option<Runtime>,
     source: Arc<Source>,
-    /// Who must still be a member for this to go on.
+    /// Who must still be a member for this to continue.
     member: Option<Arc<Member>>,
     asked: StreamRequest,
     announced: StreamInfo,
@@ -83,7 +84,11 @@ impl RemoteSource {
     /// # Errors
     /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and what
     /// the server says.
-    pub fn open(options: &LoaderOptions, gang: Option<&Gang>, allocator: Arc<dyn HostAllocator>) -> Result<Self> {
+    pub(crate) fn open(
+        options: &LoaderOptions,
+        gang: Option<&Gang>,
+        allocator: Arc<dyn HostAllocator>,
+    ) -> Result<Self> {
         let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
         let share = share(options, gang)?;
@@ -275,6 +280,8 @@ impl BatchSource for RemoteSource {
             batch: Stage::default(),
             consumer: Stage { items, bytes, worked_seconds: counters.outside.as_secs_f64(), waited_seconds: waited },
             rows: counters.rows,
+            // A server's own.
+            cache: CacheStats::default(),
             // From the socket's buffers into the batch.
             copied_per_delivered: if bytes == 0 { 0.0 } else { 1.0 },
             seconds: counters.born.elapsed().as_secs_f64(),

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 pub(super) struct Bells(BTreeMap<String, watch::Sender<()>>);
 
 impl Bells {
-    /// What is rung from now on for whoever waits for something of `gang`. Only for calls that were let in: a bell keeps the name.
+    /// Rings from now on for calls that wait for a change of `gang`. Only for admitted calls: a bell keeps the name.
     pub(super) fn of(&mut self, gang: &str) -> watch::Receiver<()> {
         if let Some(bell) = self.0.get(gang) {
             return bell.subscribe();

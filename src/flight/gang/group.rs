@@ -135,7 +135,7 @@ impl Group {
         self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
     }
 
-    /// Whether it was interrupted, and its next generation goes on where it was.
+    /// Whether it was interrupted, and its next generation continues where it was.
     pub(super) fn resumes(&self) -> bool {
         self.phase == Phase::Forming && self.acknowledged.is_some()
     }
@@ -281,7 +281,7 @@ impl Group {
         }
     }
 
-    /// Ends the running generation: whoever waits or streams in it is told `why`.
+    /// Ends the running generation: its waits and streams end with `why`.
     fn raise(&mut self, why: String, effects: &mut Effects) {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
         let end = Arc::new(end);

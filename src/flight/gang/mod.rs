@@ -7,7 +7,7 @@
 //! ```
 //!
 //! This is what Spark's barrier execution mode gives its tasks (`BarrierTaskContext`), plus what training needs: a
-//! **generation** that only ever rises and fences whoever is left over from before, and an **acknowledged position** from
+//! **generation** that only ever rises and fences members of earlier ones, and an **acknowledged position** from
 //! which a restarted gang continues. The rules:
 //!
 //! - A generation runs from the moment all N ranks have joined until one of them is lost (its lease ran out, it left with a
@@ -18,7 +18,7 @@
 //!   the trainer went back to) moves the position back, and only if all ranks present the same one.
 //! - A generation reads one plan: data, spec and version of the order. The position that it resumes from binds it, else its first
 //!   stream or acknowledgement; any other plan is an [`Error::Mismatch`](crate::Error::Mismatch) that names both.
-//! - Every call is idempotent by its own keys (attempt, round, position), so that a lost answer is simply asked for again.
+//! - Every call is idempotent by its own keys (attempt, round, position), so a call whose answer was lost is simply repeated.
 //! - Time is only ever a distance on one machine's monotonic clock, so clocks may differ by any amount. Their *rates* may
 //!   differ by the margin that [`Member`] keeps.
 

@@ -1,8 +1,8 @@
-//! What a generation reads: the one plan that all its ranks have in common.
+//! The plan that a generation reads: one for all its ranks.
 //!
 //! Two ranks whose plans differ by a file, a seed or a version of the order get rows twice and others never, however well they
 //! agree on shares and steps. So a generation is bound to the fingerprint of everything that decides the rows: by the position
-//! that it resumes from, else by the first stream or acknowledgement in it. Whoever comes with another one is refused.
+//! that it resumes from, else by the first stream or acknowledgement in it. A member with another one is refused.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -93,7 +93,7 @@ impl Registry {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn open_within(
+    pub(crate) async fn open_within(
         journal: Option<PathBuf>,
         options: RegistryOptions,
         patience: Duration,
@@ -252,7 +252,7 @@ impl Registry {
         Ok(Fence { registry: Arc::clone(self), caller, share, bell })
     }
 
-    /// The data that `caller` goes on with: those of the position that its generation resumes from. `None` where it begins anew, or
+    /// The data that `caller` continues with: those of the position that its generation resumes from. `None` where it begins anew, or
     /// where only the plan is known.
     pub fn resumed(&self, caller: &Caller) -> Option<Fingerprint> {
         let reads = self.act(|machine, now| machine.reads(now, caller)).ok().flatten();
@@ -263,7 +263,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Mismatch`] naming both plans if its generation reads another one.
-    pub fn may_read(&self, caller: &Caller, reading: &Reading) -> Result<()> {
+    pub(crate) fn may_read(&self, caller: &Caller, reading: &Reading) -> Result<()> {
         match self.act(|machine, now| machine.reads(now, caller)) {
             // Refused as it will be when the stream begins.
             Ok(Some((reads, _))) if reads.plan != reading.plan => self.read(caller, reading),
@@ -286,7 +286,7 @@ impl Registry {
     }
 
     /// How many gangs run now in a space; without a name those that are in none.
-    pub fn running_in(&self, space: Option<&str>) -> usize {
+    pub(crate) fn running_in(&self, space: Option<&str>) -> usize {
         self.lock().machine.running(|name| limits::space(name) == space)
     }
 
@@ -395,7 +395,7 @@ impl Registry {
     }
 }
 
-/// Does what waits for the disk; other tasks of this thread go on at another one meanwhile.
+/// Does what waits for the disk; other tasks of this thread continue at another one meanwhile.
 fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -482,7 +482,7 @@ impl Fence {
     }
 
     /// Waits until the generation ends, and says why. Cancel-safe. The registry is asked only when something happened to the gang:
-    /// while its journal waits for the disk, streams go on.
+    /// while its journal waits for the disk, streams continue.
     pub async fn ended(&mut self) -> Error {
         loop {
             rung(&mut self.bell).await;

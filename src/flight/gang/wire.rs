@@ -97,7 +97,7 @@ impl Token {
 
     /// The same, for a position of `plan`.
     #[must_use]
-    pub fn of_plan(mut self, plan: Option<Fingerprint>) -> Self {
+    pub(crate) fn of_plan(mut self, plan: Option<Fingerprint>) -> Self {
         self.plan = plan;
         self.crc32 = self.checksum();
         self
@@ -128,7 +128,7 @@ impl Token {
     }
 
     /// Whether the checksum fits the fields.
-    pub fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         self.crc32 == self.checksum()
     }
 }
@@ -157,7 +157,7 @@ pub struct Caller {
 /// `gang.join`: be rank `rank` of `world_size`, and wait for the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JoinRequest {
+pub(crate) struct JoinRequest {
     /// The gang, 1 to 128 printable bytes.
     pub gang: String,
     /// This rank.
@@ -199,7 +199,7 @@ pub struct Joined {
 /// `gang.barrier` and `gang.all_gather`: round `round` of this generation, counted from 1 over both kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MeetRequest {
+pub(crate) struct MeetRequest {
     /// Who calls.
     pub caller: Caller,
     /// The round.
@@ -214,7 +214,7 @@ pub struct MeetRequest {
 
 /// The end of a barrier or an all-gather.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Met {
+pub(crate) struct Met {
     /// The messages in rank order, hex; none at a barrier.
     pub messages: Vec<String>,
 }
@@ -248,7 +248,7 @@ impl Serialize for Gathered {
 /// An answer that may be: not yet, ask again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum Polled<T> {
+pub(crate) enum Polled<T> {
     /// Not yet; the arrival is kept until the caller's timeout or lease is over.
     Waiting {
         /// The first 16 ranks that are missing.
@@ -265,14 +265,14 @@ pub enum Polled<T> {
 /// `gang.heartbeat` and `gang.members`: nothing but who calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CallerRequest {
+pub(crate) struct CallerRequest {
     /// Who calls.
     pub caller: Caller,
 }
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alive {
+pub(crate) struct Alive {
     /// The lease, which this call renewed, milliseconds.
     pub lease_ms: u64,
     /// The position that all ranks have acknowledged.
@@ -303,7 +303,7 @@ pub struct Members {
 /// `gang.ack`: this rank is done with everything up to and including `position`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AckRequest {
+pub(crate) struct AckRequest {
     /// Who calls.
     pub caller: Caller,
     /// The position.
@@ -326,7 +326,7 @@ pub struct Acked {
 /// `gang.leave`: the rank is done, or has failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LeaveRequest {
+pub(crate) struct LeaveRequest {
     /// Who calls.
     pub caller: Caller,
     /// Why, if the rank failed; `None` is a clean end.
@@ -336,7 +336,7 @@ pub struct LeaveRequest {
 /// `gang.state`: what is known of a gang; for people and dashboards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct StateRequest {
+pub(crate) struct StateRequest {
     /// The gang.
     pub gang: String,
 }

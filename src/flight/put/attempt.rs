@@ -13,7 +13,8 @@ use super::staging::{Inner, Writer, discard, joined};
 use super::{Staged, Token, WriteId, levels};
 use crate::error::{Error, Result};
 
-/// Bytes that all attempts together gather before they are written.
+/// Bytes that all attempts together gather before they are written. A mark at which they write earlier, not a budget: nothing waits
+/// and nothing is refused, hence no `memory::Pool`.
 #[derive(Debug)]
 pub(super) struct Buffers {
     limit: u64,
@@ -25,14 +26,16 @@ impl Buffers {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    /// Counts `now` bytes in place of `before`; whether all together are too many.
+    /// Counts `now` bytes in place of `before`; whether this attempt has half of what the others leave, or more. So all together are never
+    /// too many, and of many that write alike each has its part before its row group ends: one that has little ends none because others
+    /// have much.
     fn count(&self, before: u64, now: u64) -> bool {
         let used = if now >= before {
             self.used.fetch_add(now - before, Ordering::AcqRel) + (now - before)
         } else {
             self.used.fetch_sub(before - now, Ordering::AcqRel) - (before - now)
         };
-        used > self.limit
+        used.saturating_add(now) > self.limit
     }
 }
 
@@ -176,6 +179,44 @@ impl<A: Send + 'static> Drop for Running<A> {
     fn drop(&mut self) {
         if let (Some(attempt), Ok(runtime)) = (self.attempt.take(), Handle::try_current()) {
             runtime.spawn_blocking(move || drop(attempt));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes messages of `message` bytes with each attempt in turn; the row groups of each, in bytes.
+    fn row_groups(buffers: &Buffers, held: &mut [u64], message: u64, rounds: usize) -> Vec<Vec<u64>> {
+        let mut ended = vec![Vec::new(); held.len()];
+        for _ in 0..rounds {
+            for (held, ended) in held.iter_mut().zip(&mut ended) {
+                let full = buffers.count(*held, *held + message);
+                *held += message;
+                if full {
+                    ended.push(*held);
+                    buffers.count(*held, 0);
+                    *held = 0;
+                }
+                assert!(buffers.used.load(Ordering::Acquire) <= buffers.limit + message);
+            }
+        }
+        ended
+    }
+
+    #[test]
+    fn row_groups_of_many_attempts_end_with_a_fair_part_each() {
+        let buffers = Buffers::new(1600);
+        let all = row_groups(&buffers, &mut [0; 15], 1, 10_000);
+        for ended in &all {
+            assert!(ended.iter().all(|bytes| *bytes >= 90), "{ended:?}");
+        }
+        // Of one that says nothing any more, others do not suffer.
+        let (buffers, mut silent) = (Buffers::new(1600), [0]);
+        row_groups(&buffers, &mut silent, 1, 790);
+        for ended in row_groups(&buffers, &mut [0; 3], 1, 10_000) {
+            assert!(ended.iter().all(|bytes| *bytes >= 190), "{ended:?}");
         }
     }
 }

@@ -16,13 +16,14 @@
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::{Committed, Mode, Record, WriteId, columns, same_columns};
+use super::disk::{Disk, DiskClaim};
+use super::{Committed, DiskQuotas, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
@@ -40,6 +41,7 @@ const LOCK: &str = "_lock";
 pub(super) struct Directory {
     root: PathBuf,
     options: WriterOptions,
+    disk: Arc<Disk>,
     /// Brings a directory to the disk: `flush`, but for a test of disks that fail.
     flush: fn(&Path) -> Result<()>,
     /// Held while it is open: another server would take living attempts for what a killed one left.
@@ -52,6 +54,8 @@ pub(super) struct Piece {
     directory: PathBuf,
     written: Written,
     columns: Vec<String>,
+    /// Until a commit has its files.
+    disk: Mutex<DiskClaim>,
 }
 
 impl Drop for Piece {
@@ -61,8 +65,10 @@ impl Drop for Piece {
     }
 }
 
-/// Bytes that are kept of finished row groups of an attempt at most where memory is short, about.
+/// Bytes that are kept of finished row groups of an attempt at most where memory is short, about: so many, or one in so many of the row
+/// group that ends. Of wide rows a file would have one row group else.
 const FOOTER: usize = 1 << 20;
+const FOOTER_PART: usize = 8;
 
 /// An attempt that is being written. Dropped, it is removed.
 #[derive(Debug)]
@@ -70,11 +76,13 @@ pub(super) struct Writer {
     directory: PathBuf,
     columns: Vec<String>,
     writer: DatasetWriter,
+    disk: DiskClaim,
 }
 
 impl Writer {
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.writer.write(batch)
+        self.writer.write(batch)?;
+        self.disk.resize(self.writer.stored_bytes())
     }
 
     /// Bytes of memory that the row group that is gathered takes, and what is kept of those before it.
@@ -84,13 +92,18 @@ impl Writer {
 
     /// Ends the row group, and the file if much is kept of its row groups.
     pub(super) fn flush(&mut self) -> Result<()> {
+        let most = FOOTER.max(self.writer.memory_size() / FOOTER_PART);
         self.writer.flush()?;
-        self.writer.end_beyond(FOOTER)
+        self.writer.end_beyond(most)
     }
 
     pub(super) fn finish(self) -> Result<Piece> {
         let written = self.writer.finish()?;
-        Ok(Piece { directory: self.directory, written, columns: self.columns })
+        // Dropped where the quota has no room for the footers.
+        let disk = Mutex::new(self.disk);
+        let piece = Piece { directory: self.directory, written, columns: self.columns, disk };
+        piece.disk.lock().unwrap_or_else(PoisonError::into_inner).resize(written.bytes)?;
+        Ok(piece)
     }
 }
 
@@ -105,11 +118,15 @@ impl Directory {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub(super) fn open(root: &Path, options: WriterOptions, lock: Lock) -> Result<Self> {
+    pub(super) fn open(root: &Path, options: WriterOptions, disk: DiskQuotas, lock: Lock) -> Result<Self> {
         // What is linked to is compared as it is written, so it must not depend on where this process stands.
         let root = fs::canonicalize(root).map_err(|error| failed("open", root, error))?;
-        let directory = Self { root, options, flush, _lock: lock };
+        let directory = Self { root, options, disk: Disk::new(disk), flush, _lock: lock };
         directory.sweep()?;
+        let hidden = directory.root.join(HIDDEN);
+        for dataset in entries(&hidden)?.iter().filter(|name| *name != STAGED && hidden.join(name).is_dir()) {
+            directory.measure(dataset, &[])?;
+        }
         Ok(directory)
     }
 
@@ -135,6 +152,12 @@ impl Directory {
         fs::create_dir_all(&staged).map_err(|error| failed("create", &staged, error))
     }
 
+    /// Looks at what `dataset` takes of the disk, where the files of `pieces` are its own now.
+    fn measure(&self, dataset: &str, pieces: &[Arc<Piece>]) -> Result<()> {
+        let versions = self.root.join(HIDDEN).join(dataset);
+        self.disk.measure(dataset, &versions, pieces.iter().map(|piece| &piece.disk))
+    }
+
     /// Where readers find the version that is current now: not by the dataset's name, which leads to another one after the next commit.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
         // Whatever else lies there was not written here, and is not shown.
@@ -142,11 +165,16 @@ impl Directory {
         path.exists().then(|| path.to_string_lossy().into_owned())
     }
 
-    pub(super) fn writer(&self, number: u64, schema: SchemaRef) -> Result<Writer> {
+    /// A writer of attempt `number` of a write in `space`.
+    pub(super) fn writer(&self, space: Option<&str>, number: u64, schema: SchemaRef) -> Result<Writer> {
         let directory = self.root.join(HIDDEN).join(STAGED).join(number.to_string());
         let columns = columns(&schema);
-        let writer = DatasetWriter::create(&directory, schema, self.options.clone())?;
-        Ok(Writer { directory, columns, writer })
+        let mut options = self.options.clone();
+        // Floats hardly repeat, and a dictionary of them takes five times their memory, which ends row groups early.
+        let floats = schema.fields().iter().filter(|field| field.data_type().is_floating());
+        options.plain.extend(floats.map(|field| field.name().clone()));
+        let writer = DatasetWriter::create(&directory, schema, options)?;
+        Ok(Writer { directory, columns, writer, disk: self.disk.claim(space) })
     }
 
     /// The directory of the version that readers see.
@@ -189,6 +217,15 @@ impl Directory {
     /// A disk that fails after the link was turned is answered by turning it back. Where even that fails the commit is there, and so is its
     /// answer; only a power cut could still take it away, of which a warning tells.
     pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+        let committed = self.make(write, once, mode, pieces)?;
+        if let Err(error) = self.measure(write.dataset(), pieces) {
+            // What the attempts took stays counted in its place, until they are gone.
+            tracing::warn!(error = %error.chain(), "what a dataset takes of the disk is not known until its next commit");
+        }
+        Ok(committed)
+    }
+
+    fn make(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let current = self.current(write.dataset())?;
         let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
         let total = |of: fn(&Written) -> u64| pieces.iter().map(|piece| of(&piece.written)).sum();
@@ -275,6 +312,10 @@ impl Directory {
         let versions = self.root.join(HIDDEN).join(dataset);
         if let Err(error) = fs::remove_dir_all(&versions) {
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
+        }
+        // It is dropped, whatever comes of counting it.
+        if let Err(error) = self.measure(dataset, &[]) {
+            tracing::warn!(error = %error.chain(), "what a dropped dataset took of the disk is counted until the next start");
         }
         Ok(true)
     }
@@ -378,12 +419,12 @@ mod tests {
 
     async fn open(root: &Path) -> Directory {
         let lock = lock(root, Duration::ZERO).await.unwrap();
-        Directory::open(root, WriterOptions::default(), lock).unwrap()
+        Directory::open(root, WriterOptions::default(), DiskQuotas::default(), lock).unwrap()
     }
 
     fn piece(directory: &Directory, number: u64) -> Arc<Piece> {
         let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
-        let mut writer = directory.writer(number, Arc::clone(&schema)).unwrap();
+        let mut writer = directory.writer(None, number, Arc::clone(&schema)).unwrap();
         let ids = Arc::new(Int64Array::from(vec![number as i64]));
         writer.write(&RecordBatch::try_new(schema, vec![ids]).unwrap()).unwrap();
         Arc::new(writer.finish().unwrap())

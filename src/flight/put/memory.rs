@@ -17,6 +17,7 @@ use parquet::errors::ParquetError;
 use super::{Committed, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{FileWriter, Sink, WriterOptions};
 use crate::error::{Error, Result};
+use crate::memory::{Pool, Reservation, SystemAllocator};
 
 /// Bytes that a growing file asks for beyond what it needs at least: headers, levels, the footer.
 const SPARE: usize = 64 << 10;
@@ -29,9 +30,9 @@ static STORES: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Memory {
     store: Arc<dyn ObjectStore>,
     host: String,
-    budget: Arc<Budget>,
+    budget: Arc<Share>,
     /// The shares of tenants' spaces in which there is something.
-    shares: Mutex<HashMap<String, Weak<Budget>>>,
+    shares: Mutex<HashMap<String, Weak<Share>>>,
     options: WriterOptions,
     datasets: Mutex<HashMap<String, Dataset>>,
 }
@@ -71,54 +72,52 @@ impl Piece {
     }
 }
 
-/// Bytes that may be used, and those that are.
+/// What writes to one space may use: a pool of its own, within the whole.
 #[derive(Debug)]
-struct Budget {
-    limit: u64,
-    used: AtomicU64,
-    /// What it is a share of.
-    whole: Option<Arc<Budget>>,
+struct Share {
+    own: Arc<Pool>,
+    whole: Option<Arc<Pool>>,
 }
 
-impl Budget {
-    /// Uses `bytes` instead of `held`. On an error, nothing has changed.
-    fn change(&self, held: u64, bytes: u64) -> Result<()> {
-        let more = |used: u64| (used - held).checked_add(bytes).filter(|sum| *sum <= self.limit || bytes <= held);
-        if let Err(used) = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
-            let whose = if self.whole.is_some() { ", of one tenant" } else { "" };
-            let what = format!("datasets in the server's memory{whose}");
-            return Err(Error::limit(what, (used - held).saturating_add(bytes), self.limit, "put_memory"));
-        }
-        if let Some(whole) = &self.whole
-            && let Err(error) = whole.change(held, bytes)
-        {
-            let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| Some(used - bytes + held));
-            return Err(error);
-        }
-        Ok(())
+impl Share {
+    fn new(limit: usize, whole: Option<Arc<Pool>>) -> Arc<Self> {
+        Arc::new(Self { own: Pool::without_recycling(Arc::new(SystemAllocator), limit), whole })
     }
 }
 
-/// A part of a budget, given back on drop.
+/// Bytes of a share, given back on drop.
 #[derive(Debug)]
 struct Charge {
-    budget: Arc<Budget>,
-    bytes: u64,
+    own: Reservation,
+    whole: Option<Reservation>,
+    share: Arc<Share>,
 }
 
 impl Charge {
+    /// No bytes yet.
+    fn of(share: &Arc<Share>) -> Self {
+        Self { own: share.own.nothing(), whole: share.whole.as_ref().map(Pool::nothing), share: Arc::clone(share) }
+    }
+
     /// Holds `bytes` instead of what it held. On an error, it holds what it held.
     fn resize(&mut self, bytes: u64) -> Result<()> {
-        self.budget.change(self.bytes, bytes)?;
-        self.bytes = bytes;
+        let held = self.own.bytes();
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let refused = |pool: &Pool, whose: &str| {
+            let asked = ((pool.used() - held) as u64).saturating_add(bytes);
+            let what = format!("datasets in the server's memory{whose}");
+            Err(Error::limit(what, asked, pool.budget() as u64, "put_memory"))
+        };
+        if !self.own.try_resize(wanted) {
+            return refused(&self.share.own, if self.whole.is_some() { ", of one tenant" } else { "" });
+        }
+        if let (Some(part), Some(pool)) = (&mut self.whole, &self.share.whole)
+            && !part.try_resize(wanted)
+        {
+            self.own.shrink_to(held);
+            return refused(pool, "");
+        }
         Ok(())
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        // Less is never refused.
-        let _ = self.budget.change(self.bytes, 0);
     }
 }
 
@@ -222,24 +221,23 @@ impl Memory {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let host = format!("put-{}", STORES.fetch_add(1, Ordering::Relaxed) + 1);
         crate::store::mount(&host, &store);
-        let budget = Arc::new(Budget { limit, used: AtomicU64::new(0), whole: None });
+        let budget = Share::new(usize::try_from(limit).unwrap_or(usize::MAX), None);
         Self { store, host, budget, shares: Mutex::default(), options, datasets: Mutex::default() }
     }
 
     /// Bytes of the budget in use.
     pub(super) fn used(&self) -> u64 {
-        self.budget.used.load(Ordering::Acquire)
+        self.budget.own.used() as u64
     }
 
     /// What writes to `space` use: three quarters at most of one tenant's, so that it cannot keep the others out.
-    fn share(&self, space: Option<&str>) -> Arc<Budget> {
+    fn share(&self, space: Option<&str>) -> Arc<Share> {
         let Some(space) = space else { return Arc::clone(&self.budget) };
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|_, share| share.strong_count() > 0);
         shares.get(space).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let limit = self.budget.limit - self.budget.limit / 4;
-            let share = Budget { limit, used: AtomicU64::new(0), whole: Some(Arc::clone(&self.budget)) };
-            let share = Arc::new(share);
+            let whole = &self.budget.own;
+            let share = Share::new(whole.budget() - whole.budget() / 4, Some(Arc::clone(whole)));
             shares.insert(space.to_owned(), Arc::downgrade(&share));
             share
         })
@@ -259,7 +257,7 @@ impl Memory {
     pub(super) fn writer(&self, space: Option<&str>, schema: SchemaRef) -> Result<Writer> {
         let properties = self.options.check(&schema)?;
         let budget = self.share(space);
-        let charge = || Charge { budget: Arc::clone(&budget), bytes: 0 };
+        let charge = || Charge::of(&budget);
         let sink = Growing { bytes: Vec::new(), charge: charge() };
         let columns = columns(&schema);
         let writer = FileWriter::new(sink, schema, properties).map_err(refused)?;
@@ -345,7 +343,7 @@ mod tests {
     #[test]
     fn one_tenant_never_has_all_of_the_memory() {
         let memory = Memory::new(1000, WriterOptions::fleeting());
-        let charge = |space| Charge { budget: memory.share(space), bytes: 0 };
+        let charge = |space| Charge::of(&memory.share(space));
         let (mut first, mut second) = (charge(Some("anna")), charge(Some("anna")));
         first.resize(500).unwrap();
         let error = second.resize(251).unwrap_err();
@@ -355,7 +353,7 @@ mod tests {
         assert!(bert.resize(251).is_err() && bert.resize(250).is_ok(), "the rest is there for others");
         assert!(second.resize(250).is_ok() && charge(None).resize(1).is_err());
         drop((first, bert));
-        assert_eq!((memory.used(), memory.share(Some("anna")).used.load(Ordering::Acquire)), (250, 250));
+        assert_eq!((memory.used(), memory.share(Some("anna")).own.used()), (250, 250));
         charge(None).resize(750).unwrap();
         second.resize(0).unwrap();
         charge(None).resize(1000).expect("what is common has no share");

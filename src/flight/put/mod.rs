@@ -6,11 +6,12 @@
 //!   ...                                            └─ abort(write), or nothing for its time to live: all of it is gone
 //!   drop_dataset(dataset): all its versions are gone, by one removal
 //! ```
-//! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
+//! This is what Spark's two-phase commit asks for: a task may be retried or run twice at once, and only the driver decides which
 //! attempts count. Batches are written through as they come: an attempt holds one row group.
 
 mod attempt;
 mod directory;
+mod disk;
 pub(crate) mod ipc;
 mod levels;
 mod memory;
@@ -19,6 +20,7 @@ mod write_ledger;
 
 use serde::{Deserialize, Serialize};
 
+pub use disk::DiskQuotas;
 pub use staging::{Staging, StagingOptions};
 
 use crate::error::{Error, Result};
@@ -61,7 +63,7 @@ impl WriteId {
 
     /// The space that it is in; none for the common one.
     pub(crate) fn space(&self) -> Option<&str> {
-        self.dataset.rsplit_once('@').map(|(space, _)| space)
+        space_of(&self.dataset)
     }
 
     /// The dataset's name.
@@ -73,6 +75,14 @@ impl WriteId {
     pub fn id(&self) -> &str {
         &self.id
     }
+}
+
+/// What the space of names in no other one is called.
+pub(crate) const COMMON: &str = "common";
+
+/// The space that is part of the name of `dataset`; none for the common one.
+fn space_of(dataset: &str) -> Option<&str> {
+    dataset.rsplit_once('@').map(|(space, _)| space)
 }
 
 /// What a commit does with a dataset that is there already.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::attempt::{Attempt, Buffers, Busy, Running};
 use super::write_ledger::{Commit, WriteLedger};
-use super::{Committed, Mode, Staged, Token, WriteId, directory, memory};
+use super::{Committed, DiskQuotas, Mode, Staged, Token, WriteId, directory, memory};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 
@@ -32,6 +32,8 @@ pub struct StagingOptions {
     pub max_attempts: usize,
     /// Bytes of row groups that attempts gather at once, in a directory; beyond it row groups end early. Default 256 MiB.
     pub buffer_bytes: u64,
+    /// Bytes on the disk of what is staged and committed in each space, in a directory. Default as many as there are.
+    pub disk: DiskQuotas,
     /// How files are written. The schema of Petastorm and `overwrite` have no place here.
     pub writer: WriterOptions,
     /// How long a directory that another process has is waited for. Default not at all.
@@ -45,6 +47,7 @@ impl Default for StagingOptions {
             max_writes: 1000,
             max_attempts: 100_000,
             buffer_bytes: 256 << 20,
+            disk: DiskQuotas::default(),
             writer: WriterOptions::default(),
             lock_patience: Duration::ZERO,
         }
@@ -125,9 +128,9 @@ impl Staging {
     /// # Errors
     /// [`Error::Config`] for impossible options; [`Error::Closed`] naming the process that has `root`; [`Error::Store`].
     pub async fn directory(root: &Path, options: StagingOptions) -> Result<Self> {
-        let (root, writer) = (root.to_owned(), writer_options(&options)?);
+        let (root, writer, disk) = (root.to_owned(), writer_options(&options)?, options.disk.clone());
         let lock = directory::lock(&root, options.lock_patience).await?;
-        let opened = blocking(move || directory::Directory::open(&root, writer, lock)).await?;
+        let opened = blocking(move || directory::Directory::open(&root, writer, disk, lock)).await?;
         Ok(Self::new(Target::Directory(opened), &options))
     }
 
@@ -169,8 +172,8 @@ impl Staging {
     /// that names the token. If this future is dropped, or `batches` ends with an error, nothing stays.
     ///
     /// # Errors
-    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, or the
-    /// number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; what the writer says.
+    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota
+    /// of disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; what the writer says.
     pub async fn stage(
         &self,
         write: &WriteId,
@@ -392,7 +395,9 @@ impl Drop for Ending<'_> {
 impl Target {
     pub(super) fn writer(&self, write: &WriteId, token: Token, schema: SchemaRef) -> Result<Writer> {
         match self {
-            Self::Directory(target) => Ok(Writer::Directory(Box::new(target.writer(token.number, schema)?))),
+            Self::Directory(target) => {
+                Ok(Writer::Directory(Box::new(target.writer(write.space(), token.number, schema)?)))
+            }
             Self::Memory(target) => Ok(Writer::Memory(Box::new(target.writer(write.space(), schema)?))),
         }
     }

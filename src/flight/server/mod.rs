@@ -49,6 +49,7 @@ pub use stream::quota::Quotas;
 use self::access::auth_layer::AuthLayer;
 use self::rpc::core::{Core, Parts};
 use self::rpc::service::Service;
+use self::stream::hangup::Hangups;
 use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
 use crate::memory::SharedAllocator;
@@ -99,7 +100,7 @@ where
     let opening = async {
         let gangs = Registry::open_within(config.journal.clone(), gang_options, patience).await?;
         let staging = match &config.put {
-            Some(put) => Some(put.open(config.memory_budget, patience).await?),
+            Some(put) => Some(put.open(config.memory_budget, config.quotas.written(), patience).await?),
             None => None,
         };
         Ok::<_, Error>((gangs, staging))
@@ -114,11 +115,13 @@ where
     let audit = config.audit.clone();
     let allocator = Arc::new(SharedAllocator::new().for_many());
     let listener = if config.shared_memory { rpc::local::listen(&allocator) } else { None };
+    let hangups = Hangups::default();
     let parts = Parts {
         gangs,
         staging,
         socket: listener.as_ref().map(|listener| listener.name().to_owned()),
         shared: listener.is_some().then(|| Arc::clone(&allocator)),
+        hangups: hangups.clone(),
         draining: stopped.clone(),
     };
     let core = Arc::new(Core::new(config, parts)?);
@@ -138,6 +141,7 @@ where
             metrics.memory(used, budget);
             let (row_groups, rows) = core.decoded();
             metrics.decoded(row_groups, rows);
+            metrics.cache(&crate::store::cache::totals());
         }
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
@@ -152,7 +156,7 @@ where
         // Whoever has not left by now is cut off: peers that read nothing keep a connection open for ever.
         cut.send_replace(true);
     };
-    let incoming = ops::connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
+    let incoming = ops::connections::admit(incoming, &limits, admin.metrics().clone(), cutting, hangups);
     let mut asked = stopped;
     let stopping = async move {
         // The sender lives as long as this.

@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::fd;
 use super::link::{Broken, Inbox, Outbox};
 use super::wire::{Body, Frame, MAX_TICKET, VERSION};
-use super::{ConnectOptions, Listener, ListenerOptions, Outgoing, Receiver, Refusal, connect};
+use super::{ConnectOptions, Listener, ListenerOptions, Outgoing, Receiver, Refusal, Source, connect};
 use crate::error::Error;
 use crate::memory::{HostAllocator, Pool, SharedAllocator, Slab, SlabPool};
 
@@ -202,7 +202,7 @@ async fn what_lies_in_one_slab_with_others_is_not_to_be_written_to() {
                 paid: None,
             })
         });
-        std::future::ready(Ok(futures::stream::iter(batches).boxed()))
+        std::future::ready(Ok(Source::from(futures::stream::iter(batches).boxed())))
     };
     let serving = tokio::spawn(listener.run(open, std::future::pending()));
     let socket = UnixStream::connect(format!("\0{name}")).await.unwrap();
@@ -244,7 +244,7 @@ async fn lying_ranks_are_refused_and_the_honest_are_served() {
                 Ok(Outgoing { header: Bytes::new(), slab, exclusive: true, extra: Vec::new(), paid: None })
             }
         });
-        std::future::ready(Ok(batches.boxed()))
+        std::future::ready(Ok(Source::from(batches.boxed())))
     };
     let serving = tokio::spawn(listener.run(open, async { drop(end.await) }));
     let hello = Frame::Hello { version: VERSION, window: 2, ticket: Bytes::new() };

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::pin::pin;
@@ -9,8 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
-use futures::future::{self, Either};
+use futures::future::{self, BoxFuture, Either, FutureExt};
 use futures::stream::{BoxStream, StreamExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -22,6 +22,9 @@ use super::link::{Broken, Inbox, Outbox, SMALL_FRAME, ticker};
 use super::wire::{Body, Frame, Refusal, VERSION};
 use crate::error::{Error, Result};
 use crate::memory::{HostBuffer, SharedAllocator, Slab};
+
+/// Time for a receiver to take the last words of a connection.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// A batch to be sent.
 #[derive(Debug)]
@@ -39,8 +42,26 @@ pub struct Outgoing {
     pub paid: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Batches for one receiver. Its error is the last thing that the receiver hears.
-pub type Source = BoxStream<'static, Result<Outgoing, Refusal>>;
+/// What one receiver gets.
+pub struct Source {
+    /// The batches. An error is the last thing that the receiver hears.
+    pub batches: BoxStream<'static, Result<Outgoing, Refusal>>,
+    /// Done when the connection is to end although the receiver takes nothing: it is told why, if it hears, and what it has is taken back.
+    pub ended: BoxFuture<'static, Refusal>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
+
+impl From<BoxStream<'static, Result<Outgoing, Refusal>>> for Source {
+    /// Batches for as long as the receiver lasts.
+    fn from(batches: BoxStream<'static, Result<Outgoing, Refusal>>) -> Self {
+        Self { batches, ended: future::pending().boxed() }
+    }
+}
 
 /// Limits of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,13 +224,15 @@ impl Connection {
             return Err(self.protocol(&format!("version {version} of shared memory; this server has {VERSION}")));
         }
         let window = usize::from(window.min(self.options.window).max(1));
-        let mut source: Option<Source> = Some(futures::stream::once(open(ticket)).try_flatten().boxed());
+        let mut opening = open(ticket).boxed().fuse();
+        let mut source: Option<BoxStream<'static, Result<Outgoing, Refusal>>> = None;
+        let mut ended: BoxFuture<'static, Refusal> = future::pending().boxed();
         let mut ticks = ticker(self.options.heartbeat);
         let mut heard = Instant::now();
         loop {
             let room = self.outbox.is_empty() && self.lent.batches.len() < window;
             let next = match source.as_mut().filter(|_| room) {
-                Some(source) => Either::Left(source.next()),
+                Some(source) => Either::Left(StreamExt::next(source)),
                 None => Either::Right(future::pending()),
             };
             tokio::select! {
@@ -225,6 +248,15 @@ impl Connection {
                         }
                         _ => return Err(self.protocol("a frame that only servers send")),
                     }
+                }
+                opened = &mut opening => match opened {
+                    Ok(Source { batches, ended: end }) => (source, ended) = (Some(batches), end),
+                    Err(refusal) => self.push(&Frame::Failed(refusal), None)?,
+                },
+                refusal = &mut ended => {
+                    self.push(&Frame::Failed(refusal), None)?;
+                    let _ = tokio::time::timeout(LAST_WORD, self.outbox.flush(&self.socket)).await;
+                    return Ok(());
                 }
                 sent = self.outbox.flush(&self.socket), if !self.outbox.is_empty() => sent?,
                 item = next => match item {
@@ -309,7 +341,7 @@ impl Connection {
             Broken::Io(error) => Refusal { code: 7, message: format!("the server failed: {error}") },
         };
         if self.outbox.push(&Frame::Failed(refusal), None) {
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.outbox.flush(&self.socket)).await;
+            let _ = tokio::time::timeout(LAST_WORD, self.outbox.flush(&self.socket)).await;
         }
     }
 }

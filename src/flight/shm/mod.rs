@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Nothing has a name in a file system, so nothing is left behind by a crash: the kernel ends the socket and the memory with the
-//! last process that has them. Both ends ask the kernel who the other is, and speak only with their own user or root.
-//! Each side says something every few seconds, so that silence means that a peer is gone or stopped, never that it is slow.
+//! last process that has them. Each end asks the kernel for the other's identity, and accepts only its own user or root.
+//! Each side sends something every few seconds, so silence means that the peer is gone or stopped, never that it is slow.
 
 #![cfg(target_os = "linux")]
 

@@ -21,13 +21,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::error::Error;
 
 /// First bytes of a conversation.
-pub const MAGIC: u32 = u32::from_le_bytes(*b"BWsm");
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"BWsm");
 /// Version of these frames. Both sides must have the same.
 pub const VERSION: u16 = 2;
 /// Bytes of a frame's length.
-pub const PREFIX: usize = 4;
+pub(crate) const PREFIX: usize = 4;
 /// The longest ticket that is accepted, in bytes.
-pub const MAX_TICKET: usize = 1 << 20;
+pub(crate) const MAX_TICKET: usize = 1 << 20;
 /// The longest message of a failure that is kept, in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 

@@ -22,11 +22,11 @@ use crate::schema::{DType, Dim, Field, Schema, Type, part_name};
 use crate::tensor::{Batch, Value};
 
 /// Metadata key of an Arrow field: element type of the tensor, by NumPy's name.
-pub const DTYPE_KEY: &str = "bowstring.tensor_dtype";
+pub(crate) const DTYPE_KEY: &str = "bowstring.tensor_dtype";
 /// Metadata key of an Arrow field: the axes of the column, as JSON: `["batch", 3, "ragged", "any", {"padded": 8}, {"cut": 8}]`.
-pub const DIMS_KEY: &str = "bowstring.dims";
+pub(crate) const DIMS_KEY: &str = "bowstring.dims";
 /// Metadata key of an Arrow field: unit of dates and times.
-pub const UNIT_KEY: &str = "bowstring.unit";
+pub(crate) const UNIT_KEY: &str = "bowstring.unit";
 /// Metadata key of an Arrow field: the column has a validity mask beside it.
 const VALID_KEY: &str = "bowstring.valid";
 /// Metadata key of an Arrow field: levels of lists around its values.

@@ -40,7 +40,7 @@ pub struct Encoded {
 
 impl Encoded {
     /// Bytes of the body.
-    pub fn body_len(&self) -> usize {
+    pub(crate) fn body_len(&self) -> usize {
         self.slabs.iter().map(|slab| slab.len()).sum::<usize>() + self.tail.len()
     }
 
@@ -61,7 +61,7 @@ impl AsRef<[u8]> for Shared {
 }
 
 /// The schema of a stream as an Arrow IPC message.
-pub fn schema_message(columns: &Columns) -> Bytes {
+pub(crate) fn schema_message(columns: &Columns) -> Bytes {
     let mut tracker = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
     let options = IpcWriteOptions::default();

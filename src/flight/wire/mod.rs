@@ -14,7 +14,8 @@ mod decode;
 mod encode;
 mod position;
 
-pub use columns::{Columns, DIMS_KEY, DTYPE_KEY, UNIT_KEY, arrow_schema};
+pub use columns::{Columns, arrow_schema};
 pub use decode::decode;
-pub use encode::{Encoded, encode, schema_message};
+pub(crate) use encode::schema_message;
+pub use encode::{Encoded, encode};
 pub use position::Position;

@@ -1,8 +1,9 @@
 //! Whether shuffles are even. Every test counts what fixed keys give, so that it gives the same on every machine; the thresholds are
 //! six standard deviations of what a uniform shuffle gives.
 
+use super::super::method::Method;
 use super::super::recent::Recent;
-use super::super::version::{Method, OrderVersion};
+use super::super::version::OrderVersion;
 use super::*;
 
 /// What the latest version makes of `n` row groups in `epoch` of `seed`.

@@ -41,7 +41,7 @@ pub(super) fn a_wait_that_is_too_long_names_its_culprit(way: &Way) {
     assert!(matches!(error, Error::Timeout { .. }), "{}: {error:?}", way.name);
     let text = error.to_string();
     assert!(text.contains("waited 5 s for "), "{}: {text}", way.name);
-    assert!(text.ends_with("; rank 0 of 2, epoch 0, step 0"), "{}: {text}", way.name);
+    assert!(text.ends_with("; rank 0 of 2, epoch 0, step 0 (timeout=60)"), "{}: {text}", way.name);
     assert_eq!(next(&mut loader).unwrap().at, (0, 0), "{}: giving up loses nothing", way.name);
 }
 

@@ -7,7 +7,9 @@ use arrow::array::{
     Float16Array, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
     StructArray, TimestampMicrosecondArray, UInt16Array, UInt64Array,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, Metadata, Schema};
+use arrow::ipc::writer::FileWriter;
 use bowstring::codec::npy::{Npy, Unit, write_npy};
 use bowstring::convert::{ConvertOptions, Format, Types};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
@@ -210,6 +212,32 @@ fn dictionaries_are_values_to_every_format() {
         let found = bowstring::convert::verify(&super::text(&at("src")), &super::text(&out), &options).unwrap();
         assert!(found.columns.iter().any(|column| column.name == "c" && column.equal), "{format}: {found:#?}");
     }
+}
+
+#[test]
+fn dictionaries_within_lists_and_structs_are_values_to_every_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let words = |words: [&'static str; 3]| -> ArrayRef {
+        let words: DictionaryArray<Int32Type> = words.into_iter().collect();
+        Arc::new(words)
+    };
+    let values = words(["x", "y", "x"]);
+    let item = Arc::new(Field::new("item", values.data_type().clone(), true));
+    let lists = ListArray::new(Arc::clone(&item), OffsetBuffer::new(vec![0, 2, 3].into()), values, None);
+    let members = words(["u", "v", "u"]).slice(0, 2);
+    let members = StructArray::from(vec![(Arc::new(Field::new("m", members.data_type().clone(), true)), members)]);
+    let rows = batch(vec![("l", Arc::new(lists)), ("s", Arc::new(members))]);
+    let mut writer = FileWriter::try_new(fs::File::create(at("src.arrow")).unwrap(), &rows.schema()).unwrap();
+    writer.write(&rows).unwrap();
+    writer.finish().unwrap();
+    for format in [Format::Parquet, Format::Datasets, Format::Arrow, Format::Jsonl] {
+        let out = at(&format!("out-{format}"));
+        let report = run(&at("src.arrow"), &out, &ConvertOptions { verify: true, ..to(format) });
+        assert!(report.unwrap_or_else(|error| panic!("{format}: {}", error.chain())).verified);
+    }
+    let lines = fs::read_to_string(at("out-jsonl").join("part-00000.jsonl")).unwrap();
+    assert_eq!(lines, "{\"l\":[\"x\",\"y\"],\"s\":{\"m\":\"u\"}}\n{\"l\":[\"x\"],\"s\":{\"m\":\"v\"}}\n");
 }
 
 #[test]

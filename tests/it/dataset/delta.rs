@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
-use bowstring::dataset::{Dataset, Index, OpenOptions, Selector};
+use bowstring::dataset::{Index, OpenOptions, Selector};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 
 use super::http::Server;
@@ -380,8 +380,8 @@ fn a_damaged_or_hostile_log_is_a_typed_error() {
     let said = |lines: &[&str]| error(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
     for (line, what) in [
         ("{", "line 1"),
-        (r#"{"add":{"path":"../../etc/x"}}"#, "no name of a file"),
-        (r#"{"add":{"path":"%zz"}}"#, "no name of a file"),
+        (r#"{"add":{"path":"../../etc/x"}}"#, "not the name of a file"),
+        (r#"{"add":{"path":"%zz"}}"#, "not the name of a file"),
         (r#"{"add":{"path":"b.parquet"}}{"add":1}"#, "line 1"),
         (r#"{"metaData":{"schemaString":"{}"}}"#, "schema"),
         (

@@ -1,12 +1,13 @@
-//! A server of objects that understands ranges, conditions and S3's listing, in a few lines, on its own thread.
+//! A server of objects that understands ranges, conditions and S3's listing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+use super::answering::{Answer, Request, answer, ranged};
 
 /// What the server tells of an object's version.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,6 +26,10 @@ struct State {
     /// One line per request: method, path and range.
     requests: Mutex<Vec<String>>,
     ignore_conditions: AtomicBool,
+    /// The only key whose signatures are taken, if not all are; and what others are told.
+    key: Mutex<Option<(String, Answer)>>,
+    /// The key and region of each request.
+    signers: Mutex<Vec<String>>,
     /// Requests for ranges that begin before this are never answered.
     hangs_below: AtomicU64,
 }
@@ -38,16 +43,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = Arc::clone(&shared);
-                std::thread::spawn(move || drop(serve(stream, &state)));
-            }
-        });
+        let address = answer(move |request| serve(request, &shared));
         Self { address, state }
     }
 
@@ -96,52 +94,45 @@ impl Server {
         self.state.hangs_below.store(offset, Ordering::SeqCst);
     }
 
+    /// From here on only what is signed by `key` is answered; everything else with `refusal`: a status and an S3 code.
+    pub(crate) fn let_in(&self, key: &str, status: &'static str, code: &str) {
+        let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
+        *self.state.key.lock().unwrap() = Some((key.to_owned(), (status, String::new(), body)));
+    }
+
+    /// Who signed the requests since the last call: `key region`, or `nobody`.
+    pub(crate) fn signers(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.signers.lock().unwrap())
+    }
+
     /// The requests since the last call.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.requests.lock().unwrap())
     }
 }
 
-fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    loop {
-        let mut request = String::new();
-        if reader.read_line(&mut request)? == 0 {
-            return Ok(());
-        }
-        let mut headers = HashMap::new();
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line)?;
-            match line.trim_end().split_once(": ") {
-                Some((name, value)) => headers.insert(name.to_lowercase(), value.to_owned()),
-                None => break,
-            };
-        }
-        let mut words = request.split(' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let range = headers.get("range").map(String::as_str);
-        state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
-        let start = range.and_then(|range| range.strip_prefix("bytes=")?.split('-').next()?.parse::<u64>().ok());
-        if start.is_some_and(|start| start < state.hangs_below.load(Ordering::SeqCst)) {
-            // Until the client goes.
-            reader.read_line(&mut String::new())?;
-            return Ok(());
-        }
-        let (status, extra, body) = match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
-            Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
-            None => {
-                let object = state.objects.lock().unwrap().get(path).cloned();
-                answer(object, range, headers.get("if-match"), state)
-            }
-        };
-        let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{extra}", body.len());
-        head.push_str("\r\n");
-        stream.write_all(head.as_bytes())?;
-        if method != "HEAD" {
-            stream.write_all(&body)?;
-        }
+fn serve(request: &Request, state: &State) -> Option<Answer> {
+    let (method, path, range) = (&request.method, request.path.as_str(), request.header("range"));
+    state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
+    let signer =
+        request.header("authorization").and_then(|header| header.split_once("Credential=")).map(|(_, rest)| rest);
+    let mut scope = signer.unwrap_or("nobody").split('/');
+    let (key, region) = (scope.next().unwrap_or_default(), scope.nth(1).unwrap_or_default());
+    state.signers.lock().unwrap().push(format!("{key} {region}").trim_end().to_owned());
+    if let Some((_, refusal)) = state.key.lock().unwrap().as_ref().filter(|(known, _)| known != key) {
+        return Some(refusal.clone());
     }
+    let start = range.and_then(|range| range.strip_prefix("bytes=")?.split('-').next()?.parse::<u64>().ok());
+    if start.is_some_and(|start| start < state.hangs_below.load(Ordering::SeqCst)) {
+        return None;
+    }
+    Some(match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+        Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
+        None => {
+            let object = state.objects.lock().unwrap().get(path).cloned();
+            object_answer(object, range, request.header("if-match"), state)
+        }
+    })
 }
 
 /// The objects of `bucket`, as S3 lists them: all below a prefix, or those up to the next delimiter.
@@ -170,17 +161,15 @@ fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
     format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}{below}</ListBucketResult>").into_bytes()
 }
 
-fn answer(
+fn object_answer(
     object: Option<(Vec<u8>, Marks)>,
     range: Option<&str>,
-    condition: Option<&String>,
+    condition: Option<&str>,
     state: &State,
-) -> (&'static str, String, Vec<u8>) {
+) -> Answer {
     let Some((bytes, marks)) = object else { return ("404 Not Found", String::new(), Vec::new()) };
     let strong = marks.etag.filter(|etag| !etag.starts_with("W/"));
-    if condition.is_some_and(|wanted| Some(wanted.as_str()) != strong)
-        && !state.ignore_conditions.load(Ordering::SeqCst)
-    {
+    if condition.is_some_and(|wanted| Some(wanted) != strong) && !state.ignore_conditions.load(Ordering::SeqCst) {
         return ("412 Precondition Failed", String::new(), Vec::new());
     }
     let mut extra = String::new();
@@ -190,18 +179,5 @@ fn answer(
     if let Some(seconds) = marks.modified {
         extra.push_str(&format!("last-modified: Sat, 21 Nov 2026 00:00:{seconds:02} GMT\r\n"));
     }
-    let size = bytes.len();
-    let Some(range) = range.and_then(|range| range.strip_prefix("bytes=")) else { return ("200 OK", extra, bytes) };
-    let (start, end) = range.split_once('-').unwrap();
-    let (start, end) = match (start.parse::<usize>(), end.parse::<usize>()) {
-        (Ok(start), Ok(last)) => (start, (last + 1).min(size)),
-        (Ok(start), Err(_)) => (start, size),
-        (Err(_), Ok(length)) => (size.saturating_sub(length), size),
-        (Err(_), Err(_)) => (0, size),
-    };
-    if start >= end {
-        return ("416 Range Not Satisfiable", extra, Vec::new());
-    }
-    extra.push_str(&format!("content-range: bytes {start}-{}/{size}\r\n", end - 1));
-    ("206 Partial Content", extra, bytes[start..end].to_vec())
+    ranged(bytes, range, extra)
 }

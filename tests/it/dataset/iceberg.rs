@@ -390,6 +390,31 @@ fn columns_that_files_lack_have_the_values_of_the_partition_or_their_defaults() 
 }
 
 #[test]
+fn a_partition_by_what_was_a_date_is_not_taken_for_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "p", "date"), (2, "id", "int")]);
+    let lacks = File::data(&table.file("a.parquet", &[(2, "id", ints(&[Some(1)]))])).at(Some(18_661));
+    table.snapshot(1, 1, &[Manifest(1, 1, vec![lacks.clone()])]);
+    assert_eq!(latest(&table), ["id=1 p=2021-02-03"]);
+    table.alter(&[(1, "p", "timestamp"), (2, "id", "int")]);
+    let error = opened(&table).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("\"p\""), "{error}");
+}
+
+#[test]
+fn a_table_without_a_snapshot_has_its_columns_and_no_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = Table::new(folder.path(), &[(1, "id", "long")]);
+    let dataset = opened(&table).unwrap();
+    assert_eq!((dataset.manifest().rows(), dataset.schema().field(0).name().as_str()), (0, "id"));
+    let index = Index::Bytes(dataset.index().unwrap().into());
+    assert_eq!(
+        open(&[text(&table.path)], OpenOptions { index, ..OpenOptions::default() }).unwrap().table_version(),
+        Some(0)
+    );
+}
+
+#[test]
 fn what_is_not_read_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = moving(folder.path());
@@ -485,6 +510,24 @@ fn damaged_or_hostile_metadata_are_typed_errors() {
     let limits = Limits { max_index_bytes: 1 << 16, ..Limits::default() };
     let error = open(&[text(&table.path)], OpenOptions { limits, ..OpenOptions::default() }).unwrap_err();
     assert!(matches!(error, Error::Limit { option: "limits.max_index_bytes", .. }), "{error}");
+}
+
+#[test]
+fn what_is_kept_of_many_manifests_has_a_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "long")]);
+    let path = |number: i32| table.path.join(format!("data/{number}.parquet"));
+    let manifests: Vec<Manifest> = (0..100).map(|number| Manifest(0, 1, vec![File::data(&path(number))])).collect();
+    table.snapshot(1, 1, &manifests);
+    table.commit(1);
+    let opened = |max_index_bytes| {
+        let limits = Limits { max_index_bytes, ..Limits::default() };
+        open(&[text(&table.path)], OpenOptions { limits, ..OpenOptions::default() }).unwrap_err()
+    };
+    let error = opened(12_000);
+    assert!(matches!(error, Error::Limit { option: "limits.max_index_bytes", .. }), "{error}");
+    assert!(error.to_string().contains("the files of the table"), "{error}");
+    assert!(matches!(opened(1 << 20), Error::NotFound { .. }), "its files are not there");
 }
 
 #[test]

@@ -172,7 +172,8 @@ impl Table {
         ]});
         let mut records = Vec::new();
         for Manifest(spec, sequence, files) in manifests {
-            let path = self.path.join(format!("metadata/m{}.avro", self.next()));
+            let number = self.next();
+            let path = self.path.join(format!("metadata/m{number}.avro"));
             let files_of: Vec<Vec<u8>> = files.iter().map(File::record).collect();
             fs::write(&path, avro(&entries(*spec > 0), &files_of)).unwrap();
             let deletes = i64::from(files.iter().any(|file| file.content > 0));

@@ -26,19 +26,12 @@ def _same(one: Any, other: Any) -> None:
         raise ValueError(f"indexes of {one.column_names} and {other.column_names} cannot be added")
 
 
-class SingleFieldIndexer(RowGroupIndexerBase):
-    """The row groups of each value; of each element where the field is an array."""
+class _FieldIndexer(RowGroupIndexerBase):
+    """An index of one field."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         self._index_name = index_name
         self._column_name = index_field
-        self._index_data: defaultdict[Any, set[int]] = defaultdict(set)
-
-    def __add__(self, other: SingleFieldIndexer) -> SingleFieldIndexer:
-        _same(self, other)
-        for value, groups in other._index_data.items():
-            self._index_data[value].update(groups)
-        return self
 
     @property
     def index_name(self) -> str:
@@ -47,6 +40,20 @@ class SingleFieldIndexer(RowGroupIndexerBase):
     @property
     def column_names(self) -> list[str]:
         return [self._column_name]
+
+
+class SingleFieldIndexer(_FieldIndexer):
+    """The row groups of each value; of each element where the field is an array."""
+
+    def __init__(self, index_name: str, index_field: str) -> None:
+        super().__init__(index_name, index_field)
+        self._index_data: defaultdict[Any, set[int]] = defaultdict(set)
+
+    def __add__(self, other: SingleFieldIndexer) -> SingleFieldIndexer:
+        _same(self, other)
+        for value, groups in other._index_data.items():
+            self._index_data[value].update(groups)
+        return self
 
     @property
     def indexed_values(self) -> list[Any]:
@@ -63,26 +70,17 @@ class SingleFieldIndexer(RowGroupIndexerBase):
         return self._index_data
 
 
-class FieldNotNullIndexer(RowGroupIndexerBase):
+class FieldNotNullIndexer(_FieldIndexer):
     """The row groups in which a field is not always null."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
-        self._index_name = index_name
-        self._column_name = index_field
+        super().__init__(index_name, index_field)
         self._index_data: set[int] = set()
 
     def __add__(self, other: FieldNotNullIndexer) -> FieldNotNullIndexer:
         _same(self, other)
         self._index_data.update(other._index_data)
         return self
-
-    @property
-    def index_name(self) -> str:
-        return self._index_name
-
-    @property
-    def column_names(self) -> list[str]:
-        return [self._column_name]
 
     @property
     def indexed_values(self) -> list[Any]:

@@ -23,7 +23,7 @@ pub(super) struct Samples<'a> {
     pub(super) sample: Vec<u8>,
     pub(super) cells: Vec<std::ops::Range<usize>>,
     hashing: Option<(Hashing, String)>,
-    _permit: Permit<'a>,
+    _permit: Permit,
 }
 
 /// A shard's raw bytes: unpacked on the way, or, where the packing has no stream, at once.

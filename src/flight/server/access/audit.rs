@@ -263,7 +263,7 @@ impl Audit {
     }
 
     /// From the next line on the file is the one that has the name then: the former was moved away.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         if let Some((_, shared)) = &self.0 {
             shared.reopen.store(true, Ordering::Release);
         }

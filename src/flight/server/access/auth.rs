@@ -36,7 +36,7 @@ pub struct Tenant(Arc<str>);
 
 impl Tenant {
     /// Everybody, where the server asks for no token.
-    pub fn anonymous() -> Self {
+    pub(crate) fn anonymous() -> Self {
         Self("anonymous".into())
     }
 
@@ -54,7 +54,7 @@ impl Tenant {
 
     /// The holder of a certificate that the TLS handshake has verified: `certificate:` and its common name, else its first DNS
     /// name, else a digest of it. `der` is the certificate as it came.
-    pub fn of_certificate(der: &[u8]) -> Self {
+    pub(crate) fn of_certificate(der: &[u8]) -> Self {
         let name = certificate::holder(der).filter(|name| is_name(name));
         let name = name.unwrap_or_else(|| {
             let digest = Sha256::digest(der);
@@ -144,7 +144,7 @@ impl Tokens {
     /// # Errors
     /// [`Error::Config`] naming the file, and the line of what is wrong: it is missing or open to others (mode & 077), a line is
     /// neither `tenant:token` nor `tenant:sha256:<hex>`, a token has fewer than 16 characters, or there are none.
-    pub fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
+    pub(crate) fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let known = Watched::files("tokens", vec![path.clone()], move |_, _| read(&path))?;
         Ok(Self { known })
@@ -153,7 +153,7 @@ impl Tokens {
     /// The tokens of `text`, in the form of the file; for tests and for programs that get them elsewhere.
     ///
     /// # Errors
-    /// As [`Tokens::from_file`].
+    /// As `Tokens::from_file`.
     pub fn from_text(text: &str) -> Result<Self> {
         Ok(Self { known: Watched::fixed(parse(text, "tokens")?) })
     }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -113,7 +113,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let peer = peer(&parts.extensions);
+        let address = address(&parts.extensions);
+        let peer = address.map(|address| address.ip().to_canonical());
         let call = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
         let tenant = match self.core.tenant(&parts) {
             Ok(tenant) => tenant,
@@ -140,7 +141,7 @@ where
         if kind == Kind::Ticket {
             let door = self.door.clone();
             return Box::pin(async move {
-                match get(&door.core, (&tenant, peer), body, place).await {
+                match get(&door.core, (&tenant, address), body, place).await {
                     Ok(answer) => Ok(answer),
                     // Its line is written.
                     Err(status) if status.code() == Code::PermissionDenied => {
@@ -211,15 +212,15 @@ fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Resp
 }
 
 /// Where a call came from.
-fn peer(extensions: &http::Extensions) -> Option<IpAddr> {
+fn address(extensions: &http::Extensions) -> Option<SocketAddr> {
     let plain = extensions.get::<TcpConnectInfo>();
     let info = plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref));
-    info.and_then(TcpConnectInfo::remote_addr).map(|address| address.ip().to_canonical())
+    info.and_then(TcpConnectInfo::remote_addr)
 }
 
 async fn get(
     core: &Arc<Core>,
-    (tenant, peer): (&Tenant, Option<IpAddr>),
+    (tenant, address): (&Tenant, Option<SocketAddr>),
     body: Body,
     place: Place,
 ) -> Result<Response<Body>, Status> {
@@ -232,7 +233,9 @@ async fn get(
         .to_bytes();
     let ticket = ticket(body)?;
     drop(place);
-    let messages = core.open(Via::Network(tenant), peer, &ticket.ticket).await?;
+    let peer = address.map(|address| address.ip().to_canonical());
+    let hangup = address.and_then(|address| core.hangups.of(address));
+    let messages = core.open(Via::Network(tenant), (peer, hangup), &ticket.ticket).await?;
     let mut response = Response::new(Body::new(Messages::new(messages)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     Ok(response)

@@ -61,7 +61,7 @@ impl TicketKey {
     ///
     /// # Errors
     /// [`Error::Config`] naming the file.
-    pub fn from_file(path: &Path) -> Result<Self> {
+    pub(crate) fn from_file(path: &Path) -> Result<Self> {
         let watched = Watched::files("ticket key", vec![path.to_owned()], |paths, former: Option<&Ring>| {
             let (keys, told) = read(&paths[0])?;
             let former = match former {

@@ -65,9 +65,9 @@ pub(crate) fn read_private(path: &Path, option: &'static str, most: u64) -> Resu
     let metadata = file.metadata().map_err(unreadable)?;
     #[cfg(unix)]
     {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mode = metadata.permissions().mode() & 0o7777;
-        if mode & 0o077 != 0 {
+        use std::os::unix::fs::MetadataExt as _;
+        let mode = metadata.mode() & 0o7777;
+        if is_open(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
             let problem =
                 format!("file {shown} holds secrets and is open to others (mode {mode:04o}); run `chmod 600 {shown}`");
             return Err(Error::config(option, problem));
@@ -81,10 +81,36 @@ pub(crate) fn read_private(path: &Path, option: &'static str, most: u64) -> Resu
     Ok(bytes)
 }
 
+/// True if others than the process of user `own` and root may read a file of user `owner`, or others than its owner may change it. A group may
+/// read what root owns: that is how Kubernetes gives a secret to a process of another user.
+#[cfg(unix)]
+fn is_open(mode: u32, owner: u32, own: u32) -> bool {
+    let forbidden = if owner == 0 && own != 0 { 0o037 } else { 0o077 };
+    mode & forbidden != 0
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_group_may_read_what_root_owns() {
+        let (root, user, other) = (0, 1000, 1001);
+        for (mode, owner, own, open) in [
+            (0o600, user, user, false),
+            (0o440, user, user, true),
+            (0o440, other, user, true),
+            (0o440, root, root, true),
+            (0o400, root, root, false),
+            (0o440, root, user, false),
+            (0o640, root, user, false),
+            (0o660, root, user, true),
+            (0o444, root, user, true),
+        ] {
+            assert_eq!(is_open(mode, owner, own), open, "{mode:o} of {owner} for {own}");
+        }
+    }
 
     #[test]
     fn only_the_owner_may_read() {

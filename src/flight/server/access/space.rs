@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use super::auth::{Tenant, is_name};
 use crate::error::{Error, Result};
-use crate::flight::put::{Staging, WriteId};
+use crate::flight::put::{COMMON, Staging, WriteId};
 
-/// The space in which names are what they were before there were tenants.
-const COMMON: &str = "common";
 /// Between a space and a name of a gang: no tenant has it in its name.
 const OF_GANG: char = '/';
 /// Longest name of a gang within its space, in bytes.

@@ -15,6 +15,9 @@ use crate::pipeline::PreparedPlan;
 /// Names told when one is not found.
 const NEAR: usize = 5;
 
+/// Names that one that is not found is compared with at most, which takes time in proportion to their letters.
+const COMPARED: usize = 500;
+
 /// Datasets that are opened at once to see whether they can be.
 const OPENED_AT_ONCE: usize = 4;
 
@@ -56,10 +59,11 @@ impl Catalogue {
     pub fn get(&self, name: &str) -> Result<&Entry> {
         self.entries.get(name).ok_or_else(|| {
             let shown: String = name.chars().take(128).collect();
-            let mut near: Vec<_> = self.names().map(|known| (distance(known, &shown), known)).collect();
+            let compared = self.names().take(COMPARED);
+            let mut near: Vec<_> = compared.map(|known| (distance(known, &shown), known)).collect();
             near.sort_unstable();
             let names: Vec<_> = near.iter().take(NEAR).map(|(_, known)| *known).collect();
-            let more = if near.len() > NEAR { ", ..." } else { "" };
+            let more = if self.entries.len() > NEAR { ", ..." } else { "" };
             Error::NotFound {
                 what: format!("dataset {shown:?}"),
                 hint: format!("this server has {}{more}", names.join(", ")),
@@ -158,6 +162,18 @@ mod tests {
         assert_eq!(current.patience(minute), Duration::from_secs(7));
         tokio::time::advance(2 * minute).await;
         assert_eq!(current.patience(minute), minute);
+    }
+
+    #[test]
+    fn a_name_that_is_not_found_costs_little_among_many() {
+        let mut catalogue = Catalogue::default();
+        for number in 0..20_000 {
+            catalogue.add(&format!("{number:0>100}"), vec!["x".into()]).unwrap();
+        }
+        let begun = std::time::Instant::now();
+        let error = catalogue.get(&"z".repeat(10_000)).unwrap_err().to_string();
+        assert!(error.contains(", ..."), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::{Catalogue, Current};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
-use crate::flight::put::{Staging, StagingOptions};
+use crate::flight::put::{DiskQuotas, Staging, StagingOptions};
 use crate::flight::server::access::audit::Audit;
 use crate::flight::server::access::auth::{Denied, Tenant, Tokens};
 use crate::flight::server::access::key::TicketKey;
@@ -25,7 +25,7 @@ use crate::pipeline::machine;
 /// Where a server listens if nothing is said.
 pub const LISTEN: &str = "127.0.0.1:8815";
 /// Seconds that streams have to end after the server was told to.
-pub const DRAIN_GRACE: f64 = 30.0;
+pub(crate) const DRAIN_GRACE: f64 = 30.0;
 /// How much longer than that a process may take to be gone.
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
 /// Longest such time: a day.
@@ -36,6 +36,8 @@ const GANG_LEASE: f64 = 10.0;
 const REFRESH: f64 = 60.0;
 /// Longest such time: a day.
 const MAX_REFRESH: f64 = 86_400.0;
+/// Least memory of open datasets if nothing is said.
+const OPEN_BYTES: u64 = 256 << 20;
 /// What a lease may be: below it, a busy machine is taken for a dead one.
 const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
@@ -77,6 +79,9 @@ pub struct ServerOptions {
     /// budget that is free holds them, and 1,024 batches at most: who begins within them shares the decoding. 64 MiB, and 256
     /// batches at most, by default.
     pub share_bytes: Option<u64>,
+    /// Bytes of memory that datasets take while they are open: their files, row groups, and the rows that filters selected. Those that are open
+    /// for stored rows have as many apart. A quarter of the memory budget, and at least 256 MiB, by default.
+    pub open_bytes: Option<u64>,
     /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
@@ -126,6 +131,8 @@ pub struct Config {
     pub refresh: Duration,
     /// Bytes of the last batches of each stream that are kept for others that ask for the same.
     pub share_bytes: Option<u64>,
+    /// Bytes of memory that open datasets take.
+    pub open_bytes: u64,
     /// Where datasets that clients write go; none takes no writes.
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
@@ -202,7 +209,7 @@ impl Put {
     ///
     /// # Errors
     /// [`Error::Closed`] naming the process that has the directory; [`Error::Store`].
-    pub(crate) async fn open(&self, memory_budget: u64, patience: Duration) -> Result<Staging> {
+    pub(crate) async fn open(&self, memory_budget: u64, disk: DiskQuotas, patience: Duration) -> Result<Staging> {
         match self {
             Self::Memory => {
                 let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
@@ -210,7 +217,8 @@ impl Put {
             }
             Self::Directory(path) => {
                 let buffer_bytes = memory_budget / 4;
-                let options = StagingOptions { lock_patience: patience, buffer_bytes, ..StagingOptions::default() };
+                let options =
+                    StagingOptions { lock_patience: patience, buffer_bytes, disk, ..StagingOptions::default() };
                 Staging::directory(path, options).await
             }
             Self::Shared(staging) => Ok(staging.clone()),
@@ -248,6 +256,12 @@ impl Config {
         if !(0.0..=MAX_REFRESH).contains(&refresh) {
             return Err(Error::config("refresh", format!("{refresh} is not from 0 to {MAX_REFRESH} seconds")));
         }
+        let put = options.put.as_deref().map(Put::parse);
+        if options.quotas.written() != DiskQuotas::default() && !matches!(put, Some(Put::Directory(_))) {
+            let problem = "is a quota of the disk, and only datasets that are written to a directory are there: give put = DIRECTORY";
+            return Err(Error::config("written_bytes", problem));
+        }
+        let memory_budget = options.memory_budget.unwrap_or_else(machine::default_budget);
         let admin = Arc::new(AdminState::new());
         if let Some(path) = &options.admin_tokens {
             admin.set_tokens(Tokens::from_file(path)?);
@@ -263,7 +277,7 @@ impl Config {
             client_ca: options.tls.as_ref().is_some_and(|files| files.client_ca.is_some()),
             insecure: options.insecure,
             replicas: options.replicas.clone(),
-            memory_budget: options.memory_budget.unwrap_or_else(machine::default_budget),
+            memory_budget,
             threads: options.threads.unwrap_or_else(machine::threads),
             drain_grace: Duration::from_secs_f64(grace),
             admin,
@@ -271,7 +285,8 @@ impl Config {
             gang_lease: Duration::from_secs_f64(lease),
             refresh: Duration::from_secs_f64(refresh),
             share_bytes: options.share_bytes,
-            put: options.put.as_deref().map(Put::parse),
+            open_bytes: options.open_bytes.unwrap_or(OPEN_BYTES.max(memory_budget / 4)),
+            put,
             shared_memory: options.shared_memory.unwrap_or(true),
             audit: options.audit_log.as_deref().map(Audit::open).transpose()?.unwrap_or_default(),
             spaces: Spaces::new(&options.spaces)?,

@@ -1,7 +1,7 @@
 //! Datasets that are open, each with what was asked of it: streams that ask for the same share it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -16,6 +16,12 @@ use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::pipeline::{HiddenColumns, LoaderOptions, MemoryNeed, PreparedPlan, Stored};
 use crate::plan::{Plan, Share};
+
+/// What the memory of open datasets is called where there is too little of it. Others may give some back.
+const OPTION: &str = "open_bytes";
+
+/// The same for a dataset that does not fit if it is the only one.
+const ALONE: &str = "open_bytes (or ask for fewer files)";
 
 /// Datasets that are kept open although no stream reads them.
 const KEPT: usize = 64;
@@ -113,6 +119,10 @@ impl Source for OpenDataset {
         self.fingerprint
     }
 
+    fn bytes(&self) -> u64 {
+        self.prepared.memory_size(1 + PLANS as u64)
+    }
+
     fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
         self.prepared.is_current(options)
     }
@@ -121,6 +131,10 @@ impl Source for OpenDataset {
 impl Source for Stored {
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.memory_size()
     }
 
     fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
@@ -132,6 +146,9 @@ impl Source for Stored {
 pub(crate) trait Source {
     /// What identifies its data.
     fn fingerprint(&self) -> Fingerprint;
+
+    /// Bytes of memory that it takes, about.
+    fn bytes(&self) -> u64;
 
     /// Whether `options` would still open the same.
     fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send;
@@ -156,26 +173,41 @@ struct Entry<T> {
     looked: tokio::sync::Mutex<Instant>,
 }
 
+/// Memory of one open dataset, whether or not it is among those that are found.
+#[derive(Debug)]
+struct Taken<T> {
+    /// Who opened it.
+    tenant: Tenant,
+    dataset: Weak<T>,
+    bytes: u64,
+}
+
 /// What is open by what was asked for, the one used last at the end.
 #[derive(Debug)]
 pub(crate) struct DatasetCache<T> {
     entries: Mutex<VecDeque<Arc<Entry<T>>>>,
-}
-
-impl<T> Default for DatasetCache<T> {
-    fn default() -> Self {
-        Self { entries: Mutex::default() }
-    }
+    /// Bytes that all may take, see [`OPTION`]; three quarters of them what one tenant opened.
+    most: u64,
+    taken: Mutex<Vec<Taken<T>>>,
 }
 
 impl<T: Source> DatasetCache<T> {
+    /// Nothing is open yet. What will be may take `most` bytes of memory.
+    pub(crate) fn new(most: u64) -> Self {
+        Self { entries: Mutex::default(), most, taken: Mutex::default() }
+    }
+
     /// What `options` ask for behind `hidden`; opened once by `open`, however many ask at the same time.
     ///
     /// With a `fingerprint` it is that of these data, if it is open: whoever has begun with them goes on with them. Who begins gets what
     /// others read just now, or what was there less than `refresh` ago, so that ranks that begin together have one plan; or else what there
     /// is now.
+    ///
+    /// # Errors
+    /// What `open` gives; [`Error::Limit`] where `tenant` or all have too much open that is read.
     pub(crate) async fn get<F: Future<Output = Result<T>>>(
         &self,
+        tenant: &Tenant,
         (mut options, hidden): (LoaderOptions, &HiddenColumns),
         fingerprint: Option<Fingerprint>,
         refresh: Duration,
@@ -191,7 +223,8 @@ impl<T: Source> DatasetCache<T> {
         }
         loop {
             let entry = self.newest(&key);
-            let found = entry.cell.get_or_try_init(async || open(options.clone()).await.map(Arc::new)).await?;
+            let opening = async || self.admit(tenant, open(options.clone()).await?);
+            let found = entry.cell.get_or_try_init(opening).await?;
             let mut looked = entry.looked.lock().await;
             // Somebody goes on with data that are not open: perhaps they are newer than these.
             let (patience, used) = match fingerprint {
@@ -216,6 +249,57 @@ impl<T: Source> DatasetCache<T> {
             }
             self.renew(&entry);
         }
+    }
+
+    /// Lets in what `tenant` just opened. For it, datasets are closed that nobody reads, the one that was not used for longest first.
+    fn admit(&self, tenant: &Tenant, opened: T) -> Result<Arc<T>> {
+        let bytes = opened.bytes();
+        let own_most = self.most / 4 * 3;
+        if bytes > own_most {
+            let what = "what is kept in memory of the files, row groups and columns of this dataset, in bytes,";
+            return Err(Error::limit(what, bytes, own_most, ALONE));
+        }
+        let refused = |whose: &str, used: u64, limit: u64| {
+            let what = format!("this dataset, beside those that {whose} read,");
+            Err(Error::limit(what, used.saturating_add(bytes), limit, OPTION))
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            taken.retain(|one| one.dataset.strong_count() > 0);
+            let sum = |of: &dyn Fn(&Taken<T>) -> bool| {
+                taken.iter().filter(|one| of(one)).map(|one| one.bytes).fold(0, u64::saturating_add)
+            };
+            let (all, own) = (sum(&|_| true), sum(&|one| one.tenant == *tenant));
+            let too_many = |used: u64, limit: u64| used.saturating_add(bytes) > limit;
+            if !too_many(all, self.most) && !too_many(own, own_most) {
+                break;
+            }
+            let theirs = |dataset: &Arc<T>| {
+                let whose = taken.iter().find(|one| std::ptr::eq(one.dataset.as_ptr(), Arc::as_ptr(dataset)));
+                whose.is_some_and(|one| one.tenant == *tenant)
+            };
+            // The tenant's own ones are the first to go.
+            let closed = self.close(&theirs) || !too_many(own, own_most) && self.close(&|_| true);
+            if !closed && too_many(own, own_most) {
+                return refused("streams of this tenant", own, own_most);
+            }
+            if !closed {
+                return refused("streams", all, self.most);
+            }
+        }
+        let opened = Arc::new(opened);
+        taken.push(Taken { tenant: tenant.clone(), dataset: Arc::downgrade(&opened), bytes });
+        Ok(opened)
+    }
+
+    /// Closes one of the datasets that nobody reads and `meant` means, the one that was not used for longest; whether there was one.
+    fn close(&self, meant: &dyn Fn(&Arc<T>) -> bool) -> bool {
+        let mut entries = self.lock();
+        let idle =
+            |entry: &Arc<Entry<T>>| entry.cell.get().is_some_and(|found| Arc::strong_count(found) == 1 && meant(found));
+        let closed = entries.iter().position(idle).and_then(|at| entries.remove(at));
+        drop(entries);
+        closed.is_some()
     }
 
     /// What is open of the data `fingerprint`.
@@ -289,7 +373,7 @@ impl<T> Entry<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
     use super::*;
 
@@ -300,6 +384,8 @@ mod tests {
         opened: AtomicU8,
         /// Seconds that the store takes to say what they are.
         slow: AtomicU8,
+        /// What is kept of them in memory.
+        bytes: AtomicU64,
     }
 
     #[derive(Debug)]
@@ -312,6 +398,10 @@ mod tests {
     impl Source for Data {
         fn fingerprint(&self) -> Fingerprint {
             data(self.1)
+        }
+
+        fn bytes(&self) -> u64 {
+            self.0.bytes.load(Ordering::Relaxed)
         }
 
         async fn is_current(&self, _: &LoaderOptions) -> Result<bool> {
@@ -331,14 +421,14 @@ mod tests {
             Ok(Data(Arc::clone(files), files.now.load(Ordering::Relaxed)))
         };
         let asked = (LoaderOptions::default(), &HiddenColumns::default());
-        let found = opened.get(asked, fingerprint.map(data), MINUTE, open).await.unwrap();
+        let found = opened.get(&Tenant::anonymous(), asked, fingerprint.map(data), MINUTE, open).await.unwrap();
         let version = found.1;
         (found, version)
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_begins_has_the_plan_of_those_who_read_or_what_is_there() {
-        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         let (first, _) = get(&opened, &files, None).await;
         files.now.store(1, Ordering::Relaxed);
         tokio::time::advance(10 * MINUTE).await;
@@ -361,7 +451,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_store_holds_nobody_up_for_long() {
-        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         drop(get(&opened, &files, None).await);
         files.now.store(1, Ordering::Relaxed);
         files.slow.store(200, Ordering::Relaxed);
@@ -378,7 +468,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_knows_older_files_than_the_ticket_looks_at_once() {
-        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         let (reading, _) = get(&opened, &files, None).await;
         files.now.store(1, Ordering::Relaxed);
         tokio::time::advance(2 * SOON).await;
@@ -392,12 +482,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_others_read_stays_open_whatever_is_asked_for() {
-        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         let (reading, _) = get(&opened, &files, None).await;
         for seed in 0..2 * KEPT as u64 {
             let open = async |_| Ok(Data(Arc::clone(&files), 0));
             let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
-            opened.get(asked, None, MINUTE, open).await.unwrap();
+            opened.get(&Tenant::anonymous(), asked, None, MINUTE, open).await.unwrap();
         }
         assert_eq!(opened.lock().len(), KEPT);
         assert!(Arc::ptr_eq(&get(&opened, &files, None).await.0, &reading), "the same for those who read with it");
@@ -405,7 +495,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_goes_on_with_older_files_is_not_forgotten_for_those_who_begin() {
-        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         for version in 0..2 * KEPT as u8 {
             files.now.store(version, Ordering::Relaxed);
             tokio::time::advance(2 * MINUTE).await;
@@ -414,5 +504,49 @@ mod tests {
             assert_eq!(get(&opened, &files, None).await.1, version);
         }
         assert_eq!(opened.lock().len(), KEPT);
+    }
+
+    /// Opens `seed` of `bytes` bytes for `tenant`.
+    async fn open(opened: &DatasetCache<Data>, tenant: &str, seed: u64, bytes: u64) -> Result<Arc<Data>> {
+        let files = Arc::new(Files { bytes: AtomicU64::new(bytes), ..Files::default() });
+        let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
+        let tenant = Tenant::new(tenant).unwrap();
+        opened.get(&tenant, asked, None, MINUTE, async |_| Ok(Data(Arc::clone(&files), 0))).await
+    }
+
+    fn limit(error: Error) -> (u64, u64, &'static str) {
+        match error {
+            Error::Limit { asked, limit, option, .. } => (asked, limit, option),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_datasets_are_bounded_by_their_bytes() {
+        let opened = DatasetCache::new(1000);
+        let held = |opened: &DatasetCache<Data>| {
+            opened.lock().iter().filter_map(|entry| entry.cell.get()).map(|data| data.bytes()).sum::<u64>()
+        };
+        // Those that nobody reads make room, whoever opened them, the oldest first.
+        for seed in 0..20 {
+            drop(open(&opened, if seed % 2 == 0 { "anna" } else { "bert" }, seed, 300).await.unwrap());
+            assert!(held(&opened) <= 1000, "{seed}");
+        }
+        let last = open(&opened, "bert", 19, 0).await.unwrap();
+        assert_eq!(last.bytes(), 300, "the one that was used last is open still");
+        // What is read stays, and who has too much of it is told what he needs and what there is.
+        let second = open(&opened, "bert", 100, 400).await.unwrap();
+        assert_eq!(limit(open(&opened, "bert", 101, 100).await.unwrap_err()), (800, 750, "open_bytes"));
+        let of_anna = open(&opened, "anna", 101, 300).await.unwrap();
+        assert_eq!(limit(open(&opened, "anna", 102, 100).await.unwrap_err()), (1100, 1000, "open_bytes"));
+        assert!(Arc::ptr_eq(&open(&opened, "carl", 100, 0).await.unwrap(), &second), "what is open is everybody's");
+        // What is read counts although nobody finds it any more.
+        opened.forget(&of_anna);
+        assert!(open(&opened, "anna", 102, 100).await.is_err());
+        drop(of_anna);
+        drop(open(&opened, "anna", 102, 300).await.unwrap());
+        drop((last, second));
+        assert_eq!(limit(open(&opened, "anna", 103, 751).await.unwrap_err()), (751, 750, ALONE));
+        drop(open(&opened, "anna", 103, 750).await.unwrap());
     }
 }

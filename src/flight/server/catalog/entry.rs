@@ -185,7 +185,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn check_global_batch(&self, rows: u64, ranks: u32) -> Result<()> {
+    pub(crate) fn check_global_batch(&self, rows: u64, ranks: u32) -> Result<()> {
         self.within(rows, self.limits.max_global_batch, "max_global_batch")?;
         // The first ranks get one more where it does not divide.
         self.check_batch_size(Some(rows.div_ceil(u64::from(ranks.max(1)))))

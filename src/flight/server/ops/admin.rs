@@ -65,7 +65,7 @@ impl AdminState {
     }
 
     /// Calls `probe` before each time that the counters are shown; the first probe stays.
-    pub fn set_probe(&self, probe: impl Fn(&Metrics) + Send + Sync + 'static) {
+    pub(crate) fn set_probe(&self, probe: impl Fn(&Metrics) + Send + Sync + 'static) {
         let _ = self.probe.set(Box::new(probe));
     }
 
@@ -75,17 +75,17 @@ impl AdminState {
     }
 
     /// From now on counters are for holders of one of `tokens` alone; the first tokens stay.
-    pub fn set_tokens(&self, tokens: Tokens) {
+    pub(crate) fn set_tokens(&self, tokens: Tokens) {
         let _ = self.tokens.set(tokens);
     }
 
     /// From now on calls are served, unless the server is draining already.
-    pub fn set_ready(&self) {
+    pub(crate) fn set_ready(&self) {
         let _ = self.phase.compare_exchange(STARTING, READY, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// From now on new calls go elsewhere.
-    pub fn set_draining(&self) {
+    pub(crate) fn set_draining(&self) {
         self.phase.store(DRAINING, Ordering::SeqCst);
         self.metrics.draining();
     }

@@ -57,7 +57,8 @@ impl Background {
             .map_err(no_threads)?;
         let mut writes = None;
         if let Some(put) = &config.put {
-            let staging = runtime.block_on(put.open(config.memory_budget, config.lock_patience()))?;
+            let staging =
+                runtime.block_on(put.open(config.memory_budget, config.quotas.written(), config.lock_patience()))?;
             writes = Some(Writes::new(staging.clone(), runtime.handle().clone()));
             config.put = Some(Put::Shared(staging));
         }

@@ -7,12 +7,13 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future as _;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +23,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::limits::Limits;
 use super::metrics::{Metrics, Open};
+use crate::flight::server::stream::hangup::{self, Hangups};
 
 /// Bytes with which a client of HTTP/2 introduces itself; a TLS hello is longer.
 const INTRODUCTION: u64 = 24;
@@ -80,6 +82,12 @@ pub(crate) fn host(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Where `io` comes from.
+fn address<IO: Connected<ConnectInfo: 'static>>(io: &IO) -> Option<SocketAddr> {
+    let info: Box<dyn Any> = Box::new(io.connect_info());
+    info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr)
+}
+
 /// Connections by the host that they come from.
 type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
@@ -90,10 +98,8 @@ struct Peer {
 }
 
 impl Peer {
-    /// A place for one more from where `io` comes from, if that may have one. Sockets of other kinds come from nowhere.
-    fn of<IO: Connected<ConnectInfo: 'static>>(io: &IO, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
-        let info: Box<dyn Any> = Box::new(io.connect_info());
-        let address = info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    /// A place for one more from `address`, if that may have one. Sockets of other kinds come from nowhere.
+    fn of(address: Option<SocketAddr>, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
         let Some(address) = address.map(|address| host(address.ip())) else { return Ok(None) };
         let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
@@ -118,12 +124,13 @@ impl Drop for Peer {
 }
 
 /// Lets in as many connections at once as `limits` allow, in all and from one address. What comes beyond that is closed at once, so that its client goes to
-/// another replica instead of waiting.
-pub fn admit<S, IO>(
+/// another replica instead of waiting. Those that are in can be ended by `hangups`.
+pub(crate) fn admit<S, IO>(
     incoming: S,
     limits: &Limits,
     metrics: Metrics,
     cut: watch::Receiver<bool>,
+    hangups: Hangups,
 ) -> impl Stream<Item = io::Result<Admitted<IO>>> + Send
 where
     S: Stream<Item = io::Result<IO>> + Send,
@@ -135,13 +142,17 @@ where
     incoming.filter_map(move |incoming| {
         let admitted = incoming.map(|io| {
             let place = Arc::clone(&places).try_acquire_owned().ok();
-            let place = place.and_then(|place| Some((place, Peer::of(&io, &peers, most).ok()?)));
+            let address = address(&io);
+            let place = place.and_then(|place| Some((place, Peer::of(address, &peers, most).ok()?)));
             if place.is_none() {
                 metrics.connection_refused();
             }
             place.map(|(place, peer)| {
                 let mut admitted = Admitted::new(io, place, patience, metrics.connection(), cut.clone());
                 admitted.peer = peer;
+                if let Some(address) = address {
+                    admitted.end_by(hangups.connect(address));
+                }
                 admitted
             })
         });
@@ -172,6 +183,8 @@ pub struct Admitted<IO> {
     cut: Cut,
     /// Its place among those of its address; held until it is gone.
     peer: Option<Peer>,
+    /// Done when somebody asks for its end, and the entry by which it is found.
+    unread: Option<(Cut, hangup::Connected)>,
     _place: OwnedSemaphorePermit,
     _open: Open,
 }
@@ -197,8 +210,21 @@ impl<IO> Admitted<IO> {
                 let _ = cut.wait_for(|cut| *cut).await;
             }),
             peer: None,
+            unread: None,
             _place: place,
             _open: open,
+        }
+    }
+
+    /// Ends it when that is asked of `connected`.
+    fn end_by(&mut self, connected: hangup::Connected) {
+        self.unread = Some((Box::pin(connected.hangup.asked().fuse()), connected));
+    }
+
+    /// Notes what went out.
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
+        if let (Some((_, connected)), Poll::Ready(Ok(bytes))) = (&self.unread, written) {
+            connected.hangup.wrote(*bytes);
         }
     }
 
@@ -217,6 +243,12 @@ impl<IO> Admitted<IO> {
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, "the server ends"));
+        }
+        if let Some((asked, _)) = &mut self.unread
+            && asked.as_mut().poll(cx).is_ready()
+        {
+            let why = "its client read nothing while others waited for memory";
+            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
         loop {
             ready!(self.clock.as_mut().poll(cx));
@@ -245,7 +277,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Admitted<IO> {
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.wrote(&written);
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -261,7 +295,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.wrote(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -280,8 +316,6 @@ impl<IO: Connected> Connected for Admitted<IO> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddr;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     fn limits() -> Limits {
@@ -299,7 +333,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1024);
         let incoming = futures::stream::iter([Ok(far)]);
         let limits = limits();
-        let mut admitted = Box::pin(admit(incoming, &limits, metrics.clone(), uncut()));
+        let mut admitted = Box::pin(admit(incoming, &limits, metrics.clone(), uncut(), Hangups::default()));
         (near, admitted.next().await.unwrap().unwrap())
     }
 
@@ -358,16 +392,56 @@ mod tests {
             (of(&["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "10.0.0.2", "10.0.0.3"]), 4),
         ] {
             let incoming = futures::stream::iter(addresses.into_iter().map(|address| Ok(From(address))));
-            let admitted: Vec<_> = admit(incoming, &limits, Metrics::new(), uncut()).collect().await;
+            let admitted: Vec<_> =
+                admit(incoming, &limits, Metrics::new(), uncut(), Hangups::default()).collect().await;
             assert_eq!(admitted.len(), let_in);
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_when_that_is_asked_of_its_address() {
+        struct Socket(DuplexStream, SocketAddr);
+
+        impl Connected for Socket {
+            type ConnectInfo = TcpConnectInfo;
+
+            fn connect_info(&self) -> TcpConnectInfo {
+                TcpConnectInfo { local_addr: None, remote_addr: Some(self.1) }
+            }
+        }
+
+        impl AsyncRead for Socket {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.0).poll_read(cx, buffer)
+            }
+        }
+
+        let (address, hangups) = ("10.0.0.1:7".parse().unwrap(), Hangups::default());
+        let (_near, far) = tokio::io::duplex(1024);
+        let incoming = futures::stream::iter([Ok(Socket(far, address))]);
+        let limits = limits();
+        let mut admitted = Box::pin(admit(incoming, &limits, Metrics::new(), uncut(), hangups.clone()));
+        let mut connection = admitted.next().await.unwrap().unwrap();
+        let asks = async {
+            tokio::task::yield_now().await;
+            assert!(hangups.of(address).unwrap().ask());
+        };
+        let mut bytes = [0; 8];
+        let (error, ()) = tokio::join!(connection.read(&mut bytes), asks);
+        assert!(error.unwrap_err().to_string().contains("read nothing"));
+        drop(connection);
+        assert!(hangups.of(address).is_none());
     }
 
     #[tokio::test]
     async fn there_are_only_so_many_places() {
         let metrics = Metrics::new();
         let incoming = futures::stream::iter((0..3).map(|_| Ok(tokio::io::duplex(1).1)));
-        let admitted: Vec<_> = admit(incoming, &limits(), metrics.clone(), uncut()).collect().await;
+        let admitted: Vec<_> = admit(incoming, &limits(), metrics.clone(), uncut(), Hangups::default()).collect().await;
         assert_eq!(admitted.len(), 2);
         let text = metrics.encode();
         assert!(

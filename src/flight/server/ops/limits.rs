@@ -60,7 +60,8 @@ pub struct Limits {
     pub keepalive_seconds: u64,
     /// Time to answer a ping.
     pub keepalive_timeout_seconds: u64,
-    /// A connection on which not a byte has come for so long is closed; one that answers pings never is.
+    /// A connection on which not a byte has come for so long is closed; one that answers pings is not, unless its client reads nothing of a
+    /// stream for so long while others wait for memory.
     pub idle_seconds: u64,
     /// Age at which a connection is asked to end: calls in progress go on, new ones use a new connection.
     pub connection_age_seconds: u64,
@@ -116,7 +117,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Config`] naming the limit.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let sizes: [(&'static str, u64); 17] = [
             ("refused_per_minute", self.refused_per_minute.into()),
             ("message_bytes", self.message_bytes as u64),
@@ -183,7 +184,7 @@ impl Limits {
     }
 
     /// Sets what the transport can hold a client to. Connections, their idleness and their greatest age are held by
-    /// [`connections::admit`](crate::flight::server::ops::connections::admit); sizes of messages by the services.
+    /// `connections::admit`; sizes of messages by the services.
     pub fn apply(&self, server: Server) -> Server {
         // The grace after the age is not the transport's: with it, tonic cuts a connection without having asked it to end.
         server
@@ -209,7 +210,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_ticket(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_ticket(&self, bytes: usize) -> Result<()> {
         within("a ticket or descriptor", bytes, self.ticket_bytes, "ticket_bytes")
     }
 
@@ -217,7 +218,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_action(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_action(&self, bytes: usize) -> Result<()> {
         within("the body of an action", bytes, self.action_bytes, "action_bytes")
     }
 
@@ -225,7 +226,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_metadata(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_metadata(&self, bytes: usize) -> Result<()> {
         within("the metadata of a message", bytes, self.metadata_bytes, "metadata_bytes")
     }
 }

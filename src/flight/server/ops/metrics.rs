@@ -16,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::error::{Error, Kind};
 use crate::flight::server::access::auth::Denied;
+use crate::store::cache::CacheStats;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfDataset {
@@ -30,6 +31,16 @@ struct OfKind {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfReason {
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfOutcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfTier {
+    tier: &'static str,
 }
 
 /// All counters of one server. Clones count together.
@@ -53,6 +64,8 @@ struct Inner {
     draining: Gauge,
     memory_used: Gauge,
     memory_budget: Gauge,
+    cache: Family<OfOutcome, Counter>,
+    cache_bytes: Family<OfTier, Counter>,
 }
 
 impl fmt::Debug for Metrics {
@@ -90,6 +103,8 @@ impl Metrics {
             draining: Gauge::default(),
             memory_used: Gauge::default(),
             memory_budget: Gauge::default(),
+            cache: Family::default(),
+            cache_bytes: Family::default(),
         };
         registry.register("streams_open", "Streams of batches open now", inner.streams_open.clone());
         registry.register("streams", "Streams of batches ever opened", inner.streams.clone());
@@ -120,6 +135,13 @@ impl Metrics {
             "Memory that may be in flight",
             Unit::Bytes,
             inner.memory_budget.clone(),
+        );
+        registry.register("cache_ranges", "Ranges of bytes by what the caches did with them", inner.cache.clone());
+        registry.register_with_unit(
+            "cache_read",
+            "Bytes read through caches, by where they came from",
+            Unit::Bytes,
+            inner.cache_bytes.clone(),
         );
         inner.registry = registry;
         Self(Arc::new(inner))
@@ -154,6 +176,29 @@ impl Metrics {
         }
     }
 
+    /// Says what the caches of this process did since its start.
+    pub fn cache(&self, stats: &CacheStats) {
+        let CacheStats { hits, shared, misses, kept, refused, evicted, damaged, failures, bypassed, .. } = *stats;
+        for (outcome, count) in [
+            ("hit", hits),
+            ("shared", shared),
+            ("miss", misses),
+            ("kept", kept),
+            ("refused", refused),
+            ("evicted", evicted),
+            ("damaged", damaged),
+            ("failed", failures),
+            ("bypassed", bypassed),
+        ] {
+            self.0.cache.get_or_create(&OfOutcome { outcome }).inner().fetch_max(count, Ordering::Relaxed);
+        }
+        for (tier, bytes) in
+            [("cache", stats.hit_bytes), ("shared", stats.shared_bytes), ("origin", stats.origin_bytes)]
+        {
+            self.0.cache_bytes.get_or_create(&OfTier { tier }).inner().fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Counts an error that a caller was told.
     pub fn error(&self, error: &Error) {
         let kind = match error.kind() {
@@ -181,7 +226,7 @@ impl Metrics {
     }
 
     /// Counts a connection that was closed because there were too many.
-    pub fn connection_refused(&self) {
+    pub(crate) fn connection_refused(&self) {
         self.0.connections_refused.inc();
     }
 
@@ -253,6 +298,7 @@ mod tests {
         second.sent(32, 24);
         drop(second);
         metrics.decoded(2, 32);
+        metrics.cache(&CacheStats { hits: 3, origin_bytes: 9, ..CacheStats::default() });
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
         metrics.generation();
@@ -268,6 +314,8 @@ mod tests {
             "bowstring_sent_bytes_total{dataset=\"photos\"} 1024",
             "bowstring_row_groups_decoded_total 2",
             "bowstring_rows_decoded_total 32",
+            "bowstring_cache_ranges_total{outcome=\"hit\"} 3",
+            "bowstring_cache_read_bytes_total{tier=\"origin\"} 9",
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",
             "bowstring_gang_generations_total 1",

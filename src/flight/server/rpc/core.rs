@@ -31,9 +31,11 @@ use crate::flight::server::catalog::config::Config;
 use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
 use crate::flight::server::catalog::entry::{ClientLimits, Entry};
 use crate::flight::server::catalog::openings::Openings;
+use crate::flight::server::stream::hangup::{Hangup, Hangups};
 use crate::flight::server::stream::rows::{self, Sending};
-use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams, Wanted};
+use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams};
 use crate::flight::server::stream::usage::Usage;
+use crate::flight::server::stream::wanted::Wanted;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::manifest::Fingerprint;
@@ -75,6 +77,8 @@ pub(crate) struct Core {
     tables: DatasetCache<Stored>,
     openings: Openings,
     streams: SharedStreams,
+    /// The connections to it.
+    pub(crate) hangups: Hangups,
     /// What each tenant was sent.
     pub(crate) usage: Usage,
     /// True from the moment that the server is to end.
@@ -88,18 +92,21 @@ pub(crate) struct Parts {
     pub(crate) socket: Option<String>,
     /// Where batches are built for ranks of this host, if there may be such.
     pub(crate) shared: Option<Arc<SharedAllocator>>,
+    /// The connections to the server.
+    pub(crate) hangups: Hangups,
     pub(crate) draining: watch::Receiver<bool>,
 }
 
 impl Core {
     pub(crate) fn new(config: Config, parts: Parts) -> Result<Self> {
-        let Parts { gangs, staging, socket, shared, draining } = parts;
+        let Parts { gangs, staging, socket, shared, hangups, draining } = parts;
         let workers = Workers::new(config.threads)?;
         let openings = Openings::new(workers.threads());
-        let streams = SharedStreams::new(workers, shared, config.memory_budget, config.share_bytes);
-        let (opened, tables) = (DatasetCache::default(), DatasetCache::default());
+        let streams = SharedStreams::new(workers, shared, config.memory_budget, config.share_bytes)
+            .unread_for(Duration::from_secs(config.limits.idle_seconds));
+        let (opened, tables) = (DatasetCache::new(config.open_bytes), DatasetCache::new(config.open_bytes));
         let usage = Usage::default();
-        Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, usage, draining })
+        Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, hangups, usage, draining })
     }
 
     /// Row groups that were decoded for streams of batches since the start, and their rows.
@@ -181,7 +188,7 @@ impl Core {
             let offer = |options| OpenDataset::open(options, hidden.clone(), tenant.clone(), Arc::clone(claims));
             self.openings.run(tenant, claims, options, offer)
         };
-        self.opened.get((options, &hidden), asked.fingerprint, self.refresh(), open).await
+        self.opened.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
     async fn stored(&self, tenant: &Tenant, asked: &StreamRequest, rows: &StoredRows) -> Result<Arc<Stored>> {
@@ -194,7 +201,7 @@ impl Core {
             };
             self.openings.run(tenant, self.streams.claims(), options, stored)
         };
-        self.tables.get((options, &hidden), asked.fingerprint, self.refresh(), open).await
+        self.tables.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
@@ -357,11 +364,11 @@ impl Core {
         *self.draining.borrow()
     }
 
-    /// The messages of a ticket that came from `peer`.
+    /// The messages of a ticket that came from `peer`, over the connection that `hangup` ends.
     pub(crate) async fn open(
         self: &Arc<Self>,
         via: Via<'_>,
-        peer: Option<IpAddr>,
+        (peer, hangup): (Option<IpAddr>, Option<Hangup>),
         ticket: &[u8],
     ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
         let holder = match via {
@@ -369,7 +376,7 @@ impl Core {
             Via::Local => None,
         };
         let mut entry = audit::Stream::new(&self.config.audit, AuditRecord::of("DoGet", peer, holder));
-        let opened = self.begin(via, ticket, &mut entry).await;
+        let opened = self.begin(via, hangup, ticket, &mut entry).await;
         let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
         let open = OpenStream::new(Arc::clone(self), tenant);
         Ok(futures::stream::unfold(Some((stream, open, dataset, entry)), async |streaming| {
@@ -398,6 +405,7 @@ impl Core {
     async fn begin(
         self: &Arc<Self>,
         via: Via<'_>,
+        hangup: Option<Hangup>,
         ticket: &[u8],
         entry: &mut audit::Stream,
     ) -> Result<(Answer, Tenant, String), Status> {
@@ -421,26 +429,40 @@ impl Core {
             return Err(draining(ticket.asked.step));
         }
         let dataset = ticket.asked.dataset.clone();
-        let stream = self.answer(&tenant, ticket, outgoing).await.map_err(|error| {
+        let stream = self.answer(&tenant, ticket, (outgoing, hangup)).await.map_err(|error| {
             self.config.admin.metrics().error(&error);
             to_status(&error)
         })?;
         Ok((stream, tenant, dataset))
     }
 
-    async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {
+    async fn answer(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        mut ticket: Ticket,
+        (outgoing, hangup): (u64, Option<Hangup>),
+    ) -> Result<Answer> {
         // Whoever has a ticket has begun.
         ticket.asked.fingerprint = Some(ticket.fingerprint);
         match ticket.asked.rows.take() {
             Some(rows) => {
-                let sending = self.rows(tenant, ticket, &rows).await?;
+                let sending = self.rows(tenant, ticket, &rows, hangup).await?;
                 Ok(Answer::Rows(Arc::clone(self), Box::new(sending)))
             }
-            None => self.stream(tenant, ticket, outgoing).await.map(|streaming| Answer::Batches(Box::new(streaming))),
+            None => {
+                let streaming = self.stream(tenant, ticket, (outgoing, hangup)).await?;
+                Ok(Answer::Batches(Box::new(streaming)))
+            }
         }
     }
 
-    async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
+    async fn rows(
+        &self,
+        tenant: &Tenant,
+        ticket: Ticket,
+        rows: &StoredRows,
+        hangup: Option<Hangup>,
+    ) -> Result<Sending> {
         let permit = self.config.quotas.open_stream(tenant)?;
         let stored = self.stored(tenant, &ticket.asked, rows).await?;
         same_data(&ticket, stored.fingerprint())?;
@@ -449,6 +471,7 @@ impl Core {
             claims: Arc::clone(self.streams.claims()),
             permit,
             counters: self.config.admin.metrics().stream(self.label(tenant, &ticket.asked.dataset)),
+            hangup,
             draining: self.draining.clone(),
         };
         Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))

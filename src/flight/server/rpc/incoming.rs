@@ -1,4 +1,6 @@
 //! What callers send, on its way in: a message is paid for before it is in memory, by its tenant, and comes in time.
+//!
+//! These are semaphores and no `memory::Pool`: each wait takes of two at once, the tenant's share and the whole, in that order.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 
 use super::body::Message;
 use super::core::{Core, Via, WINDOW};
 use crate::error::{Error, Result};
+use crate::flight::server::stream::hangup::Hangup;
 use crate::flight::shm::{Listener, ListenerOptions, Outgoing, Refusal, Source};
-use crate::flight::status::NO_SLAB;
+use crate::flight::status::{NO_SLAB, to_status};
 use crate::memory::{HostBuffer, Pool, SharedAllocator, SlabAllocator, buffer_bytes};
 
 /// Sizes of slabs that a stream has at most, for bodies that are put together.
@@ -43,10 +44,12 @@ pub(crate) async fn serve(listener: Listener, core: Arc<Core>, allocator: Arc<Sh
 }
 
 async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>) -> Result<Source, tonic::Status> {
-    let messages = core.open(Via::Local, None, ticket).await?;
+    let hangup = Hangup::default();
+    let messages = core.open(Via::Local, (None, Some(hangup.clone())), ticket).await?;
+    let ended = hangup.asked().map(|()| refusal(&unread())).boxed();
     // What does not lie in one slab is put together in another.
     let mut gatherer = Gatherer::new(&allocator);
-    Ok(messages
+    let batches = messages
         .filter_map(move |message| {
             let outgoing = match message {
                 // A rank of this host has the schema from the announcement.
@@ -81,7 +84,14 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
             };
             std::future::ready(outgoing)
         })
-        .boxed())
+        .boxed();
+    Ok(Source { batches, ended })
+}
+
+/// What a rank is told that kept batches and took no further ones, when it comes back.
+fn unread() -> tonic::Status {
+    let why = "nothing was read of this stream while others waited for memory; go on from the next step".to_owned();
+    to_status(&Error::Closed { why })
 }
 
 /// Stored rows lie in no slab.

@@ -6,4 +6,5 @@ pub(crate) mod incoming;
 pub(crate) mod local;
 pub(crate) mod put;
 pub(crate) mod service;
+mod stats;
 pub(crate) mod writes;

@@ -99,7 +99,14 @@ impl FlightService for Service {
             async move {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
                 // One dataset that cannot be opened does not hide the others: it is listed with its error.
-                match core.describe(&tenant, StreamRequest::all(&name)).await {
+                let described = match core.describe(&tenant, StreamRequest::all(&name)).await {
+                    // A batch is what a client asks for; the columns are the same for any.
+                    Err(Error::Config { option: "batch_size", .. }) => {
+                        core.describe(&tenant, StreamRequest::all(&name).in_batches_of(1)).await
+                    }
+                    described => described,
+                };
+                match described {
                     Ok(info) => Ok(FlightInfo { endpoint: Vec::new(), ..info.with_descriptor(descriptor) }),
                     Err(error) => Ok(FlightInfo::new()
                         .with_descriptor(descriptor)

@@ -3,7 +3,8 @@
 //!
 //! Nobody waits for memory that nobody needs: while somebody waits, nothing is kept, and what a stream holds that nobody takes anything
 //! of is given up. Tenants take turns: where one holds more than its share, another that waits gets part of it. A stream that gave up its
-//! memory goes on where it was once it has some again, so its client notices nothing but the wait.
+//! memory goes on where it was once it has some again, so its client notices nothing but the wait. A `memory::Pool` serves whoever came
+//! first; here claims are taken back and dealt to tenants. What is claimed is spent through pools of that size.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::hangup::Hangup;
 use super::revocable::{Held, Revocable};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
@@ -33,6 +35,9 @@ const STALLED: Duration = Duration::from_secs(10);
 /// How long one waits until a tenant that has more than its share gives up some of it.
 const TURN: Duration = Duration::from_secs(10);
 
+/// How long a client may take nothing of what it was sent while others wait for memory, if nothing is said.
+const UNREAD: Duration = Duration::from_secs(300);
+
 /// Pools that are kept at most.
 const IDLE: usize = 16;
 
@@ -45,6 +50,10 @@ pub(crate) struct ByteBudget {
     accounts: Arc<Accounts>,
     /// Streams that hold memory, or may.
     seats: Mutex<Vec<Weak<dyn Held>>>,
+    /// See [`UNREAD`].
+    unread: Duration,
+    /// When the last connection was ended for others.
+    ended: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -171,7 +180,14 @@ impl ByteBudget {
             kept: Mutex::default(),
             accounts: Arc::default(),
             seats: Mutex::default(),
+            unread: UNREAD,
+            ended: Mutex::default(),
         }
+    }
+
+    /// As it is, but that clients may take nothing of what they were sent for `unread` while others wait for memory.
+    pub(crate) fn unread_for(self, unread: Duration) -> Self {
+        Self { unread, ..self }
     }
 
     /// Bytes of the budget.
@@ -186,16 +202,21 @@ impl ByteBudget {
         self.budget.saturating_sub(free.saturating_mul(UNIT))
     }
 
-    /// A seat for what a stream of `tenant` holds: those who wait for memory may take it.
-    pub(crate) fn seat<T: std::fmt::Debug + Send + 'static>(&self, tenant: &Tenant) -> Revocable<T> {
-        let seat = Revocable::new(tenant);
+    /// A seat for what a stream of `tenant` holds: those who wait for memory may take it, and end its connection by `hangup` where its client
+    /// does not read what it was sent.
+    pub(crate) fn seat<T: std::fmt::Debug + Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        hangup: Option<Hangup>,
+    ) -> Revocable<T> {
+        let seat = Revocable::new(tenant, hangup);
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.retain(|seat| seat.strong_count() > 0);
         seats.push(Arc::downgrade(&seat.held()));
         seat
     }
 
-    /// ByteBudget `bytes` for `tenant`, waiting for others to give memory back.
+    /// Claims `bytes` for `tenant`, waiting for others to give memory back.
     ///
     /// # Errors
     /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be tried again, where nothing came back in time.
@@ -252,6 +273,9 @@ impl ByteBudget {
             seat.give_up();
             return;
         }
+        if self.hang_up(&seats, tenant) {
+            return;
+        }
         if waited < TURN {
             return;
         }
@@ -275,7 +299,34 @@ impl ByteBudget {
         }
     }
 
-    /// ByteBudget `bytes` if they are there now. What ended lines keep is given up for it, the oldest first.
+    /// Ends a connection for `tenant` whose client has not read for long what it was sent, which is paid for as long as it lies there; whether
+    /// there was one. First one on which no stream is read, and of them the one that was read longest ago.
+    fn hang_up(&self, seats: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
+        let mut last = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time, whoever waits: what it held takes a moment to come back.
+        if last.is_some_and(|at| at.elapsed() < 2 * ASKS) {
+            return true;
+        }
+        let unread = |seat: &dyn Held| seat.unread().filter(|unread| *unread >= self.unread);
+        let reads_others = |hangup: &Hangup| {
+            let mut streams = seats.iter().filter(|seat| seat.hangup().is_some_and(|other| other.same(hangup)));
+            streams.any(|seat| unread(&**seat).is_none())
+        };
+        let candidates = seats.iter().filter_map(|seat| Some((seat, seat.hangup()?, unread(&**seat)?)));
+        let mut candidates: Vec<_> = candidates.map(|found| (reads_others(found.1), found)).collect();
+        // A large batch over a slow link is one message for long. Where another stream is read, bytes say nothing of this one.
+        candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= self.unread);
+        candidates.sort_by_key(|(reads_others, (.., unread))| (*reads_others, std::cmp::Reverse(*unread)));
+        let ended = candidates.iter().find(|(_, (_, hangup, _))| hangup.ask());
+        if let Some((_, (seat, _, unread))) = ended {
+            let seconds = unread.as_secs();
+            tracing::warn!(holder = %seat.tenant(), waits = %tenant, seconds, "a connection ends whose client does not read");
+            *last = Some(Instant::now());
+        }
+        ended.is_some()
+    }
+
+    /// Claims `bytes` if they are free now. What ended lines keep is given up for it, the oldest first.
     pub(crate) fn try_claim(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
         loop {
@@ -401,7 +452,7 @@ mod tests {
 
     /// Holds `bytes` of `claims` in a seat of `tenant`, as a stream does between two messages.
     async fn stream(claims: &ByteBudget, tenant: &Tenant, bytes: u64) -> Revocable<Claim> {
-        let seat = claims.seat(tenant);
+        let seat = claims.seat(tenant, None);
         seat.put(claims.claim(tenant, bytes).await.unwrap());
         seat
     }
@@ -518,5 +569,56 @@ mod tests {
             "others may read these data with anna, and not those"
         );
         assert!(claims.reuse((&anna, DATA), 60 * 4096, 0).is_some());
+    }
+
+    /// A stream that its client does not read, over a connection of its own: it holds `bytes` in its seat, and `sent` for what is on its way
+    /// out, which go with the connection.
+    async fn unread(claims: &ByteBudget, tenant: &Tenant, bytes: u64, sent: u64) -> Hangup {
+        let hangup = Hangup::default();
+        let seat = claims.seat(tenant, Some(hangup.clone()));
+        seat.put(claims.claim(tenant, bytes).await.unwrap());
+        let sent = claims.claim(tenant, sent).await.unwrap();
+        seat.sent();
+        let ends = hangup.asked();
+        tokio::spawn(async move {
+            ends.await;
+            drop((seat, sent));
+        });
+        hangup
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_clients_do_not_read_is_not_held_for_ever() {
+        let (anna, bert) = (tenant("anna"), tenant("bert"));
+        let claims = ByteBudget::new(100 * UNIT).unread_for(Duration::from_secs(120));
+        // Each gives up what it held to the next one, and keeps what it sent.
+        for _ in 0..5 {
+            unread(&claims, &anna, 10 * UNIT, 20 * UNIT).await;
+        }
+        assert_eq!(claims.used(), 100 * UNIT);
+        let asked = claims.claim(&bert, 30 * UNIT).await;
+        assert!(asked.is_err(), "not before their clients had two minutes");
+        tokio::time::advance(Duration::from_secs(120)).await;
+        // A client that reads keeps its connection.
+        let hangup = Hangup::default();
+        let seat: Revocable<Claim> = claims.seat(&bert, Some(hangup.clone()));
+        seat.asked();
+        let claimed = claims.claim(&bert, 30 * UNIT).await.unwrap();
+        seat.put(claimed);
+        assert!(hangup.ask(), "nobody asked for its end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_connections_that_are_not_read_those_go_first_on_which_nothing_is_read() {
+        let (anna, claims) = (tenant("anna"), ByteBudget::new(100 * UNIT).unread_for(Duration::from_secs(60)));
+        let first = unread(&claims, &anna, 0, 50 * UNIT).await;
+        let read: Revocable<Claim> = claims.seat(&anna, Some(first.clone()));
+        read.asked();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let second = unread(&claims, &anna, 0, 50 * UNIT).await;
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let claimed = claims.claim(&anna, 50 * UNIT).await.unwrap();
+        assert!(!second.ask() && first.ask(), "the later one, and not the one of which a stream is read");
+        drop(claimed);
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod departed;
+pub(crate) mod hangup;
 pub mod quota;
 pub(crate) mod revocable;
 pub(crate) mod rows;
@@ -9,3 +10,4 @@ pub(crate) mod shared_plan;
 pub(crate) mod shared_stream;
 pub(crate) mod shared_streams;
 pub(crate) mod usage;
+pub(crate) mod wanted;

@@ -9,7 +9,8 @@
 //! streams and bytes in flight are most of this file.
 //!
 //! Ranks of a job wait for each other: where all room in flight is held by streams that nobody reads until another rank has its batch,
-//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message.
+//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message. This is why it is no
+//! `memory::Pool`, which grants what is there and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::flight::put::DiskQuotas;
 use crate::flight::server::access::auth::Tenant;
 
 /// Streams of a tenant where nothing else is said.
@@ -46,6 +48,9 @@ pub struct Quota {
     /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. Where none of them goes
     /// for 5 s, each stream that waits goes beyond them by one batch.
     pub in_flight_bytes: Option<u64>,
+    /// Bytes on the disk of the datasets that are written in the space of this name, which is a tenant's unless `spaces` says otherwise;
+    /// unlimited by default.
+    pub written_bytes: Option<u64>,
 }
 
 /// The quotas of all tenants.
@@ -65,14 +70,21 @@ impl QuotaOptions {
             streams: own.streams.or(self.default.streams).or(Some(STREAMS)),
             bytes_per_second: own.bytes_per_second.or(self.default.bytes_per_second),
             in_flight_bytes: own.in_flight_bytes.or(self.default.in_flight_bytes),
+            written_bytes: own.written_bytes.or(self.default.written_bytes),
         }
+    }
+
+    /// What spaces may have on the disk.
+    pub(crate) fn written(&self) -> DiskQuotas {
+        let named = self.tenants.iter().filter_map(|(name, quota)| Some((name.clone(), quota.written_bytes?)));
+        DiskQuotas { default: self.default.written_bytes, spaces: named.collect() }
     }
 
     /// Checks every quota.
     ///
     /// # Errors
     /// [`Error::Config`]: a quota of zero would let nothing through.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         for (name, quota) in
             self.tenants.iter().map(|(name, quota)| (name.as_str(), quota)).chain([("default", &self.default)])
         {
@@ -81,6 +93,7 @@ impl QuotaOptions {
                 Quota { streams: Some(0), .. } => return zero("streams"),
                 Quota { bytes_per_second: Some(0), .. } => return zero("bytes_per_second"),
                 Quota { in_flight_bytes: Some(0), .. } => return zero("in_flight_bytes"),
+                Quota { written_bytes: Some(0), .. } => return zero("written_bytes"),
                 _ => {}
             }
         }
@@ -268,11 +281,16 @@ impl Quotas {
     /// Quotas by `options`, and at most `max_streams` streams over all tenants.
     ///
     /// # Errors
-    /// As [`QuotaOptions::validate`].
+    /// As `QuotaOptions::validate`.
     pub fn new(options: QuotaOptions, max_streams: u32) -> Result<Self> {
         options.validate()?;
         let books = Books { options, most_streams: max_streams, streams: 0, accounts: HashMap::new() };
         Ok(Self { books: Arc::new(Mutex::new(books)), start: Instant::now() })
+    }
+
+    /// What spaces may have on the disk.
+    pub(crate) fn written(&self) -> DiskQuotas {
+        self.books().options.written()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -283,7 +301,7 @@ impl Quotas {
     ///
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if it, or the server, has as many as it may.
-    pub fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
+    pub(crate) fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
         let room = self.books().open(tenant, self.start.elapsed())?;
         Ok(StreamPermit { quotas: self.clone(), tenant: tenant.clone(), room })
     }
@@ -291,7 +309,7 @@ impl Quotas {
 
 /// One stream of a tenant.
 #[derive(Debug)]
-pub struct StreamPermit {
+pub(crate) struct StreamPermit {
     quotas: Quotas,
     tenant: Tenant,
     room: Option<Arc<Room>>,
@@ -299,7 +317,7 @@ pub struct StreamPermit {
 
 impl StreamPermit {
     /// Whose stream it is.
-    pub fn tenant(&self) -> &Tenant {
+    pub(crate) fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
@@ -308,7 +326,7 @@ impl StreamPermit {
     ///
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
-    pub async fn acquire(&self, bytes: u64) -> Result<InFlight> {
+    pub(crate) async fn acquire(&self, bytes: u64) -> Result<InFlight> {
         let refused = |asked: u64, limit: u64, option: &'static str| {
             Error::limit(format!("a message for tenant {}", self.tenant), asked, limit, option)
         };
@@ -363,7 +381,7 @@ impl Drop for Turn<'_> {
 
 /// Bytes on their way; dropped when the network has taken them.
 #[derive(Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     _room: Option<Part>,
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::hangup::Hangup;
 use crate::flight::server::access::auth::Tenant;
 
 /// A seat of any kind, as those see it who need memory.
@@ -19,6 +20,10 @@ pub(crate) trait Held: fmt::Debug + Send + Sync {
     fn tenant(&self) -> &Tenant;
     /// How long nobody has taken anything of it; none while a message is made, or where nothing is held.
     fn idle(&self) -> Option<Duration>;
+    /// How long its client has taken nothing of the message that it was sent; none while the next one is made.
+    fn unread(&self) -> Option<Duration>;
+    /// What ends its connection, if anything does: what was sent and is not read goes with it.
+    fn hangup(&self) -> Option<&Hangup>;
     /// Lets go of what is held: at once, or as soon as the message that is being made is made. False where nothing is held.
     fn give_up(&self) -> bool;
 }
@@ -30,7 +35,10 @@ pub(crate) struct Revocable<T>(Arc<Inner<T>>);
 #[derive(Debug)]
 struct Inner<T> {
     tenant: Tenant,
+    hangup: Option<Hangup>,
     state: Mutex<State<T>>,
+    /// When the message was sent that the client has now; none while the next one is made.
+    sent: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -50,12 +58,27 @@ impl<T> Inner<T> {
         // The state is replaced whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn sent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<T: fmt::Debug + Send + 'static> Revocable<T> {
-    /// A seat of `tenant` that holds nothing.
-    pub(crate) fn new(tenant: &Tenant) -> Self {
-        Self(Arc::new(Inner { tenant: tenant.clone(), state: Mutex::new(State::Gone) }))
+    /// A seat of `tenant` that holds nothing, of a stream over the connection that `hangup` ends.
+    pub(crate) fn new(tenant: &Tenant, hangup: Option<Hangup>) -> Self {
+        let (state, sent) = (Mutex::new(State::Gone), Mutex::new(Some(Instant::now())));
+        Self(Arc::new(Inner { tenant: tenant.clone(), hangup, state, sent }))
+    }
+
+    /// Notes that the client asks for the next message: it has read the one before.
+    pub(crate) fn asked(&self) {
+        *self.0.sent() = None;
+    }
+
+    /// Notes that a message goes to the client.
+    pub(crate) fn sent(&self) {
+        *self.0.sent() = Some(Instant::now());
     }
 
     /// As others see it.
@@ -100,6 +123,14 @@ impl<T: fmt::Debug + Send> Held for Inner<T> {
         }
     }
 
+    fn unread(&self) -> Option<Duration> {
+        self.sent().map(|sent| sent.elapsed())
+    }
+
+    fn hangup(&self) -> Option<&Hangup> {
+        self.hangup.as_ref()
+    }
+
     fn give_up(&self) -> bool {
         let mut state = self.lock();
         match &*state {
@@ -125,7 +156,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_given_up_is_not_found_and_what_is_used_is_given_up_after_use() {
-        let seat = Revocable::new(&Tenant::anonymous());
+        let seat = Revocable::new(&Tenant::anonymous(), None);
         let held = seat.held();
         assert!(seat.take().is_none() && held.idle().is_none() && !held.give_up());
         let value = Arc::new(());
@@ -138,5 +169,11 @@ mod tests {
         assert!(Arc::strong_count(&value) == 1 && seat.take().is_none());
         seat.put(Arc::clone(&value));
         assert!(held.give_up() && Arc::strong_count(&value) == 1 && seat.take().is_none());
+        // What its client has and does not read is not what it holds.
+        seat.sent();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!((held.unread(), held.idle()), (Some(Duration::from_secs(5)), None));
+        seat.asked();
+        assert_eq!(held.unread(), None);
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::budget::{ByteBudget, Claim};
+use super::hangup::Hangup;
 use super::quota::{InFlight, StreamPermit};
 use super::revocable::Revocable;
 use crate::error::{Error, Result};
@@ -65,6 +66,8 @@ pub(crate) struct Means {
     pub(crate) claims: Arc<ByteBudget>,
     pub(crate) permit: StreamPermit,
     pub(crate) counters: StreamCounters,
+    /// What ends its connection.
+    pub(crate) hangup: Option<Hangup>,
     /// True from the moment that the server is to end.
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -98,7 +101,7 @@ impl Sending {
     pub(crate) fn new(stored: Arc<Stored>, part: u32, parts: u32, means: Means) -> Self {
         let rows: Vec<u64> = (0..stored.groups()).map(|group| stored.rows(group)).collect();
         let groups = groups(&rows, part, parts);
-        let current = means.claims.seat(means.permit.tenant());
+        let current = means.claims.seat(means.permit.tenant(), means.hangup.clone());
         Self { stored, groups, means, current, row: 0, message: None, beyond: None, in_flight: None, begun: false }
     }
 
@@ -111,8 +114,10 @@ impl Sending {
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
         if !self.begun {
             self.begun = true;
+            self.current.sent();
             return Ok(Some(Message::Schema(schema_message(self.stored.schema()))));
         }
+        self.current.asked();
         (self.in_flight, self.beyond) = (None, None);
         let mut draining = self.means.draining.clone();
         tokio::select! {
@@ -120,7 +125,10 @@ impl Sending {
             _ = draining.wait_for(|draining| *draining) => {
                 Err(Status::unavailable("the server is draining; read the part again at another replica, or here later"))
             }
-            message = self.message() => message.map_err(|error| to_status(&error)),
+            message = self.message() => {
+                self.current.sent();
+                message.map_err(|error| to_status(&error))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::time::Instant;
 
 use super::budget::{ByteBudget, Claim};
-use super::shared_streams::{AHEAD, RING, Wanted};
+use super::wanted::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::dataset_cache::PREFETCH;
 use crate::flight::server::catalog::turns::Turns;

@@ -11,20 +11,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use super::budget::{ByteBudget, Claim};
 use super::shared_plan::{Footing, SharedPlan, SharedPlans, check};
 use super::shared_stream::{Ring, SharedStream, Subscriber};
+use super::wanted::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
-use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::catalog::dataset_cache::{OpenDataset, PREFETCH};
+use crate::flight::server::catalog::dataset_cache::PREFETCH;
 use crate::flight::server::catalog::turns::Turns;
 use crate::memory::{HostAllocator, Pool, SharedAllocator, SlabPool, SystemAllocator};
 use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
-use crate::plan::{Plan, Share};
-
-/// Batches that a line remembers at least, and at most if nothing is said.
-pub(crate) const RING: std::ops::RangeInclusive<u64> = 4..=256;
+use crate::plan::Share;
 
 /// Bytes of batches that the lines of a plan remember together where they are many, if nothing is said: enough for jobs that begin a moment
 /// apart. Memory that is touched for the first time costs more than what is written there.
@@ -36,27 +34,7 @@ const MAX_RING: u64 = 1024;
 /// Batches that a stream has on its way out at most, where the receiver keeps none.
 pub(crate) const OUTGOING: u64 = 2;
 
-/// Most memory for reading ahead that a line asks for beyond its need.
-pub(crate) const AHEAD: u64 = 256 << 20;
-
 type Key = (usize, u64, u32, u32);
-
-/// Who subscribes to what, from where on.
-#[derive(Debug, Clone)]
-pub(crate) struct Wanted {
-    pub(crate) tenant: Tenant,
-    pub(crate) offer: Arc<OpenDataset>,
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) share: Share,
-    /// Batches that may be on their way out at once.
-    pub(crate) outgoing: u64,
-}
-
-impl Wanted {
-    fn key(&self) -> Key {
-        (Arc::as_ptr(&self.offer) as usize, self.plan.epoch(), self.share.rank, self.share.world)
-    }
-}
 
 /// On which terms somebody subscribes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,6 +76,12 @@ impl SharedStreams {
             claims: Arc::new(ByteBudget::new(budget)),
             share,
         }
+    }
+
+    /// As they are, but that clients may take nothing of what they were sent for `unread` while others wait for memory.
+    pub(crate) fn unread_for(mut self, unread: Duration) -> Self {
+        self.claims = Arc::new(ByteBudget::new(self.claims.budget()).unread_for(unread));
+        self
     }
 
     /// The budget that streams claim their memory of.
@@ -344,6 +328,8 @@ mod tests {
     use arrow::datatypes::{DataType, Field as ArrowField};
 
     use super::*;
+    use crate::flight::server::access::auth::Tenant;
+    use crate::flight::server::catalog::dataset_cache::OpenDataset;
     use crate::flight::server::stream::shared_stream::Found;
     use crate::pipeline::{HiddenColumns, LoaderOptions};
     use crate::plan::Tail;

@@ -4,12 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::access::space::Space;
 use crate::flight::server::rpc::body::Message;
-use crate::flight::server::rpc::core::Core;
 
 /// Tenants that are counted; beyond them those without an open stream are forgotten, who begin at zero again.
 const TENANTS: usize = 10_000;
@@ -73,36 +70,8 @@ impl Usage {
         });
     }
 
-    fn of(&self, tenant: &Tenant) -> Counts {
+    pub(crate) fn of(&self, tenant: &Tenant) -> Counts {
         self.counts().get(tenant).copied().unwrap_or_default()
-    }
-}
-
-impl Core {
-    /// What the server does, as JSON: to a tenant its own counts, and where there are no tenants those of the whole server too.
-    pub(crate) fn stats(&self, tenant: &Tenant) -> Value {
-        let space = self.config.spaces.of(tenant);
-        let mut stats = json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "datasets": self.config.catalogue.get().names().collect::<Vec<_>>(),
-            "draining": self.is_draining(),
-            "tenant": tenant.name(),
-            "sent": self.usage.of(tenant),
-        });
-        match &space {
-            Space::Own(own) => stats["gangs"] = json!(self.gangs.running_in(Some(own))),
-            Space::Common => stats["gangs"] = json!(self.gangs.running_in(None)),
-            Space::Whole => {
-                let (used, budget) = self.memory();
-                let (row_groups, rows) = self.decoded();
-                stats["gangs"] = json!(self.gangs.running());
-                stats["memory"] = json!({ "used": used, "budget": budget });
-                stats["rows_decoded"] = json!(rows);
-                stats["row_groups_decoded"] = json!(row_groups);
-                stats["written_bytes"] = json!(self.staging.as_ref().map_or(0, |staging| staging.memory_used()));
-            }
-        }
-        stats
     }
 }
 

@@ -15,16 +15,23 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::ops::metrics::StreamCounters;
 use crate::flight::server::rpc::body::Message;
 use crate::flight::server::stream::departed::Departures;
+use crate::flight::server::stream::hangup::Hangup;
 use crate::flight::server::stream::quota::{InFlight, StreamPermit};
 use crate::flight::server::stream::revocable::Revocable;
 use crate::flight::server::stream::shared_stream::{Found, Subscriber};
-use crate::flight::server::stream::shared_streams::{Terms, Wanted};
+use crate::flight::server::stream::shared_streams::Terms;
+use crate::flight::server::stream::wanted::Wanted;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::flight::wire::{Position, schema_message};
 
 impl Core {
-    pub(crate) async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
+    pub(crate) async fn stream(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        ticket: Ticket,
+        (outgoing, hangup): (u64, Option<Hangup>),
+    ) -> Result<Streaming> {
         let asked = &ticket.asked;
         let fence = match &asked.gang {
             Some(caller) => {
@@ -49,7 +56,7 @@ impl Core {
         let flow = tokio::select! {
             biased;
             end = leash.pulled(asked.step) => return Err(end.error()),
-            flow = self.flow(tenant, &ticket, permit, outgoing) => flow?,
+            flow = self.flow(tenant, &ticket, permit, (outgoing, hangup)) => flow?,
         };
         Ok(Streaming { flow, leash, begun: false })
     }
@@ -59,7 +66,7 @@ impl Core {
         tenant: &Tenant,
         ticket: &Ticket,
         permit: StreamPermit,
-        outgoing: u64,
+        (outgoing, hangup): (u64, Option<Hangup>),
     ) -> Result<Flow> {
         let asked = &ticket.asked;
         let offer = self.offer(tenant, asked).await?;
@@ -73,7 +80,7 @@ impl Core {
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
         let outgoing = Departures::new(subscriber.outgoing(), outgoing);
-        let seat = self.streams.claims().seat(tenant);
+        let seat = self.streams.claims().seat(tenant, hangup);
         seat.put(subscriber);
         Ok(Flow {
             core: Arc::clone(self),
@@ -120,12 +127,16 @@ impl Streaming {
             return Ok(Some(Message::Schema(schema_message(&self.flow.wanted.offer.columns))));
         }
         self.flow.in_flight = None;
+        self.flow.seat.asked();
         let step = self.flow.step;
         // Whatever the stream waits for, a batch, memory or its tenant's turn, its end comes first: nothing is sent after it.
         tokio::select! {
             biased;
             end = self.leash.pulled(step) => Err(end.status()),
-            message = self.flow.next() => message,
+            message = self.flow.next() => {
+                self.flow.seat.sent();
+                message
+            }
         }
     }
 }

@@ -1,0 +1,126 @@
+"""A batch as a record batch of pyarrow: one column for each column of the dataset, over the batch's own memory.
+
+Nulls become Arrow's own nulls, lists become lists. Copied are only the bits of booleans and of nulls, which tensors have as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bowstring import _native
+from bowstring.arrays import Column
+from bowstring.errors import UnsupportedError
+from bowstring.schema import Schema
+
+__all__ = ["record_batch"]
+
+Columns = Mapping[str, "_native.Tensor | _native.ArrowArray"]
+
+
+def record_batch(schema: Schema, columns: Sequence[Column], batch: Columns) -> Any:
+    """The columns of ``batch``, which are on the host, as a ``pyarrow.RecordBatch``."""
+    import pyarrow
+
+    fields, arrays = [], []
+    for column in columns:
+        if len(column.leading) > 1:
+            raise UnsupportedError(
+                f"column {column.name!r} of windows (ngram) in a record batch: its rows are not one after another; "
+                "take to_numpy() or to_torch()"
+            )
+        for name, array, nullable in _arrays(column, batch):
+            metadata = _metadata(schema, name)
+            fields.append(pyarrow.field(name, array.type, nullable=nullable, metadata=metadata))
+            arrays.append(array)
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=pyarrow.schema(fields))
+
+
+def _metadata(schema: Schema, name: str) -> dict[str, str]:
+    """The unit and the class names of a column, as the Arrow schema of a loader has them."""
+    field = schema.get(name)
+    found = {}
+    if field is not None and field.unit is not None:
+        found["bowstring.unit"] = field.unit
+    if field is not None and field.classes is not None:
+        found["bowstring.classes"] = json.dumps(list(field.classes), ensure_ascii=False)
+    return found
+
+
+def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
+    """Names, arrays and nullability of what a column becomes."""
+    import pyarrow
+
+    name = column.name
+    valid = f"{name}__valid"
+    nullable = valid in column.parts
+    if column.dtype is None:
+        # Its nulls are in the array.
+        yield name, pyarrow.array(batch[name]), True
+        return
+    offsets = [part for part in column.parts if part.startswith(f"{name}__offsets")]
+    values = f"{name}__values" if offsets else name
+    found = _lists(_array(batch[values]), offsets, batch)
+    if nullable:
+        found = _packed_with_nulls(found, batch[valid]) if column.packed else _with_nulls(found, batch[valid])
+    yield name, found, nullable
+    indices = f"{name}__indices"
+    for part in column.parts:
+        if part == indices:
+            # Which columns of a sparse matrix the values are in.
+            yield part, _lists(_array(batch[part]), offsets, batch), False
+        elif part not in (values, valid, *offsets):
+            yield part, _array(batch[part]), False
+
+
+def _array(tensor: Any) -> Any:
+    """``tensor`` as an Arrow array; of several axes as ``arrow.fixed_shape_tensor``, booleans as fixed-size lists."""
+    import pyarrow
+
+    if tensor.dtype == "bfloat16":
+        raise UnsupportedError("bfloat16 in Arrow, which has no such type; cast the column to float32")
+    if tensor.dtype != "bool":
+        return pyarrow.array(tensor)
+    found = pyarrow.array(tensor.numpy().reshape(-1))
+    for length in reversed(tensor.shape[1:]):
+        found = pyarrow.FixedSizeListArray.from_arrays(found, length)
+    return found
+
+
+def _lists(values: Any, offsets: Sequence[str], batch: Columns) -> Any:
+    """``values`` within lists, the outermost first among ``offsets``."""
+    import pyarrow
+
+    for name in reversed(offsets):
+        values = pyarrow.LargeListArray.from_arrays(_array(batch[name]), values)
+    return values
+
+
+def _with_nulls(array: Any, valid: Any) -> Any:
+    """``array`` with nulls where ``valid`` is false."""
+    import pyarrow
+
+    extension = isinstance(array, pyarrow.ExtensionArray)
+    storage = array.storage if extension else array
+    _, bitmap = pyarrow.array(valid.numpy()).buffers()
+    if pyarrow.types.is_fixed_size_list(storage.type):
+        buffers, children = [bitmap], [storage.values]
+    elif pyarrow.types.is_large_list(storage.type):
+        buffers, children = [bitmap, storage.buffers()[1]], [storage.values]
+    else:
+        buffers, children = [bitmap, storage.buffers()[1]], None
+    found = pyarrow.Array.from_buffers(storage.type, len(storage), buffers, children=children)
+    return array.type.wrap_array(found) if extension else found
+
+
+def _packed_with_nulls(array: Any, valid: Any) -> Any:
+    """A pack, of which single values may be null: a fixed-size list, since tensors of Arrow have no nulls within."""
+    import pyarrow
+
+    storage = array.storage
+    flat = pyarrow.array(valid.numpy().reshape(-1))
+    values = pyarrow.Array.from_buffers(
+        storage.type.value_type, len(storage.values), [flat.buffers()[1], storage.values.buffers()[1]]
+    )
+    return pyarrow.FixedSizeListArray.from_arrays(values, storage.type.list_size)

@@ -1,0 +1,15 @@
+//! `bowstring._native.command_line()`: the command line of the library as a function, for the command that the package installs.
+
+use std::ffi::OsString;
+
+use bowstring::cli::{self, Program};
+use pyo3::prelude::*;
+
+use crate::log;
+
+/// Runs the command line and returns its exit code. `command` is what starts it, `arguments` what follows. It takes the log of the process.
+#[pyfunction]
+pub(crate) fn command_line(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
+    let program = Program { command, log: log::give_way };
+    py.detach(|| cli::run(&program, arguments))
+}

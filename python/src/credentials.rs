@@ -1,0 +1,49 @@
+//! Credentials from a callable of Python, which `bowstring.credentials` has brought into one shape.
+
+use bowstring::pipeline::LoaderOptions;
+use pyo3::prelude::*;
+
+/// A callable, and what names it in errors.
+pub(crate) type Provider = (String, Py<PyAny>);
+
+/// Has `provider` asked for the credentials of stores.
+#[cfg(feature = "cloud")]
+pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Option<Provider>) -> PyResult<()> {
+    use std::collections::BTreeMap;
+    use std::time::{Duration, SystemTime};
+
+    use bowstring::error::Source;
+    use bowstring::store::{CredentialSource, Credentials};
+
+    let Some((name, callable)) = provider else { return Ok(()) };
+    // On a thread that may block, and holds nothing.
+    let ask = move || -> Result<Credentials, Source> {
+        // As text at once: an exception asks for Python again when it is shown, and whoever shows it must not wait for that.
+        let asked = Python::try_attach(|py| {
+            let found =
+                callable.bind(py).call0().and_then(|found| found.extract::<(BTreeMap<String, String>, Option<f64>)>());
+            found.map_err(|error| error.to_string())
+        });
+        let (values, expires) = asked.ok_or("Python is ending")??;
+        let after = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
+        let expires = match expires {
+            None => None,
+            Some(seconds) => Some(
+                after(seconds)
+                    .and_then(|after| SystemTime::UNIX_EPOCH.checked_add(after))
+                    .ok_or_else(|| format!("{seconds} is no time at which credentials expire"))?,
+            ),
+        };
+        Ok(Credentials::new(values, expires))
+    };
+    options.credential_provider = Some(CredentialSource::of_function(name, ask));
+    Ok(())
+}
+
+/// There are no stores with credentials.
+#[cfg(not(feature = "cloud"))]
+pub(crate) fn provide(py: Python<'_>, _: &mut LoaderOptions, provider: Option<Provider>) -> PyResult<()> {
+    let problem = "this build of bowstring has no stores of clouds";
+    let refused = |_| Err(crate::errors::raise(py, &bowstring::Error::config("credential_provider", problem)));
+    provider.map_or(Ok(()), refused)
+}

@@ -1,0 +1,177 @@
+"""The command that the package installs: the binary's command line, run by Python."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, package_environment, run_python
+
+BINARY = ROOT / "target" / "debug" / "bowstring"
+# As the package starts it: `bowstring.__main__:main` is the entry point too.
+COMMAND = [sys.executable, "-m", "bowstring"]
+
+
+def run(*arguments: str, cwd: pathlib.Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "bowstring", *arguments, cwd=cwd, **more)
+
+
+@pytest.fixture
+def rows(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": list(range(1000))}), path, row_group_size=100)
+    return path
+
+
+def test_the_package_installs_what_is_tested_here() -> None:
+    project = (ROOT / "python" / "pyproject.toml").read_text()
+    assert re.search(r'\[project\.scripts\]\nbowstring = "bowstring\.__main__:main"\n', project)
+
+
+def test_it_says_what_the_binary_says(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    if not BINARY.exists():
+        pytest.skip("the binary is not built")
+    for arguments in (
+        ["--help"],
+        ["serve", "--help"],
+        ["--version"],
+        ["plan", str(rows), "--batch-size", "8"],
+        ["plna"],
+    ):
+        ours = run(*arguments, cwd=tmp_path)
+        theirs = subprocess.run(
+            [BINARY, *arguments],
+            cwd=tmp_path,
+            env=package_environment(),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
+def test_its_exit_codes_are_the_binarys(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 nothing of the kind")
+    assert run("inspect", str(rows), cwd=tmp_path).returncode == 0
+    assert run("inspect", cwd=tmp_path).returncode == 2
+    damaged = run("inspect", str(broken), cwd=tmp_path)
+    assert damaged.returncode == 3, damaged
+    assert damaged.stderr.startswith("error: ")
+    assert "Traceback" not in damaged.stderr
+
+
+def test_demo_needs_nothing_but_the_package(tmp_path: pathlib.Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = run("demo", "--epochs", "1", "--json", cwd=tmp_path, TMPDIR=str(scratch))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["steps"]) == (40, 5)
+    assert [report[f"{what}_identical"] for what in ("resume", "ranks", "served")] == [True] * 3
+    assert list(scratch.iterdir()) == [], "what it wrote is gone"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_ends_a_verb_with_what_it_has(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    bench = subprocess.Popen(
+        [*COMMAND, "bench", str(rows), "--batch-size", "8", "--epochs", "1000000000", "--json"],
+        cwd=tmp_path,
+        env=package_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # There is no word of when it listens; before that, Ctrl-C ends it without one, as it does for the binary.
+    caught = pathlib.Path(f"/proc/{bench.pid}/task")
+    deadline = time.monotonic() + 60
+    while not any((task / "comm").read_text().startswith("bowstring-ctrl-") for task in caught.iterdir()):
+        assert time.monotonic() < deadline
+        assert bench.poll() is None, bench.communicate()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    bench.send_signal(signal.SIGINT)
+    out, err = bench.communicate(timeout=60)
+    assert bench.returncode == 130
+    assert re.fullmatch(r"Interrupted after [\d,]+ of [\d,]+ steps; the figures so far:\n", err)
+    assert json.loads(out)["steps"] > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_ends_a_verb_that_does_not_catch_it(tmp_path: pathlib.Path) -> None:
+    # Python's own handler would only note it until the command line returns. One that never does stands in for it.
+    waiting = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time, bowstring.__main__ as m; m._native = W = type('W', (), {})\n"
+            "W.command_line = staticmethod(lambda *_: (print('up', flush=True), time.sleep(60), 0)[2])\nm.main()",
+        ],
+        cwd=tmp_path,
+        env=package_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "up\n"
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, err) == (-signal.SIGINT, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_its_log_is_the_binarys_and_not_pythons(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    server = subprocess.Popen(
+        [*COMMAND, "serve", f"rows={rows}", "--listen", "127.0.0.1:0", "--print-address"],
+        cwd=tmp_path,
+        env=package_environment(NO_COLOR="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline().startswith("grpc://127.0.0.1:")
+    server.send_signal(signal.SIGTERM)
+    _, err = server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert " INFO " in err, "a server logs events"
+    assert "\x1b" not in err
+
+
+def test_importing_the_package_imports_little() -> None:
+    # Each of these would cost several milliseconds.
+    code = "import sys; before = set(sys.modules); import bowstring; print(*(set(sys.modules) - before))"
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); {code}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    imported = {name.split(".")[0] for name in said.stdout.split()}
+    assert "bowstring" in imported
+    foreign = imported - set(sys.stdlib_module_names) - {"bowstring"}
+    assert foreign == set(), "what a user need not have installed"
+    slow = {
+        "asyncio",
+        "concurrent",
+        "ctypes",
+        "difflib",
+        "email",
+        "http",
+        "logging",
+        "multiprocessing",
+        "socket",
+        "ssl",
+    }
+    assert imported & (slow | {"importlib_metadata", "subprocess", "tempfile", "unittest", "uuid"}) == set()

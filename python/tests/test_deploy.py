@@ -1,0 +1,192 @@
+"""Workflows, chart, manifests and recipes: they are whole, agree with each other, and say what the server understands."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import ROOT, package_environment, run_python
+
+DEPLOY = ROOT / "deploy"
+BASE = DEPLOY / "kustomize" / "base"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def documents(path: pathlib.Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def test_workflows_run_nothing_that_can_change_under_them() -> None:
+    assert len(WORKFLOWS) == 4
+    for path in WORKFLOWS:
+        (workflow,) = documents(path)
+        assert workflow["permissions"] == {"contents": "read"}, f"{path.name}: a job asks for more where it needs more"
+        for line in path.read_text("utf-8").splitlines():
+            if "uses:" in line and "uses: ./" not in line:
+                assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d", line), f"{path.name}: {line.strip()}"
+        for name, job in workflow["jobs"].items():
+            assert "uses" in job or "timeout-minutes" in job, f"{path.name}: {name}"
+            for step in job.get("steps", []):
+                for script in re.findall(r"(?:scripts|\.ci)/[\w.-]+", step.get("run", "")):
+                    assert (ROOT / script).is_file(), f"{path.name}: {script}"
+
+
+def test_what_make_is_asked_for_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in WORKFLOWS:
+        for line in re.findall(r"\bmake ([a-z -]+)", path.read_text("utf-8").split("jobs:")[1]):
+            assert set(line.split()) <= targets, f"{path.name}: make {line}"
+
+
+def test_one_version_everywhere() -> None:
+    version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    (chart,) = documents(DEPLOY / "helm" / "bowstring" / "Chart.yaml")
+    (citation,) = documents(ROOT / "CITATION.cff")
+    (kustomization,) = documents(BASE / "kustomization.yaml")
+    assert {chart["version"], chart["appVersion"], citation["version"]} == {version[1]}
+    assert kustomization["images"][0]["newTag"] == f"v{version[1]}"
+
+
+@pytest.fixture(scope="module")
+def flags() -> set[str]:
+    """Flags of `bowstring serve`."""
+    told = run_python("-m", "bowstring", "serve", "--help", cwd=ROOT)
+    assert told.returncode == 0, told.stderr
+    return set(re.findall(r"--[a-z-]+", told.stdout))
+
+
+def test_recipes_start_the_server_with_flags_that_it_has(flags: set[str]) -> None:
+    compose = documents(DEPLOY / "compose" / "compose.yaml")[0]["services"]["server"]["command"]
+    stateful = documents(BASE / "statefulset.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    chart = (DEPLOY / "helm" / "bowstring" / "templates" / "statefulset.yaml").read_text()
+    chart_args = yaml.safe_load(re.search(r"args: (\[.*\])", chart)[1])  # type: ignore[index]
+    slurm = (DEPLOY / "slurm" / "serve_and_train.sbatch").read_text()
+    served = re.findall(r"bowstring serve .*", slurm)[0].split()[1:]
+    dockerfile = re.findall(r"bowstring serve (.*)", (ROOT / "Dockerfile").read_text())[0].split()
+    for words in (compose, stateful, chart_args, served, dockerfile):
+        used = {str(word) for word in words if str(word).startswith("--")}
+        assert used
+        assert used <= flags, used - flags
+    assert chart_args == stateful, "the chart and the manifests start one server"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_recipes_of_slurm_are_shell() -> None:
+    for path in [*DEPLOY.glob("slurm/*.sbatch"), *ROOT.glob("scripts/*.sh")]:
+        shell = "sh" if path.name == "try-wheel.sh" else "bash"
+        subprocess.run([shell, "-n", str(path)], check=True, timeout=60)
+
+
+def test_kustomize_names_what_is_there_and_selects_itself_alone() -> None:
+    for directory in (BASE, DEPLOY / "kustomize" / "monitoring"):
+        (kustomization,) = documents(directory / "kustomization.yaml")
+        for resource in kustomization["resources"]:
+            assert (directory / resource).exists(), resource
+    labels = {"app.kubernetes.io/name": "bowstring"}
+    found = {
+        resource["kind"]: resource
+        for name in ("service", "statefulset")
+        for resource in documents(BASE / f"{name}.yaml")
+    }
+    # An empty selector would be every pod of the namespace.
+    assert found["Service"]["spec"]["selector"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    stateful = found["StatefulSet"]["spec"]
+    assert stateful["selector"]["matchLabels"] == stateful["template"]["metadata"]["labels"] == labels
+
+
+def test_a_pod_has_longer_to_end_than_the_server_takes() -> None:
+    grace = re.search(r"^drain_grace = (\d+)$", (BASE / "bowstring.toml").read_text(), re.MULTILINE)
+    assert grace is not None
+    (stateful,) = documents(BASE / "statefulset.yaml")
+    assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > int(grace[1])
+
+
+def rendered(tmp_path: pathlib.Path) -> str:
+    """The server's file as the chart makes it."""
+    if shutil.which("helm") is None:
+        pytest.skip("helm is not installed")
+    tables = tmp_path / "datasets.toml"
+    tables.write_text('[datasets.photos]\nurl = "s3://bucket/photos/"\n')
+    made = subprocess.run(
+        [
+            "helm",
+            "template",
+            "--kube-version",
+            "1.31.0",
+            "bowstring",
+            str(DEPLOY / "helm" / "bowstring"),
+            "--set-file",
+            f"config={tables}",
+            "--set",
+            "secret=a",
+            "--set",
+            "tlsSecret=b",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    config = next(one for one in yaml.safe_load_all(made.stdout) if one["kind"] == "ConfigMap")
+    text: str = config["data"]["bowstring.toml"]
+    return text
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("made_by", ["kustomize", "helm"])
+def test_the_server_takes_the_file_that_it_is_given(made_by: str, tmp_path: pathlib.Path) -> None:
+    text = (BASE / "bowstring.toml").read_text() if made_by == "kustomize" else rendered(tmp_path)
+    pq.write_table(pa.table({"id": list(range(10))}), tmp_path / "rows.parquet")
+    secrets = tmp_path / "secret"
+    secrets.mkdir()
+    for name, content in (("tokens", f"job:{'x' * 32}\n".encode()), ("tickets.key", bytes(range(32)))):
+        (secrets / name).write_bytes(content)
+        (secrets / name).chmod(0o400)
+    make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt"
+    subprocess.run(["openssl", *make.split()], cwd=secrets, check=True, capture_output=True, timeout=60)
+    (secrets / "tls.key").chmod(0o400)
+    # Its secrets, data and ports are other ones here; the rest is as it stands.
+    text = re.sub(r"/etc/bowstring/(secret|tls)/", f"{secrets}/", text)
+    text = text.replace("s3://bucket/photos/", str(tmp_path / "rows.parquet")).replace("NAMESPACE", "default")
+    text = text.replace("0.0.0.0:8815", "127.0.0.1:0").replace("0.0.0.0:9090", "127.0.0.1:0")
+    (tmp_path / "bowstring.toml").write_text(text)
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "bowstring",
+            "serve",
+            "--config",
+            str(tmp_path / "bowstring.toml"),
+            "--log-format",
+            "json",
+            "--print-address",
+        ],
+        env=package_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    said = server.stdout.readline()
+    server.send_signal(signal.SIGTERM)
+    _, err = server.communicate(timeout=60)
+    assert said.startswith("grpc+tls://127.0.0.1:"), err
+    assert server.returncode == 0, err
+
+
+def test_the_ray_cluster_names_types_that_it_has() -> None:
+    (cluster,) = documents(DEPLOY / "ray" / "cluster.yaml")
+    assert cluster["head_node_type"] in cluster["available_node_types"]

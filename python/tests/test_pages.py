@@ -1,0 +1,148 @@
+"""The pages of the documentation: links lead somewhere, each page is on the site, and what they show runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import shutil
+
+import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import ROOT, run_python
+
+REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "fixtures/*.md") for path in ROOT.glob(pattern)
+)
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ +(.*)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_its_links_lead_somewhere(page: pathlib.Path) -> None:
+    wrong = []
+    for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        inside = link.startswith(REPOSITORY)
+        if "://" in link and not inside:
+            continue
+        path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+        target = (ROOT / path if inside else page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_the_readme_has_links_that_work_on_the_page_of_an_index() -> None:
+    relative = [
+        link for link in LINK.findall((ROOT / "README.md").read_text("utf-8")) if "://" not in link and link[0] != "#"
+    ]
+    assert relative == [], f"give them {REPOSITORY}"
+
+
+def test_every_page_is_on_the_site() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    listed = [page for section in site["nav"] for pages in section.values() for page in pages]
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert sorted(listed) == sorted(module.pages().values())
+
+
+def test_every_error_has_its_part() -> None:
+    # `NotFoundError` and so on; the links to them are in other people's notes.
+    parts = anchors(DOCS / "troubleshooting.md")
+    assert {name.lower() for name in bowstring.errors.__all__} - {"error"} <= parts
+
+
+# ---- what they show ------------------------------------------------------------------------------------------------
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(code: str, home: pathlib.Path) -> str:
+    done = run_python("-c", code, cwd=home, timeout=200)
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
+    return done.stdout
+
+
+def command(line: str, home: pathlib.Path) -> str:
+    """A line of shell that begins with `bowstring`, run by the package."""
+    words = line.split("#")[0].split()
+    assert words[0] == "bowstring"
+    done = run_python("-m", *words, cwd=home, timeout=200)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+    return done.stdout
+
+
+def commands(page: str) -> list[str]:
+    shell = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [line for block in shell for line in block.splitlines() if line.startswith("bowstring ")]
+
+
+@pytest.mark.timeout(600)
+def test_the_first_page_runs_from_top_to_bottom(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    make, read, resume = blocks("start.md")
+    run(make, tmp_path)
+    assert len(commands("start.md")) == 3
+    for line in commands("start.md"):
+        assert command(line, tmp_path)
+    assert re.fullmatch(r"\d+ steps, \d+ rows; the last batch has \d+\n", run(read, tmp_path))
+    assert run(resume, tmp_path) == "the same batch\n"
+
+
+ERRORS = {code.splitlines()[0].removeprefix("# "): code for code in blocks("troubleshooting.md")}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_is_shown_by_what_raises_it(name: str, tmp_path: pathlib.Path) -> None:
+    table = pa.table({"id": list(range(64)), "label": [None, *range(63)]})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=16)
+    done = run_python("-c", ERRORS[name], cwd=tmp_path)
+    assert done.returncode == 1, done
+    assert done.stderr.splitlines()[-1].startswith(f"bowstring.errors.{name}: "), done.stderr
+
+
+# What another loader is told before, by the package that it needs, and what is there to read.
+BEFORE_AFTER = blocks("migrating.md")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("number", "package"), [(0, "torch"), (2, "webdataset"), (4, "streaming")])
+def test_a_loader_of_others_and_what_takes_its_place(number: int, package: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    table = pa.table({"x": [0.5, 1.5] * 500, "y": list(range(1000)), "label": [0, 1] * 500})
+    pq.write_table(table, tmp_path / "clicks.parquet")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "webdataset", tmp_path / "shards")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "mds" / "plain", tmp_path / "mds")
+    before, after = BEFORE_AFTER[number : number + 2]
+    assert (before.splitlines()[0], after.splitlines()[0]) == ("# before", "# after")
+    if importlib.util.find_spec(package) is not None:
+        run(before, tmp_path)
+    for line in commands("migrating.md"):
+        if line.split()[2].rstrip("/") in {"webdataset": "shards", "streaming": "mds"}.get(package, ""):
+            command(line, tmp_path)
+    run(after, tmp_path)
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: only what takes its place ran")
+
+
+def test_all_blocks_of_that_page_are_run() -> None:
+    assert len(BEFORE_AFTER) == 6
+    assert len(commands("migrating.md")) == 4

@@ -1,0 +1,58 @@
+"""Lays out the pages of the documentation site: docs/ as it is, and the pages of the root beside it, the README as the first one.
+
+    python scripts/site.py dist/pages
+
+Links between pages go on to work; those to other files of the repository lead to where it is published.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
+# Pages outside docs/, by their name on the site.
+OTHERS = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "SECURITY.md",
+    "deploy/README.md": "deploy.md",
+}
+LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
+
+
+def pages() -> dict[Path, str]:
+    """Each page by its file, with its name on the site."""
+    found = {path: path.name for path in sorted((ROOT / "docs").glob("*.md"))}
+    return {**found, **{ROOT / source: name for source, name in OTHERS.items()}}
+
+
+def rewritten(link: str, page: Path, names: dict[Path, str]) -> str:
+    """A link of `page` as it is on the site."""
+    inside = link.startswith(REPOSITORY)
+    if not inside and (link.startswith("#") or "://" in link):
+        return link
+    path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+    target = (ROOT / path if inside else page.parent / path).resolve()
+    anchor = f"#{anchor}" if anchor else ""
+    if target in names:
+        return names[target] + anchor
+    return REPOSITORY + target.relative_to(ROOT).as_posix() + anchor
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    names = pages()
+    for page, name in names.items():
+        text = LINK.sub(lambda found, page=page: rewritten(found[1], page, names), page.read_text("utf-8"))
+        (out / name).write_text(text, "utf-8")
+    for stale in {path.name for path in out.glob("*.md")} - set(names.values()):
+        (out / stale).unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+//! The loader's options as flags and environment variables, made from the table of options.
+//!
+//! Flags override the JSON file of `--options`, and both are read as one [`LoaderOptions`], so that a name, a type and a
+//! default exist once, in the library.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
+use serde_json::{Map, Value, json};
+
+use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns};
+use crate::pipeline::{Kind, LoaderOptions};
+use crate::{Error, Result};
+
+use crate::cli::interrupt::at_home;
+
+/// The dataset and the access to it.
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Dataset")]
+pub(crate) struct DatasetArgs {
+    /// Files, directories, globs or URLs of one dataset; of a mixture, one entry per dataset
+    #[arg(value_name = "URL", required_unless_present = "options")]
+    urls: Vec<String>,
+    #[command(flatten)]
+    flags: Flags<DATASET>,
+    /// JSON file of options, by the names of the flags and of Python; flags and environment override it
+    #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
+    options: Option<PathBuf>,
+}
+
+/// The dataset alone: where it is, and how it is opened.
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Dataset")]
+pub(crate) struct PlaceArgs {
+    /// Files, directories, globs or URLs of one dataset
+    #[arg(value_name = "URL", required_unless_present = "options")]
+    urls: Vec<String>,
+    #[command(flatten)]
+    flags: Flags<PLACE>,
+    /// JSON file of options, by the names of the flags and of Python; flags and environment override it
+    #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
+    options: Option<PathBuf>,
+}
+
+/// The order, the share of this rank, and its resources.
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Loader")]
+pub(crate) struct LoaderArgs {
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    #[command(flatten)]
+    flags: Flags<LOADING>,
+}
+
+/// Parts of the table: options of the dataset and its columns, those of loading, and those that are left where no rows are chosen.
+const DATASET: u8 = 0;
+const LOADING: u8 = 1;
+const PLACE: u8 = 2;
+
+/// The flags of one part of the table.
+#[derive(Debug, Clone, Default)]
+struct Flags<const PART: u8>(Map<String, Value>);
+
+impl<const PART: u8> Flags<PART> {
+    fn entries() -> impl Iterator<Item = &'static OptionEntry> {
+        let is_in = |entry: &&OptionEntry| match PART {
+            PLACE => matches!(entry.name, "storage_options" | "limits" | "partitioning"),
+            _ => (entry.about == About::Loading) == (PART == LOADING),
+        };
+        OPTIONS.iter().filter(move |entry| is_in(entry) && entry.flag().is_some())
+    }
+}
+
+/// The flag of an option. Its texts live as long as the program, as clap has it.
+fn flag(entry: &'static OptionEntry, heading: &'static str) -> Option<Arg> {
+    let (name, variable) = (&*entry.flag()?.leak(), &*entry.variable()?.leak());
+    let mut help = entry.help();
+    if let Some(first) = help.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let kind = entry.kind;
+    let arg = Arg::new(entry.name)
+        .long(name)
+        .env(variable)
+        .hide_env_values(true)
+        .help(help)
+        .help_heading(heading)
+        .value_name(value_name(entry))
+        .action(if kind.is_list() { ArgAction::Append } else { ArgAction::Set });
+    Some(match kind {
+        Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words).map(Value::from)),
+        // A flag that turns something on needs no value.
+        Kind::Switch if entry.default == "false" => arg
+            .value_parser(move |text: &str| kind.parse(text))
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+        _ => arg.value_parser(move |text: &str| kind.parse(text)),
+    })
+}
+
+fn value_name(entry: &OptionEntry) -> &'static str {
+    match entry.kind {
+        Kind::Whole { .. } if entry.sentence.starts_with("rows") => "ROWS",
+        Kind::Whole { .. } => "N",
+        Kind::Seconds(_) => "SECONDS",
+        Kind::Switch => "BOOL",
+        Kind::Choice(_) => "WORD",
+        Kind::Text => "TEXT",
+        Kind::Bytes => "BYTES",
+        Kind::Names => "NAMES",
+        Kind::Numbers => "NUMBERS",
+        Kind::Pairs => "KEY=VALUE",
+        Kind::Filter => "EXPR",
+        Kind::Structure => "JSON",
+    }
+}
+
+impl<const PART: u8> Args for Flags<PART> {
+    fn augment_args(command: Command) -> Command {
+        let heading = if PART == LOADING { "Loader" } else { "Dataset" };
+        command.args(Self::entries().filter_map(|entry| flag(entry, heading)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const PART: u8> FromArgMatches for Flags<PART> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for entry in Self::entries() {
+            let Some(values) = matches.get_many::<Value>(entry.name) else { continue };
+            if let Some(value) = values.cloned().reduce(joined) {
+                self.0.insert(entry.name.to_owned(), value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value of a repeated flag: lists add up. Any other flag may be given once.
+fn joined(first: Value, second: Value) -> Value {
+    match (first, second) {
+        (Value::Array(first), Value::Array(second)) => Value::Array([first, second].concat()),
+        (Value::Object(first), Value::Object(second)) => Value::Object(first.into_iter().chain(second).collect()),
+        (_, second) => second,
+    }
+}
+
+impl DatasetArgs {
+    /// The options that select dataset and columns.
+    pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        LoaderOptions::from_document(self.document()?)
+    }
+
+    fn document(&self) -> Result<Map<String, Value>> {
+        document(self.options.as_deref(), &self.urls, &self.flags.0)
+    }
+}
+
+impl PlaceArgs {
+    /// The options that say where the dataset is; a file may have others.
+    pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags.0)?)
+    }
+}
+
+/// The file of options under what was given beside it.
+fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let mut document = match file {
+        Some(path) => read(path)?,
+        None => Map::new(),
+    };
+    // clap cannot tell an empty list from none.
+    if !urls.is_empty() {
+        let urls: Vec<_> = urls.iter().map(|url| at_home(url)).collect();
+        document.insert("urls".to_owned(), json!(urls));
+    }
+    lay(&mut document, flags);
+    Ok(document)
+}
+
+impl LoaderArgs {
+    /// All options.
+    pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        let mut document = self.dataset.document()?;
+        lay(&mut document, &self.flags.0);
+        LoaderOptions::from_document(document)
+    }
+
+    /// All options, for what is the same on every rank: a number of ranks alone is enough.
+    pub(crate) fn options_of_any_rank(&self) -> Result<LoaderOptions> {
+        let mut options = self.options()?;
+        if options.world_size.is_some() {
+            options.rank.get_or_insert(0);
+        }
+        Ok(options)
+    }
+}
+
+/// Lays flags over a document, in which options of columns may stand under `columns` or beside the others.
+fn lay(document: &mut Map<String, Value>, flags: &Map<String, Value>) {
+    for (name, value) in flags {
+        if is_of_columns(name) {
+            if name != "columns" {
+                document.remove(name);
+            }
+            match document.get_mut("columns") {
+                Some(Value::Object(columns)) => {
+                    columns.insert(name.clone(), value.clone());
+                }
+                Some(names @ Value::Array(_)) if name != "columns" => {
+                    *names = json!({"columns": names, name: value});
+                }
+                _ => {
+                    document.insert("columns".to_owned(), json!({ name: value }));
+                }
+            }
+        } else {
+            document.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Map<String, Value>> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::config("options", format!("{} cannot be read: {error}", path.display())))?;
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(Error::config("options", format!("{}: the options must be one JSON object", path.display()))),
+        Err(error) => Err(Error::config("options", format!("{}: {error}", path.display()))),
+    }
+}
+
+#[cfg(feature = "convert")]
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
+pub(crate) use crate::pipeline::bytes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_go_before_the_options_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, r#"{"urls": ["a"], "batch_size": 3, "seed": 7, "columns": {"columns": ["x"]}}"#).unwrap();
+        let path = file.path().to_str().unwrap();
+        let args = |more: &[&str]| LoaderArgs::try_parse_from([&["x", "--options", path], more].concat());
+        let options = args(&["--batch-size", "5", "--tail=drop", "--shuffle=false", "--columns", "p,q"])
+            .unwrap()
+            .options()
+            .unwrap();
+        assert_eq!((options.batch_size, options.seed, options.shuffle), (Some(5), 7, false));
+        assert_eq!(
+            (options.urls, options.columns.columns),
+            (vec!["a".to_owned()], vec!["p".to_owned(), "q".to_owned()])
+        );
+        assert_eq!(args(&["b", "--shuffle", "true"]).unwrap().options().unwrap().urls, ["b"]);
+        assert!(args(&["--tail=keep"]).is_err());
+        let options = args(&["--row-id", "--cast", r#"{"x": "float32"}"#]).unwrap().options().unwrap();
+        assert_eq!((options.columns.columns, options.columns.row_id), (vec!["x".to_owned()], true));
+        assert_eq!(options.columns.cast.len(), 1);
+        std::fs::write(&file, r#"{"urls": ["a"], "batch": 3}"#).unwrap();
+        let error = args(&[]).unwrap().options().unwrap_err().to_string();
+        assert!(error.contains("unknown option `batch`"), "{error}");
+    }
+
+    #[test]
+    fn what_is_given_twice_adds_up_where_it_is_a_list() {
+        let args =
+            ["x", "u", "--columns", "a,b", "--columns=c", "--storage-options", "k=v,l=w", "--storage-options=m=n"];
+        let options = LoaderArgs::try_parse_from(args).unwrap().options().unwrap();
+        assert_eq!((options.columns.columns.len(), options.storage_options.len()), (3, 3));
+        assert!(LoaderArgs::try_parse_from(["x", "u", "--seed=1", "--seed=2"]).is_err());
+        let error = LoaderArgs::try_parse_from(["x", "u", "--batch-size=-1"]).unwrap_err().to_string();
+        assert!(error.contains("is not a whole number from 1 to"), "{error}");
+    }
+
+    #[test]
+    fn no_variable_of_the_command_line_is_taken_for_a_misspelt_one() {
+        let command = <crate::cli::Cli as clap::CommandFactory>::command();
+        let verbs = command.get_subcommands().flat_map(Command::get_arguments);
+        let variables: Vec<_> = verbs.filter_map(Arg::get_env).filter_map(|name| name.to_str()).collect();
+        assert!(variables.len() > OPTIONS.len(), "{variables:?}");
+        for variable in variables {
+            assert_eq!(crate::pipeline::option_table::misspelt(variable), None, "{variable}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! `bowstring bench URL`: runs the loader at full speed and names the stage that limits it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::codec::image;
+use crate::device::{DeviceBatch, DeviceValue};
+use crate::pipeline::{Ledger, Stats, machine};
+use crate::{AnyBatch, Loader};
+
+use crate::cli::args::LoaderArgs;
+use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::out::{Failure, Out, Outcome, tell};
+use crate::cli::table::{self, Table, bytes, count, plural, rate, seconds};
+
+/// Rows per batch by default.
+const BATCH_SIZE: u64 = 64;
+
+/// Options of `bench`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    loader: LoaderArgs,
+    /// Epochs to run
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+    /// Stop after this many steps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Take one step per this many milliseconds, like a training loop
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    consumer_ms: u64,
+}
+
+/// The measurement.
+#[derive(Debug, Serialize)]
+struct Report {
+    urls: Vec<String>,
+    /// The device of the batches.
+    device: String,
+    steps: u64,
+    rows: u64,
+    /// Bytes of tensors delivered.
+    bytes: u64,
+    /// From the first call to the last batch; opening not counted.
+    seconds: f64,
+    rows_per_second: f64,
+    bytes_per_second: f64,
+    /// CPU time of the whole process over the same period; absent where the system does not report it.
+    cpu_seconds: Option<f64>,
+    rows_per_cpu_second: Option<f64>,
+    seconds_to_open: f64,
+    /// From the first call to the first batch.
+    seconds_to_first_batch: Option<f64>,
+    bottleneck: Bottleneck,
+    threads: usize,
+    /// The most memory the process ever had resident, in bytes.
+    peak_resident: Option<u64>,
+    jpeg_decoder: &'static str,
+    bad_rows: BadRows,
+    stats: Stats,
+}
+
+#[derive(Debug, Serialize)]
+struct Bottleneck {
+    stage: &'static str,
+    /// Share of its time that the consumer waited, from 0 to 1.
+    waited_share: f64,
+    advice: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct BadRows {
+    skipped: u64,
+    zeroed: u64,
+    /// The first few, with their places.
+    first: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let mut options = args.loader.options()?;
+    if options.batch_size.is_none() && options.global_batch_size.is_none() {
+        options.batch_size = Some(BATCH_SIZE);
+    }
+    let urls = options.urls.clone();
+    let threads = options.threads.unwrap_or_else(machine::threads);
+    let opening = Instant::now();
+    let mut loader = Loader::open(options)?;
+    let seconds_to_open = opening.elapsed().as_secs_f64();
+
+    // An epoch without steps never yields.
+    let wanted = if loader.steps() == 0 { 0 } else { args.steps.unwrap_or(loader.steps().saturating_mul(args.epochs)) };
+    let bar = progress(wanted, out);
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    let (mut steps, mut first) = (0, None);
+    let interrupt = Interrupt::listen(|| {});
+    while steps < wanted && !interrupt.is_pressed() {
+        // `None` is the end of an epoch; the next call starts the next one.
+        if let Some(batch) = loader.next_any()? {
+            // A batch on a device counts when it is there.
+            if let AnyBatch::Device(batch) = &batch {
+                arrived(batch)?;
+            }
+            first.get_or_insert_with(|| started.elapsed().as_secs_f64());
+            drop(batch);
+            steps += 1;
+            bar.inc(1);
+            if args.consumer_ms > 0 {
+                std::thread::sleep(Duration::from_millis(args.consumer_ms));
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let cpu_seconds = cpu.zip(cpu_seconds()).map(|(before, after)| after - before);
+    bar.finish_and_clear();
+
+    let stats = loader.stats();
+    let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
+    let interrupted = steps < wanted;
+    if interrupted {
+        tell(&format!("Interrupted after {} of {}; the figures so far:\n", count(steps), plural(wanted, "step")));
+    }
+    out.report(&Report {
+        urls,
+        device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
+        steps,
+        rows: stats.rows,
+        bytes: stats.consumer.bytes,
+        seconds,
+        rows_per_second: per(stats.rows, seconds),
+        bytes_per_second: per(stats.consumer.bytes, seconds),
+        cpu_seconds,
+        rows_per_cpu_second: cpu_seconds.filter(|cpu| *cpu > 0.0).map(|cpu| per(stats.rows, cpu)),
+        seconds_to_open,
+        seconds_to_first_batch: first,
+        bottleneck: bottleneck(&stats),
+        threads,
+        peak_resident: machine::peak_resident(),
+        jpeg_decoder: image::backend(),
+        bad_rows: bad_rows(&loader.ledger()),
+        stats,
+    })?;
+    if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
+}
+
+/// Waits until a batch is on its device: one copy brings all of it.
+fn arrived(batch: &DeviceBatch) -> crate::Result<()> {
+    let tensor = batch.columns().iter().find_map(|(_, value)| match value {
+        DeviceValue::Tensor(tensor) => Some(tensor),
+        DeviceValue::Arrow(_) => None,
+    });
+    tensor.map_or(Ok(()), |tensor| tensor.synchronize())
+}
+
+fn bottleneck(stats: &Stats) -> Bottleneck {
+    let (stage, waited_share) = stats.bottleneck();
+    let advice = match stage {
+        "consumer" => "nothing to gain here: batches were ready before they were asked for",
+        "read" => "the store is slower than decoding: a nearer store, fewer columns, or larger row groups",
+        "decode" => {
+            "reading Parquet takes the most: fewer columns, lighter compression, no dictionary on floats, or more threads"
+        }
+        _ if cfg!(feature = "turbo") => {
+            "filling batches takes the most, images are decoded here: more threads, or smaller images"
+        }
+        _ => {
+            "filling batches takes the most, images are decoded here: more threads, smaller images, or a build with feature turbo"
+        }
+    };
+    Bottleneck { stage, waited_share, advice }
+}
+
+fn bad_rows(ledger: &Ledger) -> BadRows {
+    let first = ledger.entries.iter().take(5).map(|entry| entry.error.clone()).collect();
+    BadRows { skipped: ledger.skipped, zeroed: ledger.zeroed, first }
+}
+
+fn progress(steps: u64, out: &Out) -> ProgressBar {
+    let target = if out.is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(steps), target);
+    match ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} steps  {per_sec}  {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// CPU seconds of this process, all threads. The kernel counts them to user space in 1/100 s on every platform.
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field, the program's name in parentheses, may hold spaces; utime and stime are fields 14 and 15.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) as f64 / 100.0)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |per_second: f64| format!("{}/s", bytes(per_second as u64));
+        writeln!(
+            f,
+            "{} rows in {} steps to {}, {} in {}",
+            count(self.rows),
+            count(self.steps),
+            self.device,
+            bytes(self.bytes),
+            seconds(self.seconds)
+        )?;
+        writeln!(f)?;
+        writeln!(f, "  throughput       {} rows/s, {}", rate(self.rows, self.seconds), size(self.bytes_per_second))?;
+        if let Some(cpu) = self.cpu_seconds {
+            writeln!(
+                f,
+                "  per CPU second   {} rows ({} of CPU time, {} threads)",
+                rate(self.rows, cpu),
+                seconds(cpu),
+                self.threads
+            )?;
+        }
+        let first = self.seconds_to_first_batch.map_or("-".to_owned(), seconds);
+        writeln!(
+            f,
+            "  first batch      {first} after the first call, which came {} after the start",
+            seconds(self.seconds_to_open)
+        )?;
+        writeln!(f, "  copied           {:.2} bytes per byte delivered", self.stats.copied_per_delivered)?;
+        let memory = &self.stats.memory;
+        let resident = self.peak_resident.map_or("unknown".to_owned(), bytes);
+        writeln!(
+            f,
+            "  memory           peak {} of the budget of {}; process peak {resident}",
+            bytes(memory.peak),
+            bytes(memory.budget)
+        )?;
+        writeln!(f, "  JPEG decoder     {}", self.jpeg_decoder)?;
+        if self.bad_rows.skipped + self.bad_rows.zeroed > 0 {
+            writeln!(
+                f,
+                "  bad rows         {} skipped, {} zeroed",
+                count(self.bad_rows.skipped),
+                count(self.bad_rows.zeroed)
+            )?;
+            for error in &self.bad_rows.first {
+                writeln!(f, "                   {}", table::plain(error))?;
+            }
+        }
+        writeln!(f)?;
+        let mut stages = Table::new(&["stage", ">items", ">bytes out", ">worked", ">waited", ">bytes per worked s"]);
+        let list = [
+            ("read", &self.stats.read),
+            ("decode", &self.stats.decode),
+            ("batch", &self.stats.batch),
+            ("consumer", &self.stats.consumer),
+        ];
+        for (name, stage) in list {
+            // The consumer here only counts.
+            let speed = if stage.worked_seconds > 0.0 && name != "consumer" {
+                size(stage.bytes as f64 / stage.worked_seconds)
+            } else {
+                "-".to_owned()
+            };
+            stages.row([
+                name.to_owned(),
+                count(stage.items),
+                bytes(stage.bytes),
+                seconds(stage.worked_seconds),
+                seconds(stage.waited_seconds),
+                speed,
+            ]);
+        }
+        write!(f, "{stages}")?;
+        writeln!(f)?;
+        let Bottleneck { stage, waited_share, advice } = &self.bottleneck;
+        writeln!(f, "Bottleneck: {stage}. The consumer waited {:.0} % of the time; {advice}.", waited_share * 100.0)
+    }
+}

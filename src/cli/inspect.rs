@@ -1,0 +1,466 @@
+//! `bowstring inspect URL`: the content of a dataset, the delivered columns, and advice on speed. Reads footers, and a few
+//! row groups of columns that may hold images. What servers have is in `served.rs`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use clap::Parser;
+use serde::Serialize;
+
+use crate::codec::image::{self, Info};
+use crate::codec::{ColumnOptions, Columns};
+use crate::dataset::Dataset;
+use crate::pipeline::{LoaderOptions, machine};
+use crate::schema::{Field, Schema};
+use crate::{Error, Result};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::DataType;
+
+use crate::cli::advice::{ColumnFacts, Facts, advise};
+use crate::cli::args::DatasetArgs;
+use crate::cli::leaf::{Leaf, leaves};
+use crate::cli::out::{Out, Outcome};
+use crate::cli::table::{Histogram, Table, bytes, count, plain, plural};
+
+/// Files listed one by one.
+const FILES_SHOWN: usize = 12;
+
+/// Row groups that are read to look at images, and rows of each.
+const GROUPS_SAMPLED: usize = 3;
+const ROWS_SAMPLED: usize = 32;
+
+/// Row groups with more bytes of one column are not read just to look at it.
+const SAMPLE_BYTES: u64 = 256 << 20;
+
+/// Options of `inspect`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    /// Give advice for this many ranks
+    #[arg(long = "world-size", alias = "ranks", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    ranks: u64,
+    /// Do not look at images
+    #[arg(long)]
+    no_images: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    urls: Vec<String>,
+    fingerprint: String,
+    /// Rows stored, and rows that the filter selects.
+    rows: u64,
+    selected: u64,
+    files: Vec<File>,
+    row_groups: Vec<Group>,
+    stored_bytes: u64,
+    uncompressed_bytes: u64,
+    columns: Vec<Column>,
+    images: Vec<Images>,
+    advice: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct File {
+    path: String,
+    bytes: u64,
+    rows: u64,
+    row_groups: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Group {
+    file: u32,
+    rows: u64,
+    uncompressed_bytes: u64,
+}
+
+/// One column as it is delivered, and where it comes from.
+#[derive(Debug, Serialize)]
+struct Column {
+    name: String,
+    parquet: String,
+    nullable: bool,
+    nulls: u64,
+    /// The delivered column; absent if there is none.
+    outcome: Option<String>,
+    problem: Option<String>,
+    stored_bytes: u64,
+    uncompressed_bytes: u64,
+    compression: Vec<String>,
+    dictionary: bool,
+    #[serde(skip)]
+    dictionary_floats: Option<u64>,
+    /// True if it is delivered as a tensor.
+    #[serde(skip)]
+    tensor: bool,
+}
+
+/// What a sample of a column's images looks like. Sides in pixels, as seen after EXIF orientation.
+#[derive(Debug, Serialize)]
+struct Images {
+    column: String,
+    sampled: u64,
+    /// Of these not readable as images.
+    unreadable: u64,
+    formats: Vec<(String, u64)>,
+    width: Spread,
+    height: Spread,
+    bytes: Spread,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct Spread {
+    least: u64,
+    median: u64,
+    most: u64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<u64>) -> Self {
+        values.sort_unstable();
+        let at = |index: usize| values.get(index).copied().unwrap_or(0);
+        Self { least: at(0), median: at(values.len() / 2), most: at(values.len().saturating_sub(1)) }
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let options = args.dataset.options()?;
+    #[cfg(feature = "flight")]
+    if crate::cli::served::is_server(&options) {
+        return crate::cli::served::run(&options, out);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
+    let report = runtime.block_on(examine(args, &options));
+    // A provider of credentials that does not end is not waited for.
+    runtime.shutdown_background();
+    let report = report?;
+    out.report(&report)
+}
+
+async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
+    if !options.weights.is_empty() {
+        return Err(Error::config("weights", "inspect looks at one dataset; give the members of a mixture one by one"));
+    }
+    let dataset = Dataset::open(&options.urls, options.open_options()?).await?;
+    let manifest = dataset.manifest();
+    let leaves = leaves(&dataset);
+    let columns = columns(&dataset, &options.columns, &leaves)?;
+    let mut images = Vec::new();
+    if !args.no_images {
+        for name in binary_columns(&dataset, &columns) {
+            images.extend(sample(&dataset, &name).await?);
+        }
+    }
+    let mut files: Vec<File> = manifest
+        .files
+        .iter()
+        .map(|file| File { path: file.path.to_string(), bytes: file.version.size, rows: 0, row_groups: 0 })
+        .collect();
+    for group in &manifest.groups {
+        if let Some(file) = files.get_mut(group.file as usize) {
+            file.rows += group.rows;
+            file.row_groups += 1;
+        }
+    }
+    let groups = manifest.groups.iter().map(|group| Group {
+        file: group.file,
+        rows: group.rows,
+        uncompressed_bytes: group.bytes,
+    });
+    let mut report = Report {
+        urls: options.urls.clone(),
+        fingerprint: manifest.fingerprint().to_string(),
+        rows: manifest.groups.iter().map(|group| group.rows).sum(),
+        selected: manifest.groups.iter().map(|group| group.selected).sum(),
+        files,
+        row_groups: groups.collect(),
+        stored_bytes: leaves.iter().map(|leaf| leaf.stored_bytes).sum(),
+        uncompressed_bytes: leaves.iter().map(|leaf| leaf.uncompressed_bytes).sum(),
+        columns,
+        images,
+        advice: Vec::new(),
+    };
+    let mut facts = facts(&report, options.memory_budget.unwrap_or_else(machine::default_budget), args.ranks);
+    facts.dates = dataset.partition_dates().into_iter().map(str::to_owned).collect();
+    report.advice = advise(&facts);
+    Ok(report)
+}
+
+/// The outcome of each column. Chosen or described columns must work together; otherwise each is tried alone, so that
+/// one without an outcome does not hide the others.
+fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Result<Vec<Column>> {
+    let schema = dataset.schema();
+    if !is_default(options) {
+        let columns = Columns::new(schema, options)?;
+        let leaves = &Leaves::new(leaves);
+        return Ok(columns.fields().fields().iter().map(|field| column(&field.name, Ok(field), leaves)).collect());
+    }
+    let leaves = &Leaves::new(leaves);
+    let mut found = Vec::new();
+    for root in schema.fields() {
+        // A schema of one column: each is tried alone, in a time that does not grow with the others.
+        let alone = Arc::new(arrow::datatypes::Schema::new(vec![Arc::clone(root)]));
+        let one = ColumnOptions { columns: vec![root.name().clone()], ..ColumnOptions::default() };
+        match Columns::new(&alone, &one) {
+            Ok(columns) => {
+                let fields: &Schema = columns.fields();
+                found.extend(fields.fields().iter().map(|field| column(&field.name, Ok(field), leaves)));
+            }
+            Err(error) => found.push(column(root.name(), Err(error), leaves)),
+        }
+    }
+    Ok(found)
+}
+
+/// True if no option concerns columns.
+fn is_default(options: &ColumnOptions) -> bool {
+    serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
+}
+
+/// Parquet's columns by every name that they may stand under: their own, and those of what holds them.
+struct Leaves<'a>(HashMap<&'a str, Vec<&'a Leaf>>);
+
+impl<'a> Leaves<'a> {
+    fn new(leaves: &'a [Leaf]) -> Self {
+        let mut roots: HashMap<_, Vec<_>> = HashMap::new();
+        for leaf in leaves {
+            // A root's name may have dots of its own, so a leaf stands under everything that may be one.
+            for (end, _) in leaf.path.match_indices('.').chain([(leaf.path.len(), "")]) {
+                roots.entry(leaf.path.get(..end).unwrap_or_default()).or_default().push(leaf);
+            }
+        }
+        Self(roots)
+    }
+
+    /// Those that make up the column `name`.
+    fn below(&self, name: &str) -> &[&'a Leaf] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Column {
+    let below = leaves.below(name);
+    let types: Vec<String> = below.iter().map(|leaf| leaf.type_names()).collect();
+    let tensor = outcome.as_ref().is_ok_and(|field| field.dtype().is_some());
+    let (outcome, problem) = match outcome {
+        // The field's text begins with its name, which the table has in a column of its own.
+        Ok(field) => (Some(field.to_string().strip_prefix(name).unwrap_or_default().trim_start().to_owned()), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let floats = below.iter().filter(|leaf| leaf.dictionary).filter_map(|leaf| leaf.plain_float_bytes);
+    Column {
+        name: name.to_owned(),
+        parquet: if types.is_empty() { "none: made from paths or other columns".to_owned() } else { types.join(", ") },
+        nullable: below.iter().any(|leaf| leaf.optional),
+        nulls: below.iter().map(|leaf| leaf.nulls).sum(),
+        outcome,
+        problem,
+        stored_bytes: below.iter().map(|leaf| leaf.stored_bytes).sum(),
+        uncompressed_bytes: below.iter().map(|leaf| leaf.uncompressed_bytes).sum(),
+        compression: below
+            .iter()
+            .flat_map(|leaf| leaf.compressions.clone())
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect(),
+        dictionary: below.iter().any(|leaf| leaf.dictionary),
+        tensor,
+        dictionary_floats: floats.reduce(u64::saturating_add),
+    }
+}
+
+/// Columns of plain binary values among the delivered ones: those that may hold images.
+fn binary_columns(dataset: &Dataset, columns: &[Column]) -> Vec<String> {
+    let is_binary = |ty: &DataType| matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
+    let roots = dataset.schema().fields().iter().filter(|root| is_binary(root.data_type()));
+    roots.map(|root| root.name().clone()).filter(|name| columns.iter().any(|column| column.name == *name)).collect()
+}
+
+/// Looks at some rows of the first, the middle and the last row group. `None` if the first value there is no image.
+async fn sample(dataset: &Dataset, name: &str) -> Result<Option<Images>> {
+    let projection = dataset.project(&[name.to_owned()])?;
+    let groups = dataset.manifest().groups.len();
+    let mut chosen: Vec<usize> =
+        (0..GROUPS_SAMPLED).map(|at| at * groups.saturating_sub(1) / (GROUPS_SAMPLED - 1)).collect();
+    chosen.dedup();
+    let (mut infos, mut sizes, mut unreadable): (Vec<Info>, _, _) = (Vec::new(), Vec::new(), 0);
+    for group in chosen.into_iter().filter(|group| *group < groups) {
+        let cost = dataset.cost(group, &projection);
+        if cost.fetched.max(cost.decoded) > SAMPLE_BYTES {
+            continue;
+        }
+        let fetched = dataset.fetch(group, &projection).await?;
+        let array = dataset.decode(&fetched, &projection, 0)?;
+        let step = array.len().div_ceil(ROWS_SAMPLED).max(1);
+        for row in (0..array.len()).step_by(step) {
+            let Some(cell) = cell(&*array, row) else { continue };
+            match image::probe(cell) {
+                Ok(info) => {
+                    infos.push(info);
+                    sizes.push(cell.len() as u64);
+                }
+                Err(_) if infos.is_empty() => return Ok(None),
+                Err(_) => unreadable += 1,
+            }
+        }
+    }
+    if infos.is_empty() {
+        return Ok(None);
+    }
+    let mut formats = std::collections::BTreeMap::new();
+    for info in &infos {
+        *formats.entry(info.format.name().to_owned()).or_insert(0) += 1;
+    }
+    let sides =
+        |side: fn((u32, u32)) -> u32| Spread::of(infos.iter().map(|info| u64::from(side(info.oriented()))).collect());
+    Ok(Some(Images {
+        column: name.to_owned(),
+        sampled: infos.len() as u64 + unreadable,
+        unreadable,
+        formats: formats.into_iter().collect(),
+        width: sides(|(width, _)| width),
+        height: sides(|(_, height)| height),
+        bytes: Spread::of(sizes),
+    }))
+}
+
+/// The bytes at `row`, unless they are null or the array is not binary.
+fn cell(array: &dyn Array, row: usize) -> Option<&[u8]> {
+    if array.is_null(row) {
+        return None;
+    }
+    match array.data_type() {
+        DataType::Binary => Some(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => Some(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => Some(array.as_binary_view().value(row)),
+        _ => None,
+    }
+}
+
+fn facts(report: &Report, budget: u64, ranks: u64) -> Facts {
+    let groups = Spread::of(report.row_groups.iter().map(|group| group.uncompressed_bytes).collect());
+    let columns = report.columns.iter().map(|column| {
+        let images = report.images.iter().find(|images| images.column == column.name);
+        ColumnFacts {
+            name: column.name.clone(),
+            stored_bytes: column.stored_bytes,
+            uncompressed_bytes: column.uncompressed_bytes,
+            compression: column.compression.first().cloned(),
+            dictionary_floats: column.dictionary_floats,
+            nulls: column.nulls,
+            images: images.map(|images| (images.format(), images.width.median.max(images.height.median))),
+            decoded: column.tensor,
+            problem: column.problem.clone(),
+        }
+    });
+    Facts {
+        rows: report.rows,
+        row_groups: report.row_groups.len() as u64,
+        largest_group: groups.most,
+        median_group: groups.median,
+        budget,
+        ranks,
+        columns: columns.collect(),
+        dates: Vec::new(),
+    }
+}
+
+impl Images {
+    /// The most frequent format.
+    fn format(&self) -> String {
+        self.formats.iter().max_by_key(|(_, times)| *times).map(|(name, _)| name.clone()).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, groups) =
+            (plural(self.files.len() as u64, "file"), plural(self.row_groups.len() as u64, "row group"));
+        write!(f, "{} in {groups} of {files}; ", plural(self.rows, "row"))?;
+        writeln!(
+            f,
+            "{} stored, {} uncompressed; fingerprint {:.12}",
+            bytes(self.stored_bytes),
+            bytes(self.uncompressed_bytes),
+            self.fingerprint
+        )?;
+        if self.selected != self.rows {
+            writeln!(f, "The filter selects {}.", plural(self.selected, "row"))?;
+        }
+
+        writeln!(f, "\nColumns")?;
+        let mut table = Table::new(&["name", "Parquet", "in the batch", ">stored", ">of all", "stored as"]);
+        for column in &self.columns {
+            let optional = if column.nullable { ", optional" } else { "" };
+            let mut how = column.compression.clone();
+            if column.dictionary {
+                how.push("dictionary".to_owned());
+            }
+            table.row([
+                column.name.clone(),
+                format!("{}{optional}", column.parquet),
+                column.outcome.clone().unwrap_or_else(|| "nothing; see advice".to_owned()),
+                bytes(column.stored_bytes),
+                format!("{:.0} %", column.stored_bytes as f64 * 100.0 / self.stored_bytes.max(1) as f64),
+                if how.is_empty() { "plain".to_owned() } else { how.join(", ") },
+            ]);
+        }
+        write!(f, "{table}")?;
+
+        writeln!(f, "\nFiles")?;
+        let mut table = Table::new(&["path", ">bytes", ">rows", ">row groups"]);
+        for file in self.files.iter().take(FILES_SHOWN) {
+            table.row([file.path.clone(), bytes(file.bytes), count(file.rows), count(file.row_groups)]);
+        }
+        write!(f, "{table}")?;
+        if self.files.len() > FILES_SHOWN {
+            writeln!(f, "  ... and {} more; --json lists all", count((self.files.len() - FILES_SHOWN) as u64))?;
+        }
+
+        if !self.row_groups.is_empty() {
+            writeln!(f, "\nRow groups by uncompressed size")?;
+            write!(f, "{}", Histogram::new(self.row_groups.iter().map(|group| group.uncompressed_bytes), bytes))?;
+            writeln!(f, "\nRow groups by rows")?;
+            write!(f, "{}", Histogram::new(self.row_groups.iter().map(|group| group.rows), count))?;
+        }
+
+        if !self.images.is_empty() {
+            writeln!(f, "\nImages, sampled: least, median, most")?;
+            let mut table = Table::new(&["column", ">sampled", "formats", ">width", ">height", ">bytes"]);
+            let pixels = |spread: Spread| format!("{}, {}, {}", spread.least, spread.median, spread.most);
+            for images in &self.images {
+                let Spread { least, median, most } = images.bytes;
+                let mut formats: Vec<_> =
+                    images.formats.iter().map(|(name, times)| format!("{name} {times}")).collect();
+                if images.unreadable > 0 {
+                    formats.push(format!("unreadable {}", images.unreadable));
+                }
+                table.row([
+                    images.column.clone(),
+                    count(images.sampled),
+                    formats.join(", "),
+                    pixels(images.width),
+                    pixels(images.height),
+                    format!("{}, {}, {}", bytes(least), bytes(median), bytes(most)),
+                ]);
+            }
+            write!(f, "{table}")?;
+        }
+
+        writeln!(f, "\nAdvice")?;
+        for advice in &self.advice {
+            writeln!(f, "  - {}", plain(advice))?;
+        }
+        if self.advice.is_empty() {
+            writeln!(f, "  none: this is in good shape")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,520 @@
+//! `bowstring serve [NAME=]URL...`: serves datasets to ranks until a signal ends it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::flight::server::config::{LISTEN, Reload, ServerOptions};
+use crate::flight::server::file::{MAX_FILE, ServeFile};
+use crate::flight::server::tls::TlsFiles;
+use crate::flight::server::{self, Catalogue, Config};
+use crate::{Error, Result};
+
+use crate::cli::args::bytes;
+use crate::cli::out::{Failure, Out, Outcome};
+
+/// The time after the grace: streams are cut by then, and the process ends.
+const AFTER_GRACE: Duration = Duration::from_secs(1);
+
+/// Files that are open at once at most: more than this server can make use of.
+const OPEN_FILES: u64 = 1 << 16;
+
+/// Options of `serve`.
+#[derive(Debug, Clone, Parser)]
+pub(crate) struct Args {
+    /// Datasets: files, directories, globs or URLs, each named before `=` or by its last part; a repeated name
+    /// adds to one dataset
+    #[arg(value_name = "[NAME=]URL", required_unless_present = "config")]
+    datasets: Vec<String>,
+    /// TOML file of datasets and server options; flags and environment override it. SIGHUP reads its datasets again
+    #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
+    #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
+    listen: Option<String>,
+    /// Address and port for /metrics, /livez and /readyz
+    #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
+    admin: Option<String>,
+    /// File of tokens for /metrics, in the form of --tokens
+    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
+    admin_tokens: Option<PathBuf>,
+    /// Certificate in PEM, with intermediate certificates
+    #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
+    tls_cert: Option<PathBuf>,
+    /// Its private key in PEM
+    #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
+    tls_key: Option<PathBuf>,
+    /// CA of client certificates, in PEM; every client then needs a certificate
+    #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
+    client_ca: Option<PathBuf>,
+    /// File of tokens, one `tenant:token` or `tenant:sha256:<hex>` per line, readable by you alone
+    #[arg(long, env = "BOWSTRING_TOKENS", value_name = "FILE", hide_env_values = true)]
+    tokens: Option<PathBuf>,
+    /// File of at least 32 random bytes, the key that signs tickets; the same for all replicas
+    #[arg(long, env = "BOWSTRING_KEY_FILE", value_name = "FILE", hide_env_values = true)]
+    key_file: Option<PathBuf>,
+    /// Serve everyone who can reach the address
+    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
+    insecure: bool,
+    /// Address of a replica for clients, this server included, e.g. grpc://10.0.0.2:8815; may be repeated
+    #[arg(
+        long = "replica",
+        env = "BOWSTRING_REPLICAS",
+        value_name = "URL",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    replicas: Vec<String>,
+    /// Memory for everything in flight, e.g. 512MiB or 2GiB
+    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
+    memory_budget: Option<u64>,
+    /// CPU threads for decoding
+    #[arg(long, env = "BOWSTRING_THREADS", value_name = "N", hide_env_values = true)]
+    threads: Option<usize>,
+    /// Concurrent streams of batches over all tenants
+    #[arg(long, env = "BOWSTRING_MAX_STREAMS", value_name = "N", hide_env_values = true)]
+    max_streams: Option<u32>,
+    /// Seconds for streams to end after SIGTERM [default: 30]
+    #[arg(long, env = "BOWSTRING_DRAIN_GRACE", value_name = "SECONDS", hide_env_values = true)]
+    drain_grace: Option<f64>,
+    /// File in which a gang's generation and step survive a crash
+    #[arg(long, env = "BOWSTRING_JOURNAL", value_name = "FILE", hide_env_values = true)]
+    journal: Option<PathBuf>,
+    /// Seconds after which a silent rank of a gang is lost [default: 10]
+    #[arg(long, env = "BOWSTRING_GANG_LEASE", value_name = "SECONDS", hide_env_values = true)]
+    gang_lease: Option<f64>,
+    /// Seconds before the files of an idle dataset are listed again [default: 60]
+    #[arg(long, env = "BOWSTRING_REFRESH", value_name = "SECONDS", hide_env_values = true)]
+    refresh: Option<f64>,
+    /// Bytes of the last batches of each stream, kept for others that request the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
+    #[arg(long, env = "BOWSTRING_SHARE_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
+    share_bytes: Option<u64>,
+    /// Memory of datasets that are open, e.g. 1GiB [default: a quarter of --memory-budget, at least 256MiB]
+    #[arg(long, env = "BOWSTRING_OPEN_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
+    open_bytes: Option<u64>,
+    /// Let clients write datasets: to this directory as Parquet, or to `memory`
+    #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
+    put: Option<String>,
+    /// Deliver batches to ranks on this host through shared memory [default: true]
+    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
+    shared_memory: Option<bool>,
+    /// File that gets a line of JSON for each call and each end of a stream
+    #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
+    audit_log: Option<PathBuf>,
+    /// Format of the log on standard error
+    #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
+    pub(crate) log_format: LogFormat,
+    /// Print the addresses, with the actual port for port 0
+    #[arg(long)]
+    print_address: bool,
+}
+
+/// The format of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The addresses of the server.
+#[derive(Debug, Serialize)]
+struct Addresses {
+    listen: String,
+    admin: Option<String>,
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.listen)?;
+        self.admin.iter().try_for_each(|admin| writeln!(f, "{admin}"))
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let file = args.merged()?;
+    open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+    let outcome = runtime.block_on(serve(args, file, out));
+    // Reads in system calls may hang; the end of the process ends them.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Raises the limit of open files, usually 1,024: connections and shared memory need them.
+fn open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+        }
+    }
+}
+
+impl Args {
+    /// The configuration file, overridden by flags.
+    fn merged(&self) -> Result<ServeFile> {
+        let mut file = match &self.config {
+            Some(path) => read(path)?,
+            None => ServeFile::default(),
+        };
+        let server = &mut file.server;
+        over(&mut server.listen, &self.listen);
+        over(&mut server.admin, &self.admin);
+        over(&mut server.admin_tokens, &self.admin_tokens);
+        over(&mut server.tokens, &self.tokens);
+        over(&mut server.key_file, &self.key_file);
+        over(&mut server.memory_budget, &self.memory_budget);
+        over(&mut server.threads, &self.threads);
+        over(&mut server.max_streams, &self.max_streams);
+        over(&mut server.drain_grace, &self.drain_grace);
+        over(&mut server.journal, &self.journal);
+        over(&mut server.gang_lease, &self.gang_lease);
+        over(&mut server.refresh, &self.refresh);
+        over(&mut server.share_bytes, &self.share_bytes);
+        over(&mut server.open_bytes, &self.open_bytes);
+        over(&mut server.put, &self.put);
+        over(&mut server.shared_memory, &self.shared_memory);
+        over(&mut server.audit_log, &self.audit_log);
+        server.insecure |= self.insecure;
+        if !self.replicas.is_empty() {
+            server.replicas.clone_from(&self.replicas);
+        }
+        server.tls = self.tls(server.tls.take())?;
+        add(&mut file.catalogue, &self.datasets)?;
+        Ok(file)
+    }
+
+    fn tls(&self, file: Option<TlsFiles>) -> Result<Option<TlsFiles>> {
+        let (cert, key, client_ca) =
+            file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
+        let cert = self.tls_cert.clone().or(cert);
+        let key = self.tls_key.clone().or(key);
+        let client_ca = self.client_ca.clone().or(client_ca);
+        match (cert, key) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
+            (None, None) if client_ca.is_none() => Ok(None),
+            (None, _) => {
+                Err(Error::config("tls_cert", "a key or a client CA is given without a certificate: give --tls-cert"))
+            }
+            (_, None) => Err(Error::config("tls_key", "a certificate is given without its key: give --tls-key")),
+        }
+    }
+}
+
+fn over<T: Clone>(value: &mut Option<T>, typed: &Option<T>) {
+    if typed.is_some() {
+        value.clone_from(typed);
+    }
+}
+
+fn read(path: &Path) -> Result<ServeFile> {
+    let shown = path.display().to_string();
+    let unreadable = |error: std::io::Error| Error::config("config", format!("file {shown} cannot be read: {error}"));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(Error::config("config", format!("file {shown} has more than {MAX_FILE} bytes")));
+    }
+    ServeFile::from_toml(&text, &shown)
+}
+
+/// Adds datasets of the command line: a repeated name is one more address of the same dataset.
+fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
+    let mut datasets: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for text in typed {
+        let (name, url) = named(text)?;
+        let urls = datasets.entry(name.clone()).or_default();
+        if !urls.is_empty() && !text.starts_with(&format!("{name}=")) {
+            return Err(Error::config(
+                "datasets",
+                format!("two datasets are named {name}; write NAME=URL to name them"),
+            ));
+        }
+        urls.push(url);
+    }
+    datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))
+}
+
+/// `NAME=URL`, or a URL whose last part is the name: `s3://bucket/photos/*.parquet` is `photos`, `/data/clicks.parquet` is
+/// `clicks`. A path that begins like a name (`year=2026/x`) is written `./year=2026/x`.
+fn named(text: &str) -> Result<(String, String)> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    if let Some((name, url)) = text.split_once('=')
+        && is_name(name)
+    {
+        if url.is_empty() {
+            return Err(Error::config("datasets", format!("{name}= names no URL")));
+        }
+        return Ok((name.to_owned(), url.to_owned()));
+    }
+    let path = text.split(['?', '#']).next().unwrap_or(text);
+    let last = path.split('/').rev().find(|part| !part.is_empty() && !part.contains(['*', '[', '{']));
+    let stem = last.map(|part| part.strip_suffix(".parquet").unwrap_or(part)).filter(|stem| is_name(stem));
+    match stem {
+        Some(stem) if !stem.starts_with('.') => Ok((stem.to_owned(), text.to_owned())),
+        // The address may hold a password, so it is not repeated.
+        _ => Err(Error::config("datasets", "the name of a dataset cannot be told from its address; write NAME=URL")),
+    }
+}
+
+async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
+    // First of all, so that a signal during the start is not the default's sudden end.
+    let mut signals = Signals::new()?;
+    let config = Config::new(file.catalogue, &file.server)?;
+    let reload = config.reload();
+    let mut hangup = signals.hangup.take();
+    let again = (args.clone(), file.server.clone(), reload, Handle::current());
+    tokio::spawn(async move {
+        while let Some(signal) = &mut hangup
+            && signal.recv().await.is_some()
+        {
+            tracing::info!("told to read its files again");
+            let (args, before, reload, runtime) = again.clone();
+            let _ = tokio::task::spawn_blocking(move || read_again(&args, &before, &reload, &runtime)).await;
+        }
+    });
+    let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
+    // Asked before the port is bound: nobody shall connect in between.
+    for address in resolve("listen", listen).await? {
+        config.check(address)?;
+    }
+    // Told here, and not to the first client.
+    let catalogue = config.catalogue.get();
+    tokio::select! {
+        checked = catalogue.check() => checked?,
+        _ = signals.next() => return Ok(()),
+    }
+    let listener = bind("listen", listen).await?;
+    let address = local(&listener, "listen")?;
+    let scheme = if config.tls.is_some() { "grpc+tls" } else { "grpc" };
+    let grace = config.drain_grace;
+
+    let (end_admin, admin_ends) = tokio::sync::oneshot::channel::<()>();
+    let mut admin_address = None;
+    let admin = match &file.server.admin {
+        None => None,
+        Some(admin) => {
+            let listener = bind("admin", admin).await?;
+            admin_address = Some(local(&listener, "admin")?);
+            let ends = async {
+                let _ = admin_ends.await;
+            };
+            Some(tokio::spawn(server::admin(listener, Arc::clone(&config.admin), ends)))
+        }
+    };
+    let names: Vec<&str> = catalogue.names().collect();
+    tracing::info!(
+        %address,
+        admin = admin_address.map(tracing::field::display),
+        tls = config.tls.is_some(),
+        client_certificates = config.client_ca,
+        tokens = config.tokens.is_some(),
+        datasets = names.join(", "),
+        "serving"
+    );
+    if config.insecure {
+        tracing::warn!("--insecure: whoever can reach the address is served");
+    }
+    if args.print_address {
+        let admin = admin_address.map(|admin| format!("http://{admin}"));
+        out.report(&Addresses { listen: format!("{scheme}://{address}"), admin })?;
+    }
+
+    let (first, told) = tokio::sync::oneshot::channel::<()>();
+    let (begin, drained) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async {
+        let _ = told.await;
+        let _ = begin.send(());
+    };
+    let outcome = tokio::select! {
+        ended = server::serve(listener, config, shutdown) => ended.map_err(Failure::Error),
+        code = signals.watch(first) => {
+            tracing::warn!("told to end a second time: ending at once");
+            Err(Failure::Told(code))
+        }
+        () = late(drained, grace + AFTER_GRACE) => {
+            tracing::warn!(seconds = grace.as_secs_f64(), "the grace time is over: the last streams are cut");
+            Ok(())
+        }
+    };
+    // The admin port lives until the last stream has ended, so that it can be seen why the process is still there.
+    let _ = end_admin.send(());
+    if let Some(admin) = admin
+        && let Ok(Err(error)) = admin.await
+    {
+        tracing::warn!(%error, "the admin port failed");
+    }
+    if outcome.is_ok() {
+        tracing::info!("ended");
+    }
+    outcome
+}
+
+/// Reads tokens, keys and certificates again, and the datasets that the configuration names now; what is wrong stays as it was. `before` is what
+/// the configuration said of the server itself, which stays until the process ends.
+/// Blocks on all that.
+fn read_again(args: &Args, before: &ServerOptions, reload: &Reload, runtime: &Handle) {
+    reload.now();
+    let taken = args.merged().and_then(|file| {
+        if file.server != *before {
+            tracing::warn!("the configuration of the server itself changed: restart it for that");
+        }
+        let names = file.catalogue.names().collect::<Vec<_>>().join(", ");
+        runtime.block_on(reload.catalogue(file.catalogue)).map(|()| names)
+    });
+    match taken {
+        Ok(datasets) => tracing::info!(datasets, "the catalogue was read again"),
+        Err(error) => {
+            tracing::error!(error = %error.chain(), "the catalogue is wrong; what was there before stays");
+        }
+    }
+}
+
+/// Ends when the time after `drained` is over.
+async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
+    match drained.await {
+        Ok(()) => tokio::time::sleep(time).await,
+        // The server ended without having been told to.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// The signals that the server hears: two end it, one makes it read its files again.
+struct Signals {
+    hangup: Option<Signal>,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let on =
+            |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
+        Ok(Self {
+            hangup: Some(on(SignalKind::hangup())?),
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The exit code of the next signal.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 143,
+            _ = self.interrupt.recv() => 130,
+        }
+    }
+
+    /// Passes the first signal on, and returns the second.
+    async fn watch(&mut self, first: tokio::sync::oneshot::Sender<()>) -> u8 {
+        self.next().await;
+        tracing::info!("told to end: draining");
+        let _ = first.send(());
+        self.next().await
+    }
+}
+
+/// `:8815` is every interface of this host, as in other servers; whether that is allowed is asked of the addresses.
+fn every_interface(address: &str) -> Cow<'_, str> {
+    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        format!("0.0.0.0{address}").into()
+    } else {
+        address.into()
+    }
+}
+
+async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
+    let typed = every_interface(address);
+    let found = tokio::net::lookup_host(&*typed).await;
+    let found =
+        found.map_err(|error| Error::config(option, format!("{address:?} is not an address and port: {error}")))?;
+    Ok(found.collect())
+}
+
+async fn bind(option: &'static str, address: &str) -> Result<TcpListener> {
+    let resolved = resolve(option, address).await?;
+    TcpListener::bind(&*resolved)
+        .await
+        .map_err(|error| Error::config(option, format!("{address} cannot be bound: {error}")))
+}
+
+fn local(listener: &TcpListener, option: &'static str) -> Result<SocketAddr> {
+    listener.local_addr().map_err(|error| Error::config(option, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datasets_have_names() {
+        for (text, name, url) in [
+            ("photos=s3://b/x", "photos", "s3://b/x"),
+            ("a.b-c_1=/x=y", "a.b-c_1", "/x=y"),
+            ("/data/clicks.parquet", "clicks", "/data/clicks.parquet"),
+            ("s3://bucket/photos/**/*.parquet", "photos", "s3://bucket/photos/**/*.parquet"),
+            ("https://host/x.parquet?token=1", "x", "https://host/x.parquet?token=1"),
+            ("data/", "data", "data/"),
+        ] {
+            assert_eq!(named(text).unwrap(), (name.to_owned(), url.to_owned()), "{text}");
+        }
+        for text in ["photos=", "./year=2026", "*.parquet", "", "/a b"] {
+            assert!(named(text).is_err(), "{text}");
+        }
+        let mut catalogue = Catalogue::default();
+        let typed = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        add(&mut catalogue, &typed(&["x=a", "x=b", "/c/y.parquet"])).unwrap();
+        let urls = catalogue.get("x").unwrap().options(&serde_json::Value::Null).unwrap().urls;
+        assert_eq!(urls, ["a", "b"]);
+        assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
+        assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());
+    }
+
+    #[test]
+    fn a_port_alone_is_every_interface() {
+        for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
+            assert_eq!(every_interface(typed), meant);
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[server]\nlisten = \"127.0.0.1:1\"\nthreads = 3\ntls = { cert = \"c\", key = \"k\" }\n[datasets.d]\nurl = \"u\"";
+        std::fs::write(&file, text).unwrap();
+        let parse = |more: &[&str]| {
+            let args = Args::try_parse_from([&["serve", "--config", file.path().to_str().unwrap()], more].concat());
+            args.unwrap().merged()
+        };
+        let merged = parse(&["--listen", "127.0.0.1:2", "--memory-budget", "1GiB", "--client-ca", "a", "e=x"]).unwrap();
+        assert_eq!(merged.server.listen.as_deref(), Some("127.0.0.1:2"));
+        assert_eq!((merged.server.threads, merged.server.memory_budget), (Some(3), Some(1 << 30)));
+        assert_eq!(merged.server.tls.unwrap().client_ca, Some("a".into()));
+        assert_eq!(merged.catalogue.names().collect::<Vec<_>>(), ["d", "e"]);
+        let without = Args::try_parse_from(["serve", "x=y", "--tls-cert", "c"]).unwrap();
+        assert!(without.merged().unwrap_err().to_string().contains("--tls-key"));
+        assert!(Args::try_parse_from(["serve"]).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! `bowstring inspect grpc://host:port`: the datasets that a server has, and `inspect grpc://host:port/NAME`: the columns of one.
+//! A server gives batches and no files, so there is nothing to say of those.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::flight::client::{Address, Served, served};
+use crate::pipeline::LoaderOptions;
+use crate::schema::Field;
+
+use crate::cli::out::{Out, Outcome};
+use crate::cli::table::{Table, count, plain, plural};
+
+/// What a server has.
+#[derive(Debug, Serialize)]
+struct Report {
+    server: String,
+    datasets: Vec<Dataset>,
+    /// Whether one dataset was asked for.
+    #[serde(skip)]
+    is_one: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Dataset {
+    name: String,
+    rows: Option<u64>,
+    fingerprint: Option<String>,
+    columns: Vec<Column>,
+    /// Why it cannot be opened.
+    problem: Option<String>,
+}
+
+/// A column as it is delivered.
+#[derive(Debug, Serialize)]
+struct Column {
+    name: String,
+    outcome: String,
+}
+
+/// Whether `options` name a server.
+pub(crate) fn is_server(options: &LoaderOptions) -> bool {
+    options.urls.iter().any(|url| Address::is_one(url))
+}
+
+pub(crate) fn run(options: &LoaderOptions, out: &mut Out) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+    let found = runtime.block_on(served(options))?;
+    let address = options.urls.first().map(|url| Address::parse(url)).transpose()?;
+    let (server, is_one) = address.map(|address| (address.server(), !address.dataset.is_empty())).unwrap_or_default();
+    out.report(&Report { server, datasets: found.into_iter().map(Dataset::new).collect(), is_one })
+}
+
+impl Dataset {
+    fn new(found: Served) -> Self {
+        let (offered, problem) = match found.offered {
+            Ok(offered) => (Some(offered), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        let column = |field: &Field| {
+            let text = field.to_string();
+            // The field's text begins with its name.
+            let outcome = text.strip_prefix(&*field.name).unwrap_or(&text).trim_start().to_owned();
+            Column { name: field.name.to_string(), outcome }
+        };
+        let fields = offered.iter().flat_map(|offered| offered.schema.fields());
+        let columns = fields.map(column).collect();
+        let (rows, fingerprint) = offered.map(|of| (of.info.rows, of.info.fingerprint.to_string())).unzip();
+        Self { name: found.name, rows, fingerprint, columns, problem }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let ([dataset], true) = (self.datasets.as_slice(), self.is_one) {
+            let fingerprint = dataset.fingerprint.as_deref().unwrap_or_default();
+            let rows = plural(dataset.rows.unwrap_or(0), "row");
+            writeln!(f, "{} at {}: {rows}; fingerprint {fingerprint:.12}", plain(&dataset.name), self.server)?;
+            writeln!(f, "\nColumns")?;
+            let mut table = Table::new(&["name", "in the batch"]);
+            for column in &dataset.columns {
+                table.row([column.name.clone(), column.outcome.clone()]);
+            }
+            return write!(f, "{table}");
+        }
+        writeln!(f, "{} at {}", plural(self.datasets.len() as u64, "dataset"), self.server)?;
+        if self.datasets.is_empty() {
+            return Ok(());
+        }
+        writeln!(f)?;
+        let mut table = Table::new(&["name", ">rows", ">columns", "problem"]);
+        for dataset in &self.datasets {
+            let columns = if dataset.problem.is_none() { count(dataset.columns.len() as u64) } else { String::new() };
+            table.row([
+                dataset.name.clone(),
+                dataset.rows.map(count).unwrap_or_default(),
+                columns,
+                dataset.problem.clone().unwrap_or_default(),
+            ]);
+        }
+        write!(f, "{table}")?;
+        writeln!(f, "\nThe columns of one: bowstring inspect {}/NAME", self.server)
+    }
+}

@@ -1,0 +1,103 @@
+//! What a server has: its datasets by name, for people who look for one.
+
+use arrow_flight::{FlightDescriptor, FlightInfo};
+use serde::Deserialize;
+
+use super::address::Address;
+use super::connection::{Connection, Failure, Tcp};
+use super::credentials::Credentials;
+use super::receive::{StreamInfo, announced, columns};
+use crate::error::{Error, Result};
+use crate::flight::request::StreamRequest;
+use crate::pipeline::LoaderOptions;
+use crate::plan::Share;
+use crate::schema::Schema;
+
+/// A dataset of a server's catalogue.
+#[derive(Debug, Clone)]
+pub(crate) struct Served {
+    /// Its name in the catalogue.
+    pub(crate) name: String,
+    /// What a client gets that asks for nothing more, or why it cannot be opened.
+    pub(crate) offered: std::result::Result<Offered, String>,
+}
+
+/// What a client gets of a dataset that asks for nothing more.
+#[derive(Debug, Clone)]
+pub(crate) struct Offered {
+    /// Fingerprint, plan and rows. The plan has a batch of one row where neither the catalogue nor a client names one.
+    pub(crate) info: StreamInfo,
+    /// The columns.
+    pub(crate) schema: Schema,
+}
+
+/// What stands in the place of a [`StreamInfo`] where a dataset cannot be opened.
+#[derive(Deserialize)]
+struct Refused {
+    error: String,
+}
+
+/// The datasets of the server that the one address of `options` names, in the order of its catalogue; where it names a dataset, that one
+/// alone, as a loader of `options` gets it. The server opens each of them, if it has not yet.
+///
+/// # Errors
+/// [`Error::Config`] for an address or options that make no sense; [`Error::Timeout`] where nobody answers within their timeout;
+/// [`Error::Remote`] for one who cannot be reached, does not know the caller, or is no bowstring; for one dataset, what the server
+/// says of it.
+pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
+    let [url] = options.urls.as_slice() else {
+        return Err(Error::config("urls", "one server at a time; several addresses are replicas of one"));
+    };
+    let (address, timeout) = (Address::parse(url)?, options.deadline()?);
+    let credentials = Credentials::new(&options.storage_options)?;
+    let peer = address.server();
+    let asking = async {
+        let connection = Connection::open(&address, &credentials, &Tcp).await?;
+        if address.dataset.is_empty() {
+            return connection.list(timeout).await;
+        }
+        let asked = StreamRequest::new(&address.dataset, options, Share::whole()).map_err(Failure::Final)?;
+        let info = |asked: &StreamRequest| connection.info(FlightDescriptor::new_cmd(asked.to_json()), timeout);
+        let info = match info(&asked).await {
+            // A batch is for a loader to ask for; the columns are the same for any.
+            Err(Failure::Final(Error::Config { option: "batch_size", .. })) => info(&asked.in_batches_of(1)).await,
+            told => told,
+        };
+        Ok(vec![info?.with_descriptor(FlightDescriptor::new_path(vec![address.dataset.clone()]))])
+    };
+    let infos = match tokio::time::timeout(timeout, asking).await {
+        Ok(found) => found.map_err(|failure| match failure {
+            Failure::Transient(error) | Failure::Final(error) => error,
+        })?,
+        Err(_) => return Err(Error::late("receive", &peer, timeout, timeout)),
+    };
+    if !address.dataset.is_empty() {
+        let one = infos.into_iter().next().ok_or_else(|| unnamed(&peer))?;
+        let offered = Ok(offered(&peer, one)?);
+        return Ok(vec![Served { name: address.dataset.to_string(), offered }]);
+    }
+    infos.into_iter().map(|info| dataset(&peer, info)).collect()
+}
+
+fn unnamed(peer: &str) -> Error {
+    Error::Remote {
+        peer: peer.to_owned(),
+        what: "a dataset without a name: it is not a server of bowstring".to_owned(),
+        source: None,
+    }
+}
+
+/// One of many: where it cannot be read, it does not hide the others.
+fn dataset(peer: &str, info: FlightInfo) -> Result<Served> {
+    let name = info.flight_descriptor.as_ref().and_then(|descriptor| descriptor.path.first()).cloned();
+    let name = name.ok_or_else(|| unnamed(peer))?;
+    if let Ok(Refused { error }) = serde_json::from_slice(&info.app_metadata) {
+        return Ok(Served { name, offered: Err(error) });
+    }
+    Ok(Served { name, offered: offered(peer, info).map_err(|error| error.chain().to_string()) })
+}
+
+fn offered(peer: &str, info: FlightInfo) -> Result<Offered> {
+    let told = announced(&info)?;
+    Ok(Offered { info: told, schema: columns(peer, info)?.schema().clone() })
+}

@@ -1,0 +1,133 @@
+//! The end of a connection whose client takes nothing any more, asked for by those who need what its streams hold.
+//!
+//! A batch that a client does not read lies with the transport, which sends it when the client makes room, and hears of nothing else
+//! meanwhile: the stream itself cannot be ended any more. Its connection can.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// So many bytes that went out show that a client reads; answers to pings are fewer.
+const READS: u64 = 64 << 10;
+
+/// Ends one connection. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Hangup(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    end: watch::Sender<bool>,
+    /// Bytes that went out since the client was seen to read, and when that was.
+    moved: Mutex<(u64, Instant)>,
+}
+
+impl Default for Hangup {
+    fn default() -> Self {
+        Self(Arc::new(Inner { end: watch::Sender::new(false), moved: Mutex::new((0, Instant::now())) }))
+    }
+}
+
+impl Hangup {
+    /// Asks for the end; whether nobody did before.
+    pub(crate) fn ask(&self) -> bool {
+        !self.0.end.send_replace(true)
+    }
+
+    fn moved(&self) -> MutexGuard<'_, (u64, Instant)> {
+        self.0.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that so many bytes went out.
+    pub(crate) fn wrote(&self, bytes: usize) {
+        let mut moved = self.moved();
+        moved.0 = moved.0.saturating_add(bytes as u64);
+        if moved.0 >= READS {
+            *moved = (0, Instant::now());
+        }
+    }
+
+    /// How long the client has taken next to nothing.
+    pub(crate) fn still(&self) -> Duration {
+        self.moved().1.elapsed()
+    }
+
+    /// Waits until somebody asks for the end.
+    pub(crate) fn asked(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut asked, inner) = (self.0.end.subscribe(), Arc::clone(&self.0));
+        async move {
+            // Its sender lives as long as this.
+            let _ = asked.wait_for(|asked| *asked).await;
+            drop(inner);
+        }
+    }
+
+    /// Whether both end the same connection.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The connections of a server by the address of their client, which is one connection's at a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hangups(Arc<Mutex<HashMap<SocketAddr, Hangup>>>);
+
+impl Hangups {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Hangup>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection from `address` begins.
+    pub(crate) fn connect(&self, address: SocketAddr) -> Connected {
+        let hangup = Hangup::default();
+        self.lock().insert(address, hangup.clone());
+        Connected { all: self.clone(), address, hangup }
+    }
+
+    /// What ends the connection from `address`.
+    pub(crate) fn of(&self, address: SocketAddr) -> Option<Hangup> {
+        self.lock().get(&address).cloned()
+    }
+}
+
+/// A connection that can be ended, for as long as it lasts.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    all: Hangups,
+    address: SocketAddr,
+    pub(crate) hangup: Hangup,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        // The next connection from the same address may have come before this one was dropped.
+        if all.get(&self.address).is_some_and(|known| known.same(&self.hangup)) {
+            all.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_found_by_their_address_and_end_once() {
+        let (all, address) = (Hangups::default(), "10.0.0.1:7".parse().unwrap());
+        let first = all.connect(address);
+        let found = all.of(address).unwrap();
+        assert!(found.same(&first.hangup));
+        let waits = tokio::spawn(first.hangup.asked());
+        assert!(found.ask() && !first.hangup.ask());
+        waits.await.unwrap();
+        let second = all.connect(address);
+        drop(first);
+        assert!(all.of(address).unwrap().same(&second.hangup), "the later one");
+        drop(second);
+        assert!(all.of(address).is_none());
+    }
+}

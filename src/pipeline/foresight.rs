@@ -1,0 +1,84 @@
+//! What a plan tells the cache below its datasets: when row groups are needed, in this epoch and the next.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::job::Source;
+use crate::error::Result;
+use crate::manifest::Manifest;
+use crate::plan::{Plan, Use};
+use crate::store::cache::{CacheStats, Foreseen, Spans};
+
+/// See the module. It is made once for the row groups that plans are made of.
+#[derive(Debug)]
+pub(super) struct Foresight {
+    sources: Arc<[Source]>,
+    manifests: Vec<Arc<Manifest>>,
+    spans: OnceLock<Vec<Arc<Spans>>>,
+    /// How often a plan was to be followed: the last one counts, whichever is looked through first.
+    asked: AtomicU64,
+    followed: Mutex<()>,
+}
+
+impl Foresight {
+    /// That of plans over `sources`, whose manifests these are; none without a cache.
+    pub(super) fn of(sources: &Arc<[Source]>, manifests: &[Arc<Manifest>]) -> Option<Arc<Self>> {
+        let any = sources.iter().any(|source| source.dataset.cache().is_some());
+        any.then(|| {
+            Arc::new(Self {
+                sources: Arc::clone(sources),
+                manifests: manifests.to_vec(),
+                spans: OnceLock::new(),
+                asked: AtomicU64::new(0),
+                followed: Mutex::new(()),
+            })
+        })
+    }
+
+    /// Tells the caches that `plan` is followed from `step` on, and then the plan of the next epoch; on a thread that may block. It looks at
+    /// all row groups. What is read meanwhile is kept as if no plan were known.
+    pub(super) async fn follow(self: Arc<Self>, plan: Arc<Plan>, step: u64) {
+        let turn = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let work = move || self.tell(turn, &plan, step);
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+            tracing::warn!("the cache does not know the plan: {}", error.chain());
+        }
+    }
+
+    fn tell(&self, turn: u64, plan: &Plan, step: u64) -> Result<()> {
+        let _one = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn < self.asked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let next =
+            Plan::new(&self.manifests, plan.spec().clone(), plan.epoch().saturating_add(1))?.for_world(plan.world());
+        let (steps, end) = (plan.steps(), plan.steps().saturating_add(next.steps()));
+        let later = next.uses().into_iter().map(|used| Use { step: used.step.saturating_add(steps), ..used });
+        let mut uses: Vec<Vec<(u32, u64)>> = vec![Vec::new(); self.sources.len()];
+        for Use { step, source, group } in plan.uses().into_iter().chain(later) {
+            if let Some(uses) = uses.get_mut(source as usize) {
+                uses.push((group, step));
+            }
+        }
+        let spans = self.spans.get_or_init(|| {
+            self.sources.iter().map(|source| Arc::new(source.dataset.spans(&source.projection))).collect()
+        });
+        for ((source, spans), uses) in self.sources.iter().zip(spans).zip(uses) {
+            if let Some(cache) = source.dataset.cache() {
+                cache.follow(Some(Foreseen::new(Arc::clone(spans), uses, end)), step);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says to the caches of `sources` that all steps of the plan before `step` are over.
+pub(super) fn reached(sources: &[Source], step: u64) {
+    sources.iter().filter_map(|source| source.dataset.cache()).for_each(|cache| cache.reached(step));
+}
+
+/// What `sources` had from their caches, and what not.
+pub(super) fn cache_stats(sources: &[Source]) -> CacheStats {
+    let caches = sources.iter().filter_map(|source| source.dataset.cache());
+    caches.fold(CacheStats::default(), |sum, cache| sum.and(&cache.stats()))
+}

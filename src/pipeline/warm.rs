@@ -1,0 +1,132 @@
+//! Loading what plans read into the cache below, before a run reads it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use futures::stream::{StreamExt, TryStreamExt};
+use serde::Serialize;
+
+use super::foresight::cache_stats;
+use super::local::LocalSource;
+use crate::error::{Error, Result};
+use crate::store::cache::CacheStats;
+
+/// Row groups that are fetched at once.
+const AT_ONCE: usize = 16;
+
+/// A block takes less than such a part of its bytes more.
+const OVERHEAD: u64 = 64;
+
+/// What is read of a file's end when it is opened.
+const OPENING: u64 = 64 << 10;
+
+/// What was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Warmed {
+    /// Row groups, or units of them, that the epochs read, each once.
+    pub row_groups: u64,
+    /// Their bytes, as far as footers tell.
+    pub bytes: u64,
+    /// Those of them that were read: what was refused or failed is not in the cache.
+    pub loaded: u64,
+    /// Those that were not asked for, for the cache may not take more bytes: the ones that plans need last.
+    pub left_out: u64,
+    /// Their bytes.
+    pub left_out_bytes: u64,
+    /// Bytes that the cache may take.
+    pub limit: u64,
+    /// Whether it was stopped before all was asked for.
+    pub stopped: bool,
+    /// What was read for it: hits were there before, misses were fetched. What was refused, or failed, is not in the cache.
+    pub cache: CacheStats,
+}
+
+impl Warmed {
+    /// Whether all that fits is in the cache.
+    pub fn is_whole(&self) -> bool {
+        !self.stopped && self.cache.refused == 0 && self.cache.failures == 0 && self.cache.bypassed == 0
+    }
+}
+
+impl LocalSource {
+    /// Loads what this epoch and the following ones, `epochs` in all, read on all ranks together, in the order in which they need it, as far as
+    /// the cache may take it. Blocks are whole or not there, so one that was killed goes on where it was. `progress` is told the bytes that are
+    /// done and all of them, and stops it by `false`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without a cache, and where all datasets are files of this machine; and what reading gives.
+    pub fn warm(&self, epochs: u64, progress: &(dyn Fn(u64, u64) -> bool + Sync)) -> Result<Warmed> {
+        let sources = self.sources();
+        let caches = sources.iter().filter_map(|source| source.dataset.cache());
+        let Some(limit) = caches.map(|cache| cache.cache().limit()).min() else {
+            let problem = "there is none to load into: give a directory, for data that are not files of this machine";
+            return Err(Error::config("cache", problem));
+        };
+        let first = self.plan().epoch();
+        self.foretell(first)?;
+        let (mut seen, mut wanted, mut left) = (HashSet::new(), Vec::new(), (0_u64, 0_u64));
+        let (mut bytes, mut taken) = (0_u64, 0_u64);
+        // Each block has a head and checksums, and the ends of files are kept as well.
+        let files: usize = sources.iter().map(|source| source.dataset.manifest().files.len()).sum();
+        let room = limit.saturating_sub(limit / OVERHEAD).saturating_sub(OPENING.saturating_mul(files as u64));
+        for epoch in first..first.saturating_add(epochs.max(1)) {
+            for used in self.plan_of(epoch)?.uses() {
+                let Some(source) = sources.get(used.source as usize) else { continue };
+                if source.dataset.cache().is_none() || !seen.insert((used.source, used.group)) {
+                    continue;
+                }
+                let cost = source.dataset.cost(used.group as usize, &source.projection).fetched;
+                bytes = bytes.saturating_add(cost);
+                // What comes later is smaller perhaps, and needed later.
+                if left.0 > 0 || taken.saturating_add(cost) > room {
+                    left = (left.0 + 1, left.1.saturating_add(cost));
+                } else {
+                    taken = taken.saturating_add(cost);
+                    wanted.push((used.source as usize, used.group as usize, cost));
+                }
+            }
+        }
+        let before = cache_stats(sources);
+        let row_groups = wanted.len() as u64 + left.0;
+        let (loaded, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let (pool, sources) = (self.row_group_memory(), Arc::clone(sources));
+        let (loaded, done, stop, sources) = (&loaded, &done, &stop, &sources);
+        self.block_on(async {
+            let load = |(source, group, cost): (usize, usize, u64)| {
+                let pool = Arc::clone(&pool);
+                async move {
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    let memory = usize::try_from(cost).unwrap_or(usize::MAX).min(pool.budget());
+                    let _reserved = pool.reserve(memory).await?;
+                    if let Some(source) = sources.get(source) {
+                        source.dataset.load(group, &source.projection).await?;
+                    }
+                    loaded.fetch_add(1, Ordering::Relaxed);
+                    let done = done.fetch_add(cost, Ordering::Relaxed).saturating_add(cost);
+                    if !progress(done, taken) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    Ok::<(), Error>(())
+                }
+            };
+            futures::stream::iter(wanted).map(load).buffered(AT_ONCE).try_collect::<()>().await?;
+            for cache in sources.iter().filter_map(|source| source.dataset.cache()) {
+                cache.settle().await;
+            }
+            Ok(())
+        })?;
+        Ok(Warmed {
+            row_groups,
+            bytes,
+            loaded: loaded.load(Ordering::Relaxed),
+            left_out: left.0,
+            left_out_bytes: left.1,
+            limit,
+            stopped: stop.load(Ordering::Relaxed),
+            cache: cache_stats(sources).since(&before),
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! How the versions of the order shuffle row groups and the rows of a window.
+
+use super::feistel::{Cheap, Strong};
+use super::permute::{Permutation, shuffle};
+use super::recent::Recent;
+use super::version::OrderVersion;
+
+/// Most rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
+const MOST_DRAWN: u64 = 1 << 14;
+/// What is drawn at any number of lanes. It costs less than a microsecond, so that nothing is lost if it is not kept.
+const FEWEST_DRAWN: u64 = 256;
+/// Rows of drawn windows of all lanes together, two bytes each.
+const DRAWN_ROWS: u64 = 1 << 19;
+
+impl OrderVersion {
+    /// How the plan shuffles that has `lanes` lanes in all its sources together.
+    pub(super) fn method(self, lanes: u64) -> Method {
+        match self {
+            Self::V1 => Method::Cheap,
+            Self::V2 | Self::V3 => Method::Drawn { most: (DRAWN_ROWS / lanes.max(1)).clamp(FEWEST_DRAWN, MOST_DRAWN) },
+        }
+    }
+}
+
+/// How a plan shuffles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// See [`OrderVersion::V1`].
+    Cheap,
+    /// See [`OrderVersion::V2`].
+    Drawn {
+        /// Most rows of a window that is drawn.
+        most: u64,
+    },
+}
+
+impl Method {
+    /// Puts row groups, which are in file order, into that of `key`.
+    pub(super) fn order(self, groups: &mut [u32], key: u64) {
+        match self {
+            Self::Cheap => {
+                let file_order = groups.to_vec();
+                let permutation = Cheap::new(groups.len() as u64, key);
+                for (at, slot) in (0..).zip(groups) {
+                    *slot = file_order[permutation.forward(at) as usize];
+                }
+            }
+            Self::Drawn { .. } => shuffle(groups, key),
+        }
+    }
+
+    /// The order of the `n` rows of the window of `key`.
+    pub(super) fn window(self, n: u64, key: u64, recent: &Recent) -> Permutation {
+        match self {
+            Self::Cheap => Permutation::Cheap(Cheap::new(n, key)),
+            Self::Drawn { most } if n <= most => Permutation::Drawn(recent.order(n, key)),
+            Self::Drawn { .. } => Permutation::Strong(Strong::new(n, key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_drawn_hangs_on_lanes_only_and_fits() {
+        let most = |lanes| match OrderVersion::V2.method(lanes) {
+            Method::Drawn { most } => most,
+            Method::Cheap => 0,
+        };
+        assert_eq!([1, 32, 64, 128, 1024, 1 << 24].map(most), [16384, 16384, 8192, 4096, 512, 256]);
+        assert!(MOST_DRAWN <= u64::from(u16::MAX));
+    }
+}

@@ -1,0 +1,106 @@
+//! When each row group is needed, in the order of steps: what a cache keeps by, and what is loaded before a run.
+
+use super::steps::Plan;
+
+/// Windows that are looked at; of a dataset that starts again more often than that, the later passes are left out.
+const MOST_WINDOWS: u64 = 1 << 22;
+
+/// A row group, or a unit of one, that a step needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Use {
+    /// The first step in which any rank needs it.
+    pub step: u64,
+    /// The dataset, in the order of the manifests.
+    pub source: u32,
+    /// Index into [`Manifest::groups`](crate::manifest::Manifest::groups).
+    pub group: u32,
+}
+
+impl Plan {
+    /// All row groups that this epoch reads, in the order in which steps need them; each once for each pass over its dataset. Takes time in
+    /// proportion to the row groups.
+    pub fn uses(&self) -> Vec<Use> {
+        let mut uses = Vec::new();
+        let mut looked = 0_u64;
+        for (source, layout) in self.sources.iter().enumerate() {
+            let drawn = self.interleave.count(source, self.rows());
+            let passes = drawn.div_ceil(layout.rows().max(1));
+            for pass in 0..passes {
+                let mut found = Vec::new();
+                for lane in 0..self.lanes {
+                    let (before, drawn) = (pass * layout.lane_rows(lane), self.along(source, drawn, lane));
+                    for number in 0..layout.windows(lane) {
+                        let window = layout.window(lane, number);
+                        let row = before + window.rows.start;
+                        if row >= drawn {
+                            break;
+                        }
+                        let draw = pass * layout.rows() + window.rows.start * self.lanes + lane;
+                        let Ok(position) = self.interleave.position(source, draw) else { break };
+                        let step = self.cuts.step_of(position);
+                        let groups = layout.groups(&window);
+                        found.extend(groups.iter().map(|group| Use { step, source: source as u32, group: *group }));
+                        looked += 1;
+                    }
+                }
+                // One that is cut between lanes is read once, for the first of them.
+                found.sort_unstable_by_key(|found| (found.group, found.step));
+                found.dedup_by_key(|found| found.group);
+                uses.append(&mut found);
+                if looked > MOST_WINDOWS {
+                    break;
+                }
+            }
+        }
+        uses.sort_unstable();
+        uses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::manifest::Manifest;
+    use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail, random};
+
+    /// The first step that needs each row group of each pass, by a walk over all steps.
+    fn walked(plan: &Plan) -> Vec<Use> {
+        let mut first = BTreeMap::new();
+        for step in 0..plan.steps() {
+            for window in plan.windows(step, Share::whole()) {
+                for group in window.groups {
+                    first.entry((window.source, window.source_epoch, group)).or_insert(step);
+                }
+            }
+        }
+        let mut uses: Vec<_> =
+            first.into_iter().map(|((source, _, group), step)| Use { step, source, group }).collect();
+        uses.sort_unstable();
+        uses
+    }
+
+    #[test]
+    fn uses_are_those_of_a_walk() {
+        for case in 0..60_u64 {
+            let draw = |what: u64, most: u64| random(case, what, 1) % most;
+            let groups: Vec<u64> = (0..1 + draw(1, 30)).map(|at| 1 + draw(2 + at, 50)).collect();
+            let mut manifests = vec![Arc::new(Manifest::imaginary(&groups, 1))];
+            let mut mix = None;
+            if case % 3 == 0 {
+                manifests.push(Arc::new(Manifest::imaginary(&[7, 9, 3], 1)));
+                mix = Some(Mix {
+                    weights: vec![1 + draw(60, 5) as u32, 1 + draw(61, 5) as u32],
+                    stop: Stop::AllExhausted,
+                });
+            }
+            let batch = 1 + draw(62, 60);
+            let shuffle = if case % 4 == 0 { Shuffle::None } else { Shuffle::Windows };
+            let spec = PlanSpec { shuffle, mix, tail: Tail::Pad, ..PlanSpec::new(case, batch) };
+            let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), draw(63, 4)).unwrap();
+            assert_eq!(plan.uses(), walked(&plan), "case {case}, {:?}", plan.spec());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What people do with the directory of a cache: look at it, check it, and remove it.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::super::directory::failed;
+use super::block::Block;
+use super::directory::Directory;
+use super::disk::Disk;
+use super::file::{self, Bad};
+use super::readers::Readers;
+use crate::error::Result;
+
+/// What is in a cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// The directory.
+    pub directory: String,
+    /// Blocks that are there.
+    pub blocks: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Objects, each version for itself, that they are of.
+    pub objects: u64,
+    /// Blocks that processes are fetching.
+    pub awaited: u64,
+    /// Bytes as the ledger has them: what processes hold against their limit.
+    pub accounted: u64,
+}
+
+/// What a check of a cache found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// The directory.
+    pub directory: String,
+    /// Blocks that are as they were written.
+    pub good: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that were damaged, which are removed: they are read from their origins again.
+    pub damaged: Vec<String>,
+}
+
+/// What was removed of a cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    /// The directory.
+    pub directory: String,
+    /// Blocks that were removed.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether the directory is gone; it stays where there is something in it that is not the cache's.
+    pub gone: bool,
+}
+
+/// What is in the cache in `path`.
+///
+/// # Errors
+/// [`Error::NotFound`](crate::Error::NotFound) and [`Error::Config`](crate::Error::Config) where no cache is;
+/// [`Error::Store`](crate::Error::Store).
+pub fn status(path: &Path) -> Result<Status> {
+    let directory = Directory::existing(path)?;
+    let list = |error| failed("list", path, error);
+    // First of all it gives back what killed processes left.
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let accounted = disk.keeper().used();
+    let (blocks, fetched) = (directory.blocks().map_err(list)?, directory.fetched().map_err(list)?);
+    let mut objects: Vec<_> = blocks.iter().map(|block| block.object).collect();
+    objects.sort_unstable();
+    objects.dedup();
+    Ok(Status {
+        directory: directory.path().display().to_string(),
+        blocks: blocks.len() as u64,
+        bytes: bytes(&blocks),
+        objects: objects.len() as u64,
+        awaited: fetched.len() as u64,
+        accounted,
+    })
+}
+
+/// Reads all blocks of the cache in `path` and removes those that are damaged.
+///
+/// # Errors
+/// As [`status`].
+pub fn verify(path: &Path) -> Result<Verified> {
+    let directory = Directory::existing(path)?;
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
+    let (mut good, mut bytes, mut damaged) = (0, 0, Vec::new());
+    for block in blocks {
+        let place = directory.block(&block);
+        let read = File::open(&place).map_err(Bad::from).and_then(|mut file| {
+            let found = file::read(&mut file, &block, &(block.start..block.end));
+            found.map(|found| found.len()).map_err(|bad| match bad {
+                Bad::Damaged(_) if disk.discard(&block, &file, &place) => bad,
+                Bad::Damaged(_) => Bad::Gone,
+                bad => bad,
+            })
+        });
+        match read {
+            Ok(_) => (good, bytes) = (good + 1, bytes + file::size(block.len())),
+            // It was evicted meanwhile.
+            Err(Bad::Gone) => {}
+            Err(Bad::Damaged(what)) => damaged.push(format!("{}: {what}", place.display())),
+            Err(Bad::Failed(error)) => return Err(failed("read", &place, error)),
+        }
+    }
+    Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })
+}
+
+/// Removes the cache in `path`, and nothing else that is there. Processes that use it read from the origin from then on.
+///
+/// # Errors
+/// As [`status`].
+pub fn remove(path: &Path) -> Result<Removed> {
+    let directory = Directory::existing(path)?;
+    let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let gone = disk.change(|_, _| directory.remove()).map_err(|error| failed("remove", path, error))?;
+    let left = blocks.iter().filter(|block| fs::symlink_metadata(directory.block(block)).is_ok()).count();
+    let shown = directory.path().display().to_string();
+    Ok(Removed { directory: shown, blocks: (blocks.len() - left) as u64, bytes: bytes(&blocks), gone })
+}
+
+fn bytes(blocks: &[Block]) -> u64 {
+    blocks.iter().map(|block| file::size(block.len())).sum()
+}

@@ -1,0 +1,152 @@
+//! What a cache did, counted for each reader and for all of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Numbers since a dataset, or the cache, was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CacheStats {
+    /// Ranges that the cache had.
+    pub hits: u64,
+    /// Their bytes.
+    pub hit_bytes: u64,
+    /// Ranges that another reader was fetching just then: one request served both.
+    pub shared: u64,
+    /// Their bytes.
+    pub shared_bytes: u64,
+    /// Ranges that were fetched from their origin.
+    pub misses: u64,
+    /// Their bytes.
+    pub origin_bytes: u64,
+    /// Ranges that were written into the cache.
+    pub kept: u64,
+    /// Ranges that were fetched and not kept, for everything there is needed sooner, or they are larger than the cache.
+    pub refused: u64,
+    /// Ranges that others had to make room for.
+    pub evicted: u64,
+    /// Ranges whose copy was damaged or was not what it should be: removed, and fetched again.
+    pub damaged: u64,
+    /// Times that the disk of the cache failed or was full, or another process held it: the origin was read instead.
+    pub failures: u64,
+    /// Ranges of objects whose versions cannot be told apart: always fetched.
+    pub bypassed: u64,
+}
+
+impl CacheStats {
+    /// The sum of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            hit_bytes: self.hit_bytes + other.hit_bytes,
+            shared: self.shared + other.shared,
+            shared_bytes: self.shared_bytes + other.shared_bytes,
+            misses: self.misses + other.misses,
+            origin_bytes: self.origin_bytes + other.origin_bytes,
+            kept: self.kept + other.kept,
+            refused: self.refused + other.refused,
+            evicted: self.evicted + other.evicted,
+            damaged: self.damaged + other.damaged,
+            failures: self.failures + other.failures,
+            bypassed: self.bypassed + other.bypassed,
+        }
+    }
+
+    /// What was counted after `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            hits: self.hits.saturating_sub(before.hits),
+            hit_bytes: self.hit_bytes.saturating_sub(before.hit_bytes),
+            shared: self.shared.saturating_sub(before.shared),
+            shared_bytes: self.shared_bytes.saturating_sub(before.shared_bytes),
+            misses: self.misses.saturating_sub(before.misses),
+            origin_bytes: self.origin_bytes.saturating_sub(before.origin_bytes),
+            kept: self.kept.saturating_sub(before.kept),
+            refused: self.refused.saturating_sub(before.refused),
+            evicted: self.evicted.saturating_sub(before.evicted),
+            damaged: self.damaged.saturating_sub(before.damaged),
+            failures: self.failures.saturating_sub(before.failures),
+            bypassed: self.bypassed.saturating_sub(before.bypassed),
+        }
+    }
+
+    /// Bytes that came from the cache, of all, from 0 to 1.
+    pub fn hit_rate(&self) -> f64 {
+        let own = self.hit_bytes.saturating_add(self.shared_bytes);
+        let all = own.saturating_add(self.origin_bytes);
+        if all == 0 { 0.0 } else { own as f64 / all as f64 }
+    }
+}
+
+/// Something that is counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Event {
+    Hit(u64),
+    Shared(u64),
+    Miss(u64),
+    Kept,
+    Refused,
+    Evicted(u64),
+    Damaged,
+    Failed,
+    Bypassed,
+}
+
+/// Counters that are added to from any thread.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    hits: [AtomicU64; 2],
+    shared: [AtomicU64; 2],
+    misses: [AtomicU64; 2],
+    kept: AtomicU64,
+    refused: AtomicU64,
+    evicted: AtomicU64,
+    damaged: AtomicU64,
+    failures: AtomicU64,
+    bypassed: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn add(&self, event: Event) {
+        let more = |counter: &AtomicU64, more: u64| {
+            counter.fetch_add(more, Ordering::Relaxed);
+        };
+        let both = |[count, bytes]: &[AtomicU64; 2], length: u64| {
+            more(count, 1);
+            more(bytes, length);
+        };
+        match event {
+            Event::Hit(bytes) => both(&self.hits, bytes),
+            Event::Shared(bytes) => both(&self.shared, bytes),
+            Event::Miss(bytes) => both(&self.misses, bytes),
+            Event::Kept => more(&self.kept, 1),
+            Event::Refused => more(&self.refused, 1),
+            Event::Evicted(count) => more(&self.evicted, count),
+            Event::Damaged => more(&self.damaged, 1),
+            Event::Failed => more(&self.failures, 1),
+            Event::Bypassed => more(&self.bypassed, 1),
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> CacheStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ([hits, hit_bytes], [shared, shared_bytes]) = (&self.hits, &self.shared);
+        let [misses, origin_bytes] = &self.misses;
+        CacheStats {
+            hits: read(hits),
+            hit_bytes: read(hit_bytes),
+            shared: read(shared),
+            shared_bytes: read(shared_bytes),
+            misses: read(misses),
+            origin_bytes: read(origin_bytes),
+            kept: read(&self.kept),
+            refused: read(&self.refused),
+            evicted: read(&self.evicted),
+            damaged: read(&self.damaged),
+            failures: read(&self.failures),
+            bypassed: read(&self.bypassed),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The directory of a cache: what is in it, and that it is one.
+//!
+//! ```text
+//!   BOWSTRING_CACHE      says that the directory is a cache: without it nothing is touched
+//!   blocks/ab/NAME       blocks, whole and never changed
+//!   fetch/NAME           a block that some process fetches, locked by it until it has its name
+//!   ledger, lock         what there is, and the lock of whoever changes that
+//! ```
+//! Only files with the name of a block, or one of these, are ever deleted, and only in a directory with the mark.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::super::directory::failed;
+use super::super::publish::put_file;
+use super::block::Block;
+use crate::error::{Error, Result};
+
+/// The mark.
+pub(super) const MARK: &str = "BOWSTRING_CACHE";
+const MARKED: &str = "{\"bowstring_cache\": 1}\n";
+const BLOCKS: &str = "blocks";
+const FETCH: &str = "fetch";
+pub(super) const LEDGER: &str = "ledger";
+/// Where it is written anew.
+pub(super) const LEDGER_ASIDE: &str = "ledger.new";
+const LOCK: &str = "lock";
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// The cache in `path`, which is made if there is nothing.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `cache` for an address, for a file, and for a directory that has other files; [`Error::Store`] where it cannot
+    /// be made.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        if path.to_str().is_some_and(|text| text.contains("://")) {
+            let problem =
+                format!("{} is an address; a cache is a directory of this machine, or memory", path.display());
+            return Err(Error::config("cache", problem));
+        }
+        match fs::metadata(path) {
+            Ok(found) if !found.is_dir() => {
+                return Err(Error::config("cache", format!("{} is no directory", path.display())));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                private().recursive(true).create(path).map_err(|error| failed("make the cache", path, error))?;
+            }
+            Err(error) => return Err(failed("open the cache", path, error)),
+        }
+        let found = Self::at(path)?;
+        if !found.is_marked()? {
+            found.check_empty()?;
+            match put_file(&found.path.join(MARK), MARKED.as_bytes()) {
+                // Another process was faster.
+                Err(_) if found.is_marked()? => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The cache in `path`, which has to be there.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no directory, [`Error::Config`] if it is no cache, [`Error::Store`].
+    pub(super) fn existing(path: &Path) -> Result<Self> {
+        if !path.is_dir() {
+            let hint = "it is the directory that was given as cache".to_owned();
+            return Err(Error::NotFound { what: format!("cache {}", path.display()), hint });
+        }
+        let found = Self::at(path)?;
+        if found.is_marked()? {
+            return Ok(found);
+        }
+        Err(Error::config("cache", format!("{} has no {MARK}: it is no cache of bowstring", path.display())))
+    }
+
+    fn at(path: &Path) -> Result<Self> {
+        let path = fs::canonicalize(path).map_err(|error| failed("open the cache", path, error))?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_marked(&self) -> Result<bool> {
+        let mark = self.path.join(MARK);
+        match fs::symlink_metadata(&mark) {
+            Ok(found) => Ok(found.is_file()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed("open the cache", &mark, error)),
+        }
+    }
+
+    fn check_empty(&self) -> Result<()> {
+        let entries = fs::read_dir(&self.path).map_err(|error| failed("list", &self.path, error))?;
+        // A fresh file system has this one. And another process may have set the mark meanwhile.
+        let mut others =
+            entries.flatten().map(|entry| entry.file_name()).filter(|name| name != "lost+found" && name != MARK);
+        let Some(other) = others.next() else { return Ok(()) };
+        let problem = format!(
+            "{} has {} in it and is no cache of bowstring; give an empty directory, or one that is not there yet",
+            self.path.display(),
+            other.to_string_lossy()
+        );
+        Err(Error::config("cache", problem))
+    }
+
+    /// Where the file of `block` is.
+    pub(super) fn block(&self, block: &Block) -> PathBuf {
+        let (directory, name) = block.name();
+        self.path.join(BLOCKS).join(directory).join(name)
+    }
+
+    /// Where `block` is while it is fetched.
+    pub(super) fn fetch(&self, block: &Block) -> PathBuf {
+        self.path.join(FETCH).join(block.name().1)
+    }
+
+    pub(super) fn ledger(&self) -> PathBuf {
+        self.path.join(LEDGER)
+    }
+
+    pub(super) fn lock(&self) -> PathBuf {
+        self.path.join(LOCK)
+    }
+
+    /// That it is still a cache.
+    pub(super) fn check_mark(&self) -> io::Result<()> {
+        match self.is_marked() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::other(format!("{} was removed", self.path.display()))),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Makes the directories of the file `path`, as long as it is a cache.
+    pub(super) fn prepare(&self, path: &Path) -> io::Result<()> {
+        self.check_mark()?;
+        path.parent().map_or(Ok(()), |parent| private().recursive(true).create(parent))
+    }
+
+    /// The blocks that have files.
+    pub(super) fn blocks(&self) -> io::Result<Vec<Block>> {
+        let mut found = Vec::new();
+        for directory in entries(&self.path.join(BLOCKS))? {
+            for path in entries(&directory)? {
+                // A file under the wrong directory is none of ours.
+                found.extend(named(&path).filter(|block| self.block(block) == path));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The blocks that are being fetched, or were when their process ended.
+    pub(super) fn fetched(&self) -> io::Result<Vec<Block>> {
+        Ok(entries(&self.path.join(FETCH))?.iter().filter_map(|path| named(path)).collect())
+    }
+
+    /// Removes what is ours and the directory, if nothing else is in it; whether it is gone.
+    pub(super) fn remove(&self) -> io::Result<bool> {
+        for block in self.blocks()? {
+            gone(fs::remove_file(self.block(&block)))?;
+        }
+        for block in self.fetched()? {
+            gone(fs::remove_file(self.fetch(&block)))?;
+        }
+        for directory in entries(&self.path.join(BLOCKS))? {
+            is_empty(fs::remove_dir(directory))?;
+        }
+        for directory in [BLOCKS, FETCH] {
+            is_empty(fs::remove_dir(self.path.join(directory)))?;
+        }
+        for file in [LEDGER, LEDGER_ASIDE, MARK, LOCK] {
+            gone(fs::remove_file(self.path.join(file)))?;
+        }
+        is_empty(fs::remove_dir(&self.path))
+    }
+}
+
+/// Opens the file `path` to write it, which is made if there is none; never what a link names.
+pub(super) fn writable(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    }
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// Directories that others than their owner do not look into: a cache has what only its owner's credentials give.
+fn private() -> DirBuilder {
+    #[allow(unused_mut, reason = "only Unix has modes")]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+        outcome => outcome?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+fn named(path: &Path) -> Option<Block> {
+    Block::parse(path.file_name()?.to_str()?)
+}
+
+/// What is gone already is as good as removed.
+pub(super) fn gone(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Whether a directory was removed; it stays where somebody else's files are in it.
+fn is_empty(outcome: io::Result<()>) -> io::Result<bool> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_directory_becomes_a_cache() {
+        let root = tempfile::tempdir().unwrap();
+        let foreign = root.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join("thesis.tex"), "work of years").unwrap();
+        let error = Directory::open(&foreign).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "cache", .. }), "{error}");
+        assert!(error.to_string().contains("thesis.tex"), "{error}");
+        assert!(matches!(Directory::existing(&foreign), Err(Error::Config { option: "cache", .. })));
+        assert!(matches!(Directory::open(&foreign.join("thesis.tex")), Err(Error::Config { option: "cache", .. })));
+        assert!(matches!(Directory::open(Path::new("s3://bucket/x")), Err(Error::Config { option: "cache", .. })));
+        assert!(matches!(Directory::existing(&root.path().join("none")), Err(Error::NotFound { .. })));
+        assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "nothing was put there");
+        let fresh = root.path().join("a/b/cache");
+        Directory::open(&fresh).unwrap();
+        Directory::open(&fresh).unwrap();
+        Directory::existing(&fresh).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_deleted_that_is_not_the_caches() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cache");
+        let directory = Directory::open(&path).unwrap();
+        let block = Block::parse(&format!("{}-0-9", "ab".repeat(16))).unwrap();
+        let place = directory.block(&block);
+        directory.prepare(&place).unwrap();
+        fs::write(&place, "x").unwrap();
+        // A block's name at another place, and names of somebody else.
+        let others = [
+            path.join("blocks/notes"),
+            path.join("blocks/ab/mine"),
+            path.join("blocks").join(block.name().1),
+            path.join("data"),
+        ];
+        for other in &others {
+            fs::write(other, "work of years").unwrap();
+        }
+        assert_eq!(directory.blocks().unwrap(), [block]);
+        assert!(!directory.remove().unwrap());
+        assert!(!place.exists() && others.iter().all(|other| other.exists()));
+        others.iter().for_each(|other| fs::remove_file(other).unwrap());
+        assert!(Directory::existing(&path).is_err());
+        fs::write(path.join(MARK), MARKED).unwrap();
+        assert!(Directory::existing(&path).unwrap().remove().unwrap() && !path.exists());
+    }
+}

@@ -1,0 +1,473 @@
+//! The tier on a disk of this machine: files that processes share.
+//!
+//! ```text
+//!   look ─► blocks/.. there and its checksums agree ─► hit
+//!        └► claim (fetch/.. locked) ─► the origin is read ─► room in the ledger ─► written ─► renamed to blocks/..
+//! ```
+//! Whatever the disk does, the worst is a read of the origin: each failure is counted, and told once.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::block::Block;
+use super::directory::{Directory, gone, writable};
+use super::file::{self, Bad};
+use super::keeper::{Due, Keeper};
+use super::ledger::{Event, Ledger, News, is_at};
+use super::readers::Readers;
+use crate::error::Result;
+
+/// The longest wait for another process that changes the ledger, which takes it a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often a file is opened that its holder renames or removes meanwhile.
+const TRIES: usize = 100;
+/// After a failure to write, so long nothing is written.
+const REST: Duration = Duration::from_secs(10);
+
+/// How the bytes of a block come to the disk; tests have disks that fail.
+type WriteBlock = fn(&mut File, &Block, &[u8]) -> io::Result<()>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Disk {
+    directory: Directory,
+    limit: AtomicU64,
+    ledger: Mutex<Ledger>,
+    keeper: Mutex<Keeper>,
+    /// Whose plans say when blocks are due.
+    readers: Arc<Readers>,
+    /// When it failed last.
+    failed: Mutex<Option<Instant>>,
+    told: AtomicBool,
+    write: WriteBlock,
+}
+
+/// The outcome of a look.
+#[derive(Debug)]
+pub(super) enum Found {
+    Hit(Bytes),
+    Miss,
+    /// It was there, and was not what it should be.
+    Damaged,
+    /// The disk failed.
+    Failed,
+}
+
+/// The outcome of an attempt to be the one who fetches a block.
+#[derive(Debug)]
+pub(super) enum Claimed {
+    Mine(Claim),
+    /// Somebody has it already.
+    There,
+    /// Somebody fetches it just now.
+    Busy,
+    /// The disk fails, or takes no writes: it is fetched, and not kept.
+    Failed,
+}
+
+/// What became of a block that was fetched.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// It is kept, and so many others went.
+    Kept(u64),
+    /// Everything there is needed sooner.
+    Refused,
+    Failed,
+}
+
+/// The right to fetch a block, which ends with the process.
+#[derive(Debug)]
+pub(super) struct Claim {
+    file: File,
+    path: PathBuf,
+    renamed: bool,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Whoever waits for the lock looks whether the name still means this file; and so does this, since the cache may have been removed
+        // and begun anew.
+        if !self.renamed && is_at(&self.file, &self.path) {
+            drop(fs::remove_file(&self.path));
+        }
+        drop(self.file.unlock());
+    }
+}
+
+/// The lock of the ledger.
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        drop(self.0.unlock());
+    }
+}
+
+impl Disk {
+    /// The cache in `path`, which may take `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub(super) fn open(path: &Path, limit: u64, readers: Arc<Readers>) -> Result<Self> {
+        let directory = Directory::open(path)?;
+        let ledger = Mutex::new(Ledger::new(directory.ledger()));
+        let (limit, told) = (AtomicU64::new(limit), AtomicBool::new(false));
+        let (keeper, failed) = (Mutex::default(), Mutex::new(None));
+        let disk = Self { directory, limit, ledger, keeper, readers, failed, told, write };
+        // What killed processes left goes now.
+        let reaped = disk.change(|disk, ledger| {
+            disk.reap(ledger)?;
+            // Those that were killed before they took room.
+            disk.directory.fetched()?.iter().try_for_each(|block| disk.release(block).map(drop))
+        });
+        if let Err(error) = reaped {
+            disk.tell("read", &error);
+        }
+        Ok(disk)
+    }
+
+    /// The same, where blocks come to the disk by `write`.
+    #[cfg(test)]
+    pub(super) fn writing_by(self, write: WriteBlock) -> Self {
+        Self { write, ..self }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// What is kept, for a moment.
+    pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of `wanted`, from its own file or one that covers it; and which block they are of.
+    pub(super) fn look(&self, wanted: &Block) -> (Found, Block) {
+        let range = wanted.start..wanted.end;
+        let mut block = *wanted;
+        let mut path = self.directory.block(&block);
+        let mut opened = File::open(&path);
+        if matches!(&opened, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            let covering = self.keeper().covering(&wanted.object, &range).filter(|covering| covering != wanted);
+            let Some(covering) = covering else { return (Found::Miss, block) };
+            block = covering;
+            path = self.directory.block(&block);
+            opened = File::open(&path);
+        }
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (Found::Miss, block),
+            Err(error) => {
+                self.tell("read", &error);
+                return (Found::Failed, block);
+            }
+        };
+        match file::read(&mut file, &block, &range) {
+            Ok(bytes) => (Found::Hit(bytes), block),
+            Err(Bad::Gone) => (Found::Miss, block),
+            Err(Bad::Damaged(what)) => {
+                tracing::warn!("{} is read again from its origin: {what}", path.display());
+                self.discard(&block, &file, &path);
+                (Found::Damaged, block)
+            }
+            Err(Bad::Failed(error)) => {
+                self.tell("read", &error);
+                self.discard(&block, &file, &path);
+                (Found::Failed, block)
+            }
+        }
+    }
+
+    /// Removes a block that is not what it should be, unless another process has replaced it meanwhile; whether it was removed.
+    pub(super) fn discard(&self, block: &Block, file: &File, path: &Path) -> bool {
+        let removed = self.change(|disk, ledger| {
+            let is_there = is_at(file, path);
+            if is_there {
+                drop(ledger.append(&[(Event::Awaited, *block)]));
+                gone(fs::remove_file(path))?;
+                disk.keeper().remove(block);
+                ledger.append(&[(Event::Removed, *block)])?;
+            }
+            Ok(is_there)
+        });
+        removed.unwrap_or_else(|error| {
+            self.tell("remove a damaged block of", &error);
+            false
+        })
+    }
+
+    /// Tries to become the one process of this machine that fetches `block`.
+    pub(super) fn claim(&self, block: &Block) -> Claimed {
+        if self.rests() {
+            return Claimed::Failed;
+        }
+        match self.try_claim(block) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.fail("write", &error);
+                Claimed::Failed
+            }
+        }
+    }
+
+    fn try_claim(&self, block: &Block) -> io::Result<Claimed> {
+        let path = self.directory.fetch(block);
+        for _ in 0..TRIES {
+            let file = match writable(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.directory.prepare(&path)?;
+                    writable(&path)?
+                }
+                opened => opened?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Claimed::Busy),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let claim = Claim { file, path, renamed: false };
+            let is_there = fs::symlink_metadata(self.directory.block(block)).is_ok();
+            return Ok(if is_there { Claimed::There } else { Claimed::Mine(claim) });
+        }
+        Ok(Claimed::Busy)
+    }
+
+    /// Keeps `block`, which was claimed and is due at `due`, if there is room or others are needed later.
+    pub(super) fn store(&self, mut claim: Claim, block: &Block, bytes: &[u8], due: Due) -> Stored {
+        match self.try_store(&mut claim, block, bytes, due) {
+            Ok(stored) => stored,
+            Err(error) => {
+                // The room that was taken is given back; if even that fails, the next process that needs it does.
+                let given_back = self.change(|disk, ledger| {
+                    if disk.keeper().has(block) && !claim.renamed {
+                        disk.keeper().remove(block);
+                        ledger.append(&[(Event::Removed, *block)])?;
+                    }
+                    Ok(())
+                });
+                drop(given_back);
+                self.fail("write", &error);
+                Stored::Failed
+            }
+        }
+    }
+
+    fn try_store(&self, claim: &mut Claim, block: &Block, bytes: &[u8], due: Due) -> io::Result<Stored> {
+        let size = file::size(block.len());
+        let room = self.change(|disk, ledger| {
+            // This process has the claim and there is no file, so what the ledger has of it is of one that was killed.
+            if disk.keeper().has(block) {
+                ledger.append(&[(Event::Removed, *block)])?;
+                disk.keeper().remove(block);
+            }
+            if disk.keeper().used().saturating_add(size) > disk.limit() {
+                disk.reap(ledger)?;
+            }
+            let Some(going) = disk.keeper().make_room(size, disk.limit(), due) else { return Ok(None) };
+            // So that whoever reaps looks for them, if this process is killed before it says that they are gone. A full disk takes no word
+            // of it, and has to be emptied all the same.
+            let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
+            drop(ledger.append(&leaving));
+            let mut events = Vec::with_capacity(going.len() + 1);
+            let mut outcome = Ok(());
+            for block in &going {
+                if outcome.is_ok() {
+                    outcome = gone(fs::remove_file(disk.directory.block(block)));
+                }
+                if outcome.is_ok() {
+                    events.push((Event::Removed, *block));
+                } else {
+                    // It still takes its room.
+                    events.push((Event::Arrived, *block));
+                    let mut keeper = disk.keeper();
+                    let last = Due::Unknown(keeper.tick());
+                    keeper.insert(*block, file::size(block.len()), last, true);
+                }
+            }
+            if outcome.is_ok() {
+                events.push((Event::Awaited, *block));
+            }
+            ledger.append(&events)?;
+            outcome?;
+            disk.keeper().insert(*block, size, due, false);
+            Ok(Some(going.len() as u64))
+        })?;
+        let Some(evicted) = room else { return Ok(Stored::Refused) };
+        // A process that was killed may have left a part.
+        claim.file.set_len(0)?;
+        (self.write)(&mut claim.file, block, bytes)?;
+        claim.file.flush()?;
+        let path = self.directory.block(block);
+        self.change(|disk, ledger| {
+            // Somebody who looked through the directory may have taken it for lost, or has removed the cache and begun anew.
+            if !disk.keeper().has(block) || !is_at(&claim.file, &claim.path) {
+                return Ok(Stored::Refused);
+            }
+            match fs::rename(&claim.path, &path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    disk.directory.prepare(&path)?;
+                    fs::rename(&claim.path, &path)?;
+                }
+                renamed => renamed?,
+            }
+            claim.renamed = true;
+            disk.keeper().arrived(block);
+            ledger.append(&[(Event::Arrived, *block)])?;
+            Ok(Stored::Kept(evicted))
+        })
+    }
+
+    /// Does `work` with the lock of the ledger, knowing what all processes did.
+    pub(super) fn change<T>(&self, work: impl FnOnce(&Self, &mut Ledger) -> io::Result<T>) -> io::Result<T> {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let _locked = self.lock()?;
+        match ledger.news()? {
+            (_, News::Lost) => self.rebuild(&mut ledger)?,
+            (anew, News::Events(events)) => self.apply(events, anew),
+        }
+        let blocks = self.keeper().len();
+        if ledger.is_stale(blocks) {
+            let blocks: Vec<_> = self.keeper().blocks().map(|(block, is_there, _)| (*block, is_there)).collect();
+            // A full disk takes none; then something has to go before it does.
+            if let Err(error) = ledger.rewrite(blocks.into_iter()) {
+                self.tell("write the ledger of", &error);
+            }
+        }
+        work(self, &mut ledger)
+    }
+
+    /// What `events` make of what is known, or all that is, where they are all there is.
+    fn apply(&self, events: Vec<(Event, Block)>, all: bool) {
+        if events.is_empty() && !all {
+            return;
+        }
+        let foresight = self.readers.foresee();
+        let mut keeper = self.keeper();
+        let before = if all { std::mem::take(&mut *keeper) } else { Keeper::default() };
+        for (event, block) in events {
+            if event == Event::Removed {
+                keeper.remove(&block);
+                continue;
+            }
+            if keeper.has(&block) {
+                if event == Event::Awaited {
+                    keeper.leaves(&block);
+                }
+            } else {
+                let due = before.due(&block).or_else(|| foresight.due(&block, None).map(Due::At));
+                let due = due.unwrap_or_else(|| Due::Unknown(keeper.tick()));
+                keeper.insert(block, file::size(block.len()), due, false);
+            }
+            if event == Event::Arrived {
+                keeper.arrived(&block);
+            }
+        }
+    }
+
+    fn lock(&self) -> io::Result<Locked> {
+        let (path, begin) = (self.directory.lock(), Instant::now());
+        loop {
+            // One that was removed is not begun anew by who still reads through it.
+            self.directory.check_mark()?;
+            let file = writable(&path)?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &path) => return Ok(Locked(file)),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("another process holds {} for {PATIENCE:?}", path.display())));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Looks through the directory, where the ledger does not tell.
+    fn rebuild(&self, ledger: &mut Ledger) -> io::Result<()> {
+        let (there, fetched) = (self.directory.blocks()?, self.directory.fetched()?);
+        let events = fetched.into_iter().map(|block| (Event::Awaited, block));
+        self.apply(events.chain(there.into_iter().map(|block| (Event::Arrived, block))).collect(), true);
+        let blocks: Vec<_> = self.keeper().blocks().map(|(block, is_there, _)| (*block, is_there)).collect();
+        ledger.rewrite(blocks.into_iter())
+    }
+
+    /// Gives back the room of blocks whose process ended before they were there.
+    fn reap(&self, ledger: &mut Ledger) -> io::Result<()> {
+        let awaited = self.keeper().awaited();
+        let mut events = Vec::new();
+        for block in awaited {
+            if !self.release(&block)? {
+                continue;
+            }
+            let is_there = fs::symlink_metadata(self.directory.block(&block)).is_ok();
+            if is_there {
+                self.keeper().arrived(&block);
+            } else {
+                self.keeper().remove(&block);
+            }
+            events.push((if is_there { Event::Arrived } else { Event::Removed }, block));
+        }
+        ledger.append(&events)
+    }
+
+    /// Removes what a process that has ended left of `block`; false if a process has it.
+    fn release(&self, block: &Block) -> io::Result<bool> {
+        let path = self.directory.fetch(block);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        if file.try_lock().is_err() || !is_at(&file, &path) {
+            return Ok(false);
+        }
+        drop(Claim { file, path, renamed: false });
+        Ok(true)
+    }
+
+    /// Whether it failed a moment ago.
+    fn rests(&self) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_some_and(|failed| failed.elapsed() < REST)
+    }
+
+    fn fail(&self, what: &str, error: &io::Error) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.tell(what, error);
+    }
+
+    /// Warns of a failure once, and then at a lower level.
+    fn tell(&self, what: &str, error: &io::Error) {
+        let path = self.directory.path().display();
+        if self.told.swap(true, Ordering::Relaxed) {
+            tracing::debug!("cannot {what} the cache {path}, the origin is read instead: {error}");
+        } else {
+            tracing::warn!(
+                "cannot {what} the cache {path}, the origin is read instead: {error}; later failures are counted only"
+            );
+        }
+    }
+}
+
+fn write(file: &mut File, block: &Block, bytes: &[u8]) -> io::Result<()> {
+    file::write(file, block, bytes)
+}

@@ -1,0 +1,178 @@
+//! A block as a file: who it is, checksums, and its bytes. Nothing of it is believed before its checksums agree.
+//!
+//! ```text
+//!   magic, version, bytes per checksum, object, start, end, checksum of all this and of the list │ checksums │ bytes
+//! ```
+//! A file is written once and then never changed. Nothing brings it to the disk: what a loss of power makes of it, the checksums tell, and
+//! it is a copy.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+
+use bytes::Bytes;
+use twox_hash::XxHash3_64;
+
+use super::block::Block;
+
+const MAGIC: [u8; 8] = *b"BOWBLOCK";
+const VERSION: u32 = 1;
+
+/// Bytes that one checksum is of: what is read at least.
+const PIECE: u64 = 64 << 10;
+
+/// Bytes before the list of checksums.
+const HEAD: usize = 56;
+
+/// Why a file does not give its bytes.
+#[derive(Debug)]
+pub(super) enum Bad {
+    /// There is none.
+    Gone,
+    /// It is not what its name says, or damaged.
+    Damaged(&'static str),
+    /// The disk fails.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Bad {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Gone,
+            io::ErrorKind::UnexpectedEof => Self::Damaged("it is cut off"),
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+fn pieces(length: u64) -> u64 {
+    length.div_ceil(PIECE)
+}
+
+/// Bytes of the file of a block of `length` bytes.
+pub(super) fn size(length: u64) -> u64 {
+    length.saturating_add(HEAD as u64).saturating_add(pieces(length).saturating_mul(8))
+}
+
+fn head(block: &Block, sums: &[u8]) -> Vec<u8> {
+    let mut head = Vec::with_capacity(HEAD + sums.len());
+    head.extend_from_slice(&MAGIC);
+    head.extend_from_slice(&VERSION.to_le_bytes());
+    head.extend_from_slice(&(PIECE as u32).to_le_bytes());
+    head.extend_from_slice(&block.object.0);
+    head.extend_from_slice(&block.start.to_le_bytes());
+    head.extend_from_slice(&block.end.to_le_bytes());
+    let sum = XxHash3_64::oneshot(&[&head, sums].concat());
+    head.extend_from_slice(&sum.to_le_bytes());
+    head.extend_from_slice(sums);
+    head
+}
+
+/// Writes `block` of these bytes into a file that is empty.
+pub(super) fn write(file: &mut impl Write, block: &Block, bytes: &[u8]) -> io::Result<()> {
+    if bytes.len() as u64 != block.len() {
+        return Err(io::Error::other("it has another length than its name says"));
+    }
+    let sums: Vec<u8> =
+        bytes.chunks(PIECE as usize).flat_map(|piece| XxHash3_64::oneshot(piece).to_le_bytes()).collect();
+    file.write_all(&head(block, &sums))?;
+    file.write_all(bytes)
+}
+
+/// `range` of the object, which `block` covers, from its file.
+pub(super) fn read(file: &mut File, block: &Block, range: &Range<u64>) -> Result<Bytes, Bad> {
+    if !block.covers(range) || range.start >= range.end {
+        return Err(Bad::Damaged("it has other bytes"));
+    }
+    if file.metadata()?.len() != size(block.len()) {
+        return Err(Bad::Damaged("it has another length"));
+    }
+    let count = usize::try_from(pieces(block.len())).map_err(|_| Bad::Damaged("it is too large"))?;
+    let mut start = vec![0; HEAD + 8 * count];
+    file.seek(SeekFrom::Start(0))?;
+    file.read_exact(&mut start)?;
+    let sums = start.get(HEAD..).unwrap_or_default();
+    if start.get(..HEAD) != head(block, sums).get(..HEAD) {
+        return Err(Bad::Damaged("it is another block, or its head is damaged"));
+    }
+    // Whole pieces, of which the ends are cut off.
+    let (from, to) = (range.start - block.start, range.end - block.start);
+    let (first, last) = (from / PIECE, (to - 1) / PIECE);
+    let (begin, end) = (first * PIECE, ((last + 1) * PIECE).min(block.len()));
+    let length = usize::try_from(end - begin).map_err(|_| Bad::Damaged("it is too large"))?;
+    let mut bytes = Vec::with_capacity(length);
+    file.seek(SeekFrom::Start(start.len() as u64 + begin))?;
+    Read::by_ref(file).take(length as u64).read_to_end(&mut bytes)?;
+    if bytes.len() != length {
+        return Err(Bad::Damaged("it is cut off"));
+    }
+    let expected = sums.chunks_exact(8).skip(first as usize);
+    for (piece, sum) in bytes.chunks(PIECE as usize).zip(expected) {
+        if XxHash3_64::oneshot(piece).to_le_bytes() != sum {
+            return Err(Bad::Damaged("a checksum does not agree"));
+        }
+    }
+    let cut = (from - begin) as usize..(to - begin) as usize;
+    Ok(Bytes::from(bytes).slice(cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::stamp::Stamp;
+    use super::super::block::ObjectKey;
+    use super::*;
+
+    fn block(range: Range<u64>) -> Block {
+        let stamp = Stamp { etag: Some("a".to_owned()), size: 1 << 40, modified: None };
+        Block::new(ObjectKey::of("s", "x", &stamp).unwrap(), &range).unwrap()
+    }
+
+    fn bytes(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    fn written(block: &Block, bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        write(&mut file, block, bytes).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), size(block.len()));
+        file
+    }
+
+    #[test]
+    fn any_part_of_a_block_is_read() {
+        for length in [1, 100, PIECE, PIECE + 1, 5 * PIECE + 17] {
+            let (block, all) = (block(1000..1000 + length), bytes(length as usize));
+            let mut file = written(&block, &all);
+            for (from, to) in [(0, length), (0, 1), (length - 1, length), (length / 3, length / 3 + length.div_ceil(3))]
+            {
+                let found = read(&mut file, &block, &(1000 + from..1000 + to)).unwrap();
+                assert_eq!(found, all[from as usize..to as usize], "{from}..{to} of {length}");
+            }
+            assert!(read(&mut file, &block, &(999..1001)).is_err());
+        }
+    }
+
+    #[test]
+    fn damage_anywhere_is_seen_and_so_is_another_block() {
+        let (block, all) = (block(0..3 * PIECE), bytes(3 * PIECE as usize));
+        let total = size(block.len());
+        for at in (0..total).step_by(997).chain([0, 8, 55, 56, 79, 80, total - 1]) {
+            let mut file = written(&block, &all);
+            let mut byte = [0];
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.read_exact(&mut byte).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(&[byte[0] ^ 0x10]).unwrap();
+            let found = read(&mut file, &block, &(0..block.len()));
+            assert!(matches!(found, Err(Bad::Damaged(_))), "byte {at}: {found:?}");
+        }
+        for length in [0, 10, 60, 100, total - 1] {
+            let mut file = written(&block, &all);
+            file.set_len(length).unwrap();
+            assert!(matches!(read(&mut file, &block, &(0..10)), Err(Bad::Damaged(_))), "{length} bytes");
+        }
+        let other = Block { start: 1, end: 3 * PIECE + 1, ..block };
+        let mut file = written(&block, &all);
+        assert!(matches!(read(&mut file, &other, &(1..9)), Err(Bad::Damaged(_))));
+    }
+}

@@ -1,0 +1,280 @@
+//! What is kept and what goes, by arithmetic: no disk, no clock.
+//!
+//! Every block has a time at which it is needed next, on a scale that all plans of the process share. What is needed last goes first
+//! (Belady), and a block that is needed later than everything kept is not taken in. Within one job no policy can have more hits than the
+//! share of the data that fits; what this one avoids is to lose what is about to be read, as least recently used does. Among several jobs it
+//! has more.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::ops::Range;
+
+use super::block::{Block, ObjectKey};
+
+/// Blocks of one object that are looked at for one that covers a range.
+const LOOKS: usize = 64;
+
+/// When a block is needed: what is greater goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Due {
+    /// The end of a file, which each opening reads: small, and the last to go.
+    Opening(Reverse<u64>),
+    /// An open plan needs it then.
+    At(u64),
+    /// No open plan is known to need it: the one used longest ago goes first.
+    Unknown(Reverse<u64>),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// Bytes of its file.
+    bytes: u64,
+    due: Due,
+    /// Whether it is there, or only room is taken for it.
+    is_there: bool,
+}
+
+/// The blocks of one cache.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    blocks: HashMap<Block, Held>,
+    objects: HashMap<ObjectKey, BTreeSet<(u64, u64)>>,
+    /// Blocks that only have room.
+    awaited: BTreeSet<Block>,
+    /// By due time, the greatest first; with entries that are out of date.
+    heap: BinaryHeap<(Due, Block)>,
+    used: u64,
+    /// Counts uses, so that the last one is known.
+    uses: u64,
+}
+
+impl Keeper {
+    /// Bytes of all blocks, those that room is taken for included.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// How many blocks there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// All blocks, whether each is there, and the bytes of its file.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (&Block, bool, u64)> {
+        self.blocks.iter().map(|(block, held)| (block, held.is_there, held.bytes))
+    }
+
+    /// Blocks that only have room.
+    pub(super) fn awaited(&self) -> Vec<Block> {
+        self.awaited.iter().copied().collect()
+    }
+
+    /// Whether `block` is here, or has room.
+    pub(super) fn has(&self, block: &Block) -> bool {
+        self.blocks.contains_key(block)
+    }
+
+    /// When `block` is needed.
+    pub(super) fn due(&self, block: &Block) -> Option<Due> {
+        self.blocks.get(block).map(|held| held.due)
+    }
+
+    /// A number that grows with each use.
+    pub(super) fn tick(&mut self) -> Reverse<u64> {
+        self.uses += 1;
+        Reverse(self.uses)
+    }
+
+    /// Takes in `block`.
+    pub(super) fn insert(&mut self, block: Block, bytes: u64, due: Due, is_there: bool) {
+        if let Some(before) = self.blocks.insert(block, Held { bytes, due, is_there }) {
+            self.used = self.used.saturating_sub(before.bytes);
+        }
+        self.used = self.used.saturating_add(bytes);
+        if is_there {
+            self.awaited.remove(&block);
+        } else {
+            self.awaited.insert(block);
+        }
+        self.objects.entry(block.object).or_default().insert((block.start, block.end));
+        self.push(due, block);
+    }
+
+    /// Says that `block`, which had room, is there.
+    pub(super) fn arrived(&mut self, block: &Block) {
+        self.awaited.remove(block);
+        if let Some(held) = self.blocks.get_mut(block) {
+            held.is_there = true;
+            let due = held.due;
+            // Whoever looked for room meanwhile has dropped its entry.
+            self.push(due, *block);
+        }
+    }
+
+    /// Says that `block` is on its way out: it has room, and is not there.
+    pub(super) fn leaves(&mut self, block: &Block) {
+        if let Some(held) = self.blocks.get_mut(block) {
+            held.is_there = false;
+            self.awaited.insert(*block);
+        }
+    }
+
+    /// Forgets `block`.
+    pub(super) fn remove(&mut self, block: &Block) {
+        let Some(held) = self.blocks.remove(block) else { return };
+        self.awaited.remove(block);
+        self.used = self.used.saturating_sub(held.bytes);
+        if let Some(ranges) = self.objects.get_mut(&block.object) {
+            ranges.remove(&(block.start, block.end));
+            if ranges.is_empty() {
+                self.objects.remove(&block.object);
+            }
+        }
+    }
+
+    /// Says when `block` is needed next, if it is here.
+    pub(super) fn touch(&mut self, block: &Block, due: Due) {
+        if let Some(held) = self.blocks.get_mut(block)
+            && held.due != due
+        {
+            held.due = due;
+            self.push(due, *block);
+        }
+    }
+
+    /// Asks anew when each block is needed.
+    pub(super) fn reorder(&mut self, mut due: impl FnMut(&Block) -> Option<Due>) {
+        for (block, held) in &mut self.blocks {
+            if matches!(held.due, Due::Opening(_)) {
+                continue;
+            }
+            // What nobody needs any more was used when it was used last.
+            let last = match held.due {
+                Due::Unknown(_) | Due::Opening(_) => held.due,
+                Due::At(_) => Due::Unknown(Reverse(self.uses)),
+            };
+            held.due = due(block).unwrap_or(last);
+        }
+        self.rebuild();
+    }
+
+    fn push(&mut self, due: Due, block: Block) {
+        self.heap.push((due, block));
+        if self.heap.len() > 4 * self.blocks.len() + 1024 {
+            self.rebuild();
+        }
+    }
+
+    fn rebuild(&mut self) {
+        self.heap = self.blocks.iter().map(|(block, held)| (held.due, *block)).collect();
+    }
+
+    /// The block that covers `range` of `object`, if one does that is there.
+    pub(super) fn covering(&self, object: &ObjectKey, range: &Range<u64>) -> Option<Block> {
+        let ranges = self.objects.get(object)?;
+        let before = ranges.range(..=(range.start, u64::MAX)).rev().take(LOOKS);
+        let mut blocks = before.map(|(start, end)| Block { object: *object, start: *start, end: *end });
+        blocks.find(|block| block.covers(range) && self.blocks.get(block).is_some_and(|held| held.is_there))
+    }
+
+    /// Makes room for `bytes` within `limit`, for a block that is due at `due`: which blocks go. None if it is needed later than what
+    /// would have to go for it; nothing has changed then.
+    pub(super) fn make_room(&mut self, bytes: u64, limit: u64, due: Due) -> Option<Vec<Block>> {
+        if bytes > limit {
+            return None;
+        }
+        let (mut going, mut free) = (Vec::new(), 0_u64);
+        let over = self.used.saturating_add(bytes).saturating_sub(limit);
+        let mut refused = false;
+        while free < over {
+            let Some((at, block)) = self.heap.pop() else {
+                refused = true;
+                break;
+            };
+            let Some(held) = self.blocks.get_mut(&block).filter(|held| held.due == at && held.is_there) else {
+                continue;
+            };
+            if at <= due {
+                self.heap.push((at, block));
+                refused = true;
+                break;
+            }
+            // The same entry may be there twice.
+            held.is_there = false;
+            free = free.saturating_add(held.bytes);
+            going.push(block);
+        }
+        if refused {
+            for block in going {
+                self.arrived(&block);
+            }
+            return None;
+        }
+        going.iter().for_each(|block| self.remove(block));
+        Some(going)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(object: u8, start: u64, end: u64) -> Block {
+        Block { object: ObjectKey([object; 16]), start, end }
+    }
+
+    #[test]
+    fn what_is_needed_last_goes_and_what_is_needed_later_is_not_taken_in() {
+        let mut keeper = Keeper::default();
+        for (at, due) in [(0_u8, 50), (1, 10), (2, 90), (3, 30)] {
+            keeper.insert(block(at, 0, 10), 10, Due::At(due), true);
+        }
+        assert_eq!(keeper.make_room(10, 40, Due::At(95)), None);
+        assert_eq!(keeper.make_room(10, 40, Due::At(60)), Some(vec![block(2, 0, 10)]));
+        keeper.insert(block(4, 0, 10), 10, Due::At(60), false);
+        assert_eq!(keeper.used(), 40);
+        // What has no bytes yet does not go.
+        assert_eq!(keeper.make_room(10, 40, Due::At(55)), None);
+        keeper.arrived(&block(4, 0, 10));
+        keeper.touch(&block(1, 0, 10), Due::At(70));
+        assert_eq!(keeper.make_room(15, 40, Due::At(40)), Some(vec![block(1, 0, 10), block(4, 0, 10)]));
+        assert_eq!((keeper.used(), keeper.len()), (20, 2));
+        assert_eq!(keeper.make_room(41, 40, Due::At(0)), None);
+    }
+
+    #[test]
+    fn what_no_plan_needs_goes_before_what_one_needs_and_the_ends_of_files_go_last() {
+        let mut keeper = Keeper::default();
+        let (first, second, opening) = (keeper.tick(), keeper.tick(), keeper.tick());
+        keeper.insert(block(0, 0, 9), 10, Due::Unknown(first), true);
+        keeper.insert(block(1, 0, 9), 10, Due::Unknown(second), true);
+        keeper.insert(block(2, 0, 9), 10, Due::At(u64::MAX), true);
+        keeper.insert(block(3, 0, 9), 10, Due::Opening(opening), true);
+        let now = keeper.tick();
+        keeper.touch(&block(0, 0, 9), Due::Unknown(now));
+        let newer = Due::Unknown(keeper.tick());
+        assert_eq!(keeper.make_room(10, 40, newer), Some(vec![block(1, 0, 9)]), "the one used longest ago");
+        assert_eq!(keeper.make_room(25, 40, newer), None, "a plan needs the other");
+        assert_eq!(keeper.make_room(30, 40, Due::At(7)), Some(vec![block(0, 0, 9), block(2, 0, 9)]));
+        assert_eq!(keeper.make_room(40, 40, Due::At(7)), None);
+        keeper.reorder(|_| None);
+        assert_eq!((keeper.used(), keeper.make_room(30, 40, Due::At(0))), (10, Some(Vec::new())));
+    }
+
+    #[test]
+    fn a_range_is_found_in_a_block_that_covers_it() {
+        let mut keeper = Keeper::default();
+        for (start, end) in [(0, 100), (50, 60), (200, 300)] {
+            keeper.insert(block(0, start, end), 1, Due::At(1), true);
+        }
+        keeper.insert(block(0, 400, 500), 1, Due::At(1), false);
+        let key = ObjectKey([0; 16]);
+        assert_eq!(keeper.covering(&key, &(55..70)), Some(block(0, 0, 100)));
+        assert_eq!(keeper.covering(&key, &(250..300)), Some(block(0, 200, 300)));
+        assert_eq!(keeper.covering(&key, &(90..110)), None);
+        assert_eq!(keeper.covering(&key, &(410..420)), None, "it is not there yet");
+        keeper.remove(&block(0, 0, 100));
+        assert_eq!(keeper.covering(&key, &(51..55)), Some(block(0, 50, 60)));
+        assert_eq!(keeper.covering(&ObjectKey([1; 16]), &(51..55)), None);
+    }
+}

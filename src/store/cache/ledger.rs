@@ -1,0 +1,259 @@
+//! What is in a cache's directory, for all processes that share it: one file that grows by a record for each change.
+//!
+//! Whoever changes something holds the lock of the directory, reads what others wrote since, and appends. Room is taken before bytes are
+//! written and given back after they are gone, so a process that is killed leaves too much in the list and never too little. A record that
+//! is not whole is cut off. After a start of the machine, when what was written last may be lost, and where the file is damaged, the list is
+//! made anew from the directory: the blocks are the truth.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use twox_hash::XxHash3_64;
+
+use super::block::{Block, ObjectKey};
+use super::directory::{LEDGER_ASIDE, gone, writable};
+
+const RECORD: usize = 48;
+const MAGIC: [u8; 8] = *b"BOWLEDG1";
+
+/// A ledger never has so many bytes: the directory tells faster then.
+const MOST: u64 = 256 << 20;
+
+/// Records beyond the blocks that there are before the file is written anew.
+const STALE_RECORDS: usize = 4096;
+
+/// What happened to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Room was taken for it.
+    Awaited,
+    /// It is there.
+    Arrived,
+    /// It is gone.
+    Removed,
+}
+
+impl Event {
+    fn code(self) -> u8 {
+        match self {
+            Self::Awaited => 1,
+            Self::Arrived => 2,
+            Self::Removed => 3,
+        }
+    }
+
+    fn of(code: u8) -> Option<Self> {
+        [Self::Awaited, Self::Arrived, Self::Removed].into_iter().find(|event| event.code() == code)
+    }
+}
+
+/// What others did since the last look.
+#[derive(Debug)]
+pub(super) enum News {
+    /// These things, in order.
+    Events(Vec<(Event, Block)>),
+    /// Nobody knows; the directory has to be looked through, and the outcome [written](Ledger::rewrite).
+    Lost,
+}
+
+/// See the module. The caller holds the lock.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    path: PathBuf,
+    file: Option<File>,
+    /// Bytes of it that were read, whole records.
+    read: u64,
+    boot: [u8; 16],
+}
+
+impl Ledger {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, file: None, read: 0, boot: boot() }
+    }
+
+    /// What was written since the last call; from the beginning if another process wrote the file anew.
+    pub(super) fn news(&mut self) -> io::Result<(bool, News)> {
+        let mut anew = false;
+        if self.file.as_ref().is_none_or(|file| !is_at(file, &self.path)) {
+            anew = true;
+            let mut file = writable(&self.path)?;
+            let mut head = [0; RECORD];
+            (self.read, self.file) = (RECORD as u64, None);
+            let found = file.read_exact(&mut head);
+            let is_ours = found.is_ok() && head == self.head();
+            self.file = Some(file);
+            if !is_ours {
+                return Ok((true, News::Lost));
+            }
+        }
+        let Some(file) = &mut self.file else { return Ok((true, News::Lost)) };
+        let length = file.metadata()?.len();
+        if length < self.read || length > MOST {
+            return Ok((true, News::Lost));
+        }
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let mut events = Vec::with_capacity(bytes.len() / RECORD);
+        for record in bytes.chunks(RECORD) {
+            match parse(record) {
+                Some(event) => events.push(event),
+                // The last one, by a process that was killed. In the middle it is damage.
+                None if record.len() < RECORD => break,
+                None => return Ok((true, News::Lost)),
+            }
+        }
+        self.read += (events.len() * RECORD) as u64;
+        Ok((anew, News::Events(events)))
+    }
+
+    /// Appends `events`, after [`news`](Self::news).
+    pub(super) fn append(&mut self, events: &[(Event, Block)]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Err(io::Error::other("the ledger is not open")) };
+        if events.is_empty() {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = events.iter().flat_map(|(event, block)| record(*event, block)).collect();
+        if file.metadata()?.len() != self.read {
+            file.set_len(self.read)?;
+        }
+        file.seek(SeekFrom::Start(self.read))?;
+        file.write_all(&bytes)?;
+        self.read += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether most of the file says what is not so any more, where there are `blocks` blocks.
+    pub(super) fn is_stale(&self, blocks: usize) -> bool {
+        self.read as usize / RECORD > 3 * blocks + STALE_RECORDS
+    }
+
+    /// Writes the file anew: these blocks, each there or awaited.
+    pub(super) fn rewrite(&mut self, blocks: impl Iterator<Item = (Block, bool)>) -> io::Result<()> {
+        let mut bytes = self.head().to_vec();
+        for (block, is_there) in blocks {
+            bytes.extend(record(Event::Awaited, &block));
+            if is_there {
+                bytes.extend(record(Event::Arrived, &block));
+            }
+        }
+        let aside = self.path.with_file_name(LEDGER_ASIDE);
+        gone(fs::remove_file(&aside))?;
+        let mut file = writable(&aside)?;
+        file.write_all(&bytes)?;
+        fs::rename(&aside, &self.path)?;
+        (self.file, self.read) = (Some(file), bytes.len() as u64);
+        Ok(())
+    }
+
+    fn head(&self) -> [u8; RECORD] {
+        let mut head = [0; RECORD];
+        fill(&mut head, &[&MAGIC, &self.boot]);
+        head
+    }
+}
+
+fn fill(record: &mut [u8; RECORD], parts: &[&[u8]]) {
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    record.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    let sum = XxHash3_64::oneshot(&record[..RECORD - 8]);
+    record[RECORD - 8..].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn record(event: Event, block: &Block) -> [u8; RECORD] {
+    let mut record = [0; RECORD];
+    let code = [event.code(), 0, 0, 0, 0, 0, 0, 0];
+    fill(&mut record, &[&code, &block.object.0, &block.start.to_le_bytes(), &block.end.to_le_bytes()]);
+    record
+}
+
+fn parse(record: &[u8]) -> Option<(Event, Block)> {
+    let number = |at: usize| Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?));
+    if number(40)? != XxHash3_64::oneshot(record.get(..40)?) {
+        return None;
+    }
+    let object = ObjectKey(record.get(8..24)?.try_into().ok()?);
+    let (start, end) = (number(24)?, number(32)?);
+    (start < end).then_some((Event::of(*record.first()?)?, Block { object, start, end }))
+}
+
+/// What is another after each start of the machine; the same for ever where the system does not say.
+fn boot() -> [u8; 16] {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut boot = [0; 16];
+    boot.iter_mut().zip(Sha256::digest(id)).for_each(|(to, from)| *to = from);
+    boot
+}
+
+#[cfg(unix)]
+pub(super) fn is_at(file: &File, path: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let found = file.metadata().and_then(|own| Ok((own, fs::symlink_metadata(path)?)));
+    found.is_ok_and(|(own, found)| (own.dev(), own.ino()) == (found.dev(), found.ino()))
+}
+
+/// Elsewhere an open file cannot be replaced.
+#[cfg(not(unix))]
+pub(super) fn is_at(_: &File, path: &std::path::Path) -> bool {
+    path.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(at: u64) -> Block {
+        Block { object: ObjectKey([3; 16]), start: at, end: at + 10 }
+    }
+
+    fn events(ledger: &mut Ledger) -> Vec<(Event, Block)> {
+        match ledger.news().unwrap() {
+            (_, News::Events(events)) => events,
+            (_, News::Lost) => panic!("lost"),
+        }
+    }
+
+    #[test]
+    fn everybody_learns_what_others_did() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("ledger");
+        let [mut one, mut two] = [Ledger::new(path.clone()), Ledger::new(path.clone())];
+        assert!(matches!(one.news().unwrap(), (true, News::Lost)), "there is nothing yet");
+        one.rewrite([(block(0), true)].into_iter()).unwrap();
+        assert_eq!(events(&mut two), [(Event::Awaited, block(0)), (Event::Arrived, block(0))]);
+        two.append(&[(Event::Removed, block(0)), (Event::Awaited, block(5))]).unwrap();
+        assert_eq!(events(&mut one), [(Event::Removed, block(0)), (Event::Awaited, block(5))]);
+        assert_eq!((events(&mut one), events(&mut two)), (vec![], vec![]));
+        // What a killed process wrote in part is no event, and is written over.
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(&record(Event::Arrived, &block(5))[..20]).unwrap();
+        assert_eq!(events(&mut two), []);
+        two.append(&[(Event::Removed, block(5))]).unwrap();
+        assert_eq!(events(&mut one), [(Event::Removed, block(5))]);
+        one.rewrite([(block(7), false)].into_iter()).unwrap();
+        assert!(two.news().unwrap().0, "from the beginning");
+    }
+
+    #[test]
+    fn damage_and_another_start_of_the_machine_are_seen() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("ledger");
+        let mut ledger = Ledger::new(path.clone());
+        ledger.news().unwrap();
+        ledger.rewrite((0..20).map(|at| (block(at), true))).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for at in (0..whole.len()).step_by(13) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            assert!(matches!(Ledger::new(path.clone()).news().unwrap(), (true, News::Lost)), "byte {at}");
+        }
+        fs::write(&path, &whole).unwrap();
+        let mut later = Ledger { boot: [1; 16], ..Ledger::new(path.clone()) };
+        assert!(matches!(later.news().unwrap(), (true, News::Lost)));
+        later.rewrite([(block(1), true)].into_iter()).unwrap();
+        assert_eq!(events(&mut Ledger { boot: [1; 16], ..Ledger::new(path) }).len(), 2);
+    }
+}

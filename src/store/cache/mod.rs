@@ -1,0 +1,36 @@
+//! A cache below the dataset: ranges of pinned versions that were read once are read from a disk of this machine, or from memory.
+//!
+//! ```text
+//!   Object::read ─► Through ─► Cache ─► disk or memory ──► there, and its checksums agree
+//!                                 └───► somebody fetches it just now ──► wait for that one
+//!                                 └───► the origin ──► whoever asked, and the cache if the plans need it soon enough
+//! ```
+//! Nothing above knows of it, but for one thing: open plans tell it when they need what next. What is kept is decided in `keeper` and
+//! `foresight`, without a disk or a clock. Files of this machine are not cached.
+
+mod admin;
+mod block;
+mod counts;
+mod directory;
+mod disk;
+mod file;
+mod foresight;
+mod keeper;
+mod ledger;
+mod memory;
+mod readers;
+mod shared;
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;
+mod through;
+
+pub use admin::{Removed, Status, Verified, remove, status, verify};
+pub(crate) use block::ObjectKey;
+pub use counts::CacheStats;
+pub(crate) use foresight::{Foreseen, Spans};
+pub(crate) use shared::Wanted;
+pub use shared::{Cache, totals};
+pub use through::CachePlace;
+pub(crate) use through::{CacheReader, Through};

@@ -1,0 +1,411 @@
+//! A cache as all datasets of this process share it: one for each directory.
+//!
+//! A range is looked for in the cache, then among what others are fetching, in this process and in others, and only then fetched. What was
+//! fetched goes to whoever asked at once, and into the cache beside that.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use super::block::Block;
+use super::counts::{CacheStats, Counts, Event};
+use super::disk::{Claim, Claimed, Disk, Found, Stored};
+use super::foresight::Foreseen;
+use super::keeper::{Due, Keeper};
+use super::memory::Memory;
+use super::readers::{Reader, Readers};
+use crate::error::{Error, Result};
+
+/// The word for a cache in memory.
+const MEMORY: &str = "memory";
+/// Bytes that may be on their way into the cache at once, beyond what their readers hold; in units of a permit.
+const WRITING: usize = 256 << 20;
+const PERMIT: usize = 4 << 10;
+/// How long another process may take to fetch a range before it is fetched here as well.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pauses between two looks at what another process is fetching.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// After so long, and so many blocks in so many, it is asked anew when each block is needed.
+const REORDER_AFTER: Duration = Duration::from_secs(10);
+const REORDER_PART: usize = 8;
+const REORDER_LEAST: usize = 64;
+
+/// Of all caches that this process ever had.
+static TOTAL: LazyLock<Counts> = LazyLock::new(Counts::default);
+
+/// What all caches of this process did since it began.
+pub fn totals() -> CacheStats {
+    TOTAL.snapshot()
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cache {
+    tier: Tier,
+    readers: Arc<Readers>,
+    counts: Counts,
+    flights: Mutex<HashMap<Block, Weak<Flight>>>,
+    writing: Arc<Semaphore>,
+    /// When the order was made last, and blocks that came since.
+    ordered: Mutex<(Instant, usize)>,
+}
+
+#[derive(Debug)]
+enum Tier {
+    Disk(Disk),
+    Memory(Memory),
+}
+
+/// A range that somebody fetches, or whose bytes are on their way to the disk.
+#[derive(Debug, Default)]
+struct Flight(tokio::sync::Mutex<Option<Bytes>>);
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// The row group, or unit of one, that it is read for.
+    pub(crate) group: Option<u32>,
+    /// Whether each opening of the dataset reads it.
+    pub(crate) opening: bool,
+    /// Whether it is only loaded, to be read later.
+    pub(crate) ahead: bool,
+}
+
+impl Cache {
+    /// The cache at `place`, a directory or `memory`, that may take `limit` bytes; half of what is free on its disk without one. Caches of one
+    /// place are one; the last limit counts.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a place that is no cache and has other files, and for memory without a limit; [`Error::Store`] where it
+    /// cannot be made.
+    pub fn open(place: &str, limit: Option<u64>) -> Result<Arc<Self>> {
+        static OPEN: Mutex<Vec<(Option<PathBuf>, Weak<Cache>)>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, cache)| cache.strong_count() > 0);
+        if limit == Some(0) {
+            return Err(Error::config("cache_bytes", "a cache of no bytes keeps nothing; leave cache out"));
+        }
+        let path = if place == MEMORY { None } else { Some(canonical(Path::new(place))) };
+        let known = open.iter().find(|(found, _)| *found == path).and_then(|(_, cache)| cache.upgrade());
+        if let Some(cache) = known {
+            if let Some(limit) = limit {
+                cache.set_limit(limit);
+            }
+            return Ok(cache);
+        }
+        let readers = Arc::new(Readers::default());
+        let tier = if place == MEMORY {
+            let limit = limit.ok_or_else(|| Error::config("cache_bytes", "a cache in memory needs it, e.g. 8GiB"))?;
+            Tier::Memory(Memory::new(limit))
+        } else {
+            let disk = Disk::open(Path::new(place), limit.unwrap_or(u64::MAX), Arc::clone(&readers))?;
+            if limit.is_none() {
+                disk.set_limit(free(disk.path())?.saturating_add(disk.keeper().used()) / 2);
+            }
+            Tier::Disk(disk)
+        };
+        let cache = Arc::new(Self {
+            tier,
+            readers,
+            counts: Counts::default(),
+            flights: Mutex::default(),
+            writing: Arc::new(Semaphore::new(WRITING / PERMIT)),
+            ordered: Mutex::new((Instant::now(), 0)),
+        });
+        open.push((path.map(|path| canonical(&path)), Arc::downgrade(&cache)));
+        Ok(cache)
+    }
+
+    /// Bytes that it may take.
+    pub fn limit(&self) -> u64 {
+        match &self.tier {
+            Tier::Disk(disk) => disk.limit(),
+            Tier::Memory(memory) => memory.limit(),
+        }
+    }
+
+    fn set_limit(&self, limit: u64) {
+        match &self.tier {
+            Tier::Disk(disk) => disk.set_limit(limit),
+            Tier::Memory(memory) => memory.set_limit(limit),
+        }
+    }
+
+    /// Bytes that it takes, as far as this process knows, and blocks.
+    pub fn used(&self) -> (u64, usize) {
+        self.kept(|keeper| (keeper.used(), keeper.len()))
+    }
+
+    /// What it did for all readers of this process.
+    pub fn stats(&self) -> CacheStats {
+        self.counts.snapshot()
+    }
+
+    fn kept<T>(&self, work: impl FnOnce(&mut Keeper) -> T) -> T {
+        match &self.tier {
+            Tier::Disk(disk) => work(&mut disk.keeper()),
+            Tier::Memory(memory) => work(&mut memory.kept().keeper),
+        }
+    }
+
+    /// One more reader, until it is dropped.
+    pub(crate) fn reader(&self) -> Arc<Reader> {
+        self.readers.join()
+    }
+
+    /// Lets `reader` follow a plan from `step` on, or none; and asks when each block is needed now. It may block.
+    pub(crate) fn follow(&self, reader: &Reader, foreseen: Option<Arc<Foreseen>>, step: u64) {
+        reader.follow(foreseen, step);
+        self.reorder();
+    }
+
+    fn reorder(&self) {
+        *self.ordered.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), 0);
+        self.readers.rebase();
+        let foresight = self.readers.foresee();
+        self.kept(|keeper| keeper.reorder(|block| foresight.due(block, None).map(Due::At)));
+    }
+
+    /// Asks anew when blocks are needed, if that was long ago: others of the same plan have read some of them meanwhile.
+    fn reorder_now_and_then(&self) {
+        let blocks = self.used().1;
+        let is_old = {
+            let mut ordered = self.ordered.lock().unwrap_or_else(PoisonError::into_inner);
+            ordered.1 += 1;
+            ordered.0.elapsed() > REORDER_AFTER || ordered.1 > REORDER_LEAST.max(blocks / REORDER_PART)
+        };
+        if is_old {
+            self.reorder();
+        }
+    }
+
+    /// When `block` is needed, once `reader` has read it.
+    fn due(&self, reader: &Arc<Reader>, block: &Block, wanted: Wanted) -> Due {
+        if wanted.opening {
+            return Due::Opening(self.kept(Keeper::tick));
+        }
+        let read = (!wanted.ahead).then_some((reader, wanted.group));
+        let due = self.readers.foresee().due(block, read);
+        due.map_or_else(|| Due::Unknown(self.kept(Keeper::tick)), Due::At)
+    }
+
+    fn count(&self, reader: &Reader, event: Event) {
+        TOTAL.add(event);
+        self.counts.add(event);
+        reader.count(event);
+    }
+
+    /// Counts a range that the cache does not take.
+    pub(crate) fn bypassed(&self, reader: &Reader) {
+        self.count(reader, Event::Bypassed);
+    }
+
+    /// The bytes of `block` if they are here.
+    pub(crate) async fn look(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, wanted: Wanted) -> Option<Bytes> {
+        let (found, of) = match &self.tier {
+            Tier::Memory(memory) => match memory.look(&block) {
+                Some((bytes, of)) => (Found::Hit(bytes), of),
+                None => (Found::Miss, block),
+            },
+            Tier::Disk(_) => {
+                let cache = Arc::clone(self);
+                self.blocking(move || match &cache.tier {
+                    Tier::Disk(disk) => disk.look(&block),
+                    Tier::Memory(_) => (Found::Miss, block),
+                })
+                .await
+                .unwrap_or((Found::Failed, block))
+            }
+        };
+        match found {
+            Found::Hit(bytes) => {
+                self.count(reader, Event::Hit(bytes.len() as u64));
+                let due = self.due(reader, &of, wanted);
+                self.kept(|keeper| keeper.touch(&of, due));
+                return Some(bytes);
+            }
+            Found::Damaged => self.count(reader, Event::Damaged),
+            Found::Failed => self.count(reader, Event::Failed),
+            Found::Miss => {}
+        }
+        None
+    }
+
+    /// The bytes of `block`: from here, from whoever is fetching them, or by `fetch`.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub(crate) async fn read<F>(
+        self: &Arc<Self>,
+        reader: &Arc<Reader>,
+        block: Block,
+        wanted: Wanted,
+        fetch: F,
+    ) -> Result<Bytes>
+    where
+        F: Future<Output = Result<Bytes>>,
+    {
+        if let Some(bytes) = self.look(reader, block, wanted).await {
+            return Ok(bytes);
+        }
+        let flight = self.flight(block);
+        let mut slot = match flight.0.try_lock() {
+            Ok(slot) => slot,
+            Err(_) => {
+                let slot = flight.0.lock().await;
+                if slot.is_none()
+                    && let Some(bytes) = self.look(reader, block, wanted).await
+                {
+                    return Ok(bytes);
+                }
+                slot
+            }
+        };
+        if let Some(bytes) = &*slot {
+            self.count(reader, Event::Shared(bytes.len() as u64));
+            return Ok(bytes.clone());
+        }
+        let claim = match &self.tier {
+            Tier::Memory(_) => None,
+            Tier::Disk(_) => match self.claim(reader, block, wanted).await {
+                Ok(claim) => claim,
+                Err(bytes) => return Ok(bytes),
+            },
+        };
+        let bytes = fetch.await?;
+        // Those who wait get it, whether it is kept or not.
+        *slot = Some(bytes.clone());
+        drop(slot);
+        self.count(reader, Event::Miss(bytes.len() as u64));
+        let due = self.due(reader, &block, wanted);
+        match (&self.tier, claim) {
+            (Tier::Memory(memory), _) => {
+                let stored = memory.store(&block, bytes.clone(), due);
+                self.stored(reader, stored.map_or(Stored::Refused, Stored::Kept));
+                self.reorder_now_and_then();
+            }
+            (Tier::Disk(_), Some(claim)) => {
+                self.store(reader, flight, claim, block, bytes.clone(), due).await;
+            }
+            (Tier::Disk(_), None) => {}
+        }
+        Ok(bytes)
+    }
+
+    /// Writes a block beside whoever goes on with its bytes. `flight` has them until they are there.
+    async fn store(
+        self: &Arc<Self>,
+        reader: &Arc<Reader>,
+        flight: Arc<Flight>,
+        claim: Claim,
+        block: Block,
+        bytes: Bytes,
+        due: Due,
+    ) {
+        let permits = bytes.len().div_ceil(PERMIT).clamp(1, WRITING / PERMIT);
+        // It is never closed.
+        let permit = Arc::clone(&self.writing).acquire_many_owned(permits as u32).await;
+        let (cache, reader) = (Arc::clone(self), Arc::clone(reader));
+        drop(tokio::task::spawn_blocking(move || {
+            if let Tier::Disk(disk) = &cache.tier {
+                cache.stored(&reader, disk.store(claim, &block, &bytes, due));
+                cache.reorder_now_and_then();
+            }
+            drop((flight, permit));
+        }));
+    }
+
+    fn stored(&self, reader: &Reader, stored: Stored) {
+        match stored {
+            Stored::Kept(evicted) => {
+                self.count(reader, Event::Kept);
+                self.count(reader, Event::Evicted(evicted));
+            }
+            Stored::Refused => self.count(reader, Event::Refused),
+            Stored::Failed => self.count(reader, Event::Failed),
+        }
+    }
+
+    /// Waits until all that was fetched is written, or refused.
+    pub(crate) async fn settle(&self) {
+        drop(self.writing.acquire_many((WRITING / PERMIT) as u32).await);
+    }
+
+    fn flight(&self, block: Block) -> Arc<Flight> {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        if flights.len() >= 64 && flights.len() == flights.capacity() {
+            flights.retain(|_, flight| flight.strong_count() > 0);
+        }
+        let flight = flights.get(&block).and_then(Weak::upgrade).unwrap_or_default();
+        flights.insert(block, Arc::downgrade(&flight));
+        flight
+    }
+
+    /// The right to fetch and keep `block`; none to fetch it alone. The error is no error: its bytes, which another process has fetched.
+    async fn claim(
+        self: &Arc<Self>,
+        reader: &Arc<Reader>,
+        block: Block,
+        wanted: Wanted,
+    ) -> std::result::Result<Option<Claim>, Bytes> {
+        let (begin, mut pause, mut unusable) = (Instant::now(), PAUSES.0, 0);
+        loop {
+            let cache = Arc::clone(self);
+            let claimed = self.blocking(move || match &cache.tier {
+                Tier::Disk(disk) => disk.claim(&block),
+                Tier::Memory(_) => Claimed::Failed,
+            });
+            match claimed.await.unwrap_or(Claimed::Failed) {
+                Claimed::Mine(claim) => return Ok(Some(claim)),
+                Claimed::There => {
+                    if let Some(bytes) = self.look(reader, block, wanted).await {
+                        return Err(bytes);
+                    }
+                    // What is damaged is removed by the look; what stays cannot be removed.
+                    unusable += 1;
+                    if unusable > 1 {
+                        self.count(reader, Event::Failed);
+                        return Ok(None);
+                    }
+                }
+                Claimed::Busy => {}
+                Claimed::Failed => {
+                    self.count(reader, Event::Failed);
+                    return Ok(None);
+                }
+            }
+            if begin.elapsed() > PATIENCE {
+                self.count(reader, Event::Failed);
+                return Ok(None);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Does `work` where it may block; none if it panicked, or the runtime ends.
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+}
+
+/// The path as it is known by, if it is there.
+fn canonical(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(unix)]
+fn free(path: &Path) -> Result<u64> {
+    let found = rustix::fs::statvfs(path)
+        .map_err(|error| super::super::directory::failed("look at the disk of", path, error))?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free(_: &Path) -> Result<u64> {
+    Err(Error::config("cache_bytes", "how much is free is not known here; give it, e.g. 500GiB"))
+}

@@ -1,0 +1,165 @@
+//! A dataset's way through a cache: what the objects of its stores are read by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::stamp::Stamp;
+use super::block::{Block, ObjectKey};
+use super::counts::CacheStats;
+use super::foresight::Foreseen;
+use super::readers::Reader;
+use super::shared::{Cache, Wanted};
+use crate::error::Result;
+
+/// Variables of the environment that object_store reads begin with these.
+const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
+
+/// Where a cache is, and what it may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachePlace {
+    /// A directory of this machine, or `memory`.
+    pub place: String,
+    /// Bytes that it may take; half of what is free on its disk without.
+    pub bytes: Option<u64>,
+}
+
+/// One open dataset that is read through a cache. Clones are the same reader.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheReader {
+    cache: Arc<Cache>,
+    reader: Arc<Reader>,
+}
+
+impl CacheReader {
+    /// One more reader of the cache at `place`. It may block.
+    ///
+    /// # Errors
+    /// As [`Cache::open`].
+    pub(crate) fn open(place: &CachePlace) -> Result<Self> {
+        let cache = Cache::open(&place.place, place.bytes)?;
+        let reader = cache.reader();
+        Ok(Self { cache, reader })
+    }
+
+    /// Follows a plan from `step` on, or none: see [`Foreseen`]. It may block.
+    pub(crate) fn follow(&self, foreseen: Option<Foreseen>, step: u64) {
+        self.cache.follow(&self.reader, foreseen.map(Arc::new), step);
+    }
+
+    /// Says that all steps before `step` are over.
+    pub(crate) fn reached(&self, step: u64) {
+        self.reader.reached(step);
+    }
+
+    /// What this reader had from the cache, and what not.
+    pub(crate) fn stats(&self) -> CacheStats {
+        self.reader.stats()
+    }
+
+    /// The cache.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// Waits until all that was fetched is written.
+    pub(crate) async fn settle(&self) {
+        self.cache.settle().await;
+    }
+}
+
+/// The way to the objects of one store.
+#[derive(Debug)]
+pub(crate) struct Through {
+    reader: CacheReader,
+    origin: String,
+}
+
+impl Through {
+    /// To the store whose addresses begin with `prefix`, which is opened with these options and the environment.
+    pub(in crate::store) fn new(reader: CacheReader, prefix: &str, options: &BTreeMap<String, String>) -> Self {
+        Self { reader, origin: origin(prefix, options, std::env::vars_os().filter_map(text)) }
+    }
+
+    /// The name of the version `stamp` of the object at `address`; none where versions cannot be told apart.
+    pub(in crate::store) fn key(&self, address: &str, stamp: &Stamp) -> Option<ObjectKey> {
+        ObjectKey::of(&self.origin, address, stamp)
+    }
+
+    /// `range` of the version `stamp` of the object at `address`, from the cache or by `fetch`.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub(in crate::store) async fn read(
+        &self,
+        address: &str,
+        stamp: &Stamp,
+        range: &Range<u64>,
+        wanted: Wanted,
+        fetch: impl Future<Output = Result<Bytes>>,
+    ) -> Result<Bytes> {
+        let CacheReader { cache, reader } = &self.reader;
+        let block = self.key(address, stamp).map(|key| Block::new(key, range));
+        match block {
+            Some(Some(block)) => cache.read(reader, block, wanted, fetch).await,
+            Some(None) => fetch.await,
+            None => {
+                cache.bypassed(reader);
+                fetch.await
+            }
+        }
+    }
+}
+
+fn text((name, value): (std::ffi::OsString, std::ffi::OsString)) -> Option<(String, String)> {
+    Some((name.into_string().ok()?, value.into_string().ok()?))
+}
+
+/// What tells a store from others whose addresses are the same: where its bucket or container is.
+fn origin(
+    prefix: &str,
+    options: &BTreeMap<String, String>,
+    environment: impl Iterator<Item = (String, String)>,
+) -> String {
+    let tells = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ["endpoint", "account_name", "base_url", "profile"].iter().any(|part| name.contains(part))
+    };
+    let ours = |name: &str| CLOUDS.iter().any(|cloud| name.starts_with(cloud));
+    let set = environment.filter(|(name, _)| ours(name) && tells(name)).map(|(_, value)| value);
+    let given = options.iter().filter(|(name, _)| tells(name)).map(|(_, value)| value.clone());
+    // Which of them wins the store knows. One too many costs a read, one too few gives the bytes of another store; the same said by another
+    // name is the same.
+    let values: BTreeSet<String> = set.chain(given).collect();
+    let values: Vec<_> = values.iter().map(|value| value.trim_end_matches('/')).collect();
+    format!("{prefix}\n{}", values.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_of_one_name_at_two_endpoints_are_two_origins() {
+        let set = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let of = |options: &[(&str, &str)], environment: &[(&str, &str)]| {
+            origin("s3://b/", &set(options).into_iter().collect(), set(environment).into_iter())
+        };
+        let (one, two) = (("aws_endpoint", "http://one:9000"), ("aws_endpoint", "http://two:9000"));
+        assert_ne!(of(&[one], &[]), of(&[two], &[]));
+        assert_ne!(of(&[one], &[]), of(&[], &[]));
+        assert_eq!(of(&[one], &[]), of(&[], &[("AWS_ENDPOINT_URL", "http://one:9000/")]));
+        let both = of(&[one], &[("AWS_ENDPOINT", "http://two:9000")]);
+        assert!(both != of(&[one], &[]) && both != of(&[two], &[]));
+        assert_ne!(of(&[], &[("AWS_PROFILE", "one")]), of(&[], &[("AWS_PROFILE", "two")]));
+        assert_ne!(
+            of(&[("aws_endpoint_url_sts", "x")], &[("AWS_ENDPOINT_URL", "y")]),
+            of(&[("aws_endpoint_url_sts", "x")], &[])
+        );
+        assert_eq!(of(&[], &[("AWS_SECRET_ACCESS_KEY", "x"), ("MY_ENDPOINT", "y")]), of(&[], &[]));
+    }
+}

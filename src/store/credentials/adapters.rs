@@ -1,0 +1,76 @@
+//! The stores of clouds over one source of credentials.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
+use url::Url;
+
+use super::renewing::Renewing;
+use super::source::{CredentialSource, told};
+use crate::error::Error;
+
+/// Gives a store its kind of credentials.
+#[derive(Debug)]
+struct Adapter(CredentialSource);
+
+/// The three adapters differ in a type and a name.
+macro_rules! adapter {
+    ($name:ident, $credential:ty, $convert:ident) => {
+        #[derive(Debug)]
+        struct $name(Adapter);
+
+        #[async_trait]
+        impl CredentialProvider for $name {
+            type Credential = $credential;
+
+            async fn get_credential(&self) -> Result<Arc<$credential>> {
+                let given = self.0.0.get().await.map_err(told)?;
+                given.credentials.$convert().map(Arc::new).map_err(told)
+            }
+        }
+    };
+}
+
+adapter!(Aws, AwsCredential, aws);
+adapter!(Google, GcpCredential, gcp);
+adapter!(Azure, AzureCredential, azure);
+
+/// The store at `url` of `scheme`, told `settings`, with credentials from `source`.
+pub(in crate::store) fn open(
+    url: &Url,
+    scheme: &ObjectStoreScheme,
+    settings: Vec<(String, String)>,
+    source: &CredentialSource,
+) -> crate::error::Result<Result<Arc<dyn ObjectStore>>> {
+    let adapter = Adapter(source.clone());
+    // As object_store itself makes a store of an address; keys of others are passed over.
+    macro_rules! build {
+        ($builder:ty, $key:ty, $provider:ident) => {{
+            let builder = settings.into_iter().fold(
+                <$builder>::new().with_url(url.to_string()),
+                |builder, (key, value)| match key.to_ascii_lowercase().parse::<$key>() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                },
+            );
+            builder
+                .with_credentials(Arc::new($provider(adapter)))
+                .build()
+                .map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+        }};
+    }
+    let store = match scheme {
+        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, AmazonS3ConfigKey, Aws),
+        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, GoogleConfigKey, Google),
+        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, AzureConfigKey, Azure),
+        _ => {
+            let problem = format!("a store of {}:// takes no credentials; leave it out", url.scheme());
+            return Err(Error::config("credential_provider", problem));
+        }
+    };
+    Ok(store.map(|store| Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>))
+}

@@ -1,0 +1,126 @@
+//! A store that tries once more with new credentials where the ones that it has are refused.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use super::source::{CredentialSource, Given, told};
+
+/// How object_store begins what it says of an answer that is an error. The type of that error is private, and those around it have the
+/// address in their texts.
+const ANSWER: &str = "Server returned non-2xx status code: ";
+
+/// What S3 says of a token that is over, in an answer that is no 401 or 403.
+const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Renewing {
+    store: Arc<dyn ObjectStore>,
+    source: CredentialSource,
+}
+
+impl Renewing {
+    pub(super) fn new(store: Arc<dyn ObjectStore>, source: CredentialSource) -> Self {
+        Self { store, source }
+    }
+
+    /// What `work` gives, or, if its credentials were refused, gives with others.
+    async fn twice<T, F: Future<Output = Result<T>>>(&self, work: impl Fn() -> F) -> Result<T> {
+        let given = known(&self.source).await?;
+        match work().await {
+            Err(error) if is_refusal(&error) => {
+                self.source.refused(&given);
+                known(&self.source).await?;
+                work().await
+            }
+            done => done,
+        }
+    }
+}
+
+/// The credentials that a request will have.
+async fn known(source: &CredentialSource) -> Result<Arc<Given>> {
+    source.get().await.map_err(told)
+}
+
+/// Whether other credentials may help.
+fn is_refusal(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unauthenticated { .. } | StoreError::PermissionDenied { .. } => true,
+        StoreError::Generic { source, .. } => {
+            let first: &(dyn std::error::Error + 'static) = &**source;
+            std::iter::successors(Some(first), |error| (**error).source()).any(|error| {
+                error.to_string().strip_prefix(ANSWER).is_some_and(|answer| {
+                    answer.starts_with("401 ")
+                        || answer.starts_with("403 ")
+                        || OVER.iter().any(|code| answer.contains(code))
+                })
+            })
+        }
+        _ => false,
+    }
+}
+
+impl fmt::Display for Renewing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.store)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Renewing {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.twice(|| self.store.put_opts(location, payload.clone(), options.clone())).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.twice(|| self.store.put_multipart_opts(location, options.clone())).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.twice(|| self.store.get_opts(location, options.clone())).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.store.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (store, source, prefix) = (Arc::clone(&self.store), self.source.clone(), prefix.cloned());
+        let listing = stream::once(async move {
+            let given = known(&source).await?;
+            let mut listing = store.list(prefix.as_ref());
+            let first = match listing.next().await {
+                Some(Err(error)) if is_refusal(&error) => {
+                    source.refused(&given);
+                    known(&source).await?;
+                    listing = store.list(prefix.as_ref());
+                    None
+                }
+                first => first,
+            };
+            Ok::<_, StoreError>(stream::iter(first).chain(listing))
+        });
+        listing.try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.twice(|| self.store.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.twice(|| self.store.copy_opts(from, to, options.clone())).await
+    }
+}

@@ -1,0 +1,97 @@
+//! A server of HTTP that answers by a function, in a few lines, on its own threads.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    /// With the query.
+    pub(crate) path: String,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: String,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+}
+
+/// What is answered: status line, further header lines that each end with `\r\n`, body.
+pub(crate) type Answer = (&'static str, String, Vec<u8>);
+
+/// Answers with what `handler` says until the process ends; `None` is no answer at all. A body that is
+/// announced as longer than it is, in a `content-length` of the handler's own, is broken off.
+pub(crate) fn answer(handler: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let handler = Arc::new(handler);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let handler = Arc::clone(&handler);
+            std::thread::spawn(move || drop(serve(stream, &*handler)));
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let mut words = line.split(' ').map(str::to_owned);
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let mut headers = HashMap::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => headers.insert(name.to_lowercase(), value.to_owned()),
+                None => break,
+            };
+        }
+        let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let request = Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() };
+        let Some((status, extra, body)) = handler(&request) else {
+            // Until the client goes.
+            reader.read_line(&mut String::new())?;
+            return Ok(());
+        };
+        let announced = extra.contains("content-length: ");
+        let length = if announced { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        stream.write_all(format!("HTTP/1.1 {status}\r\n{length}{extra}\r\n").as_bytes())?;
+        if request.method != "HEAD" {
+            stream.write_all(&body)?;
+            if announced {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The part of `bytes` that `range` asks for, with `extra` header lines.
+pub(crate) fn ranged(bytes: Vec<u8>, range: Option<&str>, mut extra: String) -> Answer {
+    let size = bytes.len();
+    let Some(range) = range.and_then(|range| range.strip_prefix("bytes=")) else { return ("200 OK", extra, bytes) };
+    let (start, end) = range.split_once('-').unwrap();
+    let (start, end) = match (start.parse::<usize>(), end.parse::<usize>()) {
+        (Ok(start), Ok(last)) => (start, (last + 1).min(size)),
+        (Ok(start), Err(_)) => (start, size),
+        (Err(_), Ok(length)) => (size.saturating_sub(length), size),
+        (Err(_), Err(_)) => (0, size),
+    };
+    if start >= end {
+        return ("416 Range Not Satisfiable", extra, Vec::new());
+    }
+    extra.push_str(&format!("content-range: bytes {start}-{}/{size}\r\n", end - 1));
+    ("206 Partial Content", extra, bytes[start..end].to_vec())
+}
