@@ -9,7 +9,7 @@ use crate::store::{Found, Tabular};
 #[derive(Debug)]
 pub(super) enum Table {
     Delta(delta::Table),
-    Iceberg(iceberg::Table),
+    Iceberg(Box<iceberg::Table>),
     /// A part of one.
     Part(Part),
 }
@@ -27,7 +27,9 @@ impl Table {
                     format!("{name:?}: tables of Delta Lake have no branches and tags, and {} is one", root.url());
                 Err(Error::config("ref", problem))
             }
-            (Tabular::Iceberg(root, file), _) => Ok(Self::Iceberg(iceberg::Table::open(root, file, options).await?)),
+            (Tabular::Iceberg(root, file), _) => {
+                Ok(Self::Iceberg(Box::new(iceberg::Table::open(root, file, options).await?)))
+            }
         }
     }
 
