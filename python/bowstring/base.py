@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from bowstring import _native, ranks
 from bowstring.arrays import arrow, objects
@@ -28,6 +28,8 @@ from bowstring.words import refuse
 A = TypeVar("A", covariant=True)
 B = TypeVar("B")
 L = TypeVar("L", bound="BaseLoader[Any]")
+# What becomes of a column's nulls.
+Nulls: TypeAlias = Literal["error", "mask"] | Fill | float
 
 
 class Rows:
@@ -99,7 +101,8 @@ class BaseLoader(ABC, Generic[A]):
     :param mask: deliver ``_mask`` under any ``tail``. It is false on padding, so true everywhere but under ``pad``, which always
         has it.
     :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
-    :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
+    :param nulls: ``error``, ``mask`` (``<column>__valid``), or what is filled in: a number, or :class:`Fill` for texts; for all, or a
+        mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
         Vectors of Spark are a matrix, of a length that :class:`Vector` may say, or with ``csr`` the rows of a sparse one
         (``<column>__values``, ``<column>__indices``, ``<column>__offsets``).
@@ -173,7 +176,7 @@ class BaseLoader(ABC, Generic[A]):
         tail: Literal["short", "even", "pad", "repeat", "drop"] | None = None,
         mask: bool | None = None,
         drop_last: bool | None = None,
-        nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
+        nulls: Nulls | Mapping[str, Nulls] | None = None,
         lists: Literal["ragged", "csr"]
         | Padded
         | Mapping[str, Literal["ragged", "csr"] | Padded | Vector]

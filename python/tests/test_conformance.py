@@ -255,16 +255,20 @@ def test_every_iter_is_a_pass(way: Way) -> None:
         assert steps(batch for batch, _ in zip(loader, range(5), strict=False)) == epochs[3][:5]
         state = loader.state_dict()
         assert (loader.epoch, loader.step) == (3, 6)
+        early = [[0, 1], [2, 1]]
+        assert state["left"] == early, "what was left early, and nothing else"
         filled = [real(batch) for batch in loader.into({"id": way.empty(BATCH)})]
         assert filled == epochs[4]
         assert steps(loader) == epochs[5]
         loader.load_state_dict(state)
         assert steps(loader) == epochs[3][6:]
         assert (loader.epoch, loader.step) == (4, 0)
+        assert loader.state_dict()["left"] == early
         loader.set_epoch(1)
         next(iter(loader))
         loader.set_epoch(1)
         assert steps(loader) == epochs[1]
+        assert loader.state_dict()["left"] == [*early, [1, 1]]
 
 
 def test_a_newer_iterator_ends_an_older_one(way: Way) -> None:

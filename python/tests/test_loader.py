@@ -318,7 +318,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "device_overflow": ("true", True),
         "index": ("s3://bucket/some.index", "s3://bucket/some.index"),
     }
-    others = ("url", "gang", "drop_last", "unknown")
+    others = ("url", "gang", "drop_last", "unknown", "credential_provider")
     names = [name for name in inspect.signature(BaseLoader).parameters if name not in others]
     texts |= {name: ("5", 5) for name in names if name not in texts}
     for name, (text, _) in texts.items():

@@ -22,7 +22,7 @@ use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
 /// Options of `convert`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// The dataset: a file, a directory, or an address in a store; for Parquet also a glob; `-` is standard input (with --from)
+    /// The dataset: a file, a directory, a glob, or an address in a store; `-` is standard input (with --from)
     #[arg(value_name = "SRC")]
     src: String,
     /// The directory to create; its name may give the format: out.tfrecord, photos-mds; `-` is one file on standard output (with --to)

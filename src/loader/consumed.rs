@@ -1,10 +1,10 @@
-//! Where a loader went: spans of positions, for its certificate.
+//! Where a loader went: spans of positions, for its certificate, and the passes that were left early, for its states.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::pipeline::At;
-use crate::plan::{Certificate, Span};
+use crate::plan::{Certificate, Span, State};
 
 /// The spans before the one that the loader is in, and where that began.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub(super) struct Consumed {
     dropped: u64,
     from: At,
     resumed: bool,
+    early: Vec<At>,
 }
 
 /// Milliseconds since 1970.
@@ -29,7 +30,7 @@ impl Default for Consumed {
         // The standard library seeds its hashes with random bytes of the system.
         let random = || RandomState::new().hash_one(now());
         let name = format!("{:016x}{:016x}", random(), random());
-        Self { name, opened: now(), spans: Vec::new(), dropped: 0, from: (0, 0), resumed: false }
+        Self { name, opened: now(), spans: Vec::new(), dropped: 0, from: (0, 0), resumed: false, early: Vec::new() }
     }
 }
 
@@ -44,16 +45,27 @@ impl Consumed {
         self.opened
     }
 
-    /// The loader was at `left` and continues at `to`.
-    pub(super) fn jump(&mut self, left: At, to: At) {
+    /// The loader was at `left`, in an epoch of `steps` steps, and continues at `to`.
+    pub(super) fn jump(&mut self, left: At, steps: u64, to: At) {
         self.end(left);
         (self.from, self.resumed) = (to, false);
+        // A pass of which nothing was taken does not count.
+        if 0 < left.1 && left.1 < steps {
+            self.early.drain(..(self.early.len() + 1).saturating_sub(State::MAX_LEFT));
+            self.early.push(left);
+        }
     }
 
-    /// As [`jump`](Self::jump), to a state that was loaded.
-    pub(super) fn resume(&mut self, left: At, to: At) {
+    /// The loader was at `left` and continues as `state` says.
+    pub(super) fn resume(&mut self, left: At, to: At, state: &State) {
         self.end(left);
         (self.from, self.resumed) = (to, true);
+        self.early.clone_from(&state.left);
+    }
+
+    /// The passes that were left before their end, here or before the state that was loaded.
+    pub(super) fn early(&self) -> &[At] {
+        &self.early
     }
 
     /// What was consumed before is of another plan, and has no place in this one's certificate.
@@ -86,13 +98,30 @@ fn is_empty(span: &Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Fingerprint;
+    use crate::plan::PlanSpec;
+
+    fn state() -> State {
+        State::at(Fingerprint::from_bytes([1; 32]), PlanSpec::new(1, 8), 0, 3)
+    }
+
+    #[test]
+    fn passes_that_end_or_give_nothing_were_not_left_early() {
+        let mut consumed = Consumed::default();
+        consumed.jump((0, 9), 9, (1, 0));
+        consumed.jump((1, 0), 9, (2, 0));
+        assert_eq!(consumed.early(), []);
+    }
 
     #[test]
     fn spans_go_from_jump_to_jump() {
         let mut consumed = Consumed::default();
         assert_eq!(consumed.spans((0, 0)), (vec![], 0));
-        consumed.jump((0, 4), (1, 0));
-        consumed.resume((1, 0), (0, 3));
+        consumed.jump((0, 4), 9, (1, 0));
+        let state = State { left: vec![(7, 1)], ..state() };
+        assert_eq!(consumed.early(), [(0, 4)]);
+        consumed.resume((1, 0), (0, 3), &state);
+        assert_eq!(consumed.early(), [(7, 1)]);
         let span = |from, to, resumed| Span { from, to, resumed };
         let expected = vec![span((0, 0), (0, 4), false), span((0, 3), (2, 1), true)];
         assert_eq!(consumed.spans((2, 1)), (expected, 0));
@@ -105,8 +134,10 @@ mod tests {
     fn spans_without_a_place_are_counted() {
         let mut consumed = Consumed::default();
         for epoch in 0..Certificate::MAX_SPANS as u64 + 3 {
-            consumed.jump((epoch, 2), (epoch + 1, 0));
+            consumed.jump((epoch, 2), 3, (epoch + 1, 0));
         }
+        let early = consumed.early();
+        assert_eq!((early.len(), early.last()), (State::MAX_LEFT, Some(&(Certificate::MAX_SPANS as u64 + 2, 2))));
         let (spans, dropped) = consumed.spans((u64::MAX, 0));
         assert_eq!((spans.len(), dropped), (Certificate::MAX_SPANS, 4));
     }

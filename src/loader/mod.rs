@@ -257,7 +257,7 @@ impl Loader {
 
     /// The position after `step` steps of `epoch`.
     pub fn state_at(&self, epoch: u64, step: u64) -> State {
-        self.source.info().state(epoch, step)
+        State { left: self.consumed.early().to_vec(), ..self.source.info().state(epoch, step) }
     }
 
     /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
@@ -270,7 +270,7 @@ impl Loader {
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         let before = self.source.info().spec.order_version;
         let step = self.source.resume(state)?;
-        self.consumed.resume(self.cursor.position(), (state.epoch, step));
+        self.consumed.resume(self.cursor.position(), (state.epoch, step), state);
         if self.source.info().spec.order_version != before {
             self.consumed.forget();
         }

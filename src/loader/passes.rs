@@ -100,7 +100,7 @@ impl Loader {
         // Where the source need not be sent, what came back may be left behind all the same.
         let begun = self.cursor.position();
         if left != begun {
-            self.consumed.jump(left, begun);
+            self.consumed.jump(left, self.steps(), begun);
         }
         Ok(())
     }

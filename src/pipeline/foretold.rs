@@ -22,8 +22,8 @@ const AT_ONCE: usize = 8;
 const LISTED: usize = 40;
 
 /// The ways out of nulls.
-const WAYS_OUT: &str = "say what becomes of them with nulls, for all columns or one by one: \"mask\" (<column>__valid tells them), or a \
-                        value to fill in; or exclude the columns, select other rows with a filter, or set bad_rows";
+const WAYS_OUT: &str = "say what becomes of them with nulls, for all columns or one by one: \"mask\" (<column>__valid tells them), a \
+                        number to fill in, or {\"fill\": value}; or exclude the columns, select other rows with a filter, or set bad_rows";
 
 /// An integer that 32 bits do not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]

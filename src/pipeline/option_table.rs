@@ -104,7 +104,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("urls", Names, "", Dataset, Never, "files, directories, globs or URLs of one dataset; with weights one entry per dataset", ""),
     entry("columns", Names, "", Columns, Asked, "columns by name, glob or nested path (a.b), in this order; all by default", ""),
     entry("exclude", Names, "", Columns, Asked, "columns to leave out", ""),
-    entry("nulls", Structure, "", Columns, Asked, "what becomes of nulls: error (the default), mask, or a fill; for all, or a mapping by column", r#"{"age": {"fill": -1}, "*": "mask"}"#),
+    entry("nulls", Structure, "", Columns, Asked, "what becomes of nulls: error (the default), mask, or a number to fill in; for all, or a mapping by column", r#"{"age": -1, "name": {"fill": ""}, "*": "mask"}"#),
     entry("lists", Structure, "", Columns, Asked, "how lists are delivered: ragged (the default), padded or cut, and vectors of Spark: vector or csr; for all, or a mapping by column", r#"{"padded": {"length": 128}}"#),
     entry("pack", Structure, "", Columns, Asked, "groups of columns delivered as one matrix each", r#"[{"name": "dense", "columns": ["i*"], "dtype": "float32"}]"#),
     entry("images", Structure, "", Columns, Asked, "binary columns that hold images, and how to decode them", r#"{"image": {"size": 224, "crop": "random_resized"}}"#),

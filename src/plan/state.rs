@@ -28,6 +28,10 @@ pub struct State {
     /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming. The end of an epoch is the same number
     /// for all worlds, that of the world of one rank, where one [has a step fewer](super::Tail::Even).
     pub step: u64,
+    /// The passes that were left before their end, as the epoch and the step that would have come next: the last
+    /// [`MAX_LEFT`](Self::MAX_LEFT). For whoever reads the state; resuming does not depend on it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<(u64, u64)>,
 }
 
 /// The part of a state that every version has.
@@ -47,6 +51,8 @@ struct Named {
 impl State {
     /// Most bytes of a state's JSON.
     pub const MAX_BYTES: usize = 4096;
+    /// Most passes that a state remembers to have been left early.
+    pub const MAX_LEFT: usize = 16;
 
     /// The position before `step` of `plan`.
     pub fn new(plan: &Plan, step: u64) -> Self {
@@ -68,7 +74,7 @@ impl State {
     /// The position before `step`, counted as in a world of one rank, of `epoch` of the plan that `spec` resolved to over the data of
     /// `fingerprint`.
     pub fn at(fingerprint: Fingerprint, spec: PlanSpec, epoch: u64, step: u64) -> Self {
-        Self { version: spec.order_version.of_state(), fingerprint, spec, epoch, step }
+        Self { version: spec.order_version.of_state(), fingerprint, spec, epoch, step, left: Vec::new() }
     }
 
     /// The state as JSON of at most [`MAX_BYTES`](Self::MAX_BYTES).
@@ -102,6 +108,11 @@ impl State {
             return Err(mismatch("order_version", format!("1 to {}", latest.number()), number, hint));
         }
         let state: Self = serde_json::from_slice(json).map_err(wrong)?;
+        if state.left.len() > Self::MAX_LEFT {
+            let problem =
+                format!("not a state: {} passes left early, and at most {}", state.left.len(), Self::MAX_LEFT);
+            return Err(Error::config("state", problem));
+        }
         if state.version != state.spec.order_version.of_state() {
             let order = state.spec.order_version.number();
             let problem = format!("not a state: version {version} of the document, version {order} of the order");
@@ -264,7 +275,8 @@ mod tests {
         let again = State::from_json(state.to_json()).unwrap();
         assert_eq!(again, state);
         assert_eq!(again.step_in(&plan).unwrap(), plan.steps());
-        let mut largest = State { epoch: u64::MAX, step: u64::MAX, ..state };
+        let left = vec![(u64::MAX, u64::MAX); State::MAX_LEFT];
+        let mut largest = State { epoch: u64::MAX, step: u64::MAX, left, ..state };
         // Nine digits each, so the largest there are: 256 weights that add up to 2^31 have fewer.
         largest.spec.mix = Some(Mix { weights: vec![999_999_999; 256], stop: Stop::FirstExhausted });
         largest.spec.window_rows = Some(u64::MAX);

@@ -18,13 +18,13 @@ const ALTERNATIVES: usize = 4096;
 
 /// A pattern, made ready.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     /// One list of parts per alternative of the braces.
     alternatives: Vec<Vec<String>>,
 }
 
 impl Pattern {
-    pub(super) fn new(pattern: &str) -> Self {
+    pub(crate) fn new(pattern: &str) -> Self {
         let mut alternatives = Vec::new();
         expand(pattern, &mut alternatives);
         let parts = |text: &String| text.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
@@ -32,7 +32,7 @@ impl Pattern {
     }
 
     /// Whether the pattern names `path` or a directory above it. Returns the number of parts it named.
-    pub(super) fn matches(&self, path: &str) -> Option<usize> {
+    pub(crate) fn matches(&self, path: &str) -> Option<usize> {
         let parts: Vec<&str> = path.split('/').collect();
         (1..=parts.len()).rev().find(|&length| {
             parts

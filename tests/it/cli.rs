@@ -316,6 +316,11 @@ fn convert_takes_globs_and_a_home_and_says_what_a_destination_is() {
     let one = rows("~/part-1.parquet", "one.csv");
     assert_eq!(rows("~/part-?.parquet", "all.csv"), 3 * one);
     assert_eq!(rows("~/part-[12].parquet", "two.csv"), 2 * one);
+    // Not only of Parquet, whose dataset finds its files itself.
+    assert_eq!(rows("~/{one,two}.csv/?*.csv", "again.jsonl"), 3 * one);
+    let none = text(directory.path()).to_owned() + "/one.csv/[xyz]*.csv";
+    let ran = run(&["convert", &none, text(&directory.path().join("none.jsonl"))]);
+    assert!(ran.code == 2 && ran.stderr.contains("[xyz]*.csv not found") && ran.stderr.contains("quote"), "{ran:?}");
     let file = directory.path().join("part-1.parquet");
     for (src, dst, what) in [
         ("-", "out", "standard input"),

@@ -100,7 +100,7 @@ impl<T> From<T> for PerColumn<T> {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a policy, or a map from column names or globs to policies")]
+#[serde(untagged, expecting = "one choice for all columns, or a map from names or globs of columns to choices")]
 enum OneOrEach<T> {
     One(T),
     Each(BTreeMap<String, T>),
@@ -116,8 +116,10 @@ impl<T> From<OneOrEach<T>> for PerColumn<T> {
 }
 
 /// What becomes of nulls. A row counts as null if its value, a struct around it or anything inside it is null.
+///
+/// A number or a boolean stands for [`Fill`](Self::Fill) of it. A text does not, since a misspelt word would be one; only `nan` does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", from = "GivenNulls")]
 pub enum Nulls {
     /// A null makes its row a bad row: an error that names it, unless `bad_rows` says otherwise.
     #[default]
@@ -126,6 +128,39 @@ pub enum Nulls {
     Fill(Scalar),
     /// `name__valid` says which rows are not null; nulls are zero (Arrow columns keep them).
     Mask,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "\"error\", \"mask\", a number to fill in, or {\"fill\": value}")]
+enum GivenNulls {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Named(NamedNulls),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NamedNulls {
+    Error,
+    Fill(Scalar),
+    Mask,
+    /// JSON has no number for it.
+    Nan,
+}
+
+impl From<GivenNulls> for Nulls {
+    fn from(given: GivenNulls) -> Self {
+        match given {
+            GivenNulls::Bool(value) => Self::Fill(Scalar::Bool(value)),
+            GivenNulls::Int(value) => Self::Fill(Scalar::Int(value)),
+            GivenNulls::Float(value) => Self::Fill(Scalar::Float(value)),
+            GivenNulls::Named(NamedNulls::Error) => Self::Error,
+            GivenNulls::Named(NamedNulls::Fill(value)) => Self::Fill(value),
+            GivenNulls::Named(NamedNulls::Mask) => Self::Mask,
+            GivenNulls::Named(NamedNulls::Nan) => Self::Fill(Scalar::Text("nan".to_owned())),
+        }
+    }
 }
 
 /// How lists of varying length are delivered.
@@ -268,6 +303,12 @@ mod tests {
         assert_eq!(serde_json::to_string(&again).unwrap(), written);
         let one: ColumnOptions = serde_json::from_str(r#"{"nulls": {"fill": 0.5}}"#).unwrap();
         assert_eq!(one.nulls, Nulls::Fill(Scalar::Float(0.5)).into());
+        let bare: ColumnOptions =
+            serde_json::from_str(r#"{"nulls": {"a": 0.5, "b": -1, "c": false, "d": "nan"}}"#).unwrap();
+        let fills = [Scalar::Float(0.5), Scalar::Int(-1), Scalar::Bool(false), Scalar::Text("nan".to_owned())];
+        let fills = fills.map(Nulls::Fill);
+        assert!(bare.nulls.0.values().eq(&fills));
+        assert!(serde_json::from_str::<ColumnOptions>(r#"{"nulls": "maks"}"#).is_err());
         assert!(serde_json::from_str::<ColumnOptions>(r#"{"column": []}"#).is_err());
     }
 }

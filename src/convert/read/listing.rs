@@ -8,9 +8,10 @@ use super::files::{Found, is_hidden, missing};
 use super::remote::Remote;
 use crate::convert::limits::Limits;
 use crate::error::{Error, Result};
+use crate::store::Names;
 use crate::store::directory::failed;
+use crate::store::glob::{self, Pattern};
 use crate::store::walk::{NOBODY, identity};
-use crate::store::{Names, glob};
 
 /// Deepest directories that are looked into.
 const MAX_DEPTH: usize = 16;
@@ -23,6 +24,16 @@ const MAX_NAMES: usize = 10_000;
 pub(crate) enum Listing {
     Local(PathBuf),
     Remote(Remote),
+    /// What a pattern names below a place.
+    Matching(Box<Matching>),
+}
+
+/// Files that a pattern names.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    below: Listing,
+    pattern: Pattern,
+    shown: String,
 }
 
 /// Whether `src` names many things at once. What is there under that very name is that thing; in a store `?` begins a query.
@@ -60,6 +71,12 @@ impl Listing {
     /// # Errors
     /// `NotFound` if nothing is there, `Config`, `Store`.
     pub(crate) fn open(src: &str, storage_options: &BTreeMap<String, String>, read_bytes: u64) -> Result<Self> {
+        if is_pattern(src) {
+            let (start, pattern) = glob::split(src);
+            let below = Self::open(if start.is_empty() { "." } else { start }, storage_options, read_bytes)?;
+            let matching = Matching { below, pattern: Pattern::new(pattern), shown: src.to_owned() };
+            return Ok(Self::Matching(Box::new(matching)));
+        }
         if is_remote(src) {
             return Ok(Self::Remote(Remote::open(src, storage_options, read_bytes)?));
         }
@@ -86,6 +103,7 @@ impl Listing {
         match self {
             Self::Local(path) => path.display().to_string(),
             Self::Remote(remote) => remote.url(),
+            Self::Matching(matching) => matching.shown.clone(),
         }
     }
 
@@ -95,6 +113,7 @@ impl Listing {
             Self::Local(path) if path.is_dir() => Ok(None),
             Self::Local(path) => Found::of(path).map(Some),
             Self::Remote(remote) => Ok(remote.file().map(Found::stored)),
+            Self::Matching(_) => Ok(None),
         }
     }
 
@@ -106,6 +125,7 @@ impl Listing {
                 _ => PathBuf::from("."),
             }),
             Self::Remote(remote) => Self::Remote(remote.parent()),
+            Self::Matching(matching) => matching.below.parent(),
         }
     }
 
@@ -113,7 +133,8 @@ impl Listing {
     /// passed over, and links are followed, except those that lead nowhere.
     ///
     /// # Errors
-    /// `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to a directory that it lies in.
+    /// `NotFound` if a pattern names no file, `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to a directory that
+    /// it lies in.
     pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
         if let Some(file) = self.file()? {
             return Ok(vec![file]);
@@ -129,6 +150,16 @@ impl Listing {
                 let shown = |name: &str| !name.split('/').any(is_hidden) && accept(name);
                 Ok(remote.list(limits, shown)?.into_iter().map(Found::stored).collect())
             }
+            Self::Matching(matching) => {
+                let Matching { below, pattern, shown } = &**matching;
+                let found = below.list(limits, &|name| pattern.matches(name).is_some() && accept(name))?;
+                if found.is_empty() {
+                    let hint =
+                        "no file of the format is named so; quote the pattern, so that the shell leaves it alone";
+                    return Err(Error::NotFound { what: shown.clone(), hint: hint.to_owned() });
+                }
+                Ok(found)
+            }
         }
     }
 
@@ -140,6 +171,7 @@ impl Listing {
         match self {
             Self::Local(path) => names.iter().map(|name| Found::at(&path.join(name), name)).collect(),
             Self::Remote(remote) => Ok(remote.find(names)?.into_iter().map(Found::stored).collect()),
+            Self::Matching(matching) => matching.below.find(names),
         }
     }
 
@@ -160,6 +192,7 @@ impl Listing {
         let path = match self {
             Self::Local(path) => path.join(directory),
             Self::Remote(remote) => return remote.names(directory),
+            Self::Matching(matching) => return matching.below.names(directory),
         };
         let mut names = Names::default();
         for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))?.take(MAX_NAMES) {
