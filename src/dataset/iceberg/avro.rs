@@ -34,6 +34,8 @@ pub(super) enum Value {
     Null,
     Bool(bool),
     Int(i64),
+    /// Days since 1970.
+    Date(i64),
     Float(f64),
     /// Bytes, of fixed length or not; those of decimals are the fewest that have their value, since types of columns become wider.
     Bytes(Vec<u8>),
@@ -142,6 +144,7 @@ impl<'a> File<'a> {
             let count = usize::try_from(count).ok().filter(|count| *count <= block.len());
             let mut reader = Reader::new(&block);
             for _ in 0..count.ok_or_else(|| Fault::from("a block has more records than bytes"))? {
+                reader.kept = KEPT;
                 take(reader.record(fields, wanted)?)?;
             }
             if !reader.rest.is_empty() {
@@ -187,17 +190,21 @@ fn unpack(codec: &str, block: &[u8], room: u64) -> Result<Vec<u8>, Fault> {
 /// Values that each byte may stand for, and those that cost no byte at all.
 const VALUES: usize = 8;
 const FREE: usize = 1024;
+/// Values of one record that are kept: each takes more memory than bytes.
+const KEPT: usize = 1 << 20;
 
 /// Reads values off the front.
 struct Reader<'a> {
     rest: &'a [u8],
     /// Values that may still come: some take no bytes, so that a few numbers could ask for any memory.
     values: usize,
+    /// Values that may still be kept of this record.
+    kept: usize,
 }
 
 impl<'a> Reader<'a> {
     fn new(rest: &'a [u8]) -> Self {
-        Self { rest, values: rest.len().saturating_mul(VALUES).saturating_add(FREE) }
+        Self { rest, values: rest.len().saturating_mul(VALUES).saturating_add(FREE), kept: KEPT }
     }
 
     /// Counts one more value.
@@ -270,10 +277,12 @@ impl<'a> Reader<'a> {
 
     fn value(&mut self, schema: &Schema, wanted: &dyn Fn(i32) -> bool) -> Result<Value, Fault> {
         self.spend()?;
+        self.kept = self.kept.checked_sub(1).ok_or("a record has too many values")?;
         Ok(match schema {
             Schema::Null => Value::Null,
             Schema::Bool => Value::Bool(self.take(1)? == [1]),
             Schema::Long => Value::Int(self.long()?),
+            Schema::Date => Value::Date(self.long()?),
             Schema::Float => Value::Float(f32::from_le_bytes(self.array()?).into()),
             Schema::Double => Value::Float(f64::from_le_bytes(self.array()?)),
             Schema::Bytes => Value::Bytes(self.bytes()?.to_vec()),
@@ -324,7 +333,7 @@ impl<'a> Reader<'a> {
             Schema::Bool => {
                 self.take(1)?;
             }
-            Schema::Long => {
+            Schema::Long | Schema::Date => {
                 self.long()?;
             }
             Schema::Float => {

@@ -18,6 +18,8 @@ pub(super) enum Schema {
     Bool,
     /// Integers of 32 and 64 bits, which look alike, and the numbers of an enumeration.
     Long,
+    /// Days since 1970.
+    Date,
     Float,
     Double,
     Bytes,
@@ -35,10 +37,17 @@ pub(super) enum Schema {
 const DEPTH: usize = 32;
 const PARTS: usize = 100_000;
 
+/// A type with a name: how many parts it has, and how deep it is.
+struct Known {
+    schema: Schema,
+    parts: usize,
+    height: usize,
+}
+
 /// Types that have names, which stand for them further down.
 #[derive(Default)]
 struct Names {
-    known: BTreeMap<String, (Schema, usize)>,
+    known: BTreeMap<String, Known>,
     parts: usize,
 }
 
@@ -47,6 +56,17 @@ impl Schema {
     pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
         let json: Json = serde_json::from_slice(json).map_err(|_| "its schema is not JSON".to_owned())?;
         Names::default().schema(&json, 0)
+    }
+
+    /// How many types are within each other.
+    fn height(&self) -> usize {
+        let inside = match self {
+            Self::Union(branches) => branches.iter().map(Self::height).max(),
+            Self::Record(fields) => fields.iter().map(|field| field.schema.height()).max(),
+            Self::List(item) | Self::Map(item) => Some(item.height()),
+            _ => None,
+        };
+        inside.map_or(0, |inside| inside + 1)
     }
 }
 
@@ -67,11 +87,13 @@ impl Names {
             return self.schema(inner, depth + 1);
         };
         let inner = |key: &str| json.get(key).ok_or_else(|| format!("its schema has a type {name:?} without {key:?}"));
-        let is_decimal = json.get("logicalType").and_then(Json::as_str) == Some("decimal");
+        let logical = json.get("logicalType").and_then(Json::as_str);
+        let is_decimal = logical == Some("decimal");
         let before = self.parts;
         let schema = match name {
             "null" => Schema::Null,
             "boolean" => Schema::Bool,
+            "int" if logical == Some("date") => Schema::Date,
             "int" | "long" | "enum" => Schema::Long,
             "float" => Schema::Float,
             "double" => Schema::Double,
@@ -95,15 +117,20 @@ impl Names {
                 Schema::Record(fields.iter().map(field).collect::<Result<_, _>>()?)
             }
             other => {
-                let (known, parts) = self.known.get(other).ok_or_else(|| {
+                let Known { schema, parts, height } = self.known.get(other).ok_or_else(|| {
                     format!("its schema has the unknown type {:?}", other.chars().take(64).collect::<String>())
                 })?;
                 self.parts = self.parts.saturating_add(*parts);
-                return if self.parts > PARTS { Err("its schema is too large".to_owned()) } else { Ok(known.clone()) };
+                return if self.parts > PARTS || depth + height > DEPTH {
+                    Err("its schema is too deep or too large".to_owned())
+                } else {
+                    Ok(schema.clone())
+                };
             }
         };
         if let ("fixed" | "record" | "enum", Some(own)) = (name, json.get("name").and_then(Json::as_str)) {
-            self.known.insert(own.to_owned(), (schema.clone(), self.parts - before));
+            let (height, parts) = (schema.height(), self.parts - before);
+            self.known.insert(own.to_owned(), Known { schema: schema.clone(), parts, height });
         }
         Ok(schema)
     }
@@ -138,6 +165,13 @@ mod tests {
             let again = format!(r#",{{"name":"y","type":"r{}"}}"#, level - 1).repeat(9);
             wide = format!(r#"{{"type":"record","name":"r{level}","fields":[{{"name":"x","type":{wide}}}{again}]}}"#);
         }
+        // Each is as deep as may be, and ends in the one before it.
+        let record = |level: usize, inner: &str| {
+            let deep = (0..20).fold(inner.to_owned(), |inner, _| format!(r#"{{"type":"array","items":{inner}}}"#));
+            format!(r#"{{"type":"record","name":"r{level}","fields":[{{"name":"x","type":{deep}}}]}}"#)
+        };
+        let chained = format!("[{},{}]", record(0, "\"int\""), record(1, "\"r0\""));
+        assert!(Schema::parse(record(0, "\"int\"").as_bytes()).is_ok() && Schema::parse(chained.as_bytes()).is_err());
         for json in ["", "{}", "7", r#""r""#, r#"{"type":"array"}"#, r#"{"type":"fixed","size":-1}"#, &deep, &wide] {
             assert!(Schema::parse(json.as_bytes()).is_err(), "{}", json.chars().take(80).collect::<String>());
         }

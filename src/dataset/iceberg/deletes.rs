@@ -33,7 +33,8 @@ fn put(key: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => bytes(0, &[]),
         Value::Bool(value) => bytes(1, &[u8::from(*value)]),
-        Value::Int(value) => bytes(2, &value.to_le_bytes()),
+        // Not every writer says of days that they are a date.
+        Value::Int(value) | Value::Date(value) => bytes(2, &value.to_le_bytes()),
         Value::Float(value) => bytes(3, &value.to_bits().to_le_bytes()),
         Value::Bytes(value) => bytes(4, value),
         Value::Text(value) => bytes(5, value.as_bytes()),
@@ -63,12 +64,23 @@ pub(super) struct Scope {
 pub(super) struct Applied {
     /// By the data file, its vector.
     pub(super) vectors: BTreeMap<usize, usize>,
-    /// By the file of positions, the data files whose rows it may have.
-    pub(super) positions: BTreeMap<usize, BTreeSet<usize>>,
+    /// The files of positions that may have rows of some data file: of which, [`by_positions`](Self::by_positions) says.
+    pub(super) positions: BTreeSet<usize>,
     /// By scope, the files of values.
     pub(super) values: BTreeMap<Scope, Vec<usize>>,
     /// By the data file, the scopes whose values are newer than it.
     pub(super) scopes: BTreeMap<usize, Vec<Scope>>,
+}
+
+impl Applied {
+    /// Whether positions in `delete` delete rows of `file`, data file number `at`.
+    pub(super) fn by_positions(&self, delete: &Entry, at: usize, file: &Entry) -> bool {
+        let meant = match &delete.referenced {
+            Some(path) => *path == file.path,
+            None => delete.spec == file.spec && partition(delete) == partition(file),
+        };
+        meant && file.sequence <= delete.sequence && !self.vectors.contains_key(&at)
+    }
 }
 
 /// Which of `deletes` are of which of `data`; `unpartitioned` tells of the number of a spec whether it has no partitions.
@@ -130,12 +142,12 @@ pub(super) fn applied(
                     let old = data.get(*at).is_some_and(|file| file.sequence <= delete.sequence);
                     old && !applied.vectors.contains_key(at)
                 };
-                let files: BTreeSet<usize> = match &delete.referenced {
-                    Some(path) => paths.get(path.as_str()).copied().into_iter().filter(counts).collect(),
-                    None => same().filter(counts).collect(),
+                let any = match &delete.referenced {
+                    Some(path) => paths.get(path.as_str()).copied().iter().any(counts),
+                    None => same().any(|at| counts(&at)),
                 };
-                if !files.is_empty() {
-                    applied.positions.insert(number, files);
+                if any {
+                    applied.positions.insert(number);
                 }
             }
         }
@@ -200,7 +212,9 @@ mod tests {
         for deletes in [[positions(5, 9), vector("a", 5, 4)], [vector("a", 5, 4), positions(5, 9)]] {
             let found = found(&files, &deletes);
             assert_eq!(found.vectors.len(), 1);
-            assert_eq!(found.positions.values().collect::<Vec<_>>(), [&BTreeSet::from([1])]);
+            assert_eq!(found.positions.len(), 1);
+            assert!(!found.by_positions(&positions(5, 9), 0, &files[0]));
+            assert!(found.by_positions(&positions(5, 9), 1, &files[1]));
         }
         let alone = found(&files, &[of("a", positions(5, 9)), vector("a", 5, 4)]);
         assert!(alone.positions.is_empty());
@@ -209,7 +223,13 @@ mod tests {
     #[test]
     fn positions_are_of_files_that_are_no_newer_in_their_partition_or_of_the_one_they_name() {
         let files = [data("a", 1, 5, 3), data("b", 1, 5, 4), data("c", 1, 6, 3), data("d", 2, 5, 3)];
-        let of_files = |delete| found(&files, &[delete]).positions.into_values().next().unwrap_or_default();
+        let of_files = |delete: Entry| {
+            let found = found(&files, &[delete.clone()]);
+            let of = files.iter().enumerate().filter(|(at, file)| found.by_positions(&delete, *at, file));
+            let of: BTreeSet<usize> = of.map(|(at, _)| at).collect();
+            assert_eq!(found.positions.is_empty(), of.is_empty(), "what deletes nothing is not read");
+            of
+        };
         assert_eq!(of_files(positions(5, 3)), BTreeSet::from([0]), "of the same commit too");
         assert_eq!(of_files(positions(5, 4)), BTreeSet::from([0, 1]));
         assert_eq!(of_files(positions(5, 2)), BTreeSet::new());
@@ -240,7 +260,9 @@ mod tests {
         };
         let files = [null(data("a", 1, 0, 1)), data("b", 1, 0, 1)];
         let found = found(&files, &[null(positions(0, 2))]);
-        assert_eq!(found.positions, BTreeMap::from([(0, BTreeSet::from([0]))]));
+        assert_eq!(found.positions, BTreeSet::from([0]));
+        let of = |at: usize| found.by_positions(&null(positions(0, 2)), at, &files[at]);
+        assert_eq!((of(0), of(1)), (true, false));
         assert_ne!(partition(&files[0]), partition(&files[1]));
     }
 }

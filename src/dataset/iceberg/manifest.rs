@@ -6,7 +6,7 @@ use super::avro::{Record, Value};
 
 /// Whether field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
-    [500, 502, 515, 517, 519].contains(&id)
+    [500, 501, 502, 504, 505, 515, 517, 519].contains(&id)
 }
 
 /// Whether field `id` of a manifest matters: not what it says of columns. From 1000 on they are values of partitions.
@@ -22,6 +22,10 @@ pub(super) struct Manifest {
     /// 0 in the first version of the format, where nothing has one.
     pub(super) sequence: i64,
     pub(super) deletes: bool,
+    /// Its bytes.
+    pub(super) length: Option<u64>,
+    /// Files in it that the snapshot has, which the first version of the format need not say.
+    pub(super) files: Option<u64>,
 }
 
 /// What a file of a table holds.
@@ -75,7 +79,10 @@ impl Manifest {
             Some(1) => true,
             Some(_) => return Err(Fault::Broken("a manifest is of neither data nor deletes")),
         };
-        Ok(Self { path, spec, sequence: record.int(515).unwrap_or(0), deletes })
+        let length = record.int(501).and_then(|length| u64::try_from(length).ok());
+        let files = record.int(504).zip(record.int(505)).and_then(|(added, before)| added.checked_add(before));
+        let files = files.and_then(|files| u64::try_from(files).ok());
+        Ok(Self { path, spec, sequence: record.int(515).unwrap_or(0), deletes, length, files })
     }
 
     /// Bytes that it takes in memory.
@@ -129,6 +136,10 @@ impl Entry {
             }
             Some(_) => return Err(Fault::Broken("a file has an unknown content")),
         };
+        let referenced = file.text(143).map(str::to_owned);
+        if matches!(content, Content::Vector { .. }) && referenced.is_none() {
+            return Err(Fault::Broken("a vector names no data file"));
+        }
         if (content == Content::Data) == manifest.deletes {
             return Err(Fault::Broken("a file is of another content than its manifest"));
         }
@@ -145,7 +156,7 @@ impl Entry {
             spec: manifest.spec,
             partition: partition.unwrap_or_default(),
             sequence,
-            referenced: file.text(143).map(str::to_owned),
+            referenced,
         }))
     }
 
@@ -195,7 +206,7 @@ mod tests {
     }
 
     fn manifest(sequence: i64, deletes: bool) -> Manifest {
-        Manifest { path: "m".to_owned(), spec: 3, sequence, deletes }
+        Manifest { path: "m".to_owned(), spec: 3, sequence, deletes, length: None, files: None }
     }
 
     fn parquet(more: &[(i32, Value)]) -> Vec<(i32, Value)> {
@@ -223,14 +234,21 @@ mod tests {
         assert_eq!(of(&parquet(&[(134, Value::Int(1))])), Ok(Content::Positions));
         let ids = Value::List(vec![Value::Int(3), Value::Int(1)]);
         assert_eq!(of(&parquet(&[(134, Value::Int(2)), (135, ids)])), Ok(Content::Equality(vec![3, 1])));
-        let vector =
-            [(134, Value::Int(1)), (101, Value::Text("PUFFIN".to_owned())), (144, Value::Int(4)), (145, Value::Int(9))];
+        let text = |text: &str| Value::Text(text.to_owned());
+        let vector = [
+            (134, Value::Int(1)),
+            (101, text("PUFFIN")),
+            (143, text("s3://b/data")),
+            (144, Value::Int(4)),
+            (145, Value::Int(9)),
+        ];
         assert_eq!(of(&vector), Ok(Content::Vector { offset: 4, size: 9 }));
         for wrong in [
             &parquet(&[(134, Value::Int(0))]),
             &parquet(&[(134, Value::Int(2))]),
             &parquet(&[(134, Value::Int(7))]),
-            &vector[..3].to_vec(),
+            &vector[..4].to_vec(),
+            &[&vector[..2], &vector[3..]].concat(),
         ] {
             assert!(matches!(of(wrong), Err(Fault::Broken(_))), "{wrong:?}");
         }
@@ -250,7 +268,9 @@ mod tests {
     #[test]
     fn a_list_of_manifests_of_the_first_version_has_less() {
         let found = Manifest::of(&record(&[(500, Value::Text("m".to_owned())), (502, Value::Int(2))])).unwrap();
-        assert_eq!(found, Manifest { path: "m".to_owned(), spec: 2, sequence: 0, deletes: false });
+        let expected =
+            Manifest { path: "m".to_owned(), spec: 2, sequence: 0, deletes: false, length: None, files: None };
+        assert_eq!(found, expected);
         assert!(Manifest::of(&record(&[])).is_err());
         let sealed = record(&[(500, Value::Text("m".to_owned())), (519, Value::Bytes(vec![1]))]);
         assert!(matches!(Manifest::of(&sealed), Err(Fault::Refused(_))));

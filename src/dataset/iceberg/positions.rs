@@ -43,6 +43,11 @@ impl Table {
         for (number, vector) in &self.applied.vectors {
             let Some(entry) = self.deletes.get(*vector) else { continue };
             let Content::Vector { offset, size } = entry.content else { continue };
+            let most = options.limits.max_index_bytes;
+            if size > most {
+                let what = format!("a deletion vector in {}", entry.path);
+                return Err(Error::limit(what, size, most, "limits.max_index_bytes"));
+            }
             let end = offset.checked_add(size).ok_or_else(|| bitmap::broken(&entry.path, "its range overflows"))?;
             let framed = Framed { file: *number, rows: entry.rows, range: offset..end };
             files.entry(entry.path.clone()).or_default().push(framed);
@@ -77,8 +82,12 @@ impl Table {
     /// The rows that files of positions delete.
     pub(super) async fn by_positions(&self, room: &Room, options: &OpenOptions) -> Result<Rows> {
         let mut rows = Rows::new();
-        let mut reading = futures::stream::iter(self.applied.positions.clone())
-            .map(|(delete, files)| self.positions(delete, files, room, options))
+        if self.applied.positions.is_empty() {
+            return Ok(rows);
+        }
+        let paths = self.data.iter().enumerate().map(|(number, file)| (file.path.as_str(), number)).collect();
+        let mut reading = futures::stream::iter(self.applied.positions.iter().copied())
+            .map(|delete| self.positions(delete, &paths, room, options))
             .buffer_unordered(options.concurrency)
             .boxed();
         while let Some(found) = reading.try_next().await? {
@@ -87,17 +96,15 @@ impl Table {
         Ok(rows)
     }
 
-    /// The rows of `files` that file of positions number `delete` deletes.
+    /// The rows that file of positions number `delete` deletes, of data files by their `paths`.
     async fn positions(
         &self,
         delete: usize,
-        files: BTreeSet<usize>,
+        paths: &HashMap<&str, usize>,
         room: &Room,
         options: &OpenOptions,
     ) -> Result<Rows> {
         let Some(entry) = self.deletes.get(delete) else { return Ok(Rows::new()) };
-        let paths = files.iter().filter_map(|number| Some((self.data.get(*number)?.path.as_str(), *number)));
-        let paths: HashMap<&str, usize> = paths.collect();
         let mut found = self.root.literal(&entry.path, options.access())?;
         found.size = Some(entry.size).filter(|size| *size > 0);
         let name = found.name.to_string();
@@ -123,7 +130,9 @@ impl Table {
             for (path, row) in of.iter().flatten().zip(at.values()) {
                 let number = match last {
                     Some((known, number)) if known == path => number,
-                    _ => paths.get(path).copied(),
+                    _ => paths.get(path).copied().filter(|number| {
+                        self.data.get(*number).is_some_and(|file| self.applied.by_positions(entry, *number, file))
+                    }),
                 };
                 last = Some((path, number));
                 if let Some(number) = number {

@@ -1,5 +1,7 @@
 //! The schema of a table: its JSON as columns in Arrow's types, with the numbers that data files know them by.
 
+use std::collections::HashSet;
+
 use arrow::datatypes::{DataType, TimeUnit};
 use serde_json::Value as Json;
 
@@ -32,12 +34,13 @@ fn members(schema: &Json, above: &str, depth: usize) -> Result<Vec<Defined>, Fau
     }
     let fields = schema.get("fields").and_then(Json::as_array).ok_or_else(|| broken("is no struct"))?;
     let mut found: Vec<Defined> = Vec::with_capacity(fields.len());
+    let (mut names, mut ids) = (HashSet::new(), HashSet::new());
     for field in fields {
         let name = field.get("name").and_then(Json::as_str).ok_or_else(|| broken("has a field without a name"))?;
         let path = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
         let id = field.get("id").and_then(Json::as_i64).and_then(|id| i32::try_from(id).ok());
         let id = id.ok_or_else(|| Fault::Broken(format!("its schema: column {path:?} has no number")))?;
-        if found.iter().any(|other| other.column.name == name || other.column.id == Some(id)) {
+        if !names.insert(name) || !ids.insert(id) {
             return Err(Fault::Broken(format!("its schema: there are two columns {path:?}, or two of number {id}")));
         }
         let kind = kind(field.get("type").unwrap_or(&Json::Null), &path, depth)?;

@@ -18,7 +18,9 @@ pub(super) fn of_partition(value: &Value, data_type: &DataType) -> Option<Arc<st
         (Value::Int(value), DataType::Int32 | DataType::Int64) => value.to_string(),
         (Value::Float(value), DataType::Float32) => (*value as f32).to_string(),
         (Value::Float(value), DataType::Float64) => value.to_string(),
-        (Value::Int(days), DataType::Date32) => shown(Arc::new(Date32Array::from(vec![i32::try_from(*days).ok()?])))?,
+        (Value::Int(days) | Value::Date(days), DataType::Date32) => {
+            shown(Arc::new(Date32Array::from(vec![i32::try_from(*days).ok()?])))?
+        }
         (Value::Int(micros), DataType::Timestamp(..)) => {
             shown(Arc::new(TimestampMicrosecondArray::from(vec![*micros])))?
         }

@@ -1,6 +1,7 @@
 //! Numbers for the columns of files that have none: a table tells by which names its columns went where they were written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parquet::basic::{ConvertedType, LogicalType};
 use parquet::errors::ParquetError;
@@ -11,7 +12,7 @@ use super::naming::{group, is_repeated, primitive};
 
 /// By the name of a column, its number and the numbers of what is in it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::dataset) struct Numbers(BTreeMap<String, (Option<i32>, Numbers)>);
+pub(in crate::dataset) struct Numbers(BTreeMap<String, (Option<i32>, Arc<Numbers>)>);
 
 impl Numbers {
     /// A mapping of names as Iceberg's tables have it; none for what is none.
@@ -24,9 +25,10 @@ impl Numbers {
         let mut numbers = Self::default();
         for field in json.as_array()? {
             let id = field.get("field-id").and_then(Json::as_i64).and_then(|id| i32::try_from(id).ok());
-            let below = field.get("fields").map_or_else(|| Some(Self::default()), Self::of)?;
+            // Shared, since each of its names may have as many below it.
+            let below = Arc::new(field.get("fields").map_or_else(|| Some(Self::default()), Self::of)?);
             for name in field.get("names").and_then(Json::as_array)? {
-                numbers.0.insert(name.as_str()?.to_owned(), (id, below.clone()));
+                numbers.0.insert(name.as_str()?.to_owned(), (id, Arc::clone(&below)));
             }
         }
         Some(numbers)
@@ -43,7 +45,7 @@ impl Numbers {
 
     /// `ty`, which the mapping knows as `known`.
     fn field(&self, ty: &Type, known: &str) -> Result<TypePtr, ParquetError> {
-        let none = (None, Self::default());
+        let none = (None, Arc::default());
         let (id, below) = self.0.get(known).unwrap_or(&none);
         if ty.is_primitive() {
             return primitive(ty, ty.name(), *id);
@@ -103,6 +105,10 @@ mod tests {
              OPTIONAL group l [4] (LIST) { REPEATED group bag { OPTIONAL group array_element [5] { OPTIONAL INT32 p [6]; } } } \
              OPTIONAL group m [7] (MAP) { REPEATED group map { REQUIRED INT32 k [8]; OPTIONAL INT32 v [9]; } } }"
         );
+        // Two names at each of 20 levels are a million paths.
+        let deep = (0..20)
+            .fold("[]".to_owned(), |below, id| format!(r#"[{{"field-id":{id},"names":["a","b"],"fields":{below}}}]"#));
+        assert_eq!(Numbers::parse(&deep).unwrap().0.len(), 2);
         for json in ["", "{}", "[7]", r#"[{"field-id":1}]"#, r#"[{"names":[7]}]"#] {
             assert_eq!(Numbers::parse(json), None, "{json}");
         }
