@@ -1,5 +1,7 @@
 //! The directory of a table, whose log names the files that are its rows.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -17,11 +19,13 @@ use crate::error::{Error, Result};
 pub(crate) struct Root {
     place: Place,
     path: Path,
+    /// Other stores that the log led to: each is opened once, since that costs more than all else that is done for a file.
+    others: Arc<Mutex<Vec<Place>>>,
 }
 
 impl Root {
     pub(super) fn new(place: Place, path: Path) -> Self {
-        Self { place, path }
+        Self { place, path, others: Arc::default() }
     }
 
     /// The full address, without credentials.
@@ -88,9 +92,16 @@ impl Root {
             }
             Some(_) => return Err(foreign()),
             None if self.place.local => return Err(foreign()),
-            None => match Address::parse(url)? {
-                Address::Local(_) => return Err(foreign()),
-                Address::Remote(text) => Stores::new(access)?.remote(&text)?,
+            None => match self.known(url) {
+                Some(known) => known,
+                None => match Address::parse(url)? {
+                    Address::Local(_) => return Err(foreign()),
+                    Address::Remote(text) => {
+                        let (place, path) = Stores::new(access)?.remote(&text)?;
+                        self.others.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
+                        (place, path)
+                    }
+                },
             },
         };
         let same = one_name(&place.prefix) == one_name(&self.place.prefix);
@@ -116,7 +127,18 @@ impl Root {
     /// As there.
     pub(crate) fn at(&self, url: &str, access: Access<'_>) -> Result<Self> {
         let found = self.literal(url.trim_end_matches('/'), access)?;
-        Ok(Self { place: found.place, path: found.path })
+        Ok(Self { place: found.place, path: found.path, others: Arc::clone(&self.others) })
+    }
+
+    /// The store and path of `url`, if it is in a store that is open.
+    fn known(&self, url: &str) -> Option<(Place, Path)> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.place).chain(others.iter()).find_map(|place| {
+            let (own, named) = (one_name(&place.prefix), one_name(url));
+            let rest = (own.0 == named.0 && own.1.ends_with('/')).then(|| named.1.strip_prefix(own.1))??;
+            let is_path = !rest.is_empty() && !rest.contains(['?', '#']);
+            Some((place.clone(), is_path.then(|| Path::from_url_path(rest).ok())??))
+        })
     }
 }
 
@@ -129,7 +151,6 @@ fn one_name(prefix: &str) -> (bool, &str) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
 
     use object_store::local::LocalFileSystem;
 
@@ -167,5 +188,26 @@ mod tests {
         }
         assert_eq!(root.at("file:///data/table/", (&options).into()).unwrap().url(), "/data/table");
         assert_eq!(one_name("s3a://b/"), one_name("s3://b/"));
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn a_store_is_opened_once_whatever_it_is_called() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let place = Place { store, prefix: "s3://b/".into(), local: false, lists: true, cache: None };
+        let root = Root::new(place, Path::from("t"));
+        let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));
+        // What opens a store looks at the options.
+        let found = |url: &str, options| root.elsewhere(url, Access::from(options)).map(|found| found.name.to_string());
+        for url in ["s3://b/t/x%20y", "s3a://b/t/x%20y", "s3n://b/t/x%20y"] {
+            assert_eq!(found(url, &wrong).unwrap(), "x y");
+        }
+        assert_eq!(found("s3a://b/u/x", &wrong).unwrap(), "s3://b/u/x");
+        for url in ["s3://b/t/x?y", "s3://b/t/../t/x", "s3://bb/t/x", "http://h.invalid/d/x"] {
+            assert!(found(url, &wrong).is_err(), "{url}");
+        }
+        assert_eq!(found("http://h.invalid/d/x", &none).unwrap(), "http://h.invalid/d/x");
+        assert_eq!(found("http://h.invalid/d/y", &wrong).unwrap(), "http://h.invalid/d/y");
+        assert_eq!(root.literal("s3a://b/t/a%20b?#", Access::from(&wrong)).unwrap().name.as_ref(), "a%20b?#");
     }
 }

@@ -8,6 +8,7 @@ use bowstring::dataset::{Dataset, Index, Limits, OpenOptions};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 use serde_json::json;
 
+use super::http::Server;
 use super::iceberg_table::{File, Manifest, Table, ints, words};
 use super::support::{open, rows, runtime, text};
 use crate::support;
@@ -566,14 +567,50 @@ fn copy(from: &Path, to: &Path, was: &[u8], now: &[u8]) {
     }
 }
 
+/// That text.
+fn was() -> String {
+    format!("{:0<ROOT$}", "/tmp/bowstring-iceberg-")
+}
+
+#[test]
+fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
+    let (fixtures, folder, server) = (support::fixture("iceberg"), tempfile::tempdir().unwrap(), Server::start());
+    let options = OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
+    // Hadoop writes s3a, and everybody else reads s3.
+    let root = format!("{:x<ROOT$}", "s3a://bucket/");
+    let inside = root.strip_prefix("s3a://").unwrap();
+    for name in ["positions", "vectors", "equality"] {
+        let table = folder.path().join(name);
+        copy(&fixtures.join("tables/db").join(name), &table, was().as_bytes(), root.as_bytes());
+        server.upload(&table, &format!("{inside}/db/{name}"));
+        let expected = read(&fixtures.join(format!("expected/{name}/latest.parquet")), OpenOptions::default()).unwrap();
+        let url = format!("s3://{inside}/db/{name}");
+        let metadata = fs::read_to_string(table.join("metadata/version-hint.text")).unwrap();
+        let metadata = format!("{url}/metadata/v{}.metadata.json", metadata.trim());
+        for url in [&url, &format!("{url}/"), &metadata] {
+            let there = open(&[url.as_str()], options.clone()).unwrap();
+            assert_eq!(rows(&there).unwrap(), expected, "{url}");
+            assert!(there.manifest().files.iter().all(|file| file.path.starts_with("data/")), "{url}");
+        }
+        // What says which files there are is asked for once.
+        server.requests();
+        open(&[url.as_str()], options.clone()).unwrap();
+        let mut asked: Vec<String> = server.requests();
+        asked.retain(|request| request.contains(".avro") || request.contains(".json"));
+        let count = asked.len();
+        asked.sort();
+        asked.dedup();
+        assert!(count > 2 && asked.len() == count, "{asked:?}");
+    }
+}
+
 #[test]
 fn tables_of_iceberg_have_the_rows_that_spark_and_pyiceberg_read() {
     let fixtures = support::fixture("iceberg");
     let folder = tempfile::tempdir().unwrap();
     let base = format!("{}/", text(&fs::canonicalize(folder.path()).unwrap()));
     let root = format!("{base}{}", "x".repeat(ROOT - base.len()));
-    let was = format!("{:0<ROOT$}", "/tmp/bowstring-iceberg-");
-    copy(&fixtures.join("tables"), Path::new(&root), was.as_bytes(), root.as_bytes());
+    copy(&fixtures.join("tables"), Path::new(&root), was().as_bytes(), root.as_bytes());
     let mut count = 0;
     for table in fs::read_dir(fixtures.join("expected")).unwrap() {
         let table = table.unwrap();
