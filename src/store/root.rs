@@ -95,12 +95,13 @@ impl Root {
             None => match self.known(url) {
                 Some(known) => known,
                 None => match Address::parse(url)? {
-                    Address::Local(_) => return Err(foreign()),
-                    Address::Remote(text) => {
+                    // A table in a cloud makes nobody ask the web, or another cloud, with keys of this one.
+                    Address::Remote(text) if family(&text) == family(&self.place.prefix) => {
                         let (place, path) = Stores::new(access)?.remote(&text)?;
                         self.others.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
                         (place, path)
                     }
+                    _ => return Err(foreign()),
                 },
             },
         };
@@ -139,6 +140,18 @@ impl Root {
             let is_path = !rest.is_empty() && !rest.contains(['?', '#']);
             Some((place.clone(), is_path.then(|| Path::from_url_path(rest).ok())??))
         })
+    }
+}
+
+/// The kind of store of an address, whose schemes may differ.
+fn family(url: &str) -> &str {
+    if url.starts_with("https://") && url.contains(".core.windows.net/") {
+        return "azure";
+    }
+    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+        "s3" | "s3a" | "s3n" => "s3",
+        "az" | "adl" | "azure" | "abfs" | "abfss" => "azure",
+        other => other,
     }
 }
 
@@ -203,11 +216,18 @@ mod tests {
             assert_eq!(found(url, &wrong).unwrap(), "x y");
         }
         assert_eq!(found("s3a://b/u/x", &wrong).unwrap(), "s3://b/u/x");
-        for url in ["s3://b/t/x?y", "s3://b/t/../t/x", "s3://bb/t/x", "http://h.invalid/d/x"] {
+        for url in ["s3://b/t/x?y", "s3://b/t/../t/x", "s3://bb/t/x", "s3://c/d/x"] {
             assert!(found(url, &wrong).is_err(), "{url}");
         }
-        assert_eq!(found("http://h.invalid/d/x", &none).unwrap(), "http://h.invalid/d/x");
-        assert_eq!(found("http://h.invalid/d/y", &wrong).unwrap(), "http://h.invalid/d/y");
+        assert_eq!(found("s3://c/d/x", &none).unwrap(), "s3://c/d/x");
+        assert_eq!(found("s3a://c/d/y", &wrong).unwrap(), "s3://c/d/y");
         assert_eq!(root.literal("s3a://b/t/a%20b?#", Access::from(&wrong)).unwrap().name.as_ref(), "a%20b?#");
+        // Neither the web nor another cloud.
+        for url in ["http://169.254.169.254/x", "memory://mount/x", "gs://b/t/x", "abfss://c@a.dfs.core.windows.net/x"]
+        {
+            assert!(matches!(root.elsewhere(url, Access::from(&none)), Err(Error::Unsupported { .. })), "{url}");
+        }
+        let azure = ["abfss://c@a.dfs.core.windows.net/x", "az://c/x", "https://a.blob.core.windows.net/c/x"];
+        assert_eq!(azure.map(family), ["azure"; 3]);
     }
 }

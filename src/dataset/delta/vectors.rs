@@ -61,7 +61,7 @@ impl Table {
         };
         let culprit = format!("the deletion vectors in {}", found.url());
         let ranges = vectors.iter().map(|(_, range)| range.clone()).collect();
-        let bytes = within(options.timeout, culprit, bitmap::bytes(&found, ranges))
+        let bytes = within(options.timeout, culprit, bitmap::bytes(&found, ranges, options.limits.max_index_bytes))
             .await
             .map_err(|error| self.about.gone(error))?;
         let mut rows = Vec::with_capacity(vectors.len());

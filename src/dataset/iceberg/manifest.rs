@@ -6,7 +6,7 @@ use super::avro::{Record, Value};
 
 /// Whether field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
-    [500, 501, 502, 504, 505, 515, 517, 519].contains(&id)
+    [500, 502, 504, 505, 515, 517, 519].contains(&id)
 }
 
 /// Whether field `id` of a manifest matters: not what it says of columns. From 1000 on they are values of partitions.
@@ -22,8 +22,6 @@ pub(super) struct Manifest {
     /// 0 in the first version of the format, where nothing has one.
     pub(super) sequence: i64,
     pub(super) deletes: bool,
-    /// Its bytes.
-    pub(super) length: Option<u64>,
     /// Files in it that the snapshot has, which the first version of the format need not say.
     pub(super) files: Option<u64>,
 }
@@ -79,10 +77,9 @@ impl Manifest {
             Some(1) => true,
             Some(_) => return Err(Fault::Broken("a manifest is of neither data nor deletes")),
         };
-        let length = record.int(501).and_then(|length| u64::try_from(length).ok());
         let files = record.int(504).zip(record.int(505)).and_then(|(added, before)| added.checked_add(before));
         let files = files.and_then(|files| u64::try_from(files).ok());
-        Ok(Self { path, spec, sequence: record.int(515).unwrap_or(0), deletes, length, files })
+        Ok(Self { path, spec, sequence: record.int(515).unwrap_or(0), deletes, files })
     }
 
     /// Bytes that it takes in memory.
@@ -206,7 +203,7 @@ mod tests {
     }
 
     fn manifest(sequence: i64, deletes: bool) -> Manifest {
-        Manifest { path: "m".to_owned(), spec: 3, sequence, deletes, length: None, files: None }
+        Manifest { path: "m".to_owned(), spec: 3, sequence, deletes, files: None }
     }
 
     fn parquet(more: &[(i32, Value)]) -> Vec<(i32, Value)> {
@@ -268,8 +265,7 @@ mod tests {
     #[test]
     fn a_list_of_manifests_of_the_first_version_has_less() {
         let found = Manifest::of(&record(&[(500, Value::Text("m".to_owned())), (502, Value::Int(2))])).unwrap();
-        let expected =
-            Manifest { path: "m".to_owned(), spec: 2, sequence: 0, deletes: false, length: None, files: None };
+        let expected = Manifest { path: "m".to_owned(), spec: 2, sequence: 0, deletes: false, files: None };
         assert_eq!(found, expected);
         assert!(Manifest::of(&record(&[])).is_err());
         let sealed = record(&[(500, Value::Text("m".to_owned())), (519, Value::Bytes(vec![1]))]);

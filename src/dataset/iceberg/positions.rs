@@ -1,6 +1,6 @@
 //! Rows that are deleted by their positions: in files of positions, each read once, and in bitmaps.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use arrow::array::{Array, AsArray};
@@ -43,11 +43,6 @@ impl Table {
         for (number, vector) in &self.applied.vectors {
             let Some(entry) = self.deletes.get(*vector) else { continue };
             let Content::Vector { offset, size } = entry.content else { continue };
-            let most = options.limits.max_index_bytes;
-            if size > most {
-                let what = format!("a deletion vector in {}", entry.path);
-                return Err(Error::limit(what, size, most, "limits.max_index_bytes"));
-            }
             let end = offset.checked_add(size).ok_or_else(|| bitmap::broken(&entry.path, "its range overflows"))?;
             let framed = Framed { file: *number, rows: entry.rows, range: offset..end };
             files.entry(entry.path.clone()).or_default().push(framed);
@@ -68,7 +63,7 @@ impl Table {
         let found = self.root.literal(&path, options.access())?;
         let culprit = format!("the deletion vectors in {}", found.url());
         let ranges = vectors.iter().map(|vector| vector.range.clone()).collect();
-        let reading = within(options.timeout, culprit, bitmap::bytes(&found, ranges));
+        let reading = within(options.timeout, culprit, bitmap::bytes(&found, ranges, options.limits.max_index_bytes));
         let bytes = reading.await.map_err(|error| self.about.gone(error))?;
         let mut rows = Rows::new();
         for vector in vectors {

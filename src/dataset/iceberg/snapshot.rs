@@ -145,15 +145,15 @@ pub(super) async fn entries(root: &Root, snapshot: &Snapshot, options: &OpenOpti
 /// The manifests in the list at `found`.
 async fn manifests(found: &Found, options: &OpenOptions) -> Result<Vec<Manifest>> {
     let most = options.limits.max_files;
-    records(found, options, (of_list, None), most, |record| Manifest::of(&record).map(Some), Manifest::bytes).await
+    records(found, options, of_list, most, |record| Manifest::of(&record).map(Some), Manifest::bytes).await
 }
 
 /// The files that `manifest` has.
 async fn entries_of(root: &Root, manifest: Manifest, options: &OpenOptions) -> Result<Vec<Entry>> {
     let found = root.literal(&manifest.path, options.access())?;
-    let (length, told) = (manifest.length, manifest.files);
+    let told = manifest.files;
     let take = move |record| Entry::of(&record, &manifest);
-    let entries = records(&found, options, (of_entry, length), options.limits.max_files, take, Entry::bytes).await?;
+    let entries = records(&found, options, of_entry, options.limits.max_files, take, Entry::bytes).await?;
     match told.filter(|told| *told != entries.len() as u64) {
         // One that is cut off between two blocks looks like a whole one.
         Some(told) => {
@@ -179,12 +179,11 @@ impl From<avro::Fault> for Fault {
     }
 }
 
-/// What `take` makes of the records of the file of Avro `found`, of which there may be so many; `bytes` says what keeping one takes. The
-/// file may be told to have so many bytes.
+/// What `take` makes of the records of the file of Avro `found`, of which there may be so many; `bytes` says what keeping one takes.
 async fn records<T: Send + 'static>(
     found: &Found,
     options: &OpenOptions,
-    (wanted, length): (fn(i32) -> bool, Option<u64>),
+    wanted: fn(i32) -> bool,
     most: usize,
     take: impl Fn(avro::Record) -> Result<Option<T>, manifest::Fault> + Send + 'static,
     bytes: fn(&T) -> u64,
@@ -192,10 +191,6 @@ async fn records<T: Send + 'static>(
     let room = options.limits.max_index_bytes;
     let file = within(options.timeout, format!("the manifest {}", found.url()), found.whole(room, LIMIT)).await?;
     let (name, url) = (found.name.to_string(), found.url());
-    if let Some(length) = length.filter(|length| *length != file.len() as u64) {
-        let what = format!("a manifest of Iceberg: it has {} bytes, and {length} by its list", file.len());
-        return Err(Error::corrupt(Place::file(name), what));
-    }
     blocking(move || {
         let (mut all, mut kept) = (Vec::new(), 0_u64);
         let mut keep = |record| {

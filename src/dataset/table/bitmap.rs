@@ -44,12 +44,20 @@ pub(in crate::dataset) fn rows(bitmap: &[u8], cardinality: i64) -> Result<Roarin
     Ok(rows)
 }
 
-/// These bytes of a file of bitmaps.
-pub(in crate::dataset) async fn bytes(found: &Found, ranges: Vec<Range<u64>>) -> Result<Chunks> {
+/// These bytes of a file of bitmaps, of which none may have more than `most`.
+pub(in crate::dataset) async fn bytes(found: &Found, ranges: Vec<Range<u64>>, most: u64) -> Result<Chunks> {
     let object = found.tail(1).await?.object;
     let size = object.stamp().size;
     if ranges.iter().any(|range| range.end > size) {
         return Err(broken(&found.name, "it is cut off"));
+    }
+    if let Some(size) = ranges.iter().map(|range| range.end.saturating_sub(range.start)).find(|size| *size > most) {
+        return Err(Error::limit(
+            format!("a deletion vector in {}", found.url()),
+            size,
+            most,
+            "limits.max_index_bytes",
+        ));
     }
     let ranges = coalesce(ranges, object.gap());
     let parts = object.read(ranges.clone()).await?;

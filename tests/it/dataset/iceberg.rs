@@ -398,8 +398,16 @@ fn a_partition_by_what_was_a_date_is_not_taken_for_a_time() {
     table.snapshot(1, 1, &[Manifest(1, 1, vec![lacks.clone()])]);
     assert_eq!(latest(&table), ["id=1 p=2021-02-03"]);
     table.alter(&[(1, "p", "timestamp"), (2, "id", "int")]);
-    let error = opened(&table).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("\"p\""), "{error}");
+    let fails = |table: &Table| {
+        let error = opened(table).unwrap_err();
+        assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("\"p\""), "{error}");
+    };
+    fails(&table);
+    // Manifests may say that a value is a date; then no schema of the past has to.
+    table.partition = json!({"type": "int", "logicalType": "date"});
+    table.snapshot(2, 2, &[Manifest(1, 2, vec![lacks])]);
+    table.metadata["schemas"].as_array_mut().unwrap().remove(0);
+    fails(&table);
 }
 
 #[test]
@@ -476,14 +484,19 @@ fn damaged_or_hostile_metadata_are_typed_errors() {
     }
     table.metadata = good;
     let metadata = table.commit(1);
-    // Every file of Avro and the metadata, cut off anywhere, and with any byte changed: an error or the same table, and no panic.
+    // Files of Avro, cut off anywhere, and with any byte changed: an error, and no panic. (They have no checksums: of a changed byte some
+    // go unseen.)
     for name in ["snap-13.avro", "m3.avro"] {
         let path = table.path.join("metadata").join(name);
         let whole = fs::read(&path).unwrap();
         for cut in (0..whole.len()).step_by(7) {
             fs::write(&path, &whole[..cut]).unwrap();
-            if let Ok(dataset) = open(&[text(&table.path)], OpenOptions::default()) {
-                assert_eq!(dataset.manifest().rows(), 0, "a file may end before its first block");
+            match open(&[text(&table.path)], OpenOptions::default()) {
+                // Their list says how many files manifests have, and nothing how many manifests there are.
+                Ok(dataset) if name.starts_with("snap") => {
+                    assert_eq!(dataset.manifest().rows(), 0, "a list may end before its first block");
+                }
+                outcome => assert!(outcome.is_err(), "{name} cut off at {cut}"),
             }
         }
         for at in (4..whole.len()).step_by(5) {
@@ -494,9 +507,9 @@ fn damaged_or_hostile_metadata_are_typed_errors() {
         }
         fs::write(&path, &whole).unwrap();
     }
-    let limits = Limits { max_files: 2, ..Limits::default() };
-    let error = open(&[text(&table.path)], OpenOptions { limits, version: Some(12), ..OpenOptions::default() });
-    assert!(matches!(error, Ok(_) | Err(Error::Limit { .. })));
+    let limits = Limits { max_files: 1, ..Limits::default() };
+    let error = open(&[text(&table.path)], OpenOptions { limits, ..OpenOptions::default() }).unwrap_err();
+    assert!(matches!(error, Error::Limit { .. }), "{error}");
     let limits = Limits { max_index_bytes: 300, ..Limits::default() };
     let error = open(&[text(&table.path)], OpenOptions { limits, ..OpenOptions::default() }).unwrap_err();
     assert!(matches!(error, Error::Limit { option: "limits.max_index_bytes", .. }), "{error}");

@@ -110,10 +110,10 @@ impl File {
 /// A manifest: its spec, its sequence number, its files.
 pub(super) struct Manifest(pub(super) i64, pub(super) i64, pub(super) Vec<File>);
 
-fn entries(partitioned: bool) -> Value {
+fn entries(partition: Option<Value>) -> Value {
     let field = |name: &str, id: i32, ty: Value| json!({"name": name, "field-id": id, "type": ty});
     let maybe = |ty: Value| json!(["null", ty]);
-    let partition: Vec<Value> = partitioned.then(|| field("p", 1000, maybe("int".into()))).into_iter().collect();
+    let partition: Vec<Value> = partition.map(|ty| field("p", 1000, maybe(ty))).into_iter().collect();
     let file = json!({"type": "record", "name": "r2", "fields": [
         field("content", 134, "int".into()),
         field("file_path", 100, "string".into()),
@@ -138,6 +138,8 @@ fn entries(partitioned: bool) -> Value {
 pub(super) struct Table {
     pub(super) path: PathBuf,
     pub(super) metadata: Value,
+    /// The type of partitions in manifests.
+    pub(super) partition: Value,
     made: usize,
 }
 
@@ -152,7 +154,7 @@ impl Table {
             "partition-specs": [{"spec-id": 0, "fields": []}, spec(1), spec(2)], "properties": {},
             "current-snapshot-id": -1, "snapshots": [], "snapshot-log": [], "refs": {},
         });
-        Self { path, metadata, made: 0 }
+        Self { path, metadata, partition: "int".into(), made: 0 }
     }
 
     /// A number for a file.
@@ -169,15 +171,20 @@ impl Table {
             field("partition_spec_id", 502, "int"),
             field("content", 517, "int"),
             field("sequence_number", 515, "long"),
+            field("added_files_count", 504, "int"),
+            field("existing_files_count", 505, "int"),
         ]});
         let mut records = Vec::new();
         for Manifest(spec, sequence, files) in manifests {
             let number = self.next();
             let path = self.path.join(format!("metadata/m{number}.avro"));
             let files_of: Vec<Vec<u8>> = files.iter().map(File::record).collect();
-            fs::write(&path, avro(&entries(*spec > 0), &files_of)).unwrap();
+            let bytes = avro(&entries((*spec > 0).then(|| self.partition.clone())), &files_of);
+            fs::write(&path, bytes).unwrap();
+            let count = |status| long(files.iter().filter(|file| file.status == status).count() as i64);
             let deletes = i64::from(files.iter().any(|file| file.content > 0));
-            records.push([string(text(&path)), long(*spec), long(deletes), long(*sequence)].concat());
+            let sequence = long(*sequence);
+            records.push([string(text(&path)), long(*spec), long(deletes), sequence, count(1), count(0)].concat());
         }
         let path = self.path.join(format!("metadata/snap-{id}.avro"));
         fs::write(&path, avro(&list, &records)).unwrap();
