@@ -162,7 +162,8 @@ def decoded(url: str) -> int:
 
 
 def serve(directory: Path, budget: str) -> tuple[subprocess.Popen[str], str]:
-    command = ["bowstring", "serve", f"rows={directory}", "--listen", "127.0.0.1:0", "--memory-budget", budget]
+    command = [sys.executable, "-m", "bowstring", "serve", f"rows={directory}"]
+    command += ["--listen", "127.0.0.1:0", "--memory-budget", budget]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     for line in server.stderr:

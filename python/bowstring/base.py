@@ -101,8 +101,8 @@ class BaseLoader(ABC, Generic[A]):
     :param mask: deliver ``_mask`` under any ``tail``. It is false on padding, so true everywhere but under ``pad``, which always
         has it.
     :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
-    :param nulls: ``error``, ``mask`` (``<column>__valid``), or what is filled in: a number, or :class:`Fill` for texts; for all, or a
-        mapping by column.
+    :param nulls: ``error``, ``mask`` (``<column>__valid``), or what is filled in: a number, or :class:`Fill` for
+        texts; for all, or a mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
         Vectors of Spark are a matrix, of a length that :class:`Vector` may say, or with ``csr`` the rows of a sparse one
         (``<column>__values``, ``<column>__indices``, ``<column>__offsets``).

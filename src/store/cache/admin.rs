@@ -1,6 +1,7 @@
 //! What people do with the directory of a cache: look at it, check it, and remove it.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use super::block::Block;
 use super::directory::Directory;
 use super::disk::Disk;
 use super::file::{self, Bad};
+use super::ledger::is_at;
 use super::readers::Readers;
 use crate::error::Result;
 
@@ -39,7 +41,7 @@ pub struct Verified {
     pub good: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Files that were damaged, which are removed: they are read from their origins again.
+    /// Files that are damaged or cannot be read, and why. They are removed, unless that fails, and read from their origins again.
     pub damaged: Vec<String>,
 }
 
@@ -92,20 +94,29 @@ pub fn verify(path: &Path) -> Result<Verified> {
     let (mut good, mut bytes, mut damaged) = (0, 0, Vec::new());
     for block in blocks {
         let place = directory.block(&block);
-        let read = File::open(&place).map_err(Bad::from).and_then(|mut file| {
-            let found = file::read(&mut file, &block, &(block.start..block.end));
-            found.map(|found| found.len()).map_err(|bad| match bad {
-                Bad::Damaged(_) if disk.discard(&block, &file, &place) => bad,
-                Bad::Damaged(_) => Bad::Gone,
-                bad => bad,
-            })
-        });
-        match read {
-            Ok(_) => (good, bytes) = (good + 1, bytes + file::size(block.len())),
-            // It was evicted meanwhile.
-            Err(Bad::Gone) => {}
-            Err(Bad::Damaged(what)) => damaged.push(format!("{}: {what}", place.display())),
-            Err(Bad::Failed(error)) => return Err(failed("read", &place, error)),
+        let mut file = match File::open(&place) {
+            Ok(file) => file,
+            Err(error) => {
+                // It was evicted meanwhile, if it is not there.
+                if error.kind() != ErrorKind::NotFound {
+                    damaged.push(format!("{}: {error}", place.display()));
+                }
+                continue;
+            }
+        };
+        let what = match file::read(&mut file, &block, &(block.start..block.end)) {
+            Ok(_) => {
+                (good, bytes) = (good + 1, bytes + file::size(block.len()));
+                continue;
+            }
+            Err(Bad::Gone) => continue,
+            Err(Bad::Damaged(what)) => what.to_string(),
+            Err(Bad::Failed(error)) => error.to_string(),
+        };
+        if disk.discard(&block, &file, &place) {
+            damaged.push(format!("{}: {what}", place.display()));
+        } else if is_at(&file, &place) {
+            damaged.push(format!("{}: {what}, and it cannot be removed", place.display()));
         }
     }
     Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })

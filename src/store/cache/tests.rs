@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::stamp::Stamp;
+use super::admin::verify;
 use super::block::{Block, ObjectKey};
 use super::directory::Directory;
 use super::disk::{Claimed, Disk, Found, Stored};
@@ -329,4 +330,32 @@ fn what_killed_processes_left_is_given_back_by_the_next_one() {
     assert_eq!(directory.fetched().unwrap(), [fetched]);
     assert!(matches!(next.look(&stays).0, Found::Hit(_)) && matches!(next.look(&gone).0, Found::Miss));
     drop(living);
+}
+
+#[test]
+fn a_check_goes_on_after_what_it_cannot_read_or_remove() {
+    let root = tempfile::tempdir().unwrap();
+    let disk = Disk::open(root.path(), 1 << 20, Arc::default()).unwrap();
+    let blocks = [0, 1, 2].map(|number| block(number, 1000));
+    for block in &blocks {
+        let Claimed::Mine(claim) = disk.claim(block) else { panic!("nobody has it") };
+        assert_eq!(disk.store(claim, block, &content(block.start..block.end), Due::At(1)), Stored::Kept(0));
+    }
+    let directory = Directory::existing(root.path()).unwrap();
+    let places = blocks.map(|block| directory.block(&block));
+    // One cannot be read, nor removed as a file is; one is damaged.
+    fs::remove_file(&places[0]).unwrap();
+    fs::create_dir(&places[0]).unwrap();
+    let mut bytes = fs::read(&places[1]).unwrap();
+    bytes[500] ^= 1;
+    fs::write(&places[1], bytes).unwrap();
+    let verified = verify(root.path()).unwrap();
+    assert_eq!((verified.good, verified.damaged.len()), (1, 2), "{verified:?}");
+    assert_eq!(
+        verified.damaged.iter().filter(|what| what.ends_with("it cannot be removed")).count(),
+        1,
+        "{verified:?}"
+    );
+    assert!(places[0].exists() && !places[1].exists() && places[2].exists());
+    assert_eq!(verify(root.path()).unwrap().damaged.len(), 1, "as long as it is there");
 }

@@ -40,6 +40,8 @@ pub(crate) fn answer(handler: impl Fn(&Request) -> Option<Answer> + Send + Sync 
 }
 
 fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) -> std::io::Result<()> {
+    // Headers and bodies go out one by one: without this each answer would wait for the client's word of the one before.
+    stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
         let mut line = String::new();
