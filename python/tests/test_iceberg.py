@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -69,3 +70,13 @@ def test_a_state_goes_on_in_its_snapshot(root: pathlib.Path) -> None:
     with Loader(table, batch_size=2, version=version, columns=["id"]) as same:
         same.load_state_dict(state)
         assert sum(len(batch["id"]) for batch in same) == rows - 2
+
+
+def test_a_table_is_converted_by_its_directory_or_its_metadata(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    table = root / "db" / "refs"
+    (metadata,) = (table / "metadata").glob("v7*.json")
+    for number, src in enumerate((table, metadata)):
+        out = tmp_path / f"{number}.jsonl"
+        bowstring.convert(src, out)
+        rows = [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text().splitlines()]
+        assert sorted(row["id"] for row in rows) == expected("refs", "latest")

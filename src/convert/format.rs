@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::read::listing;
 use crate::error::{Error, Result};
+use crate::store::is_metadata;
 
 /// A format that datasets are converted from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -126,6 +127,10 @@ impl Format {
     /// The format that a file of this name has.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
+        // Of a table of Iceberg, which is read as training reads it.
+        if is_metadata(&lower) {
+            return Some(Self::Parquet);
+        }
         let bare =
             [".gz", ".zst", ".zstd", ".zz", ".bz2"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
         Some(match bare.rsplit_once('.').map_or("", |(_, ending)| ending) {
@@ -191,6 +196,7 @@ mod tests {
         assert_eq!((of("train.tfrecord-00000-of-00010"), of("part-r-00000.gz")), (Some("tfrecord"), Some("tfrecord")));
         assert_eq!((of("part-r-00000-1f0c.gz.parquet"), of("part-r-1.csv")), (Some("parquet"), Some("csv")));
         assert_eq!((of("x.tsv.gz"), Format::parse("TSV").unwrap().name()), (Some("tsv"), "tsv"));
+        assert_eq!((of("00001-x.metadata.json"), of("v1.metadata.json.gz")), (Some("parquet"), Some("parquet")));
         assert_eq!((of("x.TAR"), of("README"), of("shard.00000.mds.zstd")), (Some("webdataset"), None, Some("mds")));
         assert_eq!(Format::of_destination(Path::new("/tmp/out-mds/")), Some(Format::Mds));
         assert_eq!(Format::of_destination(Path::new("/tmp/out")), None);

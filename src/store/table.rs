@@ -26,7 +26,7 @@ impl Tabular {
 pub(crate) const METADATA: &str = "metadata";
 
 /// Whether a file of this name has the metadata of a table of Iceberg.
-pub(super) fn is_metadata(name: &str) -> bool {
+pub(crate) fn is_metadata(name: &str) -> bool {
     name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
 }
 

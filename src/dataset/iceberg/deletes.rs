@@ -224,7 +224,7 @@ mod tests {
     fn positions_are_of_files_that_are_no_newer_in_their_partition_or_of_the_one_they_name() {
         let files = [data("a", 1, 5, 3), data("b", 1, 5, 4), data("c", 1, 6, 3), data("d", 2, 5, 3)];
         let of_files = |delete: Entry| {
-            let found = found(&files, &[delete.clone()]);
+            let found = found(&files, std::slice::from_ref(&delete));
             let of = files.iter().enumerate().filter(|(at, file)| found.by_positions(&delete, *at, file));
             let of: BTreeSet<usize> = of.map(|(at, _)| at).collect();
             assert_eq!(found.positions.is_empty(), of.is_empty(), "what deletes nothing is not read");
