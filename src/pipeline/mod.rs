@@ -71,10 +71,12 @@ pub use local::LocalSource;
 pub(crate) use option_document::gathered;
 pub use option_kind::{Kind, bytes};
 pub use options::{Filter, LoaderOptions};
+#[cfg(feature = "flight")]
 pub(crate) use prepared::PreparedPlan;
 pub use prepared::{Batches, MemoryNeed, Run};
 pub use reading::{Reading, Readings};
 pub use row_groups::{Piece, RowGroups};
+#[cfg(feature = "flight")]
 pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};

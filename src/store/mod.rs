@@ -49,6 +49,8 @@ pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub(crate) use root::Root;
 pub use stamp::Stamp;
-pub(crate) use table::{LOG, METADATA, Tabular, is_metadata};
+#[cfg(feature = "convert")]
+pub(crate) use table::is_metadata;
+pub(crate) use table::{LOG, METADATA, Tabular};
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};
