@@ -74,7 +74,7 @@ def test_a_state_goes_on_in_its_snapshot(root: pathlib.Path) -> None:
 
 def test_a_table_is_converted_by_its_directory_or_its_metadata(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
     table = root / "db" / "refs"
-    (metadata,) = (table / "metadata").glob("v7*.json")
+    (metadata,) = (table / "metadata").glob("v8*.json")
     for number, src in enumerate((table, metadata)):
         out = tmp_path / f"{number}.jsonl"
         bowstring.convert(src, out)
