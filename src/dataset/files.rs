@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::stream::{StreamExt, TryStreamExt};
 
+use super::any_table::AnyTable;
 use super::footer::{Footer, Footers};
 use super::index::Known;
-use super::tabular::Table;
 use super::{Index, Limits, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
 use crate::store::cache::{CachePlace, CacheReader};
@@ -22,7 +22,7 @@ pub(super) struct Files {
     /// What lies beside them for Petastorm, if that is known.
     pub(super) beside: Option<Option<described::Beside>>,
     /// The table that they are of, if they are of one.
-    pub(super) table: Option<Table>,
+    pub(super) table: Option<AnyTable>,
     /// What they are read through, if that is a cache.
     pub(super) cache: Option<CacheReader>,
 }
@@ -73,7 +73,7 @@ impl Files {
         if let Some(at) = listing.table.take() {
             let pinned = pinned.filter(|_| options.timestamp.is_none() && options.reference.is_none());
             let open = OpenOptions { version: options.version.or(pinned), ..options.clone() };
-            let opened = Table::open(at, open).await?;
+            let opened = AnyTable::open(at, open).await?;
             found = opened.files();
             // What lies beside its files is not of Petastorm.
             beside = Some(None);

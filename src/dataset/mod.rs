@@ -14,6 +14,7 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is trusted before it is checked: see [`Limits`].
 
+mod any_table;
 mod cached;
 mod chunks;
 mod decode;
@@ -51,7 +52,6 @@ mod selection;
 mod selector;
 mod shape;
 mod table;
-mod tabular;
 mod thrift;
 mod times;
 mod told;

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::any_table::AnyTable;
 use super::files::Files;
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
-use super::tabular::Table;
 use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
 use super::{described, features, filter, hive, layout, ngram, select, table};
 use crate::error::{Error, Place, Result};
@@ -105,6 +105,23 @@ impl OpenOptions {
         let access = access.with_credentials(self.credential_provider.as_ref());
         access
     }
+
+    /// How files beside the data are opened, which tell of it: with the same limits, and nothing of what is chosen of the data.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            storage_options: self.storage_options.clone(),
+            #[cfg(feature = "cloud")]
+            credential_provider: self.credential_provider.clone(),
+            index: Index::None,
+            decode: false,
+            limits: self.limits.clone(),
+            concurrency: self.concurrency,
+            memory: self.memory,
+            memory_limit: self.memory_limit,
+            timeout: self.timeout,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for OpenOptions {
@@ -178,7 +195,7 @@ impl Dataset {
     ) -> BoxFuture<'static, Result<Self>> {
         let opening = async move {
             let mut files = Files::of(found, &options).await?;
-            files.table = Some(Table::Part(part));
+            files.table = Some(AnyTable::Part(part));
             Self::of(files, &[], options).await
         };
         opening.boxed()
@@ -311,7 +328,7 @@ impl Dataset {
                 // A version that was asked for stays what it is.
                 let chosen = options.version.is_some() || options.timestamp.is_some();
                 let version = self.table_version();
-                Ok(version.is_some() && (chosen || Some(Table::latest(at, options).await?) == version))
+                Ok(version.is_some() && (chosen || Some(AnyTable::latest(at, options).await?) == version))
             }
             Ok(listing) => {
                 let files = &self.manifest().files;

@@ -17,7 +17,7 @@ use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
-use super::table::{LOG, METADATA, Table, Tabular, is_metadata};
+use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
 use crate::error::{Error, Result};
 
 /// What was found, and where.
@@ -30,7 +30,7 @@ pub struct Listing {
     /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
     pub(crate) index: Option<(Found, bool)>,
     /// The one address, if it is a table of Delta Lake or Iceberg: that says which files are data, and nothing else was listed.
-    pub(crate) table: Option<Tabular>,
+    pub(crate) table: Option<FoundTable>,
 }
 
 impl Listing {
@@ -53,7 +53,7 @@ struct Hits {
     files: Vec<File>,
     index: Option<(Found, bool)>,
     /// The address itself, if it is a table that says what its files are.
-    table: Option<Tabular>,
+    table: Option<FoundTable>,
 }
 
 /// An object, and what is known of it.
@@ -171,8 +171,10 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     match looked? {
         Look::File(path, size) => Ok(file(place, path, Some(size))),
         Look::Directory(path) => directory(place, path, None, max_files).await,
-        Look::Delta(path) => Ok(table(Tabular::Delta(Root::new(place.clone(), path.clone())), place, path)),
-        Look::Iceberg(path) => Ok(table(Tabular::Iceberg(Root::new(place.clone(), path.clone()), None), place, path)),
+        Look::Delta(path) => Ok(table(FoundTable::Delta(Root::new(place.clone(), path.clone())), place, path)),
+        Look::Iceberg(path) => {
+            Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
+        }
         Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
     }
 }
@@ -273,7 +275,7 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
         let above = if directory == METADATA { above } else { &base };
         let above = Path::parse(above).unwrap_or_default();
         let found = Found { place: place.clone(), name: name.into(), path: path.clone(), size, stamp: None };
-        return table(Tabular::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
+        return table(FoundTable::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
     }
     Hits { place, base, named: true, files: vec![(path, size, None)], index: None, table: None }
 }
@@ -287,7 +289,7 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
         None => {
             if Table::is_log(name) {
                 log.get_or_init(|| ());
-            } else if Table::is_current(name) {
+            } else if Table::is_own_metadata(name) {
                 current.get_or_init(|| ());
             } else if let Some(kind) = Table::of(name) {
                 foreign.get_or_init(|| kind);
@@ -301,10 +303,10 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     let found = place.list(&base, max_files, accept, || log.get().is_some() || current.get().is_some()).await?;
     let root = Root::new(place.clone(), base.clone());
     if log.get().is_some() {
-        return Ok(table(Tabular::Delta(root), place, base));
+        return Ok(table(FoundTable::Delta(root), place, base));
     }
     if current.get().is_some() {
-        return Ok(table(Tabular::Iceberg(root, None), place, base));
+        return Ok(table(FoundTable::Iceberg(root, None), place, base));
     }
     if let Some(kind) = foreign.into_inner() {
         return Err(kind.refused(&place.url(&base)));
@@ -318,7 +320,7 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
 }
 
 /// A table at the directory `base`.
-fn table(table: Tabular, place: Place, base: Path) -> Hits {
+fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(table) }
 }
 

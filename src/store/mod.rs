@@ -51,6 +51,6 @@ pub(crate) use root::Root;
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]
 pub(crate) use table::is_metadata;
-pub(crate) use table::{LOG, METADATA, Tabular};
+pub(crate) use table::{FoundTable, LOG, METADATA};
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

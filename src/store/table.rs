@@ -6,14 +6,14 @@ use crate::error::Error;
 
 /// A table whose metadata say which files are its rows.
 #[derive(Debug, Clone)]
-pub(crate) enum Tabular {
+pub(crate) enum FoundTable {
     /// Of Delta Lake: the directory that has its log.
     Delta(Root),
     /// Of Iceberg: its directory, and the file of metadata, where that was named.
     Iceberg(Root, Option<Found>),
 }
 
-impl Tabular {
+impl FoundTable {
     pub(super) fn url(&self) -> String {
         match self {
             Self::Delta(root) | Self::Iceberg(root, None) => root.url(),
@@ -61,7 +61,7 @@ impl Table {
     }
 
     /// Whether `name` is metadata of Iceberg of the directory that it is relative to.
-    pub(super) fn is_current(name: &str) -> bool {
+    pub(super) fn is_own_metadata(name: &str) -> bool {
         let file = name.strip_prefix(METADATA).and_then(|rest| rest.strip_prefix('/'));
         file.is_some_and(|file| !file.contains('/') && is_metadata(file))
     }

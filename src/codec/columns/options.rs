@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::number::{Scalar, element};
 use super::select;
@@ -82,8 +83,7 @@ impl ColumnOptions {
 }
 
 /// A choice per column, by name or glob. An exact name wins; otherwise the pattern with the most literal characters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "OneOrEach<T>", bound(deserialize = "T: Deserialize<'de>"))]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PerColumn<T>(pub BTreeMap<String, T>);
 
 impl<T> Default for PerColumn<T> {
@@ -99,18 +99,20 @@ impl<T> From<T> for PerColumn<T> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "one choice for all columns, or a map from names or globs of columns to choices")]
-enum OneOrEach<T> {
-    One(T),
-    Each(BTreeMap<String, T>),
-}
-
-impl<T> From<OneOrEach<T>> for PerColumn<T> {
-    fn from(given: OneOrEach<T>) -> Self {
-        match given {
-            OneOrEach::One(one) => Self::from(one),
-            OneOrEach::Each(each) => Self(each),
+impl<'de, T: DeserializeOwned> Deserialize<'de> for PerColumn<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let given = serde_json::Value::deserialize(from)?;
+        // Of what is neither, the error says what is wrong with the choice.
+        match (T::deserialize(&given), given) {
+            (Ok(one), _) => Ok(Self::from(one)),
+            (Err(_), serde_json::Value::Object(each)) => {
+                let choice = |(column, choice)| match T::deserialize(&choice) {
+                    Ok(choice) => Ok((column, choice)),
+                    Err(error) => Err(D::Error::custom(format!("{column}: {error}"))),
+                };
+                each.into_iter().map(choice).collect::<Result<_, _>>().map(Self)
+            }
+            (Err(error), _) => Err(D::Error::custom(error)),
         }
     }
 }
@@ -119,7 +121,7 @@ impl<T> From<OneOrEach<T>> for PerColumn<T> {
 ///
 /// A number or a boolean stands for [`Fill`](Self::Fill) of it. A text does not, since a misspelt word would be one; only `nan` does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", from = "GivenNulls")]
+#[serde(rename_all = "snake_case", try_from = "GivenNulls")]
 pub enum Nulls {
     /// A null makes its row a bad row: an error that names it, unless `bad_rows` says otherwise.
     #[default]
@@ -131,35 +133,30 @@ pub enum Nulls {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "\"error\", \"mask\", a number to fill in, or {\"fill\": value}")]
+#[serde(untagged, deny_unknown_fields)]
 enum GivenNulls {
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Named(NamedNulls),
+    Fill { fill: Scalar },
+    Bare(Scalar),
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum NamedNulls {
-    Error,
-    Fill(Scalar),
-    Mask,
-    /// JSON has no number for it.
-    Nan,
-}
+impl TryFrom<GivenNulls> for Nulls {
+    type Error = String;
 
-impl From<GivenNulls> for Nulls {
-    fn from(given: GivenNulls) -> Self {
-        match given {
-            GivenNulls::Bool(value) => Self::Fill(Scalar::Bool(value)),
-            GivenNulls::Int(value) => Self::Fill(Scalar::Int(value)),
-            GivenNulls::Float(value) => Self::Fill(Scalar::Float(value)),
-            GivenNulls::Named(NamedNulls::Error) => Self::Error,
-            GivenNulls::Named(NamedNulls::Fill(value)) => Self::Fill(value),
-            GivenNulls::Named(NamedNulls::Mask) => Self::Mask,
-            GivenNulls::Named(NamedNulls::Nan) => Self::Fill(Scalar::Text("nan".to_owned())),
-        }
+    fn try_from(given: GivenNulls) -> Result<Self, String> {
+        Ok(match given {
+            GivenNulls::Bare(Scalar::Text(word)) => match word.as_str() {
+                "error" => Self::Error,
+                "mask" => Self::Mask,
+                // JSON has no number for it.
+                "nan" => Self::Fill(Scalar::Text(word)),
+                _ => {
+                    return Err(format!(
+                        "{word:?} is neither \"error\" nor \"mask\"; to fill it in, write {{\"fill\": {word:?}}}"
+                    ));
+                }
+            },
+            GivenNulls::Fill { fill: value } | GivenNulls::Bare(value) => Self::Fill(value),
+        })
     }
 }
 
@@ -308,7 +305,10 @@ mod tests {
         let fills = [Scalar::Float(0.5), Scalar::Int(-1), Scalar::Bool(false), Scalar::Text("nan".to_owned())];
         let fills = fills.map(Nulls::Fill);
         assert!(bare.nulls.0.values().eq(&fills));
-        assert!(serde_json::from_str::<ColumnOptions>(r#"{"nulls": "maks"}"#).is_err());
+        let error = |text: &str| serde_json::from_str::<ColumnOptions>(text).unwrap_err().to_string();
+        assert!(error(r#"{"nulls": "maks"}"#).contains("\"maks\" is neither"));
+        assert!(error(r#"{"nulls": {"age": "maks"}}"#).contains("age: \"maks\" is neither"));
+        assert!(error(r#"{"lists": {"l": "raged"}}"#).contains("l: unknown variant `raged`"));
         assert!(serde_json::from_str::<ColumnOptions>(r#"{"column": []}"#).is_err());
     }
 }

@@ -42,7 +42,7 @@ pub use self::tfrecord::{RecordReader, write_record};
 pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     let mut opening = Opening::of(options);
     let known = options.from.or_else(|| Format::of_address(src));
-    // The dataset finds its files itself. (Of Petastorm's, `_SUCCESS` says which arrays were lists.)
+    // A dataset finds its files itself, and what a pattern names has no `_SUCCESS`. (Of Petastorm's, that says which arrays were lists.)
     if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
         return open_as(known.unwrap_or(Format::Parquet), src, &opening);
     }

@@ -7,7 +7,7 @@ use super::checkpoint;
 use super::log::{Gone, Log, Segment};
 use super::path::decoded;
 use super::replay::Replay;
-use crate::dataset::{Dataset, Index, OpenOptions, within};
+use crate::dataset::{Dataset, OpenOptions, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
 
@@ -167,17 +167,7 @@ async fn checkpoints(parts: Vec<Found>, files: bool, options: &OpenOptions) -> R
                 return json(&part, options).await;
             }
             let name = part.name.to_string();
-            let open = OpenOptions {
-                index: Index::None,
-                decode: false,
-                limits: options.limits.clone(),
-                concurrency: options.concurrency,
-                memory: options.memory,
-                memory_limit: options.memory_limit,
-                timeout: options.timeout,
-                ..OpenOptions::default()
-            };
-            let opened = Dataset::of_log(part, open).await?;
+            let opened = Dataset::of_log(part, options.beside()).await?;
             within(options.timeout, format!("the checkpoint {name}"), checkpoint::read(opened, files)).await
         })
         .buffered(options.concurrency)

@@ -4,13 +4,15 @@
 //! newest that has some values is all that needs to be known.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use arrow::row::{RowConverter, SortField};
+use roaring::RoaringTreemap;
 
 use super::deletes::{Scope, partition};
 use super::manifest::Entry;
 use super::positions::Rows;
-use super::rows::{Columns, beside};
+use super::rows::Columns;
 use super::schema::Defined;
 use super::snapshot::ADVICE;
 use super::table::Table;
@@ -40,11 +42,11 @@ impl Table {
         // One set after the other: what is kept of each is as large as its deletes.
         for (ids, scopes) in sets {
             let keys = self.keys(ids)?;
-            let mut newest: BTreeMap<&Scope, Newest> = BTreeMap::new();
+            let mut newest: BTreeMap<&Scope, Arc<Newest>> = BTreeMap::new();
             let mut kept = 0_u64;
             for (scope, deletes) in scopes {
                 let found = self.newest(&keys, deletes, &mut kept, room, options).await?;
-                newest.insert(scope, found);
+                newest.insert(scope, Arc::new(found));
             }
             let of_set = |(number, scopes): (&usize, &Vec<Scope>)| {
                 scopes.iter().any(|scope| scope.ids == ids).then_some(*number)
@@ -92,7 +94,7 @@ impl Table {
             found.push(at);
         }
         let part = Part { about: self.about.clone(), columns, values };
-        let dataset = Dataset::of_part(found, part, beside(options)).await.map_err(|error| self.about.gone(error))?;
+        let dataset = Dataset::of_part(found, part, options.beside()).await.map_err(|error| self.about.gone(error))?;
         let names: Vec<String> = keys.iter().map(|key| key.column.name.clone()).collect();
         Columns::new(dataset, &names, room, options)
     }
@@ -115,30 +117,32 @@ impl Table {
     ) -> Result<Newest> {
         let files: Vec<&Entry> = deletes.iter().filter_map(|number| self.deletes.get(*number)).collect();
         let columns = self.open_keys(keys, &files, room, options).await?;
-        let converter = self.converter(keys)?;
-        let mut newest = Newest::new();
+        let converter = Arc::new(self.converter(keys)?);
+        let (mut newest, most) = (Newest::new(), most(options));
         for group in 0..columns.groups() {
-            let (read, _permit) = columns.read(group).await?;
             let place = columns.dataset.place(group);
-            let rows =
-                converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
             let file = columns.dataset.manifest().groups.get(group).and_then(|group| files.get(group.file as usize));
             let sequence = file.map_or(0, |file| file.sequence);
-            for row in &rows {
-                let bytes: &[u8] = row.as_ref();
-                match newest.get_mut(bytes) {
-                    Some(known) => *known = sequence.max(*known),
-                    None => {
-                        *kept = kept.saturating_add(bytes.len() as u64 + EACH);
-                        let most = most(options);
-                        if *kept > most {
-                            let what = format!("the values that delete rows of {}", self.about.url);
-                            return Err(Error::limit(what, *kept, most, "memory_budget"));
+            let (converter, url, mut total) = (Arc::clone(&converter), Arc::clone(&self.about.url), *kept);
+            let adding = columns.read(group, move |read| {
+                let rows = converter.convert_columns(&read);
+                for row in &rows.map_err(|error| Error::corrupt_by(place, "its values", error))? {
+                    let bytes: &[u8] = row.as_ref();
+                    match newest.get_mut(bytes) {
+                        Some(known) => *known = sequence.max(*known),
+                        None => {
+                            total = total.saturating_add(bytes.len() as u64 + EACH);
+                            if total > most {
+                                let what = format!("the values that delete rows of {url}");
+                                return Err(Error::limit(what, total, most, "memory_budget"));
+                            }
+                            newest.insert(bytes.into(), sequence);
                         }
-                        newest.insert(bytes.into(), sequence);
                     }
                 }
-            }
+                Ok((newest, total))
+            });
+            (newest, *kept) = adding.await?;
         }
         Ok(newest)
     }
@@ -148,13 +152,13 @@ impl Table {
         &self,
         keys: &[Defined],
         numbers: &[usize],
-        newest: &BTreeMap<&Scope, Newest>,
+        newest: &BTreeMap<&Scope, Arc<Newest>>,
         room: &Room,
         options: &OpenOptions,
     ) -> Result<Rows> {
         let files: Vec<&Entry> = numbers.iter().filter_map(|number| self.data.get(*number)).collect();
         let columns = self.open_keys(keys, &files, room, options).await?;
-        let converter = self.converter(keys)?;
+        let converter = Arc::new(self.converter(keys)?);
         let mut rows = Rows::new();
         let mut before: Option<(usize, u64)> = None;
         for group in 0..columns.groups() {
@@ -168,22 +172,21 @@ impl Table {
             before = Some((file, start));
             let (Some(entry), Some(number)) = (files.get(file), numbers.get(file)) else { continue };
             let own = partition(entry);
-            let scopes: Vec<&Newest> = newest
+            let scopes: Vec<Arc<Newest>> = newest
                 .iter()
                 .filter(|(scope, _)| scope.partition.as_ref().is_none_or(|partition| *partition == own))
-                .map(|(_, newest)| newest)
+                .map(|(_, newest)| Arc::clone(newest))
                 .collect();
-            let (read, _permit) = columns.read(group).await?;
-            let place = columns.dataset.place(group);
-            let values =
-                converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
-            for (at, row) in values.iter().enumerate() {
-                let bytes: &[u8] = row.as_ref();
-                let newer = |newest: &&Newest| newest.get(bytes).is_some_and(|newest| *newest > entry.sequence);
-                if scopes.iter().any(newer) {
-                    rows.entry(*number).or_default().insert(first - start + at as u64);
-                }
-            }
+            let (place, converter, sequence) = (columns.dataset.place(group), Arc::clone(&converter), entry.sequence);
+            let deleted = columns.read(group, move |read| {
+                let values =
+                    converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
+                let is_deleted =
+                    |row: &[u8]| scopes.iter().any(|newest| newest.get(row).is_some_and(|newest| *newest > sequence));
+                let deleted = values.iter().zip(first - start..).filter(|(row, _)| is_deleted(row.as_ref()));
+                Ok(deleted.map(|(_, at)| at).collect::<RoaringTreemap>())
+            });
+            *rows.entry(*number).or_default() |= deleted.await?;
         }
         Ok(rows)
     }

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use arrow::array::{Array, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Int64Type};
 use futures::stream::{StreamExt, TryStreamExt};
 use roaring::RoaringTreemap;
 
 use super::manifest::Content;
-use super::rows::{Columns, beside};
+use super::rows::Columns;
 use super::table::Table;
 use crate::dataset::table::bitmap;
 use crate::dataset::{Dataset, OpenOptions, Room, within};
@@ -103,8 +103,9 @@ impl Table {
         let mut found = self.root.literal(&entry.path, options.access())?;
         found.size = Some(entry.size).filter(|size| *size > 0);
         let name = found.name.to_string();
-        let opened = Dataset::of_log(found, beside(options)).await.map_err(|error| self.about.gone(error))?;
-        let broken = |what: &str| Error::corrupt(Place::file(name.as_str()), format!("a file of positions: {what}"));
+        let opened = Dataset::of_log(found, options.beside()).await.map_err(|error| self.about.gone(error))?;
+        let broken =
+            move |what: &str| Error::corrupt(Place::file(name.as_str()), format!("a file of positions: {what}"));
         let is = |name: &str, ty: &DataType| {
             opened.schema().field_with_name(name).is_ok_and(|field| field.data_type() == ty)
         };
@@ -114,28 +115,40 @@ impl Table {
         let columns = Columns::new(opened, &[PATH.to_owned(), POSITION.to_owned()], room, options)?;
         let mut rows = Rows::new();
         for group in 0..columns.groups() {
-            let (read, _permit) = columns.read(group).await?;
-            let [of, at] = read.as_slice() else { return Err(broken("it has other columns")) };
-            let (of, at) = (of.as_string_view(), at.as_primitive::<Int64Type>());
-            if of.null_count() + at.null_count() > 0 {
-                return Err(broken("it has nulls"));
-            }
-            // As a rule many rows of one file follow each other.
-            let mut last: Option<(&str, Option<usize>)> = None;
-            for (path, row) in of.iter().flatten().zip(at.values()) {
-                let number = match last {
-                    Some((known, number)) if known == path => number,
-                    _ => paths.get(path).copied().filter(|number| {
-                        self.data.get(*number).is_some_and(|file| self.applied.by_positions(entry, *number, file))
-                    }),
-                };
-                last = Some((path, number));
+            let broken = broken.clone();
+            for (path, deleted) in columns.read(group, move |read| by_path(&read).map_err(broken)).await? {
+                let number = paths.get(path.as_str()).copied().filter(|number| {
+                    self.data.get(*number).is_some_and(|file| self.applied.by_positions(entry, *number, file))
+                });
                 if let Some(number) = number {
-                    let row = u64::try_from(*row).map_err(|_| broken("it has a negative row"))?;
-                    rows.entry(number).or_default().insert(row);
+                    *rows.entry(number).or_default() |= deleted;
                 }
             }
         }
         Ok(rows)
     }
+}
+
+/// The rows that a row group of a file of positions deletes, by the paths of data files.
+fn by_path(columns: &[ArrayRef]) -> Result<HashMap<String, RoaringTreemap>, &'static str> {
+    let [of, at] = columns else { return Err("it has other columns") };
+    let (of, at) = (of.as_string_view(), at.as_primitive::<Int64Type>());
+    if of.null_count() + at.null_count() > 0 {
+        return Err("it has nulls");
+    }
+    let mut rows: HashMap<String, RoaringTreemap> = HashMap::new();
+    let mut pairs = of.iter().flatten().zip(at.values()).peekable();
+    while let Some((path, first)) = pairs.next() {
+        let deleted = rows.entry(path.to_owned()).or_default();
+        // As a rule many rows of one file follow each other.
+        let mut row = first;
+        loop {
+            deleted.insert(u64::try_from(*row).map_err(|_| "it has a negative row")?);
+            match pairs.next_if(|(next, _)| *next == path) {
+                Some((_, next)) => row = next,
+                None => break,
+            }
+        }
+    }
+    Ok(rows)
 }

@@ -39,7 +39,7 @@ pub(in crate::dataset) struct Table {
     /// How files are partitioned, by the number of the spec.
     specs: BTreeMap<i32, Spec>,
     numbers: Option<Arc<Numbers>>,
-    /// Columns that are or were of dates. Manifests do not say whether a value of a partition is a date or the time that the column has since.
+    /// Columns that are or were of dates. Not every manifest says of a value of a partition that it is a date, and not the time that the column has since.
     dates: BTreeSet<i32>,
 }
 

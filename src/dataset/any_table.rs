@@ -3,31 +3,31 @@
 use super::table::{About, Columns, Deleted, Part};
 use super::{OpenOptions, delta, hive, iceberg};
 use crate::error::{Error, Result};
-use crate::store::{Found, Tabular};
+use crate::store::{Found, FoundTable};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) enum Table {
+pub(super) enum AnyTable {
     Delta(delta::Table),
     Iceberg(Box<iceberg::Table>),
     /// A part of one.
     Part(Part),
 }
 
-impl Table {
+impl AnyTable {
     /// The version of the table at `at` that `options` ask for, the latest one without.
     ///
     /// # Errors
     /// As those of either.
-    pub(super) async fn open(at: Tabular, options: OpenOptions) -> Result<Self> {
+    pub(super) async fn open(at: FoundTable, options: OpenOptions) -> Result<Self> {
         match (at, &options.reference) {
-            (Tabular::Delta(root), None) => Ok(Self::Delta(delta::Table::open(root, options).await?)),
-            (Tabular::Delta(root), Some(name)) => {
+            (FoundTable::Delta(root), None) => Ok(Self::Delta(delta::Table::open(root, options).await?)),
+            (FoundTable::Delta(root), Some(name)) => {
                 let problem =
                     format!("{name:?}: tables of Delta Lake have no branches and tags, and {} is one", root.url());
                 Err(Error::config("ref", problem))
             }
-            (Tabular::Iceberg(root, file), _) => {
+            (FoundTable::Iceberg(root, file), _) => {
                 Ok(Self::Iceberg(Box::new(iceberg::Table::open(root, file, options).await?)))
             }
         }
@@ -37,10 +37,10 @@ impl Table {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(super) async fn latest(at: Tabular, options: &OpenOptions) -> Result<u64> {
+    pub(super) async fn latest(at: FoundTable, options: &OpenOptions) -> Result<u64> {
         match at {
-            Tabular::Delta(root) => delta::Table::latest(root, options).await,
-            Tabular::Iceberg(root, file) => iceberg::Table::latest(root, file, options).await,
+            FoundTable::Delta(root) => delta::Table::latest(root, options).await,
+            FoundTable::Iceberg(root, file) => iceberg::Table::latest(root, file, options).await,
         }
     }
 
