@@ -106,10 +106,8 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for PerColumn<T> {
         match (T::deserialize(&given), given) {
             (Ok(one), _) => Ok(Self::from(one)),
             (Err(_), serde_json::Value::Object(each)) => {
-                let choice = |(column, choice)| match T::deserialize(&choice) {
-                    Ok(choice) => Ok((column, choice)),
-                    Err(error) => Err(D::Error::custom(format!("{column}: {error}"))),
-                };
+                let choice =
+                    |(column, choice)| T::deserialize(&choice).map(|choice| (column, choice)).map_err(D::Error::custom);
                 each.into_iter().map(choice).collect::<Result<_, _>>().map(Self)
             }
             (Err(error), _) => Err(D::Error::custom(error)),
@@ -133,7 +131,11 @@ pub enum Nulls {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "neither \"error\", \"mask\", a number to fill in, nor {\"fill\": value}"
+)]
 enum GivenNulls {
     Fill { fill: Scalar },
     Bare(Scalar),
@@ -307,8 +309,9 @@ mod tests {
         assert!(bare.nulls.0.values().eq(&fills));
         let error = |text: &str| serde_json::from_str::<ColumnOptions>(text).unwrap_err().to_string();
         assert!(error(r#"{"nulls": "maks"}"#).contains("\"maks\" is neither"));
-        assert!(error(r#"{"nulls": {"age": "maks"}}"#).contains("age: \"maks\" is neither"));
-        assert!(error(r#"{"lists": {"l": "raged"}}"#).contains("l: unknown variant `raged`"));
+        assert!(error(r#"{"nulls": {"age": "maks"}}"#).contains("\"maks\" is neither"));
+        assert!(error(r#"{"nulls": {"age": {"fil": 1}}}"#).contains("nor {\"fill\": value}"));
+        assert!(error(r#"{"lists": {"l": "raged"}}"#).contains("unknown variant `raged`"));
         assert!(serde_json::from_str::<ColumnOptions>(r#"{"column": []}"#).is_err());
     }
 }
