@@ -23,12 +23,13 @@ ROWS = 400
 
 
 class Bucket:
-    """One file in a bucket, and the key whose signatures are taken."""
+    """One file in a bucket, the key whose signatures are taken, and the request from which no key is."""
 
     def __init__(self, path: Path) -> None:
         pq.write_table(pa.table({"id": range(ROWS)}), path, row_group_size=20)
         self.body = path.read_bytes()
         self.key: str | None = None
+        self.refused_from: int | None = None
         self.signers: list[str] = []
         bucket = self
 
@@ -39,7 +40,8 @@ class Bucket:
                 signer = self.headers.get("authorization", "Credential=nobody/").split("Credential=")[1].split("/")[0]
                 bucket.signers.append(signer)
                 status, head, body = 200, {"etag": '"a"'}, bucket.body
-                if bucket.key not in (None, signer):
+                closed = bucket.refused_from is not None and len(bucket.signers) > bucket.refused_from
+                if closed or bucket.key not in (None, signer):
                     status, head, body = 403, {}, b"<Error><Code>InvalidAccessKeyId</Code></Error>"
                 elif "list-type=2" in self.path:
                     body = (
@@ -158,11 +160,9 @@ def test_an_error_of_the_provider_is_a_store_error_that_names_it(bucket: Bucket)
     # In the middle of an epoch.
     given = Counted("obstore")
     with bucket.loader(given) as loader:
-        batches = iter(loader)
-        next(batches)
-        bucket.key = "nobody's"
+        bucket.refused_from = len(bucket.signers) + 5
         with pytest.raises(bowstring.StoreError) as caught:
-            list(batches)
+            list(loader)
         assert "sEcReT" not in str(caught.value)
 
 
