@@ -1,4 +1,4 @@
-//! Where a loader went: spans of positions, for its certificate, and the passes that were left early, for its states.
+//! Spans of positions that a loader went through, for its certificate, and the passes left early, for its states.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::pipeline::At;
 use crate::plan::{Certificate, Span, State};
 
-/// The spans before the one that the loader is in, and where that began.
+/// The spans before the current one, and the start of the current one.
 #[derive(Debug)]
 pub(super) struct Consumed {
     name: String,
@@ -25,9 +25,9 @@ pub(super) fn now() -> u64 {
 }
 
 impl Default for Consumed {
-    /// Of a loader that is opened now, at the first step of the first epoch.
+    /// For a loader opened now, at the first step of the first epoch.
     fn default() -> Self {
-        // The standard library seeds its hashes with random bytes of the system.
+        // The standard library seeds its hashes with random bytes from the system.
         let random = || RandomState::new().hash_one(now());
         let name = format!("{:016x}{:016x}", random(), random());
         Self { name, opened: now(), spans: Vec::new(), dropped: 0, from: (0, 0), resumed: false, early: Vec::new() }
@@ -45,35 +45,35 @@ impl Consumed {
         self.opened
     }
 
-    /// The loader was at `left`, in an epoch of `steps` steps, and continues at `to`.
+    /// Records a move from `left`, in an epoch of `steps` steps, to `to`.
     pub(super) fn jump(&mut self, left: At, steps: u64, to: At) {
         self.end(left);
         (self.from, self.resumed) = (to, false);
-        // A pass of which nothing was taken does not count.
+        // A pass from which nothing was taken does not count.
         if 0 < left.1 && left.1 < steps {
             self.early.drain(..(self.early.len() + 1).saturating_sub(State::MAX_LEFT));
             self.early.push(left);
         }
     }
 
-    /// The loader was at `left` and continues as `state` says.
+    /// Records a resume: the loader was at `left` and continues as `state` says.
     pub(super) fn resume(&mut self, left: At, to: At, state: &State) {
         self.end(left);
         (self.from, self.resumed) = (to, true);
         self.early.clone_from(&state.left);
     }
 
-    /// The passes that were left before their end, here or before the state that was loaded.
+    /// Passes left before their end, here or before the state that was loaded.
     pub(super) fn early(&self) -> &[At] {
         &self.early
     }
 
-    /// What was consumed before is of another plan, and has no place in this one's certificate.
+    /// Drops what was consumed before: it belongs to another plan, and has no place in this one's certificate.
     pub(super) fn forget(&mut self) {
         self.dropped += std::mem::take(&mut self.spans).len() as u64;
     }
 
-    /// All spans of a loader that is at `position`, and how many had no place.
+    /// All spans of a loader at `position`, and how many were dropped.
     pub(super) fn spans(&self, position: At) -> (Vec<Span>, u64) {
         let mut spans = self.spans.clone();
         let last = Span { from: self.from, to: position, resumed: self.resumed };
@@ -90,7 +90,7 @@ impl Consumed {
     }
 }
 
-/// Whether nothing was taken. What came back may be from before the span.
+/// Returns true if nothing was taken. A batch that was put back may be from before the span.
 fn is_empty(span: &Span) -> bool {
     span.to <= span.from
 }

@@ -1,5 +1,5 @@
-//! Photos that a device decodes: which columns, and what is left to it. Asked for by name (`decoder: nvjpeg`), so that what cannot be is an
-//! error, never the CPU in silence.
+//! Photos decoded on a device: the columns, and the part left to the device. Requested by name (`decoder: nvjpeg`), so
+//! that what the device cannot decode is an error, never a silent fallback to the CPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn asked(options: &LoaderOptions) -> impl Iterator<Item = (&String, &ImageOption
     options.columns.images.iter().filter(|(_, image)| image.decoder != Decoder::Cpu)
 }
 
-/// That batches in the host's memory are decoded there.
+/// Checks that no column asks for a decoder on a device, since batches stay in host memory.
 pub(super) fn check_host(options: &LoaderOptions) -> Result<()> {
     match asked(options).next() {
         None => Ok(()),
@@ -45,17 +45,17 @@ pub(super) fn check_host(options: &LoaderOptions) -> Result<()> {
     }
 }
 
-/// The same with the CPU as the decoder, for want of a device.
+/// The same options with the CPU as the decoder, for lack of a device.
 pub(super) fn on_host(options: &LoaderOptions) -> LoaderOptions {
     let mut options = options.clone();
     options.columns.images.values_mut().for_each(|image| image.decoder = Decoder::Cpu);
     options
 }
 
-/// The options with which the host leaves the decoding that is asked for to the device, and what the device is told of each column.
+/// Returns the host's options, which leave the requested decoding to the device, and the device's part for each column.
 ///
 /// # Errors
-/// [`Error::Config`] where a column cannot be decoded there.
+/// [`Error::Config`] if the device cannot decode a column.
 pub(super) fn deferred(options: &LoaderOptions) -> Result<(LoaderOptions, BTreeMap<Arc<str>, Developing>)> {
     let (mut changed, mut columns) = (options.clone(), BTreeMap::new());
     for (name, image) in asked(options) {
@@ -80,7 +80,7 @@ pub(super) fn deferred(options: &LoaderOptions) -> Result<(LoaderOptions, BTreeM
     Ok((changed, columns))
 }
 
-/// That the columns are what the device was told.
+/// Checks that the columns are as the device was told.
 pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>) -> Result<()> {
     for (name, developing) in columns {
         let below = |field: &Field| field.name.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('.'));
@@ -98,7 +98,7 @@ pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>) -
     Ok(())
 }
 
-/// The options of the host for a column that the device decodes, and what the device is told.
+/// The host's options for a column that the device decodes, and the device's part.
 fn developing(image: &ImageOptions) -> Result<(ImageOptions, Developing)> {
     let (deferred, scale, bias) = image.deferred()?;
     let photos = Deferred::new(&deferred)?;

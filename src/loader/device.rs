@@ -1,6 +1,6 @@
-//! The source whose batches are on a device: what another source makes, brought there ahead of the consumer.
+//! A source of batches on a device: those of another source, brought there ahead of the consumer.
 //!
-//! The other source runs ahead: it is where the transfer thread is. Where the consumer is knows the loader on top.
+//! The other source runs ahead: its position is the transfer thread's. The loader on top knows the consumer's.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
 use crate::tensor::{Batch, Next};
 
-/// Lists padded to fewer items are padded on the host: the bytes that the bus is spared are not worth two kernels.
+/// Lists padded to fewer items are padded on the host: the bytes saved on the bus are not worth two kernels.
 const SHORTEST: usize = 16;
 
 /// The source that runs ahead, shared with the transfer thread.
 #[derive(Debug)]
 struct Ahead {
-    /// Held while waiting for `made`, so that the thread, which always wants it, does not overtake the others for ever.
+    /// Held while waiting for `made`, so that the thread, which always wants it, does not starve the others.
     turn: Mutex<()>,
     made: Mutex<Made>,
 }
@@ -30,7 +30,7 @@ struct Ahead {
 #[derive(Debug)]
 struct Made {
     source: Box<dyn BatchSource>,
-    /// Counts the changes of position: what was made before one is not wanted after it.
+    /// Counts changes of position: batches made before a change are not wanted after it.
     generation: u64,
 }
 
@@ -54,14 +54,14 @@ impl Ahead {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct DeviceSource {
     // Declared first, dropped first: its thread uses the other source.
     transfer: Transfer,
     ahead: Arc<Ahead>,
     schema: Schema,
-    /// As the other source has it, which is often busy.
+    /// A copy of the other source's, which is often busy.
     info: PlanInfo,
     timeout: Duration,
     /// Of the gang.
@@ -69,8 +69,8 @@ pub(super) struct DeviceSource {
 }
 
 impl DeviceSource {
-    /// What `open` opens, delivered on `device`. `open` may be called a second time, with other options, if the first source turns
-    /// out to deliver what the device cannot finish.
+    /// Delivers on `device` what `open` opens. `open` may be called a second time, with other options, if the first
+    /// source turns out to deliver what the device cannot finish.
     pub(super) fn open(
         options: &LoaderOptions,
         device: Arc<dyn Device>,
@@ -104,7 +104,7 @@ impl DeviceSource {
         Ok(Self { transfer, ahead, schema, info, timeout, member_of })
     }
 
-    /// Moves the source that runs ahead. Where that fails, it continues as before, and so does what it made.
+    /// Moves the source that runs ahead. On failure, the source continues as before, and its batches stay wanted.
     fn go<T>(&mut self, change: impl FnOnce(&mut dyn BatchSource) -> Result<T>) -> Result<T> {
         let mut made = self.ahead.lock();
         let changed = change(&mut *made.source)?;
@@ -149,7 +149,7 @@ impl BatchSource for DeviceSource {
         }
     }
 
-    /// The transfer says itself that it is closed; and what its source may not make any more, it does not get.
+    /// The transfer itself reports that it is closed, and gets nothing that its source may no longer make.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -158,7 +158,7 @@ impl BatchSource for DeviceSource {
         self.ahead.lock().source.wide_integers(wait)
     }
 
-    /// What was made ahead counts as consumed.
+    /// Batches made ahead count as consumed.
     fn stats(&self) -> Stats {
         self.ahead.lock().source.stats()
     }
@@ -185,25 +185,26 @@ impl BatchSource for DeviceSource {
     }
 }
 
-/// The options with which the host leaves to the device what it does better: photos cross the bus as u8, a quarter of the bytes, and
-/// are normalised there; padded lists cross it without their padding. And what is left to do with photos, by column: of lists the
-/// schema tells which are cut.
+/// Returns the options with which the host leaves to the device what it does better, and the work left on photos, by
+/// column. Photos cross the bus as u8, a quarter of the bytes, and are normalised on the device; padded lists cross it
+/// without their padding. The schema tells which lists are cut.
 fn shared_work(options: &LoaderOptions) -> (LoaderOptions, BTreeMap<Arc<str>, Normalisation>) {
     let (mut asked, mut photos) = (options.clone(), BTreeMap::new());
     // Windows have axes of their own.
     if options.ngram.is_some() {
         return (asked, photos);
     }
-    // What a server sends lies in page-locked memory of the size of each message: with lists that are cut, none would fit the next one.
+    // A server's messages lie in page-locked memory of each message's size: with cut lists, no buffer would fit the
+    // next message.
     if !is_remote(options) {
         asked.columns.lists.0.values_mut().for_each(cut);
     }
-    // Zeros stand for bad rows after normalising, which the device could not tell from black.
+    // Bad rows are zeros after normalisation, which the device could not tell from black.
     if options.bad_rows == BadRows::Zero {
         return (asked, photos);
     }
     for (name, image) in &mut asked.columns.images {
-        // A pattern may mean columns that are no photos.
+        // A pattern may match columns that are not photos.
         if name.contains(['*', '?']) || !options.columns.nulls_are_errors(name) {
             continue;
         }
@@ -216,7 +217,7 @@ fn shared_work(options: &LoaderOptions) -> (LoaderOptions, BTreeMap<Arc<str>, No
     (asked, photos)
 }
 
-/// Whether the column `name`, and nothing below it, comes as u8 `[B, height, width, channels]`.
+/// Returns true if the column `name`, and nothing below it, comes as u8 `[B, height, width, channels]`.
 fn is_pixels(schema: &Schema, name: &str) -> bool {
     let below = |field: &Field| field.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
     let fits = |field: &Field| {
@@ -226,7 +227,7 @@ fn is_pixels(schema: &Schema, name: &str) -> bool {
     schema.get(name).is_some_and(fits) && !schema.fields().iter().any(below)
 }
 
-/// Leaves the padding of plain lists to the device, where it spares the bus enough.
+/// Leaves the padding of plain lists to the device, where it saves enough of the bus.
 fn cut(lists: &mut Lists) {
     if let Lists::Padded(padded) = lists
         && padded.plain_length().is_some_and(|length| length >= SHORTEST)
@@ -235,7 +236,7 @@ fn cut(lists: &mut Lists) {
     }
 }
 
-/// How the device pads the lists that the host cut, though `options` ask for padded ones.
+/// The device's padding for the lists that the host cuts, where `options` ask for padded ones.
 fn paddings(schema: &Schema, options: &LoaderOptions) -> BTreeMap<Arc<str>, Padding> {
     let padding = |field: &Field| {
         let (Some(Dim::Cut(length)), Some(dtype)) = (field.dims.get(1), field.dtype()) else { return None };
@@ -248,7 +249,7 @@ fn paddings(schema: &Schema, options: &LoaderOptions) -> BTreeMap<Arc<str>, Padd
     schema.fields().iter().filter_map(padding).collect()
 }
 
-/// The schema once the device is done.
+/// The schema of the batches that leave the device.
 fn finished(schema: &Schema, recipes: &Recipes) -> Schema {
     let field = |field: &Field| {
         let mut field = field.clone();

@@ -23,13 +23,14 @@ use consumed::Consumed;
 
 pub use passes::Epoch;
 
-/// Batches of one rank, epoch after epoch: read here, or by a server (`grpc://host:port/dataset`). Both give the same batches in
-/// the same order, and the same states.
+/// Batches of one rank, epoch after epoch: read in this process, or by a server (`grpc://host:port/dataset`). Both give
+/// the same batches in the same order, and the same states.
 ///
-/// A loader is at a position: an epoch and the number of steps already yielded of it. Every [`iter`](Self::iter) is a pass of its own:
-/// the first one of a loader that was opened or sent somewhere starts there, each later one begins the next epoch, wherever the one before
-/// was left. [`next`](Self::next) knows no passes: it goes on from the position, epoch after epoch. Reading starts with the first batch
-/// that is asked for and stops at once when the loader is dropped. The blocking calls must not be made from within an async runtime.
+/// A loader is at a position: an epoch and the number of its steps already yielded. Every [`iter`](Self::iter) is a
+/// pass of its own: the first one of a loader that was opened or moved starts there, and each later one begins the next
+/// epoch, wherever the one before stopped. [`next`](Self::next) ignores passes: it continues from the position, epoch
+/// after epoch. Reading starts with the first batch requested and stops at once when the loader is dropped. The
+/// blocking calls must not be made from within an async runtime.
 ///
 /// With the option `device` batches are delivered on a GPU, copied there ahead of the consumer. Such a loader yields
 /// [`AnyBatch::Device`], from [`next_any`](Self::next_any); positions and states are the same as on the CPU.
@@ -63,14 +64,14 @@ impl Loader {
     /// # Errors
     /// - [`Error::Config`] for options that contradict each other;
     /// - [`Error::Limit`] for a budget that can never hold a step;
-    /// - [`Error::Nulls`] for columns with nulls of which the options say nothing, as far as footers tell;
+    /// - [`Error::Nulls`] for columns with nulls that the options do not cover, as far as footers tell;
     /// - [`Error::Device`] if `options.device` names a GPU that this process cannot use;
-    /// - whatever opening the dataset gives, and what a server says.
+    /// - any error of opening the dataset, or of a server.
     pub fn open(options: LoaderOptions) -> Result<Self> {
         Ok(Self::of(open::at_place(&options, open::any)?))
     }
 
-    /// Opens a dataset that a server has, as a member of `gang`.
+    /// Opens a dataset on a server, as a member of `gang`.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Fenced`].
@@ -79,7 +80,7 @@ impl Loader {
         Ok(Self::of(open::at_place(options, open::in_gang(gang))?))
     }
 
-    /// Opens the dataset that `options.urls` name, with batches on `device`, whatever `options.device` says.
+    /// Opens the dataset that `options.urls` name, with batches on `device`, regardless of `options.device`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -88,12 +89,12 @@ impl Loader {
         Ok(Self::of(open::on_device(options, device, open::any)?))
     }
 
-    /// The batches of `source`, which was sent nowhere yet.
+    /// Wraps `source`, which has not been moved yet.
     pub fn of(source: Box<dyn BatchSource>) -> Self {
         Self { source, cursor: Cursor::default(), consumed: Consumed::default() }
     }
 
-    /// Steps of one epoch: the same on every rank, exact.
+    /// Steps of one epoch: exact, and the same on every rank.
     pub fn steps(&self) -> u64 {
         self.source.info().steps
     }
@@ -103,13 +104,13 @@ impl Loader {
         self.source.info().rows
     }
 
-    /// Rows of `step` of an epoch on all ranks together, padding and repeated ones included: fewer than in others at the end of it under
-    /// [`Tail::Short`](crate::plan::Tail::Short) and [`Tail::Even`](crate::plan::Tail::Even).
+    /// Rows of `step` of an epoch on all ranks together, padded and repeated ones included. Steps at the end of the
+    /// epoch have fewer under [`Tail::Short`](crate::plan::Tail::Short) and [`Tail::Even`](crate::plan::Tail::Even).
     pub fn step_rows(&self, step: u64) -> u64 {
         self.source.info().step_rows(step)
     }
 
-    /// Whether batches have `_mask`: under [`Tail::Pad`](crate::plan::Tail::Pad), and where it was asked for.
+    /// Returns true if batches have `_mask`: under [`Tail::Pad`](crate::plan::Tail::Pad), and where it was requested.
     pub fn masked(&self) -> bool {
         self.source.info().masked
     }
@@ -119,7 +120,7 @@ impl Loader {
         self.cursor.position().0
     }
 
-    /// Steps of the current epoch already yielded, up to the first that was given back.
+    /// Steps of the current epoch already yielded, up to the first that was put back.
     pub fn step(&self) -> u64 {
         self.cursor.position().1
     }
@@ -129,7 +130,7 @@ impl Loader {
         self.source.info().share
     }
 
-    /// What comes out: one field per column, before suffixes.
+    /// The schema of the batches: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
         self.source.schema()
     }
@@ -139,17 +140,18 @@ impl Loader {
         self.source.timeout()
     }
 
-    /// The device that batches are delivered on; None if that is the host.
+    /// The device that batches are delivered on; `None` for the host.
     pub fn device(&self) -> Option<&Arc<dyn Device>> {
         self.source.device()
     }
 
-    /// What was copied to the device since the loader was opened; None if there is none.
+    /// Counters of copies to the device since the loader was opened; `None` without a device.
     pub fn device_stats(&self) -> Option<DeviceStats> {
         self.source.device_stats()
     }
 
-    /// The next batch from the position on, or `None` at the end of the epoch; the call after that starts the next epoch.
+    /// Returns the next batch from the position on, or `None` at the end of the epoch; the call after that starts the
+    /// next epoch.
     ///
     /// # Errors
     /// The first error of any stage, once; [`Error::Timeout`] with the culprit if nothing comes within the time-out;
@@ -165,11 +167,12 @@ impl Loader {
         Ok(self.next_any()?.and_then(AnyBatch::into_host))
     }
 
-    /// The next batch, wherever it is, or `None` at the end of the epoch; the call after that starts the next epoch.
+    /// Returns the next batch, on the host or a device, or `None` at the end of the epoch; the call after that starts
+    /// the next epoch.
     ///
     /// # Errors
-    /// As [`next`](Self::next); [`Error::Device`] for what a device refused, after which the same batch is the next one again;
-    /// [`Error::Timeout`] if the consumer has all of the device's slots.
+    /// As [`next`](Self::next); [`Error::Device`] if a device refuses, after which the same batch comes next again;
+    /// [`Error::Timeout`] if the consumer holds all of the device's slots.
     pub fn next_any(&mut self) -> Result<Option<AnyBatch>> {
         let started = Instant::now();
         self.next_within(self.timeout())?.or_error(|| self.timed_out(started.elapsed()))
@@ -192,8 +195,8 @@ impl Loader {
         Ok(next)
     }
 
-    /// As [`next_any`](Self::next_any), with the batch copied into `targets` too: on the host here, on a device on the stream of
-    /// `consumer`, behind the batch's own copy. If that fails, the batch is the next one again.
+    /// As [`next_any`](Self::next_any), and copies the batch into `targets`: on the host before returning, on a device
+    /// on the stream of `consumer`, behind the batch's own copy. If that fails, the batch comes next again.
     ///
     /// # Errors
     /// As [`next_any`](Self::next_any) and [`fill`](Self::fill).
@@ -208,7 +211,8 @@ impl Loader {
         }
     }
 
-    /// Copies `batch`, which this loader yielded, into `targets`. Of [`next_into`](Self::next_into), the part that does not wait.
+    /// Copies `batch`, which this loader yielded, into `targets`: the part of [`next_into`](Self::next_into) that does
+    /// not wait.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unsupported`] and [`Error::Mismatch`] for a target that no column fits, before anything is written;
@@ -231,14 +235,15 @@ impl Loader {
         }
     }
 
-    /// Takes back a batch that this loader yielded, because it reached nobody: it comes again before any new one, and the position is
-    /// before it. Of several the first of the epoch comes first. A batch from before the loader was sent to another position is dropped.
+    /// Takes back a batch that this loader yielded but that reached nobody: it comes again before any new one, and the
+    /// position is before it. Of several, the first of the epoch comes first. A batch from before a move to another
+    /// position is dropped.
     pub fn put_back(&mut self, batch: impl Into<AnyBatch>) {
         let batch = batch.into();
         self.cursor.put_back(batch.at(), batch);
     }
 
-    /// The error for a wait of `waited` that brought nothing.
+    /// The error for a wait of `waited` without a result.
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.source.culprit();
         let (Share { rank, world }, (epoch, step)) = (self.share(), self.cursor.next_new());
@@ -248,8 +253,8 @@ impl Loader {
 
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
     ///
-    /// After the last batch of an epoch, and before its end was told, that is the end of this epoch: a loader that goes on from there has
-    /// an empty pass before the next epoch, so that `for epoch in saved..n` counts right.
+    /// After the last batch of an epoch, and before its end was reported, this is the end of that epoch: a loader that
+    /// resumes there has an empty pass before the next epoch, so that `for epoch in saved..n` counts right.
     pub fn state(&self) -> State {
         let (epoch, step) = self.cursor.position();
         self.state_at(epoch, step)
@@ -260,11 +265,11 @@ impl Loader {
         State { left: self.consumed.early().to_vec(), ..self.source.info().state(epoch, step) }
     }
 
-    /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
-    /// version of the order, the state's is followed from here on, in later epochs too.
+    /// Moves to a position that [`state`](Self::state) returned, here or on any other rank of any world size. Unless
+    /// the options name the version of the order, the state's version applies from here on, in later epochs too.
     ///
     /// # Errors
-    /// The loader then stays where it is.
+    /// On an error the loader stays where it is.
     /// - [`Error::Mismatch`] if the state belongs to another dataset or plan;
     /// - [`Error::Config`] for the last rows of an epoch under [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
@@ -278,10 +283,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as footers tell where to look.
-    /// For consumers that have 32 bits only. Of a server's data nothing is known.
+    /// Integers delivered in 64 bits that need more than 32: the first one of each column, as far as footers tell where
+    /// to look. For consumers that have 32 bits only. Nothing is known of a server's data.
     ///
-    /// The look takes its memory from the budget: what is read ahead makes room for it, and is read again.
+    /// The search takes its memory from the budget: data read ahead makes room for it, and is read again.
     ///
     /// # Errors
     /// [`Error::Closed`] after [`close`](Self::close); [`Error::Timeout`] if the files do not answer.
@@ -291,7 +296,8 @@ impl Loader {
         Ok(found.unwrap_or_default())
     }
 
-    /// As [`wide_integers`](Self::wide_integers), but gives up with [`Next::Pending`] after `wait`; the look goes on.
+    /// As [`wide_integers`](Self::wide_integers), but gives up with [`Next::Pending`] after `wait`; the search
+    /// continues.
     ///
     /// # Errors
     /// As [`wide_integers`](Self::wide_integers).
@@ -299,8 +305,8 @@ impl Loader {
         self.source.wide_integers(wait)
     }
 
-    /// What this loader consumed since it was opened, to be joined with the certificates of the other ranks, and of those before a restart:
-    /// [`audit`](crate::plan::audit()). Batches that were given back do not count.
+    /// A record of what this loader consumed since it was opened, to be joined with the certificates of the other
+    /// ranks, and of those before a restart: [`audit`](crate::plan::audit()). Batches that were put back do not count.
     pub fn certificate(&self) -> Certificate {
         let (info, Ledger { skipped, zeroed, .. }) = (self.source.info(), self.source.ledger());
         let (consumed, dropped) = self.consumed.spans(self.cursor.position());
@@ -323,12 +329,12 @@ impl Loader {
         }
     }
 
-    /// Counters since the loader was opened. With a device, what was made ahead for it counts as consumed.
+    /// Counters since the loader was opened. With a device, batches made ahead for it count as consumed.
     pub fn stats(&self) -> Stats {
         self.source.stats()
     }
 
-    /// The bad rows met so far; those that a server met are in its log.
+    /// Bad rows found so far; those that a server found are in its log.
     pub fn ledger(&self) -> Ledger {
         self.source.ledger()
     }

@@ -1,4 +1,4 @@
-//! Which source options mean: files that this process reads or a server, on the host or on a device.
+//! The source that options name: files read by this process or by a server, on the host or on a device.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::error::Result;
 use crate::flight::client::{Gang, RemoteSource};
 use crate::pipeline::{BatchMemory, BatchSource, LoaderOptions, LocalSource};
 
-/// What makes batches in the host's memory.
+/// Opens a source of batches in host memory.
 pub(super) trait Open: Fn(&LoaderOptions, BatchMemory) -> Result<Box<dyn BatchSource>> {}
 
 impl<F: Fn(&LoaderOptions, BatchMemory) -> Result<Box<dyn BatchSource>>> Open for F {}
 
-/// The dataset that `options.urls` name.
+/// Opens the dataset that `options.urls` name.
 pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dyn BatchSource>> {
     #[cfg(feature = "flight")]
     if is_remote(options) {
@@ -33,7 +33,7 @@ pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dy
     Ok(Box::new(LocalSource::open_in(options.clone(), memory)?))
 }
 
-/// A dataset that a server has, for a member of `gang`.
+/// Opens a dataset on a server, for a member of `gang`.
 #[cfg(feature = "flight")]
 pub(super) fn in_gang(gang: &Gang) -> impl Open {
     |options: &LoaderOptions, memory: BatchMemory| -> Result<Box<dyn BatchSource>> {
@@ -41,7 +41,7 @@ pub(super) fn in_gang(gang: &Gang) -> impl Open {
     }
 }
 
-/// What `open` opens, delivered where `options.device` says.
+/// Opens a source by `open` and delivers its batches where `options.device` says.
 pub(super) fn at_place(options: &LoaderOptions, open: impl Open) -> Result<Box<dyn BatchSource>> {
     let device = match options.place()? {
         Place::Cpu => {
@@ -64,13 +64,13 @@ pub(super) fn at_place(options: &LoaderOptions, open: impl Open) -> Result<Box<d
     }
 }
 
-/// What `open` opens, read into memory that `device` copies from without a detour, and delivered there.
+/// Opens a source by `open`, in memory that `device` copies from directly, and delivers its batches there.
 pub(super) fn on_device(
     options: &LoaderOptions,
     device: Arc<dyn Device>,
     open: impl Open,
 ) -> Result<Box<dyn BatchSource>> {
-    // As many as there are slots are being copied, and one waits for a slot.
+    // One batch per slot is being copied, and one waits for a slot.
     let memory = BatchMemory { allocator: device.staging(), returning: options.device_slots + 1 };
     Ok(Box::new(DeviceSource::open(options, device, |options| open(options, memory.clone()))?))
 }

@@ -1,4 +1,4 @@
-//! Passes: what one iterator of a loader goes through, and looks that move nothing.
+//! Passes, one per iterator of a loader, and peeks, which move nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,28 @@ use crate::pipeline::{At, Pass, Standing};
 use crate::tensor::{Batch, Next};
 
 impl Loader {
-    /// A pass as an iterator, which begins with the first batch that is taken: where the loader stands if nothing was taken since it was
-    /// opened or sent there, else with the first step of the next epoch. It ends with the epoch.
+    /// Returns a pass as an iterator. It begins when the first batch is taken: at the loader's position if nothing was
+    /// taken since the loader was opened or moved there, otherwise at the first step of the next epoch. It ends with
+    /// the epoch.
     pub fn iter(&mut self) -> Epoch<'_> {
         Epoch { loader: self, state: Progress::Ahead }
     }
 
-    /// Begins a pass, as [`iter`](Self::iter) does, for iterators that cannot borrow the loader, and ends the one before. What was made
-    /// ahead for that is dropped, and nobody waits for it.
+    /// Begins a pass, as [`iter`](Self::iter) does, for iterators that cannot borrow the loader, and ends the previous
+    /// one. Batches made ahead for that one are dropped without waiting.
     ///
     /// # Errors
-    /// Whatever planning the epoch gives; the pass before then goes on.
+    /// Any error of planning the epoch; the previous pass then continues.
     pub fn begin(&mut self) -> Result<Pass> {
         self.send(self.cursor.beginning())?;
         Ok(self.cursor.pass())
     }
 
-    /// As [`next_within`](Self::next_within), of `pass` alone: after its end comes its end.
+    /// As [`next_within`](Self::next_within), for `pass` alone: after its end, the end is returned again.
     ///
     /// # Errors
-    /// As [`next_within`](Self::next_within), and [`Error::Closed`] if another pass began, or the loader was sent elsewhere after something
-    /// was taken.
+    /// As [`next_within`](Self::next_within), and [`Error::Closed`] if another pass began, or the loader was moved
+    /// after something was taken.
     pub fn next_in(&mut self, pass: Pass, wait: Duration) -> Result<Next<AnyBatch>> {
         self.source.check()?;
         match self.cursor.standing(pass) {
@@ -39,15 +40,15 @@ impl Loader {
         }
     }
 
-    /// As [`put_back`](Self::put_back), unless another pass than `pass` is under way.
+    /// As [`put_back`](Self::put_back), unless `pass` was superseded by another.
     pub fn put_back_in(&mut self, pass: Pass, batch: AnyBatch) {
         if self.cursor.standing(pass) != Standing::Superseded {
             self.put_back(batch);
         }
     }
 
-    /// A copy of the batch that comes next, and of the next epoch's first one where this one has no more. Nothing moves: not the
-    /// position, and no pass begins or ends. `None` where an epoch has no steps.
+    /// Returns a copy of the next batch: the next epoch's first one if this epoch has no more. Nothing moves: the
+    /// position stays, and no pass begins or ends. `None` if an epoch has no steps.
     ///
     /// # Errors
     /// As [`next_any`](Self::next_any).
@@ -77,12 +78,12 @@ impl Loader {
         }
     }
 
-    /// Sets the epoch of the next pass: goes to its first step, and ends a pass that is under way; one of which
-    /// nothing was taken goes along. Only a loader of which nothing was
-    /// taken since it was opened or sent into this very epoch stays where it is, so that a resumed loader keeps its place.
+    /// Sets the epoch of the next pass: moves to its first step, and ends a pass that is under way; a pass from which
+    /// nothing was taken moves along. Only a loader from which nothing was taken since it was opened or moved into this
+    /// very epoch stays where it is, so that a resumed loader keeps its place.
     ///
     /// # Errors
-    /// Whatever planning the epoch gives.
+    /// Any error of planning the epoch.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
         if self.cursor.is_fresh() && epoch == self.epoch() {
             return Ok(());
@@ -90,14 +91,14 @@ impl Loader {
         self.send((epoch, 0))
     }
 
-    /// Goes to `at`, where a pass may begin.
+    /// Moves to `at`, where a pass may begin.
     fn send(&mut self, at: At) -> Result<()> {
         let left = self.cursor.position();
         if !self.cursor.begin(at) {
             self.source.seek(at.0, at.1)?;
             self.cursor.seek(at);
         }
-        // Where the source need not be sent, what came back may be left behind all the same.
+        // Even if the source need not move, batches that were put back may be left behind.
         let begun = self.cursor.position();
         if left != begun {
             self.consumed.jump(left, self.steps(), begun);
@@ -109,7 +110,7 @@ impl Loader {
 const SUPERSEDED: &str = "this iterator ended when its loader began another pass: with a newer iterator, set_epoch or a state that was \
                           loaded; take batches from the newest iterator, and keep one to go on with it";
 
-/// One pass of a [`Loader`]: an epoch, or the rest of the one that it was sent into.
+/// One pass of a [`Loader`]: an epoch, or the rest of the one that the loader was moved into.
 #[derive(Debug)]
 pub struct Epoch<'a> {
     loader: &'a mut Loader,

@@ -1,16 +1,16 @@
-//! Which datasets a server has.
+//! Tells datasets on a server from others.
 
 #[cfg(feature = "flight")]
 use crate::flight::client::Address;
 use crate::pipeline::LoaderOptions;
 
-/// Whether a server has the dataset that `options.urls` name.
+/// Returns true if the dataset that `options.urls` name is on a server.
 #[cfg(feature = "flight")]
 pub(super) fn is_remote(options: &LoaderOptions) -> bool {
     options.urls.iter().any(|url| Address::is_one(url))
 }
 
-/// No server has any dataset.
+/// Without the client, no dataset is on a server.
 #[cfg(not(feature = "flight"))]
 pub(super) fn is_remote(_: &LoaderOptions) -> bool {
     false
