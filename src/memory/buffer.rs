@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::pool::Charge;
 use crate::error::{Error, Result};
 
-/// Alignment of every buffer and of every tensor in it, in bytes: a cache line, and what JAX wants of DLPack.
+/// Alignment of every buffer and of every tensor in it, in bytes: a cache line, and what JAX requires of DLPack.
 pub const ALIGNMENT: usize = 64;
 
 /// A source of host memory: pageable here, pinned for a GPU.
 pub trait HostAllocator: Send + Sync + Debug {
-    /// `len` bytes, zeroed or otherwise initialised, aligned to [`ALIGNMENT`] at least. `len` is never 0.
+    /// Allocates `len` bytes, zeroed or otherwise initialised, aligned to at least [`ALIGNMENT`]. `len` is never 0.
     fn allocate(&self, len: usize) -> Result<NonNull<u8>>;
 
     /// Gives memory back.
@@ -26,13 +26,14 @@ pub trait HostAllocator: Send + Sync + Debug {
     /// `ptr` came from `allocate(len)` of this allocator, was not freed, and nothing refers to it any more.
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize);
 
-    /// Whether a pool may keep memory that nothing refers to any more for another buffer; else it gives it back.
+    /// Returns true if a pool may keep memory that nothing refers to any more for another buffer; otherwise the pool
+    /// gives it back.
     fn keeps(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let _ = (ptr, len);
         true
     }
 
-    /// Whether the memory is page-locked.
+    /// Returns true if the memory is page-locked.
     fn is_pinned(&self) -> bool {
         false
     }
@@ -85,7 +86,7 @@ impl Raw {
         self.capacity
     }
 
-    /// Whether a pool may keep it for another buffer.
+    /// Returns true if a pool may keep it for another buffer.
     pub(super) fn may_be_kept(&self) -> bool {
         self.allocator.keeps(self.ptr, self.capacity)
     }
@@ -104,7 +105,7 @@ pub struct HostBuffer {
     raw: Option<Raw>,
     ptr: NonNull<u8>,
     len: usize,
-    /// None where the memory is another process's, which pays for it.
+    /// `None` if the memory belongs to another process, which is charged for it.
     charge: Option<Charge>,
     retired: AtomicBool,
 }
@@ -136,13 +137,13 @@ impl HostBuffer {
         self.ptr.as_ptr()
     }
 
-    /// Bytes of its memory, of which the buffer is the first part.
+    /// Bytes of the allocation, of which the buffer is the first part.
     pub fn capacity(&self) -> usize {
         self.raw.as_ref().map_or(self.len, Raw::capacity)
     }
 
-    /// Whether another process made these bytes, and writes there again once the buffer is dropped in this one: a forked child, which
-    /// has the same memory, must not read them.
+    /// Returns true if another process made these bytes, and writes there again once the buffer is dropped in this one:
+    /// a forked child, which shares the memory, must not read them.
     pub fn is_foreign(&self) -> bool {
         self.charge.is_none()
     }
@@ -154,8 +155,8 @@ impl HostBuffer {
         }
     }
 
-    /// Says that another process may still read these bytes when this buffer is dropped: the memory is then given back to its
-    /// allocator, never to another buffer of the pool. The allocator must know too.
+    /// Marks these bytes as possibly still read by another process when this buffer is dropped: the memory is then
+    /// given back to its allocator, never to another buffer of the pool. The allocator must be told too.
     #[cfg(target_os = "linux")]
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
@@ -184,7 +185,7 @@ impl Drop for HostBuffer {
         match (raw, &self.charge) {
             (Some(raw), Some(charge)) if !self.retired.load(Ordering::Acquire) => charge.recycle(raw),
             (raw, charge) => {
-                // The memory is gone before the budget says so.
+                // The memory is freed before the budget is released.
                 drop(raw);
                 if let Some(charge) = charge {
                     charge.release();

@@ -1,8 +1,9 @@
 //! A global allocator that keeps large blocks for the next row group instead of giving them back to the kernel.
 //!
-//! Column chunks and decoded columns are large, short-lived and written once. The system's allocator maps each anew and unmaps
-//! it again, so that the kernel's page faults cost more than decoding. This keeps freed blocks of [`SMALLEST`] bytes and more,
-//! by size class, within what the pools' budgets leave unused and a sixteenth of it. Small blocks go to the system.
+//! Column chunks and decoded columns are large, short-lived and written once. The system's allocator maps and unmaps
+//! each of them, and the page faults cost more than decoding. This allocator keeps freed blocks of [`SMALLEST`] bytes
+//! or more, by size class, within what the pools' budgets leave unused plus a sixteenth of the budgets. Small blocks go
+//! to the system.
 
 #![expect(unsafe_code, reason = "a global allocator with intrusive free lists; the bounds are stated at each use")]
 
@@ -10,20 +11,20 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Smallest block that is kept: below it, the system keeps freed blocks itself.
+/// Smallest block kept: below it, the system keeps freed blocks itself.
 const SMALLEST: usize = 1 << SMALLEST_LOG2;
 const SMALLEST_LOG2: u32 = 15;
-/// Classes per doubling: rounding up wastes an eighth at most.
+/// Classes per doubling, as a power of two: rounding up wastes at most an eighth.
 const STEPS_LOG2: u32 = 3;
 /// Classes up to 2 GiB; larger blocks go to the system.
 const CLASSES: usize = 16 << STEPS_LOG2;
-/// Every kept block is aligned to this, as Arrow's buffers are; blocks that ask for more go to the system.
+/// Alignment of every kept block, as for Arrow's buffers; blocks that need more go to the system.
 const ALIGN: usize = 128;
 
-/// How often the free lists are tried before they are done without; they are held for tens of nanoseconds.
+/// Attempts to lock the free lists before doing without them; they are held for tens of nanoseconds.
 const PATIENCE: usize = 1000;
 
-/// Bytes that may be kept: what all pools together have not given out. Nothing before there is a pool.
+/// Bytes that may be kept: what all pools together have not handed out. Zero until there is a pool.
 static LIMIT: AtomicIsize = AtomicIsize::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { heads: [0; CLASSES], bytes: 0 });
 
@@ -33,7 +34,8 @@ struct Free {
     bytes: usize,
 }
 
-/// The system's allocator, keeping large blocks. The binary and the Python extension use it; a Rust program may do the same.
+/// The system's allocator with a cache of large blocks. The binary and the Python extension use it; a Rust program may
+/// do the same.
 ///
 /// ```
 /// #[global_allocator]
@@ -46,18 +48,19 @@ struct Free {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CachingAllocator;
 
-/// Lets `bytes` more be kept: a pool has them unused. Has no effect unless [`CachingAllocator`] is the global allocator.
+/// Raises the limit by `bytes`, which a pool has unused. Has no effect unless [`CachingAllocator`] is the global
+/// allocator.
 pub(super) fn lend(bytes: usize) {
     LIMIT.fetch_add(bytes as isize, Ordering::Relaxed);
 }
 
-/// Takes back what [`lend`] gave: a pool has them in use. What is kept beyond the limit stays until fresh memory is needed, for
-/// most of what a pool hands out is soon made of kept blocks; until then nothing has grown.
+/// Takes back what [`lend`] gave, since a pool now uses it. Blocks kept beyond the limit stay until fresh memory is
+/// needed: most of what a pool hands out is soon made of kept blocks, and until then nothing has grown.
 pub(super) fn claim(bytes: usize) {
     LIMIT.fetch_sub(bytes as isize, Ordering::Relaxed);
 }
 
-/// Takes back what [`lend`] gave for good: the pool is gone, and what is kept beyond the limit goes back to the system.
+/// Takes back what [`lend`] gave for good, since the pool is gone; blocks kept beyond the limit go back to the system.
 pub(super) fn withdraw(bytes: usize) {
     claim(bytes);
     trim();
@@ -82,7 +85,7 @@ unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
     unsafe { if zeroed { System.alloc_zeroed(whole) } else { System.alloc(whole) } }
 }
 
-/// A kept block, a large one first, while more than `limit` bytes are kept.
+/// Takes a kept block, large ones first, while more than `limit` bytes are kept.
 fn surplus(limit: usize) -> Option<(*mut u8, Layout)> {
     let number = {
         let free = lock()?;
@@ -92,7 +95,7 @@ fn surplus(limit: usize) -> Option<(*mut u8, Layout)> {
         free.heads.iter().rposition(|head| *head != 0)?
     };
     let layout = layout_of(number)?;
-    // Somebody else may have taken the last one meanwhile: then there is less to give back.
+    // Another thread may have taken the last one meanwhile: then there is less to give back.
     take(number, layout.size()).map(|block| (block, layout))
 }
 
@@ -119,8 +122,9 @@ fn class(layout: Layout) -> Option<(usize, Layout)> {
     (number < CLASSES).then_some((number, layout))
 }
 
-/// The free lists, unless somebody has them for longer than a moment. That may be for ever, in a child forked while another thread
-/// had them, so nobody waits: without the lists, memory comes from the system and goes back there.
+/// Locks the free lists, unless another thread holds them for longer than a moment. In a child forked while another
+/// thread held them, that may be for ever, so nobody waits: without the lists, memory comes from the system and goes
+/// back there.
 fn lock() -> Option<MutexGuard<'static, Free>> {
     for _ in 0..PATIENCE {
         match FREE.try_lock() {
@@ -147,7 +151,7 @@ fn take(class: usize, size: usize) -> Option<*mut u8> {
     Some(block.cast())
 }
 
-/// Keeps `block`; false if that is more than may be kept, or the lists are taken.
+/// Keeps `block`; returns false if that exceeds the limit, or the lists are locked.
 ///
 /// # Safety
 /// `block` is a block of class `class` from the system, of `size` bytes, that nothing refers to any more.
@@ -272,7 +276,8 @@ mod tests {
         assert!(lock().unwrap().bytes <= LIMIT.load(Ordering::Relaxed).max(0) as usize);
         withdraw(8 << 20);
 
-        // A forked child may find the lists held for ever. Here, because other tests run beside one that holds them.
+        // A forked child may find the lists locked for ever. Tested here because other tests run concurrently with one
+        // that holds them.
         let held = lock();
         // SAFETY: the block is written within its size and freed once, with the layout it was grown to.
         unsafe {

@@ -1,4 +1,4 @@
-//! A slab of another process, mapped, and leased as buffers. What makes it sound is said at the head of [`shared`](super::shared).
+//! A mapped slab of another process, leased as buffers. The head of [`shared`](super::shared) says what makes it sound.
 
 #![expect(unsafe_code, reason = "seals and buffers over mapped files; the bounds are stated at each use")]
 
@@ -14,7 +14,7 @@ use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer};
 use super::pages::{Access, Pages};
 use crate::error::{Error, Result};
 
-/// A slab of another process, mapped.
+/// A mapped slab of another process.
 #[derive(Debug)]
 pub struct Mapping {
     pages: Pages,
@@ -22,17 +22,17 @@ pub struct Mapping {
     leases: Mutex<Leases>,
 }
 
-/// Which pages of a mapping somebody has, or had.
+/// The pages of a mapping that are, or were, leased.
 #[derive(Debug, Default)]
 struct Leases {
-    /// Those of each lease that lives.
+    /// The pages of each live lease.
     live: Vec<Range<usize>>,
-    /// All pages that were leased are among these, so that somebody may have written to them.
+    /// A range that covers all pages ever leased, which may have been written to.
     used: Range<usize>,
 }
 
 impl Leases {
-    /// Leases `pages`: whether some of them may have been leased before, or none if somebody has some of them now.
+    /// Leases `pages`. Returns whether some of them may have been leased before, or `None` if some are leased now.
     fn add(&mut self, pages: &Range<usize>) -> Option<bool> {
         if self.live.iter().any(|live| overlap(live, pages)) {
             return None;
@@ -59,11 +59,11 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Mapping {
-    /// Maps the slab behind `fd`, which `peer` says has `len` bytes. The descriptor is not needed afterwards.
+    /// Maps the slab behind `fd`, which has `len` bytes according to `peer`. The descriptor is not needed afterwards.
     ///
     /// # Errors
-    /// [`Error::Remote`] naming `peer` if it is not a memfd of exactly `len` bytes that is sealed against shrinking: its reader
-    /// could otherwise be killed by cutting it. Also if it cannot be mapped.
+    /// [`Error::Remote`] naming `peer` if it is not a memfd of exactly `len` bytes that is sealed against shrinking:
+    /// truncating it could otherwise kill its reader. Also if it cannot be mapped.
     pub fn open(fd: impl AsFd, len: usize, access: Access, peer: &str) -> Result<Self> {
         let remote = |what: String, source: Option<io::Error>| Error::Remote {
             peer: peer.to_owned(),
@@ -77,7 +77,7 @@ impl Mapping {
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(remote("sent a file that is not sealed against shrinking".to_owned(), None));
         }
-        // Asked after the seals: from now on it stays so long.
+        // Read after the seals: from now on the size cannot shrink.
         let size = file.metadata().map_err(|error| remote("its shared memory has no size".to_owned(), Some(error)))?;
         if len == 0 || isize::try_from(len).is_err() || size.len() != len as u64 {
             return Err(remote(format!("sent shared memory of {} bytes as one of {len}", size.len()), None));
@@ -95,15 +95,16 @@ impl Mapping {
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
-        // Every statement leaves them whole.
+        // Every statement leaves the leases consistent.
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. No two that live have a page in common.
+    /// Leases the `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. No two live leases
+    /// share a page.
     ///
     /// # Errors
-    /// [`Error::Remote`] naming `peer`, who said where they are, if they are not all within the mapping, not aligned to
-    /// [`ALIGNMENT`], or if another lease of one of their pages still lives.
+    /// [`Error::Remote`] naming `peer`, which gave the place, if the bytes are not all within the mapping, if they are
+    /// not aligned to [`ALIGNMENT`], or if another lease of one of their pages is still alive.
     pub fn lease(
         self: &Arc<Self>,
         offset: usize,
@@ -119,7 +120,7 @@ impl Mapping {
         let part = self.pages.around(&(offset..offset + len));
         let again = self.leases().add(&part);
         let again = again.ok_or_else(|| remote("sent memory again before it was released".to_owned()))?;
-        // From here on, leaving drops the lease.
+        // From here on, returning drops the lease.
         let lease = Lease { mapping: Arc::clone(self), part: part.clone(), released: Box::new(released) };
         if again && self.access == Access::CopyOnWrite && !self.pages.untouched(&part) {
             // SAFETY: the last leases of these pages have ended, and this one has not begun.
@@ -139,7 +140,7 @@ impl Mapping {
     }
 }
 
-/// What a buffer over a [`Mapping`] holds instead of an allocator.
+/// The stand-in for an allocator in a buffer over a [`Mapping`].
 struct Lease {
     mapping: Arc<Mapping>,
     /// Its pages.
@@ -165,7 +166,7 @@ impl HostAllocator for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In this order: who hears of the release may send the memory again at once.
+        // In this order: the memory may be sent again as soon as the release is known.
         self.mapping.leases().remove(&self.part);
         (self.released)();
     }
@@ -178,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_reach_the_others_only_through_an_exclusive_mapping() {
-        // Small pages, and huge ones with small ones behind them where the kernel makes them.
+        // Small pages, and huge ones followed by small ones where the kernel makes them.
         for len in [8192, (5 << 20) + 4096] {
             let allocator = Arc::new(SharedAllocator::new());
             let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
@@ -205,7 +206,7 @@ mod tests {
                 drop(again);
                 sent.fill(1);
                 assert_eq!(mapping.lease(0, len, "peer", || ()).unwrap()[..], sent[..]);
-                // Kernels before 6.11 do not say of a huge page that it is a file's.
+                // Kernels before 6.11 do not report that a huge page belongs to a file.
                 assert!(
                     len > 8192 || mapping.pages.untouched(&(0..len)),
                     "a mapping that was read only is kept as it is"

@@ -1,4 +1,4 @@
-//! Host memory: who allocates it, who owns it, and the one byte budget that holds everything in flight.
+//! Host memory: its allocators, its owners, and the one byte budget that holds everything in flight.
 //!
 //! ```text
 //!   Pool (budget) ── reserve(n).await ─► Reservation ── allocate(len) ─► HostBuffer ─► Tensor ─► consumer
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A reservation is a claim on bytes, whether or not bowstring's own allocator provides them: column chunks and Arrow
-//! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure there is.
+//! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure.
 
 mod buffer;
 mod caching_allocator;

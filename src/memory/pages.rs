@@ -1,8 +1,8 @@
-//! Pages of a file, mapped: those of a memfd, in huge pages where the kernel makes them.
+//! Mapped pages of a file: those of a memfd, in huge pages where the kernel makes them.
 //!
-//! Entering a page into a process's page table costs as much as copying it, and finding a fresh one several times that. A huge page is
-//! found and entered at once in place of 512: 8 MiB of fresh memory took 0.3 ms here in place of 6, and mapping them in the other
-//! process 0.03 ms in place of 0.3.
+//! Entering a page into a process's page table costs as much as copying it, and finding a fresh one several times that.
+//! A huge page is found and entered once instead of 512 times: as measured, 8 MiB of fresh memory took 0.3 ms instead
+//! of 6, and mapping them in the other process 0.03 ms instead of 0.3.
 
 #![expect(unsafe_code, reason = "mmap, madvise and their ownership; the bounds are stated at each use")]
 
@@ -13,26 +13,26 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 
-/// Bytes of a huge page on most machines. Where they are larger, there are none here.
+/// Bytes of a huge page on most machines. Where they are larger, none are used.
 pub(super) const HUGE: usize = 2 << 20;
 
-/// Bytes read at once from the table of pages: of 32 MiB of memory.
+/// Bytes read at once from the page map, which cover 32 MiB of memory.
 const PAGEMAP_CHUNK: usize = 64 << 10;
 const PAGE_PRESENT: u64 = 1 << 63;
 const PAGE_SWAPPED: u64 = 1 << 62;
-/// Of the file, or of memory shared with other processes.
+/// Set for a page of the file, or of memory shared with other processes.
 const PAGE_OF_FILE: u64 = 1 << 61;
 
-/// How a received slab is mapped.
+/// Access to a received slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// The very pages, to read and write: for memory that nobody else receives.
+    /// The slab's own pages, to read and write: for memory that nobody else receives.
     Exclusive,
-    /// The very pages to read, and a copy of each page that is written to: for memory that others receive too.
+    /// The slab's own pages to read, and a copy of each page that is written to: for memory that others receive too.
     CopyOnWrite,
 }
 
-/// The pages of a file, mapped.
+/// The mapped pages of a file.
 #[derive(Debug)]
 pub(super) struct Pages {
     base: NonNull<u8>,
@@ -45,13 +45,13 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps the first `len` bytes of `file`, readable and writable. The file must be as long, and stay so.
+    /// Maps the first `len` bytes of `file`, readable and writable. The file must be that long, and stay so.
     pub(super) fn map(file: &File, len: usize, access: Access) -> io::Result<Self> {
         let sharing = match access {
             Access::Exclusive => libc::MAP_SHARED,
             Access::CopyOnWrite => libc::MAP_PRIVATE,
         };
-        // A wish: where another thread was faster, the kernel chooses another address.
+        // A hint: if another thread was faster, the kernel chooses another address.
         let wish = if len < HUGE { ptr::null_mut() } else { aligned(len) };
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses, or has found free, overlaps nothing of ours.
@@ -63,24 +63,25 @@ impl Pages {
         Ok(Self { base, len })
     }
 
-    /// Where they begin.
+    /// Address of the first page.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Bytes of them.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Gives `file`, a memfd that is mapped here whole and has no pages yet, all of them, entered into the page table.
+    /// Allocates all pages of `file`, a memfd that is mapped here whole and has no pages yet, and enters them into the
+    /// page table.
     ///
     /// # Errors
-    /// The kernel's: memory that is not there is an error now, not a signal at the first write.
+    /// The kernel's: missing memory is an error now, not a signal at the first write.
     pub(super) fn provide(&self, file: &File) -> io::Result<()> {
         let whole = self.len - self.len % HUGE;
         if whole > 0 {
-            // A huge page is made where one of its small pages is there already.
+            // A huge page is made where one of its small pages exists already.
             for start in (0..whole).step_by(HUGE) {
                 allocate(file, start, 1)?;
             }
@@ -93,7 +94,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Enters the pages of `range` into the page table at once, as reading them one by one would do slowly.
+    /// Enters the pages of `range` into the page table at once; reading them one by one would do so slowly.
     pub(super) fn populate(&self, range: &Range<usize>) {
         if let Some(start) = self.start(range) {
             // SAFETY: the range is within this mapping. Kernels before 5.14 refuse, and pages are then entered when they are read.
@@ -101,24 +102,24 @@ impl Pages {
         }
     }
 
-    /// Where `range` begins; none if it is not within this mapping.
+    /// Start of `range`; none if it is not within this mapping.
     fn start(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
         // SAFETY: where the range is within the mapping, so is its start, or it is one past its end.
         (range.start <= range.end && range.end <= self.len).then(|| unsafe { self.base.add(range.start) })
     }
 
-    /// The bytes of the pages that these bytes are in.
+    /// Extends `bytes` to whole pages.
     pub(super) fn around(&self, bytes: &Range<usize>) -> Range<usize> {
         let size = page_size();
         bytes.start / size * size..bytes.end.next_multiple_of(size).min(self.len)
     }
 
-    /// Whether no page of `range`, which [`around`](Self::around) gave, was written to in this process: of a private mapping, those
-    /// are copies. False if that cannot be known, as of huge pages before Linux 6.11.
+    /// Returns true if no page of `range`, which [`around`](Self::around) gave, was written to in this process: in a
+    /// private mapping, written pages are copies. False if unknown, as for huge pages before Linux 6.11.
     pub(super) fn untouched(&self, range: &Range<usize>) -> bool {
         let size = page_size();
         let Ok(pagemap) = File::open("/proc/self/pagemap") else { return false };
-        // One word for each page of the address space.
+        // One word per page of the address space.
         let base = self.base.addr().get();
         let (mut at, end) = ((base + range.start) / size * 8, (base + range.end).div_ceil(size) * 8);
         let mut words = vec![0_u8; PAGEMAP_CHUNK.min(end - at)];
@@ -140,7 +141,8 @@ impl Pages {
         true
     }
 
-    /// Gives up the copies of a private mapping in `range`, which [`around`](Self::around) gave, so that the file's pages are seen again.
+    /// Drops the copies of a private mapping in `range`, which [`around`](Self::around) gave, so that the file's pages
+    /// are visible again.
     ///
     /// # Safety
     /// Nobody refers to this memory.
@@ -162,7 +164,8 @@ impl Drop for Pages {
     }
 }
 
-/// An address at which `len` bytes are free now and huge pages can be mapped: a multiple of their size. Null if there is none.
+/// Finds an address at which `len` bytes are free now and huge pages can be mapped: a multiple of their size. Null if
+/// there is none.
 fn aligned(len: usize) -> *mut libc::c_void {
     let Some(room) = len.checked_add(HUGE) else { return ptr::null_mut() };
     let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -184,7 +187,7 @@ pub(super) fn page_size() -> usize {
     usize::try_from(size).unwrap_or(HUGE)
 }
 
-/// Gives `file` pages for `len` bytes from `start` on.
+/// Allocates pages of `file` for `len` bytes from `start` on.
 fn allocate(file: &File, start: usize, len: usize) -> io::Result<()> {
     let offset = libc::off_t::try_from(start).map_err(io::Error::other)?;
     let len = libc::off_t::try_from(len).map_err(io::Error::other)?;

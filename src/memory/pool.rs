@@ -18,21 +18,21 @@ use super::buffer::{HostAllocator, HostBuffer, Raw};
 use super::caching_allocator;
 use crate::error::{Error, Result};
 
-/// Buffers are kept by size rounded up to this, so that batches of nearly one size share them.
+/// Buffers are kept by size rounded up to this, so that batches of similar size share them.
 const SIZE_CLASS: usize = 4096;
 
 /// Freed blocks may exceed what is left of the budget by a sixteenth of it: a row group's memory is claimed before the blocks
 /// it will reuse are taken.
 const RECYCLED_PART: usize = 16;
 
-/// Bytes of buffers that are kept though the budget is claimed, where that is allowed. A claim that is no buffer yet needs none of its
-/// memory, and a new buffer would have to be cleared.
+/// Bytes of buffers kept even though the budget is claimed, where that is allowed. A claim that is not a buffer yet
+/// needs none of its memory, and a new buffer would have to be cleared.
 const SPARE: usize = 8 << 20;
 
-/// A budget beyond this is none, and lends nothing.
+/// A budget beyond this counts as unlimited, and lends nothing.
 const UNLIMITED: usize = 1 << 40;
 
-/// Bytes of freed blocks that may be kept beside a pool with nothing in use.
+/// Bytes of freed blocks that may be kept while nothing of a pool is in use.
 fn recyclable(budget: usize) -> usize {
     if budget > UNLIMITED { 0 } else { budget + budget / RECYCLED_PART }
 }
@@ -42,14 +42,15 @@ pub(crate) fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
 }
 
-/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; spare buffers, at most 8 MiB, are beside it.
+/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; spare buffers, at most 8 MiB, come
+/// on top.
 #[derive(Debug)]
 pub struct Pool {
     allocator: Arc<dyn HostAllocator>,
     budget: usize,
-    /// Bytes of spare buffers.
+    /// Maximum bytes of spare buffers.
     most_spare: usize,
-    /// Whether freed blocks may be kept in what is left of the budget.
+    /// Set if freed blocks may be kept in the rest of the budget.
     recycles: bool,
     state: Mutex<State>,
 }
@@ -78,12 +79,12 @@ impl State {
         self.peak = self.peak.max(self.used + self.kept_bytes);
     }
 
-    /// Whether `bytes` more fit once kept buffers are given up.
+    /// Returns true if `bytes` more fit once kept buffers are evicted.
     fn fits(&self, bytes: usize, budget: usize) -> bool {
         self.used.checked_add(bytes).is_some_and(|sum| sum <= budget)
     }
 
-    /// Keeps `raw` beyond the budget, with as many of the others as are `most` bytes; those that go.
+    /// Keeps `raw` beyond the budget, with as many of the others as fit in `most` bytes. Returns those that do not.
     fn spare(&mut self, raw: Raw, most: usize) -> Vec<Raw> {
         self.spare.push_back(raw);
         let mut replaced = Vec::new();
@@ -93,7 +94,7 @@ impl State {
         replaced
     }
 
-    /// A recycled buffer of this capacity.
+    /// Takes a recycled buffer of this capacity.
     fn take(&mut self, capacity: usize) -> Option<Raw> {
         if let Some(raw) = self.kept.get_mut(&capacity).and_then(Vec::pop) {
             self.kept_bytes -= capacity;
@@ -125,12 +126,13 @@ impl Pool {
         Self::keeping(0, true, allocator, budget)
     }
 
-    /// The same, which keeps some buffers that come back beyond its budget: for memory that is nobody else's meanwhile.
+    /// As [`new`](Self::new), but keeps some returned buffers beyond its budget: for memory that nobody else uses
+    /// meanwhile.
     pub(crate) fn with_spare(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         Self::keeping(SPARE, true, allocator, budget)
     }
 
-    /// The same without freed blocks beside it: for memory that is kept, or made of no buffers.
+    /// As [`new`](Self::new), but without freed blocks beyond it: for memory that is kept, or not made of buffers.
     pub(crate) fn without_recycling(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         Self::keeping(0, false, allocator, budget)
     }
@@ -157,7 +159,7 @@ impl Pool {
         self.lock().peak
     }
 
-    /// Whether buffers of this pool are page-locked.
+    /// Returns true if buffers of this pool are page-locked.
     pub fn is_pinned(&self) -> bool {
         self.allocator.is_pinned()
     }
@@ -188,7 +190,7 @@ impl Pool {
         receiver.await.map_err(|_| Error::Closed { why: "the memory pool is gone".to_owned() })
     }
 
-    /// As [`reserve`](Self::reserve), for a thread that may block; none if they are not free within `patience`.
+    /// As [`reserve`](Self::reserve), for a thread that may block; `None` if they are not free within `patience`.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -207,13 +209,13 @@ impl Pool {
         }
     }
 
-    /// A reservation of no bytes, to be resized.
+    /// An empty reservation, to be resized.
     #[cfg(feature = "flight")]
     pub(crate) fn nothing(self: &Arc<Self>) -> Reservation {
         Reservation { pool: Arc::clone(self), bytes: 0 }
     }
 
-    /// `bytes` if they are free now and nobody waits.
+    /// Reserves `bytes` if they are free now and nobody waits.
     pub fn try_reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let mut state = self.lock();
         if !state.waiting.is_empty() || !state.fits(bytes, self.budget) {
@@ -262,7 +264,7 @@ impl Pool {
         }
         drop(evicted);
         for waiter in granted {
-            // A waiter that left meanwhile gets its reservation back here, whose drop wakes the next one.
+            // The reservation of a waiter that left meanwhile comes back here, and dropping it wakes the next one.
             drop(waiter.granted.send(Reservation { pool: Arc::clone(self), bytes: waiter.bytes }));
         }
     }
@@ -270,14 +272,14 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Reservations hold the pool, so by now all is given back.
+        // Reservations hold the pool, so by now all of them are given back.
         if self.recycles {
             caching_allocator::withdraw(recyclable(self.budget));
         }
     }
 }
 
-/// Wakes a thread that waits.
+/// Wakes a waiting thread.
 #[cfg(feature = "convert")]
 struct Unpark(thread::Thread);
 
@@ -318,8 +320,8 @@ impl Reservation {
         }
     }
 
-    /// Claims up to `bytes` in all, at once and even over the budget: for sizes that only decoding reveals. The next
-    /// reservation waits until the pool is back within its budget.
+    /// Raises the claim to `bytes` in total, at once and even over the budget: for sizes that only decoding reveals.
+    /// The next reservation waits until the pool is back within its budget.
     pub fn grow(&mut self, bytes: usize) {
         if let Some(missing) = bytes.checked_sub(self.bytes) {
             let mut state = self.pool.lock();
@@ -331,7 +333,7 @@ impl Reservation {
         }
     }
 
-    /// Claims `bytes` instead, if more are free now and nobody waits; whether they are claimed.
+    /// Changes the claim to `bytes`, if any extra ones are free now and nobody waits. Returns whether it did.
     #[cfg(feature = "flight")]
     pub(crate) fn try_resize(&mut self, bytes: usize) -> bool {
         self.shrink_to(bytes);
@@ -341,7 +343,7 @@ impl Reservation {
         self.bytes == bytes
     }
 
-    /// Takes `bytes` out of this reservation as one of its own; less if fewer are claimed.
+    /// Splits `bytes` off as a reservation of their own; fewer if fewer are claimed.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -386,7 +388,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What a buffer owes its pool.
+/// A buffer's debt to its pool.
 #[derive(Debug)]
 pub(super) struct Charge {
     pool: Arc<Pool>,
@@ -401,7 +403,7 @@ impl Charge {
         }
     }
 
-    /// Gives the bytes back to the budget and the memory to the free list, if the budget has room for it there.
+    /// Returns the bytes to the budget, and the memory to the free list if the budget has room for it there.
     pub(super) fn recycle(&self, raw: Raw) {
         let may_be_kept = raw.may_be_kept();
         let unwanted = if may_be_kept {

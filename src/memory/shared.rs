@@ -5,12 +5,13 @@
 //!             pool, decoder write here                                  the same pages, read in place
 //! ```
 //!
-//! Why reading memory that another process can write is sound here: a receiver touches only what was leased to it; that was written
-//! before the frame that leases it was sent, and the server writes there again only after the receiver has said that it is done
-//! ([`SharedAllocator::retire`] sees to it that memory whose receiver left without saying so is never used again). What else lies in
-//! the slab lies in other pages. The server reads nothing back. The seals forbid shrinking, so that no access can hit a missing page.
-//! Both ends are processes of one user, who could as well trace each other; but two receivers need not be able to. So memory that
-//! several receive is sealed against writing too: only this process, which has it mapped already, can.
+//! Reading memory that another process can write is sound here: a receiver touches only what was leased to it; that was
+//! written before the frame that leases it was sent, and the server writes there again only after the receiver has
+//! reported that it is done ([`SharedAllocator::retire`] ensures that memory whose receiver left without a report is
+//! never used again). Everything else in the slab lies in other pages. The server reads nothing back. The seals forbid
+//! shrinking, so that no access can hit a missing page. Both ends are processes of one user, which could just as well
+//! trace each other; two receivers may be unable to. So memory with several receivers is sealed against writing too:
+//! only this process, which has it mapped already, can write.
 
 #![expect(unsafe_code, reason = "memfd_create, seals and memory that is given back; the bounds are stated at each use")]
 
@@ -28,20 +29,20 @@ use super::buffer::{HostAllocator, HostBuffer, SystemAllocator};
 use super::pages::{Access, Pages};
 use crate::error::{Error, Result};
 
-/// Most slabs of an allocator: each is a mapping, and a process has 65,530 of those if nothing else is said.
+/// Maximum slabs of an allocator: each is a mapping, and a process has 65,530 of those by default.
 const MAX_SLABS: usize = 16 << 10;
 
-/// What nobody may do to a slab any more: change its size, or lift these seals.
+/// Seals of every slab: neither its size nor these seals can be changed any more.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// What a slab is for.
+/// The use of a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// One buffer, which its receiver may write to.
     One,
-    /// One buffer, which several receive: nobody else may write to it.
+    /// One buffer with several receivers: nobody else may write to it.
     Read,
-    /// Several buffers, which several receive: as above.
+    /// Several buffers with several receivers: as above.
     Divided,
 }
 
@@ -84,7 +85,7 @@ impl Slab {
         Ok(Self { id, file, pages, purpose, retired: AtomicBool::new(false) })
     }
 
-    /// Its number: never 0, and never given to another slab of the same allocator.
+    /// The slab's number: never 0, and never given to another slab of the same allocator.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -95,29 +96,29 @@ impl Slab {
         self.pages.len()
     }
 
-    /// Whether several allocations may lie in it.
+    /// Returns true if several allocations may lie in it.
     #[cfg(test)]
     pub(crate) fn is_divided(&self) -> bool {
         self.purpose == Use::Divided
     }
 
-    /// Whether a receiver may have it to write to: nothing lies in it but one buffer, which nobody else receives.
+    /// Returns true if a receiver may write to it: it holds a single buffer, which nobody else receives.
     pub fn is_writable(&self) -> bool {
         self.purpose == Use::One
     }
 
-    /// Whether a receiver may still read parts of it that were freed, so that nothing new may lie there.
+    /// Returns true if a receiver may still read freed parts of it, so that nothing new may be placed there.
     pub(super) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Where it begins in this process.
+    /// Start address in this process.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.pages.base()
     }
 }
 
-/// Says once that slabs stay writable.
+/// Warns once that slabs stay writable.
 static UNSEALED: Once = Once::new();
 
 fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
@@ -134,12 +135,12 @@ impl AsFd for Slab {
     }
 }
 
-/// Host memory from sealed memfds: what a [`Pool`](super::Pool) on it hands out can be mapped by another process.
+/// Host memory from sealed memfds: buffers of a [`Pool`](super::Pool) on it can be mapped by another process.
 ///
-/// Every allocation is a slab, which holds one file descriptor until it is freed; of a [`SlabPool`](super::SlabPool), small ones share slabs.
-/// A pool recycles allocations, so that the same slab comes again.
-/// Beyond half of the files that the process may open, what it hands out is ordinary memory, which [`locate`](Self::locate) does not
-/// find: who needs it in another process copies it into a slab.
+/// Every allocation is a slab, which holds one file descriptor until it is freed; small allocations of a
+/// [`SlabPool`](super::SlabPool) share slabs. A pool recycles allocations, so that the same slab comes again. Beyond
+/// half of the files that the process may open, allocations are ordinary memory, which [`locate`](Self::locate) does
+/// not find: to hand it to another process, copy it into a slab.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -165,9 +166,9 @@ pub struct SharedAllocator {
     slabs: Mutex<BTreeMap<usize, Arc<Slab>>>,
     last: AtomicU64,
     most: usize,
-    /// Whether several receive what is allocated, but for what must be a slab.
+    /// Set if allocations have several receivers, except those that must be slabs.
     many: bool,
-    /// Whether it was said that there are no more slabs.
+    /// Set once the lack of slabs was reported.
     said: AtomicBool,
 }
 
@@ -178,30 +179,30 @@ impl Default for SharedAllocator {
 }
 
 impl SharedAllocator {
-    /// An allocator without allocations, for half of the files that this process may open now, and 16,384 at most.
+    /// An empty allocator, for half of the files that this process may open now, and at most 16,384.
     pub fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::with_most(usize::try_from(files / 2).unwrap_or(usize::MAX).min(MAX_SLABS))
     }
 
-    /// An allocator without allocations that makes `most` slabs at once, besides those that must be slabs.
+    /// An empty allocator that makes at most `most` slabs at once, besides those that must be slabs.
     pub(crate) fn with_most(most: usize) -> Self {
         let (slabs, said) = (Mutex::default(), AtomicBool::new(false));
         Self { slabs, last: AtomicU64::new(0), most, many: false, said }
     }
 
-    /// The same, for buffers that several processes receive: none of them can write to another's.
+    /// The same, for buffers with several receiving processes: none of them can write to another's.
     #[must_use]
     pub(crate) fn for_many(self) -> Self {
         Self { many: true, ..self }
     }
 
-    /// Whether so many slabs were made, of which some must be, that few files are left for anything else.
+    /// Returns true if there are so many slabs, some of them mandatory, that few files are left for anything else.
     pub(crate) fn is_short(&self) -> bool {
         self.slabs_held() >= self.most.saturating_add(self.most / 2)
     }
 
-    /// A new slab, however many there are.
+    /// Adds a slab, however many there are.
     fn slab(&self, len: usize, purpose: Use) -> io::Result<Arc<Slab>> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let slab = Arc::new(Slab::new(id, len, purpose)?);
@@ -209,7 +210,7 @@ impl SharedAllocator {
         Ok(slab)
     }
 
-    /// A new slab, or none if there may be no more. `divided`: for several allocations.
+    /// Adds a slab, or returns `None` at the limit. `divided`: for several allocations.
     pub(super) fn add(&self, len: usize, divided: bool) -> Result<Option<Arc<Slab>>> {
         if self.slabs_held() >= self.most {
             return Ok(None);
@@ -225,14 +226,14 @@ impl SharedAllocator {
         }
     }
 
-    /// Takes out the slab that begins at `base`, in which nothing is any more: whether there is one.
+    /// Removes the slab that begins at `base`, which is empty now. Returns whether there is one.
     pub(super) fn remove(&self, base: NonNull<u8>) -> bool {
         let slab = self.slabs().remove(&base.addr().get());
-        // It is unmapped here, outside the lock, unless somebody is about to send it; then there.
+        // Unmapped here, outside the lock, unless somebody is about to send it; then there.
         slab.is_some()
     }
 
-    /// Ordinary memory, since there are no more slabs.
+    /// Allocates ordinary memory, since there are no more slabs.
     fn ordinary(&self, len: usize) -> Result<NonNull<u8>> {
         if !self.said.swap(true, Ordering::Relaxed) {
             let slabs = self.slabs_held();
@@ -244,7 +245,7 @@ impl SharedAllocator {
         SystemAllocator.allocate(len)
     }
 
-    /// The slab that `buffer` lies in and where it begins there, in bytes; None if the buffer came from elsewhere.
+    /// The slab that holds `buffer` and the buffer's offset in it, in bytes; `None` if the buffer came from elsewhere.
     pub fn locate(&self, buffer: &HostBuffer) -> Option<(Arc<Slab>, usize)> {
         let address = buffer.as_ptr().addr();
         let slabs = self.slabs();
@@ -254,7 +255,8 @@ impl SharedAllocator {
         fits.then(|| (Arc::clone(slab), offset))
     }
 
-    /// Says that another process may still read `buffer` when it is dropped: these bytes are then never written to again.
+    /// Marks `buffer` as possibly still read by another process when it is dropped: these bytes are then never written
+    /// to again.
     pub fn retire(&self, buffer: &HostBuffer) {
         if let Some((slab, _)) = self.locate(buffer) {
             slab.retired.store(true, Ordering::Release);
@@ -262,7 +264,7 @@ impl SharedAllocator {
         buffer.retire();
     }
 
-    /// Slabs in which something is not freed, what a pool keeps for later included.
+    /// Slabs with live allocations, including those that a pool keeps for later.
     pub fn slabs_held(&self) -> usize {
         self.slabs().len()
     }
@@ -281,7 +283,7 @@ impl SharedAllocator {
     }
 
     fn slabs(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Slab>>> {
-        // Every statement leaves the map whole.
+        // Every statement leaves the map consistent.
         self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

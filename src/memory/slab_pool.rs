@@ -5,8 +5,9 @@
 //!                └─► SharedAllocator         what has another length, or no place: a slab each
 //! ```
 //!
-//! Mapping a memfd costs a receiver as much as copying 100 KiB, and each small page of it 0.3 us more; huge pages cost next to nothing,
-//! but a small batch fills none. Who receives one batch of a slab can read the others in it: that is why each pool has its own slab_pool.
+//! Mapping a memfd costs a receiver as much as copying 100 KiB, and each small page of it 0.3 us more; huge pages cost
+//! next to nothing, but a small batch fills none. The receiver of one batch can read the others in its slab, so each
+//! pool has its own slab_pool.
 
 #![expect(unsafe_code, reason = "memory that is given back; the bound is stated")]
 
@@ -19,29 +20,30 @@ use super::pool::buffer_bytes;
 use super::shared::{SharedAllocator, Slab};
 use crate::error::Result;
 
-/// Smallest allocation that shares a slab: smaller ones hardly cost more than the message that they come with.
+/// Smallest allocation that shares a slab: smaller ones cost hardly more than the message that carries them.
 const SMALLEST: usize = 32 << 10;
 
-/// Allocations that a slab has room for at least: what is left over of it is less than an eighth.
+/// Minimum allocations per slab; the unused rest is less than an eighth.
 const AT_LEAST: usize = 8;
 
 /// Host memory from a [`SharedAllocator`] whose allocations of one length share slabs.
 ///
-/// All shared slabs together have no more bytes than was said, whatever becomes of the allocations in them. Where that is not enough, as
-/// while slabs drain that a receiver has left, and for other lengths, each allocation has a slab of its own.
+/// All shared slabs together never exceed the given bytes, whatever becomes of the allocations in them. Where that is
+/// not enough, as while slabs drain that a receiver has left, and for other lengths, each allocation has a slab of its
+/// own.
 #[derive(Debug)]
 pub struct SlabPool {
     shared: Arc<SharedAllocator>,
     /// Bytes of a block: an allocation and the rest of its last page.
     block: usize,
-    /// Slabs that there may be at once.
+    /// Maximum slabs at once.
     most: usize,
     cuts: Mutex<Vec<PartialSlab>>,
     /// Held while a slab is made: others that need one wait, and find room in it.
     making: Mutex<()>,
 }
 
-/// A slab and what is free of it.
+/// A slab and its free blocks.
 #[derive(Debug)]
 struct PartialSlab {
     slab: Arc<Slab>,
@@ -52,8 +54,8 @@ struct PartialSlab {
 }
 
 impl SlabPool {
-    /// A slab_pool with nothing on it, for allocations of `len` bytes in slabs of `held` bytes at most: see [`bytes`](Self::bytes).
-    /// None if allocations of this length are too small or too large to share any.
+    /// An empty slab_pool, for allocations of `len` bytes in slabs of at most `held` bytes: see [`bytes`](Self::bytes).
+    /// `None` if allocations of this length are too small or too large to share any.
     pub fn new(shared: Arc<SharedAllocator>, len: usize, held: usize) -> Option<Self> {
         let block = block(len)?;
         let most = held / slab_bytes(block);
@@ -67,31 +69,31 @@ impl SlabPool {
         (budget / buffer_bytes(len)).div_ceil(slab / block).saturating_mul(slab).max(budget)
     }
 
-    /// A free block of a slab that is there.
+    /// Takes a free block of an existing slab.
     fn take(&self) -> Option<NonNull<u8>> {
         let mut cuts = self.cuts();
         let cut = cuts.iter_mut().find(|cut| !cut.free.is_empty() && !cut.slab.is_retired())?;
         let number = cut.free.pop()?;
         cut.taken += 1;
         let base = cut.slab.base();
-        // It is within the slab, so its address is one.
+        // The block is within the slab, so the sum is a valid address.
         base.addr().checked_add(number * self.block).map(|address| base.with_addr(address))
     }
 
-    /// A block of a new slab, or none if there may be no more.
+    /// Takes a block of a new slab, or returns `None` at the limit.
     fn add(&self) -> Result<Option<NonNull<u8>>> {
         if self.cuts().len() >= self.most {
             return Ok(None);
         }
         let Some(slab) = self.shared.add(slab_bytes(self.block), true)? else { return Ok(None) };
         let first = slab.base();
-        // Taken from the beginning on.
+        // Blocks are taken from the beginning.
         let free = (1..slab.len() / self.block).rev().collect();
         self.cuts().push(PartialSlab { slab, free, taken: 1 });
         Ok(Some(first))
     }
 
-    /// Which slab `ptr` is in, and which of its blocks it is.
+    /// Finds the slab that holds `ptr`, and the block within it.
     fn find(&self, cuts: &[PartialSlab], ptr: NonNull<u8>) -> Option<(usize, usize)> {
         let at = |cut: &PartialSlab| {
             ptr.addr().get().checked_sub(cut.slab.base().addr().get()).filter(|at| *at < cut.slab.len())
@@ -105,9 +107,9 @@ impl SlabPool {
     }
 }
 
-/// The bytes that an allocation of `len` takes of a slab; none if it is to have a slab of its own.
+/// Bytes of a slab that an allocation of `len` takes; none if it gets a slab of its own.
 fn block(len: usize) -> Option<usize> {
-    // Whole pages: a receiver that writes to one gets a copy of it, which must be nobody else's.
+    // Whole pages: a receiver that writes to one gets a copy of it, which must hold nobody else's data.
     len.checked_next_multiple_of(page_size()).filter(|block| len >= SMALLEST && *block < HUGE)
 }
 
@@ -125,7 +127,7 @@ impl HostAllocator for SlabPool {
             return Ok(found);
         }
         let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have made one meanwhile.
+        // Another thread may have made one meanwhile.
         let found = match self.take() {
             Some(found) => Ok(Some(found)),
             None => self.add(),
@@ -135,7 +137,7 @@ impl HostAllocator for SlabPool {
             Ok(Some(found)) => Ok(found),
             Ok(None) => self.shared.allocate(len),
             Err(error) => {
-                // A smaller one may be had.
+                // A smaller one may still be available.
                 tracing::debug!(error = %error.chain(), "no slab for several batches");
                 self.shared.allocate(len)
             }
@@ -160,8 +162,8 @@ impl HostAllocator for SlabPool {
         }
     }
 
-    /// Not what is in a slab that takes nothing more, which is to become empty; nor what found no place in a slab, so that the pool keeps
-    /// no more than the slabs have.
+    /// False for blocks of a retired slab, which is to become empty, and for allocations that found no place in a slab,
+    /// so that the pool keeps no more than the slabs have.
     fn keeps(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let cuts = self.cuts();
         match self.find(&cuts, ptr) {
@@ -191,7 +193,7 @@ mod tests {
         pool.try_reserve(len).unwrap().allocate(len).unwrap()
     }
 
-    /// The slab that it is in.
+    /// The slab that holds `buffer`.
     fn slab_of(shared: &SharedAllocator, buffer: &HostBuffer) -> u64 {
         shared.locate(buffer).unwrap().0.id()
     }
@@ -209,7 +211,8 @@ mod tests {
             let mut places: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect();
             places.sort_unstable();
             assert!(places.windows(2).all(|two| two[0] + len <= two[1]), "{len}");
-            // Delivered ones are the consumer's, and the pool hands out more: each in a slab of its own, which is not kept.
+            // Delivered buffers are the consumer's, and the pool hands out more: each in a slab of its own, which is
+            // not kept.
             buffers[..10].iter().for_each(HostBuffer::deliver);
             let more: Vec<_> = (0..10).map(|_| buffer(&pool, len)).collect();
             let room = slabs * (slab_bytes(block(len).unwrap()) / block(len).unwrap());
@@ -269,7 +272,7 @@ mod tests {
             drop(last);
             let next = buffer(&pool, LEN);
             let slab = slab_of(&shared, &next);
-            // What the pool had kept before may come once more.
+            // A buffer that the pool had kept before may come once more.
             assert!(retired.iter().all(|(since, old)| *old != slab || step - since < 40), "step {step}");
             ring.push_back(next);
             assert!(slab_pool.cuts().len() * slab_bytes(slab_pool.block) <= held);
@@ -301,7 +304,7 @@ mod tests {
         first.fill(8);
         second.fill(9);
         drop(first);
-        // The memory of the first is seen again as it was sent, that of the second as it was written.
+        // The first buffer's memory is visible again as it was sent, the second's as it was written.
         let first = lease(0, 65_536).unwrap();
         assert!(first.iter().all(|byte| *byte == 1) && second.iter().all(|byte| *byte == 9));
         drop((first, second));
