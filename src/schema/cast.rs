@@ -1,14 +1,15 @@
-//! The one place where values become another type: a value that does not fit is an error with its row, never another value.
+//! The one place where values change their type: a value that does not fit is an error with its row, never another
+//! value.
 //!
-//! | what | is |
+//! | conversion | result |
 //! |---|---|
 //! | a number out of range, a fraction to an integer, an integer that a float cannot hold | refused |
 //! | a time to a coarser unit or to a date, with something cut off; beyond the range of a finer one | refused |
-//! | text that is no such value, or a time with more digits than the unit has | refused |
+//! | text that is not such a value, or a time with more digits than the unit has | refused |
 //! | a float to a narrower float, a decimal to a float | rounded, as the request for that type implies; infinity is refused |
-//! | another layout of the same values: views, offsets of other widths, dictionaries | as it is |
+//! | another layout of the same values: views, offsets of other widths, dictionaries | unchanged |
 //!
-//! Arrow's own casts cut fractions and times off without a word, and by default make nulls of what does not fit.
+//! Arrow's own casts truncate fractions and times silently, and by default turn misfits into nulls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use arrow::datatypes::{DataType, Field, Float64Type, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// The longest text of a value in an error.
+/// Maximum characters of a value in an error.
 const SHOWN: usize = 40;
 
-/// A value that does not fit the type that is wanted.
+/// A value that does not fit the requested type.
 #[derive(Debug)]
 pub(crate) struct Misfit {
-    /// Its row in the array, where one is to blame.
+    /// Row in the array, if one is to blame.
     pub(crate) row: Option<usize>,
     value: String,
     from: DataType,
@@ -50,7 +51,7 @@ impl From<Misfit> for ArrowError {
     }
 }
 
-/// The same values as `to`.
+/// Casts the values to `to`.
 ///
 /// # Errors
 /// The first value that does not fit, or that there is no such cast.
@@ -75,7 +76,7 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
     plain(array, to, false).map_err(failed)
 }
 
-/// Arrow's cast. `safe` makes nulls of what Arrow sees that it does not fit.
+/// Arrow's cast. `safe` turns the misfits that Arrow detects into nulls.
 fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, ArrowError> {
     cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })
 }
@@ -83,7 +84,7 @@ fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, Arrow
 fn shown(array: &ArrayRef, row: usize) -> String {
     let options = FormatOptions::default().with_null("null");
     let formatter = ArrayFormatter::try_new(array, &options).ok();
-    // What cannot be shown, such as a named time zone, is still a value.
+    // A value that cannot be formatted, such as one with a named time zone, is still a value.
     let text = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok());
     text.map_or_else(|| "?".to_owned(), |text| text.chars().take(SHOWN).collect())
 }
@@ -96,7 +97,7 @@ fn is_binary(ty: &DataType) -> bool {
     matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_))
 }
 
-/// Bits of an integer type without its sign, and whether it has one.
+/// Bits of an integer type without its sign, and true if it has one.
 fn bits(ty: &DataType) -> Option<(u32, bool)> {
     Some(match ty {
         DataType::Boolean => (1, false),
@@ -112,7 +113,7 @@ fn bits(ty: &DataType) -> Option<(u32, bool)> {
     })
 }
 
-/// Bits of an integer that a float type holds.
+/// Bits of an integer that a float type can hold.
 fn mantissa(ty: &DataType) -> Option<u32> {
     match ty {
         DataType::Float16 => Some(11),
@@ -122,7 +123,7 @@ fn mantissa(ty: &DataType) -> Option<u32> {
     }
 }
 
-/// The items of a list of any kind.
+/// Item type of a list of any kind.
 fn items(ty: &DataType) -> Option<&DataType> {
     match ty {
         DataType::List(item)
@@ -134,7 +135,7 @@ fn items(ty: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Whether every value of `from` is one of `to`, so that none has to be looked at.
+/// Returns true if every value of `from` is one of `to`, so that none needs checking.
 fn lossless(from: &DataType, to: &DataType) -> bool {
     if from == to || *from == DataType::Null {
         return true;
@@ -151,7 +152,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
             return from.len() == to.len() && from.iter().zip(to.iter()).all(same);
         }
         (DataType::Map(from, _), DataType::Map(to, _)) => {
-            // Arrow casts keys and values by their places, whatever their names.
+            // Arrow casts keys and values by position, whatever their names.
             let (DataType::Struct(from), DataType::Struct(to)) = (from.data_type(), to.data_type()) else {
                 return false;
             };
@@ -223,11 +224,11 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
     Ok(misfit(&values, wanted)?.map(row).filter(|row| lists.is_valid(*row)))
 }
 
-/// The same for values that have no others in them.
+/// The same for values without nested ones.
 fn leaf(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
     let from = array.data_type();
     let cast = plain(array, to, true)?;
-    // What Arrow itself sees became null.
+    // Misfits that Arrow detects itself became null.
     let (before, after) = (array.logical_nulls(), cast.logical_nulls());
     let valid = |nulls: &Option<arrow::buffer::NullBuffer>, row| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
     if let Some(row) = (0..array.len()).find(|row| valid(&before, *row) && !valid(&after, *row)) {
@@ -260,7 +261,7 @@ fn leaf(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
     if is_text(to) || is_binary(to) {
         return Ok(None);
     }
-    // What is cut off, or rounded, does not come back.
+    // A truncated or rounded value does not survive the round trip.
     let back = plain(&cast, from, true)?;
     if from.is_floating() {
         let (from, back) = (wide(array)?, wide(&back)?);
@@ -273,7 +274,7 @@ fn leaf(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
     Ok((0..differs.len()).find(|row| differs.value(*row)))
 }
 
-/// The first time in text with digits beyond `unit`, which Arrow cuts off.
+/// Returns the first time in text with digits beyond `unit`, which Arrow truncates.
 fn cut(array: &ArrayRef, unit: TimeUnit) -> Result<Option<usize>, ArrowError> {
     let most = match unit {
         TimeUnit::Second => 0,
@@ -301,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// The row that is refused, after two rows that are taken.
+    /// Expects row 2 to be refused and the two rows before it to be accepted.
     fn refused(array: impl Array + 'static, to: DataType) {
         let array: ArrayRef = Arc::new(array);
         let error = cast(&array, &to).expect_err(&format!("{array:?} as {to}"));

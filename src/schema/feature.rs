@@ -1,4 +1,5 @@
-//! What another library means by a column: its own type, which Parquet stores as a struct or an integer. Metadata of the Arrow field tells.
+//! The type that another library gives a column, which Parquet stores as a struct or an integer. Metadata of the Arrow
+//! field holds it.
 
 use arrow::datatypes::{DataType, Field};
 
@@ -8,21 +9,21 @@ pub(crate) const FEATURE_KEY: &str = "bowstring.feature";
 /// The key of the metadata of a field of integers that holds the names of the classes that they number, as JSON.
 pub(crate) const CLASSES_KEY: &str = "bowstring.classes";
 
-/// The type that another library has for a column.
+/// The type of a column in another library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// Spark's `VectorUDT`, dense or sparse, and the length of all vectors if that is said.
+    /// Spark's `VectorUDT`, dense or sparse, and the length of all vectors if known.
     Vector(Option<usize>),
     /// Spark's `MatrixUDT`.
     Matrix,
     /// Spark's `variant`.
     Variant,
-    /// Hugging Face's `Image`: the bytes of a file, and where it was.
+    /// Hugging Face's `Image`: the bytes of a file, and its path.
     Image,
 }
 
 impl Feature {
-    /// As metadata.
+    /// The feature as metadata.
     pub fn text(self) -> String {
         match self {
             Self::Vector(None) => "vector".to_owned(),
@@ -33,7 +34,7 @@ impl Feature {
         }
     }
 
-    /// What is marked on `field`, where its type still is that of the feature.
+    /// The feature marked on `field`, if the field still has the feature's type.
     pub fn of(field: &Field) -> Option<Self> {
         let text = field.metadata().get(FEATURE_KEY)?;
         let feature = match text.split_once(' ') {
@@ -69,7 +70,7 @@ fn has_members(ty: &DataType, names: &[&str]) -> bool {
         && names.iter().all(|name| member(ty, name).is_some())
 }
 
-/// Whether Spark stores vectors so.
+/// Returns true for the struct in which Spark stores vectors.
 pub(crate) fn is_vector(ty: &DataType) -> bool {
     has_members(ty, &["type", "size", "indices", "values"])
         && member(ty, "type") == Some(&DataType::Int8)
@@ -78,13 +79,13 @@ pub(crate) fn is_vector(ty: &DataType) -> bool {
         && is_list_of(member(ty, "values"), &DataType::Float64)
 }
 
-/// Whether Spark stores matrices so.
+/// Returns true for the struct in which Spark stores matrices.
 pub(crate) fn is_matrix(ty: &DataType) -> bool {
     has_members(ty, &["type", "numRows", "numCols", "colPtrs", "rowIndices", "values", "isTransposed"])
         && is_list_of(member(ty, "values"), &DataType::Float64)
 }
 
-/// Whether this is a struct with the bytes of a file in its member `bytes`, as Hugging Face stores images.
+/// Returns true for a struct with the bytes of a file in its member `bytes`, as Hugging Face stores images.
 pub(crate) fn holds_image(ty: &DataType) -> bool {
     matches!(member(ty, "bytes"), Some(DataType::Binary | DataType::LargeBinary | DataType::BinaryView))
 }

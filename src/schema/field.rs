@@ -1,4 +1,4 @@
-//! What a batch will look like: one [`Field`] per delivered column, known before any data is read.
+//! The layout of a batch: one [`Field`] per delivered column, known before any data is read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::DType;
 pub enum Dim {
     /// The rows of the batch.
     Batch,
-    /// Always this many.
+    /// A constant length.
     Fixed(usize),
-    /// As many as each list has: the column comes as `__values` and `__offsets`.
+    /// The length of each list: the column comes as `__values` and `__offsets`.
     Ragged,
-    /// As [`Ragged`](Self::Ragged), and never more than this: longer lists were cut or refused.
+    /// As [`Ragged`](Self::Ragged), with at most this many: longer lists were cut or refused.
     Cut(usize),
-    /// As many as each value has, where other axes than the first vary: the column comes as `__values`, one value after another,
-    /// with `__offsets`, and `__shape` tells the axes.
+    /// The length in each value, where other axes than the first vary: the column comes as `__values`, one value after
+    /// another, with `__offsets`, and `__shape` holds the axes.
     Any,
-    /// Columns of a sparse matrix: as [`Ragged`](Self::Ragged), and `__indices` tells the column of each value.
+    /// Columns of a sparse matrix: as [`Ragged`](Self::Ragged), and `__indices` holds the column of each value.
     Sparse,
-    /// This many, filled up or cut: the column comes with `__lengths`.
+    /// A constant length, padded or cut: the column comes with `__lengths`.
     Padded(usize),
 }
 
-/// What a column's values are delivered as.
+/// The form in which a column's values are delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
     /// A tensor of this element type.
@@ -48,9 +48,9 @@ pub struct Field {
     /// The unit of dates, times, timestamps and durations (`days`, `s`, `ms`, `us`, `ns`, `months`), with the time zone if
     /// there is one (`us, UTC`).
     pub unit: Option<Arc<str>>,
-    /// Whether a validity mask `name__valid` comes with it.
+    /// Set if a validity mask `name__valid` comes with it.
     pub valid: bool,
-    /// The names of the classes that its integers number, if the dataset says so.
+    /// Names of the classes that its integers number, if the dataset has them.
     pub classes: Option<Arc<[Arc<str>]>>,
 }
 
@@ -68,14 +68,14 @@ impl Field {
         }
     }
 
-    /// The same column of windows of `length` rows, time-major: one more axis before the batch.
+    /// The same column in windows of `length` rows, time-major: one more axis before the batch.
     pub(crate) fn framed(&self, length: usize) -> Self {
         let mut framed = self.clone();
         framed.dims.insert(0, Dim::Fixed(length));
         framed
     }
 
-    /// The names of those of its parts that have no batch axis: values and offsets of ragged columns.
+    /// Names of the parts without a batch axis: values and offsets of ragged columns.
     pub(crate) fn flat_names(&self) -> Vec<Arc<str>> {
         let flat = |name: &Arc<str>| {
             let part = name.strip_prefix(&*self.name).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Field {
         if ragged { self.names().into_iter().filter(flat).collect() } else { Vec::new() }
     }
 
-    /// The names under which the column stands in a batch, in order.
+    /// Names of the column's parts in a batch, in order.
     pub fn names(&self) -> Vec<Arc<str>> {
         let name = &self.name;
         let count = |wanted: fn(&Dim) -> bool| self.dims.iter().filter(|dim| wanted(dim)).count();

@@ -1,4 +1,4 @@
-//! What a column is, before and after decoding.
+//! Types of columns, before and after decoding.
 
 mod cast;
 mod dtype;

@@ -1,7 +1,7 @@
-//! How the cells of a column are encoded, where that is more than its Parquet type says: an array or an image in each cell.
+//! The encoding of a column's cells where it goes beyond the Parquet type: an array or an image in each cell.
 //!
-//! A dataset carries it as metadata of the Arrow field, under [`KEY`]. It is put there when a dataset is opened, from either source:
-//! the JSON schema that bowstring writes, or a Unischema of Petastorm.
+//! A dataset carries it as metadata of the Arrow field, under [`KEY`]. It is put there when a dataset is opened, from
+//! either source: the JSON schema that bowstring writes, or a Unischema of Petastorm.
 
 use arrow::datatypes::Metadata;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::DType;
 /// The key of the field's metadata that holds a [`Stored`] as JSON.
 pub const KEY: &str = "bowstring.stored";
 
-/// The key of the metadata of an Arrow field of numbers that holds the element type they are meant to have, by name: Spark has
+/// The key of the metadata of an Arrow field of numbers that holds the name of their intended element type: Spark has
 /// no unsigned numbers, so a `uint8` may be stored in a `short`.
 pub(crate) const DTYPE_KEY: &str = "bowstring.dtype";
 
@@ -35,7 +35,7 @@ pub enum Codec {
 pub enum Element {
     /// A number or boolean.
     Number(DType),
-    /// NumPy's `datetime64`, or `timedelta64` of those who wrote before that had a name of its own: delivered as int64, in `ns`.
+    /// NumPy's `datetime64`, or `timedelta64` of writers before it had a name of its own: delivered as int64, in `ns`.
     Time,
     /// NumPy's `timedelta64`: delivered as int64, in `ns`.
     Timedelta,
@@ -45,10 +45,10 @@ pub enum Element {
     Bytes,
 }
 
-/// What is in each cell of a binary column.
+/// Content of each cell of a binary column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// Its encoding.
+    /// Encoding of the cell.
     pub codec: Codec,
     /// The type of its elements.
     pub element: Element,
@@ -57,10 +57,10 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What `metadata` of an Arrow field says; `None` if it says nothing.
+    /// Reads the encoding from `metadata` of an Arrow field; `None` if it has none.
     ///
     /// # Errors
-    /// What is wrong with the JSON.
+    /// The fault in the JSON.
     pub fn of(metadata: &Metadata) -> Option<Result<Self, String>> {
         metadata.get(KEY).map(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
     }
