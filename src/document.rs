@@ -1,7 +1,7 @@
 //! Options as a JSON document, from Python or a file: errors name the option and its value in the user's words.
 //!
-//! Messages of the JSON reader name types of Rust and positions in a generated text. Here they become sentences, and the option is found
-//! by reading the document option by option.
+//! The messages of the JSON reader name Rust types and positions in a generated text. Here they become sentences, and
+//! the option is found by reading the document option by option.
 
 use serde::de::value::Error as Refused;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
@@ -11,15 +11,15 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
 
-/// Letters of a key that an error repeats.
+/// Characters of an unknown key shown in an error.
 const SHOWN: usize = 64;
-/// How deep a mapping within a mapping is looked into for the part that is wrong.
+/// Maximum depth of nested mappings searched for the faulty part.
 const DEPTH: usize = 4;
 
 /// Options from JSON text.
 ///
 /// # Errors
-/// [`Error::Config`] naming the option that is unknown, with the nearest that there is, or that has an impossible value.
+/// [`Error::Config`] naming an option that is unknown, with the nearest known one, or that has an impossible value.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
     match serde_json::from_str(text) {
         Ok(Value::Object(document)) => from_map(document),
@@ -38,7 +38,8 @@ pub fn from_map<T: DeserializeOwned>(document: Map<String, Value>) -> Result<T> 
         Err(error) => error.to_string(),
     };
     let names = names_of::<T>();
-    // A document ends with what is missing; before that, the first option that cannot be read makes the error.
+    // A missing option is reported only at the end of a document; before that, the first unreadable option makes the
+    // error.
     let culprit = first_wrong::<T>(&document, &[]).and_then(|(name, value, problem)| {
         let known = names.iter().copied().find(|known| *known == name)?;
         Some(Error::config(known, within::<T>(name, value, DEPTH).unwrap_or(problem)))
@@ -46,13 +47,13 @@ pub fn from_map<T: DeserializeOwned>(document: Map<String, Value>) -> Result<T> 
     Err(culprit.unwrap_or_else(|| Error::config("options", words(&error))))
 }
 
-/// `part` as it stands in a document, below the names in `path`.
+/// Nests `part` in a document, below the names in `path`.
 fn standing(path: &[String], part: Map<String, Value>) -> Value {
     let below = |value, name: &String| Value::Object(Map::from_iter([(name.clone(), value)]));
     path.iter().rev().fold(Value::Object(part), below)
 }
 
-/// The first entry of `parts` with which the document cannot be read, and why.
+/// Returns the first entry of `parts` that makes the document unreadable, with its value and the reason.
 fn first_wrong<'a, T: DeserializeOwned>(
     parts: &'a Map<String, Value>,
     path: &[String],
@@ -64,14 +65,14 @@ fn first_wrong<'a, T: DeserializeOwned>(
     })
 }
 
-/// What is wrong within the mapping `value` of the option `name`: `max_files: -1 is not a whole number`.
+/// Describes the fault within the mapping `value` of the option `name`: `max_files: -1 is not a whole number`.
 fn within<T: DeserializeOwned>(name: &str, value: &Value, depth: usize) -> Option<String> {
     let mut path = vec![name.to_owned()];
     let (mut value, mut found) = (value, None);
     for _ in 0..depth {
         let Some(parts) = value.as_object() else { break };
         let Some((part, inner, problem)) = first_wrong::<T>(parts, &path) else { break };
-        // An unknown key is told with those that there are, at its mapping.
+        // An unknown key is reported at its mapping, with the known keys.
         if problem.starts_with(&format!("unknown key `{part}`")) {
             return Some(prefixed(&path, &problem));
         }
@@ -91,7 +92,7 @@ fn prefixed(path: &[String], problem: &str) -> String {
     format!("{shown}: {problem}")
 }
 
-/// The names of the fields of `T`, which a derived reader passes to the deserializer.
+/// Returns the names of the fields of `T`, which a derived reader passes to the deserializer.
 fn names_of<T: DeserializeOwned>() -> &'static [&'static str] {
     struct Asked<'a>(&'a mut &'static [&'static str]);
 
@@ -123,7 +124,7 @@ fn names_of<T: DeserializeOwned>() -> &'static [&'static str] {
     names
 }
 
-/// A message of the JSON reader in the words of people.
+/// Rewrites a message of the JSON reader in plain words.
 pub fn words(message: &str) -> String {
     let message = message.split(" at line ").next().unwrap_or(message);
     if let Some((key, known)) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {

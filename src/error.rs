@@ -100,12 +100,12 @@ pub enum Error {
         /// The decoder's own error, if it gave one.
         source: Option<Source>,
     },
-    /// Nulls where the options allow none: say what becomes of them, or leave their rows out. The data are not damaged.
+    /// Nulls where the options allow none: say how to handle them, or leave their rows out. The data is not damaged.
     #[error("{}{what}{}", before(.place), advice(.hint))]
     Nulls {
-        /// Where: the first one. Set with [`Error::at`].
+        /// Place of the first null. Set with [`Error::at`].
         place: Option<Box<Place>>,
-        /// Which columns have nulls, and how many.
+        /// The columns with nulls, and how many.
         what: String,
         /// The ways out.
         hint: String,
@@ -134,7 +134,7 @@ pub enum Error {
         /// The remedy. May be empty.
         hint: String,
     },
-    /// The data is valid but nothing here reads it.
+    /// The data is valid, but this crate cannot read it.
     #[error("{}{what} is not supported{}", before(.place), advice(.hint))]
     Unsupported {
         /// The place, if it is in a file. Set with [`Error::at`].
@@ -224,7 +224,7 @@ pub enum Error {
     },
 }
 
-/// What the limits of an option count, where its name says so.
+/// Returns the unit of an option's limit, if the option's name implies one.
 fn unit(option: &str) -> &'static str {
     if option.ends_with("_bytes") { " bytes" } else { "" }
 }
@@ -233,7 +233,7 @@ fn before(place: &Option<Box<Place>>) -> String {
     place.as_ref().map_or_else(String::new, |place| format!("{place}: "))
 }
 
-/// Seconds for people: to a tenth where that says something.
+/// Formats seconds for people, with one decimal where it matters.
 fn seconds(waited: &Duration) -> String {
     let seconds = waited.as_secs_f64();
     if seconds >= 9.95 {
@@ -305,7 +305,7 @@ impl Error {
         }
     }
 
-    /// A wait that the option `timeout` ended, with its value.
+    /// A wait ended by the option `timeout`, with its value.
     pub(crate) fn late(stage: &'static str, culprit: impl fmt::Display, waited: Duration, timeout: Duration) -> Self {
         Self::Timeout { stage, culprit: format!("{culprit} (timeout={})", timeout.as_secs_f64()), waited }
     }
@@ -320,23 +320,23 @@ impl Error {
         Self::Corrupt { place, what: what.into(), source: Some(source.into()) }
     }
 
-    /// Nulls that the options do not allow, at no place yet: see [`at`](Self::at).
+    /// Nulls that the options do not allow, without a place: see [`at`](Self::at).
     pub fn nulls(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Nulls { place: None, what: what.into(), hint: hint.into() }
     }
 
-    /// Valid data that nothing here reads, at no place yet: see [`at`](Self::at).
+    /// Valid data that this crate cannot read, without a place: see [`at`](Self::at).
     pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unsupported { place: None, what: what.into(), hint: hint.into() }
     }
 
-    /// `what` needs `asked` where `option` allows `limit`, at no place yet: see [`at`](Self::at).
+    /// `what` needs `asked` where `option` allows `limit`, without a place: see [`at`](Self::at).
     pub fn limit(what: impl Into<String>, asked: u64, limit: u64, option: &'static str) -> Self {
         Self::Limit { place: None, what: what.into(), asked, limit, option }
     }
 
-    /// The same error about data at `place`, which whoever made it need not have known. Errors that are not about data stay as
-    /// they are, and so does an empty place.
+    /// The same error about data at `at`, a place that the code that raised it need not know. Errors that are not about
+    /// data are unchanged, and an empty place changes nothing.
     #[must_use]
     pub fn at(mut self, at: Place) -> Self {
         if at != Place::default() {
@@ -351,7 +351,7 @@ impl Error {
         self
     }
 
-    /// Where in a dataset it is, if that is known.
+    /// Place in a dataset, if known.
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Corrupt { place, .. } => Some(place),
@@ -365,7 +365,7 @@ impl Error {
         Self::Config { option, problem: problem.into() }
     }
 
-    /// The same error once more, for another who waited for the same: its cause is that of `error`.
+    /// A copy of the error for another waiter for the same thing: its cause is that of `error`.
     pub(crate) fn again(error: &Arc<Self>) -> Self {
         let cause = |source: Option<&Source>| -> Option<Source> {
             source.map(|_| Box::new(SharedCause(Arc::clone(error))) as Source)
@@ -428,7 +428,7 @@ impl Error {
     }
 }
 
-/// The cause of an error that several are told of.
+/// The cause of an error reported to several waiters.
 #[derive(Debug)]
 struct SharedCause(Arc<Error>);
 

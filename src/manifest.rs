@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 use crate::store::Stamp;
 
-/// SHA-256 over what decides the order of a dataset: relative paths, sizes, footers, row counts, schema and filter.
+/// SHA-256 over everything that determines the order of a dataset: relative paths, sizes, footers, row counts, schema
+/// and filter.
 ///
 /// It does not cover the root address or modification times, so a faithful copy elsewhere has the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,7 +95,7 @@ pub struct RowGroup {
     pub bytes: u64,
 }
 
-/// Files and row groups in file order, and the fingerprint of it all.
+/// Files and row groups in file order, and one fingerprint of them all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     /// Source files, sorted by path.
@@ -132,7 +133,7 @@ impl Manifest {
         Self { files, groups, fingerprint }
     }
 
-    /// The same data in other row groups, which are parts of these.
+    /// The same data in other row groups, which are parts of the present ones.
     pub(crate) fn in_parts(&self, groups: Vec<RowGroup>) -> Self {
         Self { files: self.files.clone(), groups, fingerprint: self.fingerprint }
     }
@@ -152,7 +153,7 @@ impl Manifest {
         Self::new(vec![file], rows.iter().enumerate().map(group).collect(), "", "")
     }
 
-    /// What the order depends on.
+    /// The fingerprint that the order depends on.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -164,7 +165,7 @@ impl Manifest {
 
     /// Bytes per selected row, uncompressed, rounded up; 0 without rows.
     pub fn row_bytes(&self) -> u64 {
-        // Footers may state anything; a sum that is too large is as wrong as they are, but no panic.
+        // Footers may state anything; a saturated sum is as wrong as they are, but it does not panic.
         let bytes = self.groups.iter().map(|group| group.bytes).fold(0, u64::saturating_add);
         let rows = self.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add);
         if rows == 0 { 0 } else { bytes.div_ceil(rows) }

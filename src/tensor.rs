@@ -99,7 +99,7 @@ impl Tensor {
         (end <= slab.len() && aligned).then(|| Self { dtype, shape, slab: Arc::clone(slab), offset, len })
     }
 
-    /// Where it begins in its slab, in bytes.
+    /// Offset in the slab, in bytes.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
@@ -116,7 +116,7 @@ impl fmt::Debug for Tensor {
 pub enum Value {
     /// A tensor; the first axis is the batch, except for the values of a ragged column.
     Tensor(Tensor),
-    /// What has no tensor form: strings, binary, lists of them.
+    /// A column without a tensor form: strings, binary, lists of them.
     Arrow(ArrayRef),
 }
 
@@ -148,7 +148,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of these columns, which came from elsewhere and lie in `slab`.
+    /// A batch of columns that came from elsewhere and lie in `slab`.
     pub(crate) fn of(
         (epoch, step): (u64, u64),
         rows: usize,
@@ -158,7 +158,7 @@ impl Batch {
         Self { epoch, step, rows, columns, foreign: slab.is_foreign() }
     }
 
-    /// Whether columns lie in memory of another process: [`HostBuffer::is_foreign`].
+    /// Returns true if columns lie in memory of another process: see [`HostBuffer::is_foreign`].
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
@@ -183,10 +183,11 @@ impl Batch {
         self.columns.iter().filter_map(|(_, value)| value.tensor()).map(|tensor| tensor.len).sum()
     }
 
-    /// A copy whose tensors are in memory of their own, of no budget. Arrow arrays, which nobody writes, are shared.
+    /// A copy whose tensors are in memory of their own, outside any budget. Arrow arrays, which are never written, are
+    /// shared.
     ///
     /// # Errors
-    /// [`Error::Limit`] if there is not so much memory.
+    /// [`Error::Limit`] if there is not enough memory.
     pub fn copied(&self) -> Result<Self> {
         let tensors = self.columns.iter().filter_map(|(name, value)| Some((name, value.tensor()?)));
         let spec = |(name, tensor): (&Arc<str>, &Tensor)| TensorSpec {
@@ -225,7 +226,7 @@ impl Batch {
         }
     }
 
-    /// Puts the first `count` columns behind all others.
+    /// Moves the first `count` columns behind all others.
     pub(crate) fn move_behind(&mut self, count: usize) {
         let count = count.min(self.columns.len());
         self.columns.rotate_left(count);
@@ -241,7 +242,7 @@ impl Batch {
     }
 }
 
-/// Where each tensor lies in a slab.
+/// Placement of the tensors in a slab.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     /// (offset, length) in bytes of each tensor.
@@ -273,7 +274,7 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Bytes that a slab for `specs` takes.
+    /// Bytes of a slab for `specs`.
     ///
     /// # Errors
     /// [`Error::Limit`] or [`Error::Config`] on overflow.
@@ -281,7 +282,7 @@ impl BatchBuilder {
         Layout::new(specs).map(|layout| layout.total)
     }
 
-    /// A slab for `specs`, paid for by `reservation` (which grows if it must).
+    /// Allocates a slab for `specs` from `reservation`, which grows if it must.
     ///
     /// The bytes may be those of an earlier batch: a tensor must be filled as a whole.
     ///
@@ -291,7 +292,7 @@ impl BatchBuilder {
         Self::with_room(specs, 0, reservation)
     }
 
-    /// As [`new`](Self::new), in memory of at least `room` bytes: batches of many sizes then share theirs.
+    /// As [`new`](Self::new), in memory of at least `room` bytes, so that batches of different sizes can share it.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -299,7 +300,7 @@ impl BatchBuilder {
         let layout = Layout::new(&specs)?;
         let mut slab = reservation.allocate_in(layout.total, room)?;
         for (offset, len) in &layout.places {
-            // A slab is sent as it is: what lies between tensors must not be left over from another batch.
+            // A slab is sent as it is: gaps between tensors must not hold bytes of another batch.
             let end = offset + len;
             slab[end..end.next_multiple_of(TENSOR_ALIGNMENT)].fill(0);
         }
@@ -331,8 +332,8 @@ impl BatchBuilder {
         tensors
     }
 
-    /// Freezes the slab into a batch whose columns are the tensors in order, and among them each of `arrow` before the tensor whose number
-    /// it comes with; these ascend.
+    /// Freezes the slab into a batch whose columns are the tensors in order. Each of `arrow` goes before the tensor
+    /// whose number it comes with; these ascend.
     pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(usize, (Arc<str>, ArrayRef))>) -> Batch {
         let slab = Arc::new(self.slab);
         let mut columns = Vec::with_capacity(self.specs.len() + arrow.len());
@@ -350,19 +351,19 @@ impl BatchBuilder {
     }
 }
 
-/// What a wait for the next of a sequence found: of batches, mostly.
+/// The outcome of a wait for the next item of a sequence, mostly of batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next<T> {
-    /// The next one.
+    /// The next item.
     Item(T),
-    /// There is no more: of an epoch, where there are several, and then the next one is the first of the next epoch.
+    /// No more items: of an epoch, if there are several, and then the next item is the first of the next epoch.
     End,
     /// Nothing yet.
     Pending,
 }
 
 impl<T> Next<T> {
-    /// With `change` made to the item.
+    /// Applies `change` to the item.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Next<U> {
         match self {
             Self::Item(item) => Next::Item(change(item)),
@@ -371,10 +372,10 @@ impl<T> Next<T> {
         }
     }
 
-    /// The item, or none at the end, where nothing to come is an error.
+    /// The item, or `None` at the end; having nothing yet is an error.
     ///
     /// # Errors
-    /// What `pending` makes.
+    /// The error that `pending` makes.
     pub fn or_error(self, pending: impl FnOnce() -> Error) -> Result<Option<T>> {
         match self {
             Self::Item(item) => Ok(Some(item)),
