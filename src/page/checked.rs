@@ -1,8 +1,8 @@
-//! Pages whose levels are held against the schema, each other and the values before anybody builds arrays by them.
+//! Pages whose levels are checked against the schema, each other and the values before arrays are built from them.
 //!
-//! A level takes a whole number of bits, or bytes where it repeats, so that a page can hold one that the column has not; there can be
-//! fewer levels than values; and a list can go on that is empty. The Arrow reader makes nulls of it that nobody wrote, or values of
-//! other rows. So it does with indices of values that are announced and not there.
+//! A level takes a whole number of bits, or bytes where it repeats, so a page can hold a level that the column does not
+//! have; there can be fewer levels than values; and an empty list can continue. The Arrow reader turns these into nulls
+//! that nobody wrote, or values of other rows. It does the same with indices of values that are announced but missing.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use super::levels::{Lineage, Tally};
 /// The pages of one column chunk.
 pub(crate) struct Checked<P> {
     pages: P,
-    /// The greatest levels, repetition first.
+    /// Maximum levels, repetition first.
     most: [u8; 2],
-    /// Bytes of a value, where all have as many.
+    /// Bytes of a value, if all have the same size.
     width: usize,
     lineage: Lineage,
-    /// Where the leaves of a whole column are compared, and which this is.
+    /// The comparison of all leaves of a column, and the number of this leaf.
     tally: Option<(Arc<Tally>, usize)>,
-    /// The definition level of the last value; 0 before the first, which goes on with nothing.
+    /// The definition level of the last value; 0 before the first, which continues nothing.
     last: Option<u8>,
-    /// Rows that the pages are to have together, where somebody said so, and those that they had so far.
+    /// Rows that the pages must have in total, if stated, and rows seen so far.
     rows: Option<(usize, usize)>,
 }
 
@@ -39,7 +39,7 @@ impl<P> std::fmt::Debug for Checked<P> {
 }
 
 impl<P: PageReader> Checked<P> {
-    /// The pages that `pages` give of `column`, all of them where there is a `tally`.
+    /// Wraps `pages` of `column`: all of its pages if there is a `tally`.
     pub(crate) fn new(
         pages: P,
         column: &ColumnDescriptor,
@@ -65,10 +65,10 @@ impl<P: PageReader> Checked<P> {
         }
     }
 
-    /// The same, of pages that hold `rows` rows as a page index says it. A page of version 1 does not say how many it has, and an index
-    /// that is wrong moves lists into other rows.
+    /// The same, for pages that hold `rows` rows according to a page index. A page of version 1 does not state its
+    /// rows, and a wrong index moves lists into other rows.
     pub(crate) fn of_rows(self, rows: usize) -> Self {
-        // Pages without lists have as many rows as values, which are counted before.
+        // Pages without lists have as many rows as values, which are already counted.
         let rows = (self.most[0] > 0).then_some((rows, 0));
         Self { rows, ..self }
     }
@@ -122,7 +122,7 @@ impl<P: PageReader> Checked<P> {
         Ok(())
     }
 
-    /// How many values are no nulls; their levels agree.
+    /// Counts the values that are not null, and checks that their levels agree.
     fn there(&mut self, [repetitions, definitions]: [Bytes; 2], count: usize) -> Result<usize> {
         let [most, defined] = self.most;
         let cut = || broken("are cut off");
@@ -158,14 +158,14 @@ impl<P: PageReader> Checked<P> {
         Ok(definitions.iter().filter(|level| **level == defined).count())
     }
 
-    /// Whether `values` can be those of `there` values among `count`, as far as their number of bytes tells.
+    /// Returns true if `values` can be those of `there` values among `count`, as far as their number of bytes tells.
     fn fits(&self, values: Bytes, encoding: Encoding, count: usize, there: usize) -> bool {
         match encoding {
             Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY if there > 0 => {
                 let Some(width) = values.first().copied().filter(|width| *width <= 32) else { return false };
                 Runs::new(values.slice(1..), width).none_above(u32::MAX, there)
             }
-            // Where a value's bytes are follows from how many there are.
+            // The position of a value's bytes depends on the number of values.
             Encoding::BYTE_STREAM_SPLIT if self.width > 0 => {
                 let stored = values.len() / self.width;
                 values.len().is_multiple_of(self.width) && (there..=count).contains(&stored)
@@ -174,7 +174,7 @@ impl<P: PageReader> Checked<P> {
         }
     }
 
-    /// A page goes by that nobody looks at.
+    /// Notes a page that is skipped unchecked.
     fn pass(&mut self) {
         self.last = None;
         self.rows = None;
@@ -184,13 +184,14 @@ impl<P: PageReader> Checked<P> {
     }
 }
 
-/// Whether levels are in the deprecated encoding.
+/// Returns true if levels are in the deprecated encoding.
 #[allow(deprecated, reason = "old files have it")]
 fn bit_packed(encoding: Encoding) -> bool {
     encoding == Encoding::BIT_PACKED
 }
 
-/// Levels of `width` bits without a length or runs, cut off from the page, as one run of today's: there, the first is in the low bits.
+/// Splits levels of `width` bits, without a length or runs, off the page, and converts them to one run of the current
+/// encoding, in which the first is in the low bits.
 fn packed(page: &mut Bytes, width: u8, count: usize) -> Option<Bytes> {
     let length = count.checked_mul(usize::from(width))?.div_ceil(8);
     let old = (length <= page.len()).then(|| page.split_to(length))?;
@@ -226,7 +227,7 @@ fn broken(what: &str) -> ParquetError {
 }
 
 impl<P: PageReader> Checked<P> {
-    /// Holds the rows so far against those that were announced. No page is without a row.
+    /// Checks the rows so far against those announced. Every page has a row.
     fn count(&mut self) -> Result<()> {
         let Some((announced, rows)) = self.rows else { return Ok(()) };
         let ends = self.pages.peek_next_page()?.is_none();
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn levels_of_the_old_encoding_are_those_of_the_new() {
-        // 0 to 7, of three bits, the first in the high ones.
+        // 0 to 7, in three bits each, the first in the high ones.
         let mut page = Bytes::from_static(&[0b0000_0101, 0b0011_1001, 0b0111_0111, 9]);
         let run = packed(&mut page, 3, 8).unwrap();
         assert_eq!(Runs::new(run, 3).bytes(8).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);

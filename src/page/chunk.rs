@@ -11,23 +11,23 @@ use super::hybrid::{Numbers, Piece, Runs};
 use super::quiet::quiet;
 use super::slice::PageSlice;
 
-/// Bytes that a page may have besides values and as much again: levels of very few values.
+/// Bytes that a page may have beyond twice those of its values: levels of very few values.
 const OTHER: usize = 64;
 
-/// Of so many rows, one may be shared by pages at most if they are to stay there.
+/// At most one row in this many may be shared by pages if rows are to stay there.
 pub(crate) const MOST_SPLIT: u64 = 4;
 
-/// Bits of an element as it is wanted.
+/// The bits of an output element.
 pub(crate) trait Element: Pod + Default + Send {}
 impl Element for u8 {}
 impl Element for u16 {}
 impl Element for u32 {}
 impl Element for u64 {}
 
-/// Turns stored elements into wanted ones, aligned and equally many; false if some do not fit.
+/// Converts stored elements to output elements, aligned and equally many; false if some do not fit.
 pub(crate) type Convert = Box<dyn Fn(&[u8], &mut [u8]) -> bool + Send + Sync>;
 
-/// The values of a list column: where each list starts, and the end.
+/// The values of a list column, with the start of each list and the end.
 #[derive(Debug)]
 pub(crate) struct Lists<T> {
     pub(crate) offsets: Vec<i32>,
@@ -35,7 +35,7 @@ pub(crate) struct Lists<T> {
 }
 
 impl<T> Lists<T> {
-    /// `rows` lists from number `skip` on, without room for others.
+    /// The `rows` lists from number `skip` on, without spare capacity.
     pub(crate) fn within(mut self, skip: usize, rows: usize) -> Option<Self> {
         let offsets = self.offsets.get(skip..=skip.checked_add(rows)?)?;
         if offsets.len() == self.offsets.len() {
@@ -50,13 +50,13 @@ impl<T> Lists<T> {
     }
 }
 
-/// Where the pages of a column chunk come from, before any of them is read.
+/// The source of a column chunk's pages, before any of them is read.
 pub(crate) struct Source {
     pages: Box<dyn PageReader>,
     width: usize,
     max_definition: u8,
     max_repetition: u8,
-    /// Values that are passed over at the beginning and at the end.
+    /// Values skipped at the beginning and at the end.
     beside: [usize; 2],
 }
 
@@ -67,8 +67,8 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// The chunk of `column` that `pages` give from its first page on; `None` unless it stores numbers of `width` bytes, or binary
-    /// of just so many, flat or in one list.
+    /// The chunk of `column` whose pages `pages` gives from the first on; `None` unless it stores numbers of `width`
+    /// bytes, or binary values of exactly that size, flat or in one list.
     pub(crate) fn new(pages: Box<dyn PageReader>, column: &ColumnDescriptor, width: usize) -> Option<Self> {
         let stored = match column.physical_type() {
             Type::INT32 | Type::FLOAT => 4,
@@ -82,12 +82,12 @@ impl Source {
         (stored == width && max_repetition <= 1).then_some(made)
     }
 
-    /// The same without its first and last values, so many of each: what is read of it begins and ends between these.
+    /// The same without its first `skip` and last `after` values: reads begin and end between them.
     pub(crate) fn within(self, skip: usize, after: usize) -> Self {
         Self { beside: [skip, after], ..self }
     }
 
-    /// Starts reading. Without `convert` the stored bits are wanted, and `T` has their width.
+    /// Starts reading. Without `convert`, the stored bits are delivered, and `T` must have their width.
     pub(crate) fn chunk<T: Element>(self, convert: Option<Convert>) -> Option<Chunk<T>> {
         (convert.is_some() || self.width == size_of::<T>()).then(|| self.open(convert))
     }
@@ -108,40 +108,41 @@ impl Source {
         }
     }
 
-    /// All of a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two pages share is
-    /// put together. `None` also where a page is not plain or holds much besides values, where more than one in [`MOST_SPLIT`] rows is
-    /// shared, and where other than so many values are in a row, of which the first page mostly tells. Pages that begin where `lent`
-    /// says are copied.
+    /// Returns a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two
+    /// pages share is assembled. `None` also if a page is not plain or holds much besides values, if more than one in
+    /// [`MOST_SPLIT`] rows is shared, or if a row has another number of values, which the first page mostly shows.
+    /// Pages that begin where `lent` says are copied.
     pub(crate) fn paged(self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<PageSlice>> {
         self.open::<u8>(None).paged(rows, each, lent)
     }
 }
 
-/// A column chunk of numbers of 4 or 8 bytes, from the first value on; without nulls, unless it is [`nullable`](Self::nullable).
+/// A column chunk of numbers of 4 or 8 bytes, from the first value on; without nulls, unless it is
+/// [`nullable`](Self::nullable).
 ///
-/// Every answer of `None` means the same: this is not such a chunk, or it is damaged; nothing read from it may be used.
+/// Every `None` means the same: this is not such a chunk, or it is damaged; nothing read from it may be used.
 pub(crate) struct Chunk<T> {
     source: Source,
     convert: Option<Convert>,
     dictionary: Vec<T>,
     page: Values,
-    /// Values that the page still has.
+    /// Values left in the page.
     left: usize,
-    /// Values of the pages before.
+    /// Values of the previous pages.
     before: usize,
-    /// Bytes of the page, with its levels and whatever else is in it.
+    /// Bytes of the page, including levels and everything else in it.
     page_bytes: usize,
     offsets: Vec<i32>,
     scratch: Vec<u64>,
-    /// Which values are null, where some may be.
+    /// The positions of nulls, if there may be some.
     holes: Option<Holes>,
-    /// Values that are there, before they are put where they belong.
+    /// Non-null values, before they are moved to their positions.
     dense: Vec<T>,
 }
 
 /// The values of the page.
 enum Values {
-    /// With how many bytes of it are taken.
+    /// The values, and how many bytes of them are taken.
     Plain(Bytes, usize),
     Indices(Box<Numbers>),
 }
@@ -157,14 +158,14 @@ impl<T> std::fmt::Debug for Chunk<T> {
 }
 
 impl<T: Element> Chunk<T> {
-    /// The same, where flat values may be null: they are zero then, and [`holes`](Self::holes) tells.
+    /// The same for flat values that may be null: nulls are zero then, and [`holes`](Self::holes) marks them.
     pub(crate) fn nullable(mut self) -> Self {
         let Source { max_definition, max_repetition, .. } = self.source;
         self.holes = ((max_definition, max_repetition) == (1, 0)).then(Holes::default);
         self
     }
 
-    /// Which of the values that were read are null, if some could be.
+    /// The nulls among the values read, if there could be some.
     pub(crate) fn holes(self) -> Option<Holes> {
         self.holes
     }
@@ -195,7 +196,7 @@ impl<T: Element> Chunk<T> {
         Some(())
     }
 
-    /// Adds the next `count` values of the page that are no nulls.
+    /// Adds the next `count` non-null values of the page.
     fn values_of(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
         while count > 0 {
             count -= match &mut self.page {
@@ -212,7 +213,8 @@ impl<T: Element> Chunk<T> {
                         times
                     }
                     Piece::Numbers(indices) => {
-                        // Signed, because that is what vectors compare best; `values` has refused indices of 32 bits.
+                        // Signed, since vector units compare signed numbers best; `values` has refused indices of 32
+                        // bits.
                         let end = i32::try_from(self.dictionary.len()).ok()?;
                         if indices.iter().fold(false, |beyond, index| beyond | (*index as i32 >= end)) {
                             return None;
@@ -226,7 +228,7 @@ impl<T: Element> Chunk<T> {
         Some(())
     }
 
-    /// Passes over the next `count` values.
+    /// Skips the next `count` values.
     fn pass(&mut self, mut count: usize) -> Option<()> {
         while count > 0 {
             if self.left == 0 {
@@ -253,14 +255,14 @@ impl<T: Element> Chunk<T> {
         Some(())
     }
 
-    /// That nothing follows, but for what is passed over at the end.
+    /// Checks that nothing follows except the values skipped at the end.
     pub(crate) fn end(&mut self) -> Option<()> {
         let after = std::mem::take(&mut self.source.beside[1]);
         self.pass(after)?;
         (self.left == 0 && !self.turn()?).then_some(())
     }
 
-    /// All of a list column: `rows` lists of `values` values together, none of them null or empty.
+    /// Reads a whole list column: `rows` lists of `values` values in total, none of them null or empty.
     pub(crate) fn lists(mut self, rows: usize, values: usize) -> Option<Lists<T>> {
         let end = i32::try_from(values).ok()?;
         self.offsets.reserve_exact(rows.checked_add(1)?);
@@ -286,7 +288,8 @@ impl<T: Element> Chunk<T> {
             }
             seen = self.offsets.len();
             let mut page = page.get(..self.left * self.source.width).map(|values| page.slice_ref(values))?;
-            // It stays as a whole, so what else is in it stays too. Levels are a tenth of the values at most.
+            // The page stays in memory as a whole, with everything else in it. Levels are at most a tenth of the
+            // values.
             if self.page_bytes > page.len().saturating_mul(2).saturating_add(OTHER) {
                 return None;
             }
@@ -321,10 +324,10 @@ impl<T: Element> Chunk<T> {
         (split.is_empty() && first == rows && even).then_some(found)
     }
 
-    /// The next page with values; false at the end.
+    /// Moves to the next page with values; false at the end.
     fn turn(&mut self) -> Option<bool> {
         loop {
-            // The reader is given up where it panics.
+            // The reader is abandoned if it panics.
             let page = quiet(|| self.source.pages.get_next_page()).ok()?.ok()?;
             match page {
                 None => return Some(false),
@@ -386,15 +389,15 @@ impl<T: Element> Chunk<T> {
         }
     }
 
-    /// Notes where lists start.
+    /// Records where lists start.
     fn repetitions(&mut self, levels: Bytes, count: usize) -> Option<()> {
         let (before, offsets) = (self.before, &mut self.offsets);
-        // As many as fit are all that `lists` accepts, so the cast loses nothing.
+        // `lists` accepts no more than fit, so the cast loses nothing.
         i32::try_from(before.checked_add(count)?).ok()?;
         Runs::new(levels, 1).zeros(count, |at| offsets.push((before + at) as i32))
     }
 
-    /// How many values are there: all of them, unless some may be null.
+    /// Counts the non-null values: all of them, unless some may be null.
     fn definitions(&mut self, levels: Bytes, count: usize) -> Option<usize> {
         let width = (u8::BITS - self.source.max_definition.leading_zeros()) as u8;
         let levels = Runs::new(levels, width);
@@ -404,7 +407,7 @@ impl<T: Element> Chunk<T> {
         }
     }
 
-    /// Takes up a page of `count` values, of which so many are `there`.
+    /// Starts a page of `count` values, `there` of them non-null.
     fn values(&mut self, mut bytes: Bytes, encoding: Encoding, count: usize, there: usize) -> Option<()> {
         self.page = match encoding {
             Encoding::PLAIN if bytes.len() >= there.checked_mul(self.source.width)? => Values::Plain(bytes, 0),
@@ -424,7 +427,7 @@ impl<T: Element> Chunk<T> {
     }
 }
 
-/// The levels at the start of a page of version 1, cut off.
+/// Splits the levels off the start of a page of version 1.
 pub(super) fn prefixed(page: &mut Bytes, encoding: Encoding) -> Option<Bytes> {
     let length = u32::from_le_bytes(*page.first_chunk::<4>()?) as usize;
     if encoding != Encoding::RLE || page.len() - 4 < length {
@@ -434,7 +437,7 @@ pub(super) fn prefixed(page: &mut Bytes, encoding: Encoding) -> Option<Bytes> {
     Some(page.split_to(length))
 }
 
-/// Adds values of `width` bytes that lie one after another.
+/// Adds consecutive values of `width` bytes.
 fn plain<T: Element>(
     bytes: &[u8],
     width: usize,
@@ -457,7 +460,7 @@ fn plain<T: Element>(
     if bytes.as_ptr().align_offset(8) == 0 {
         return convert(bytes, wanted).then_some(());
     }
-    // Levels before the values may leave them anywhere.
+    // Levels before the values may leave them unaligned.
     scratch.resize(bytes.len().div_ceil(8), 0);
     let aligned = &mut cast_slice_mut(scratch)[..bytes.len()];
     aligned.copy_from_slice(bytes);
@@ -502,7 +505,7 @@ mod tests {
         followed(pages, each, encoding, 0)
     }
 
-    /// The same, where `other` bytes more are in each page.
+    /// The same with `other` more bytes in each page.
     fn followed(pages: &[usize], each: usize, encoding: Encoding, other: usize) -> Source {
         let schema =
             parse_message_type("message m { required group l (LIST) { repeated group list { required int32 e; } } }");

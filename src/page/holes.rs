@@ -1,4 +1,4 @@
-//! Which values of a flat column are null, page by page, and where those go that are there.
+//! The nulls among the values of a flat column, page by page, and the positions of the others.
 
 use arrow::array::BooleanBufferBuilder;
 use arrow::buffer::{BooleanBuffer, NullBuffer};
@@ -8,14 +8,14 @@ use super::hybrid::{Run, Runs};
 /// Bits of a word.
 const WORD: usize = 64;
 
-/// The nulls of a column chunk, as far as it was read.
+/// The nulls of a column chunk, as far as it has been read.
 #[derive(Debug)]
 pub(crate) struct Holes {
-    /// A bit for each value that was taken: whether it is there.
+    /// One bit for each value taken: set if it is not null.
     found: BooleanBufferBuilder,
-    /// The same for the page; `None` where all are there.
+    /// The same for the page; `None` if none is null.
     page: Option<BooleanBuffer>,
-    /// Values of the page that were taken or passed over.
+    /// Values of the page taken or skipped.
     taken: usize,
     /// Nulls of all pages so far.
     nulls: usize,
@@ -28,8 +28,8 @@ impl Default for Holes {
 }
 
 impl Holes {
-    /// Goes to a page with these definition levels of one bit for `count` values; how many of the values are there. `None` if there are
-    /// fewer levels, or others.
+    /// Moves to a page with these definition levels of one bit for `count` values; returns the number of non-null
+    /// values. `None` if there are fewer levels, or other ones.
     pub(super) fn turn(&mut self, mut levels: Runs, count: usize) -> Option<usize> {
         let mut bits = BooleanBufferBuilder::new(count);
         while bits.len() < count {
@@ -54,7 +54,7 @@ impl Holes {
         Some(there)
     }
 
-    /// The next `count` values of the page, if some are null.
+    /// Takes the next `count` values of the page, and returns their bits if some are null.
     pub(super) fn take(&mut self, count: usize) -> Option<Present> {
         let Some(page) = &self.page else {
             self.found.append_n(count, true);
@@ -66,37 +66,37 @@ impl Holes {
         Some(Present(bits))
     }
 
-    /// Passes over the next `count` values; how many of them are there.
+    /// Skips the next `count` values; returns how many of them are not null.
     pub(super) fn pass(&mut self, count: usize) -> usize {
         let first = self.taken;
         self.taken += count;
         self.page.as_ref().map_or(count, |page| page.slice(first, count).count_set_bits())
     }
 
-    /// Nulls of all pages that were read, those that were passed over included.
+    /// Nulls of all pages read, including those of skipped values.
     pub(crate) fn nulls(&self) -> usize {
         self.nulls
     }
 
-    /// Of the values that were taken.
+    /// The nulls among the values taken; `None` if there are none.
     pub(crate) fn finish(mut self) -> Option<NullBuffer> {
         Some(NullBuffer::new(self.found.finish())).filter(|nulls| nulls.null_count() > 0)
     }
 }
 
-/// Some values of a page: a bit for each that is there.
+/// Some values of a page: one bit for each, set if it is not null.
 #[derive(Debug)]
 pub(super) struct Present(BooleanBuffer);
 
 impl Present {
-    /// How many are there.
+    /// Number of non-null values.
     pub(super) fn there(&self) -> usize {
         self.0.count_set_bits()
     }
 
-    /// Adds the values to `output`: those of `dense` in their order, and zero for nulls.
+    /// Adds the values to `output`: those of `dense` in their order, with zero for nulls.
     pub(super) fn spread<T: Copy + Default>(&self, dense: &mut Vec<T>, output: &mut Vec<T>) {
-        // So that there is a next one behind the last, which nobody takes.
+        // A sentinel behind the last value, which nobody takes.
         dense.push(T::default());
         let (mut next, mut left) = (0, self.0.len());
         output.reserve(left);

@@ -1,14 +1,14 @@
-//! Parquet's mixture of repeated and bit-packed numbers: levels, and indices into a dictionary.
+//! Parquet's hybrid of run-length and bit-packed numbers: levels, and indices into a dictionary.
 
 use bytes::Bytes;
 
 use super::unpack::{BLOCK, unpack};
 
-/// One run, as its header says.
+/// One run with its header's count.
 #[derive(Debug, Clone)]
 pub(super) enum Run {
     Repeated(u32, usize),
-    /// Bytes of groups of eight numbers; a writer may cut off those that no number needs.
+    /// Bytes of groups of eight numbers; a writer may omit those that no number needs.
     Packed(Bytes, usize),
 }
 
@@ -25,7 +25,7 @@ impl Runs {
         Self { rest: bytes, width }
     }
 
-    /// The next run, of at least one number; `None` at the end or where the bytes make no sense.
+    /// The next run, of at least one number; `None` at the end or if the bytes are invalid.
     pub(super) fn next(&mut self) -> Option<Run> {
         let header = self.varint()?;
         let count = usize::try_from(header >> 1).ok().filter(|count| *count > 0)?;
@@ -55,7 +55,7 @@ impl Runs {
         None
     }
 
-    /// Whether the first `count` numbers all are `level`.
+    /// Returns true if the first `count` numbers all are `level`.
     pub(super) fn all(mut self, level: u32, count: usize) -> bool {
         let mut left = count;
         while left > 0 {
@@ -74,9 +74,9 @@ impl Runs {
         true
     }
 
-    /// Whether the first `count` numbers are there, and none of them is above `most`.
+    /// Returns true if the first `count` numbers exist and none of them is above `most`.
     pub(super) fn none_above(mut self, most: u32, count: usize) -> bool {
-        // Where the bits hold no more than `most`, there is nothing to be unpacked.
+        // If the bits hold no more than `most`, nothing needs unpacking.
         let tight = 1_u32.checked_shl(u32::from(self.width)).is_some_and(|end| end - 1 <= most);
         let mut left = count;
         while left > 0 {
@@ -84,7 +84,8 @@ impl Runs {
                 Some(Run::Repeated(value, count)) if value <= most => left = left.saturating_sub(count),
                 Some(Run::Packed(bytes, numbers)) => {
                     let taken = numbers.min(left);
-                    // Bytes that no number needs may be cut off; groups that no number needs are not announced and then cut off.
+                    // Bytes that no number needs may be omitted; groups that no number needs must not be announced and
+                    // then omitted.
                     if bytes.len() * 8 < numbers.saturating_mul(usize::from(self.width))
                         && numbers > left.div_ceil(8) * 8
                     {
@@ -105,7 +106,7 @@ impl Runs {
         true
     }
 
-    /// The first `count` numbers, which are bytes. `None` if there are fewer, or greater ones.
+    /// The first `count` numbers as bytes. `None` if there are fewer, or greater ones.
     pub(super) fn bytes(self, count: usize) -> Option<Vec<u8>> {
         let (mut numbers, mut found) = (Numbers::new(self), Vec::with_capacity(count));
         while found.len() < count {
@@ -122,7 +123,7 @@ impl Runs {
         Some(found)
     }
 
-    /// How many of the first `count` numbers of one bit are ones. `None` if there are fewer.
+    /// Counts the ones among the first `count` numbers of one bit. `None` if there are fewer.
     pub(super) fn ones(mut self, count: usize) -> Option<usize> {
         let (mut ones, mut left) = (0, count);
         while left > 0 {
@@ -196,7 +197,8 @@ fn packed_all(bytes: &[u8], width: u8, count: usize, fits: impl Fn(u32) -> bool)
     })
 }
 
-/// Unpacks the block that starts with number `first` of a run, a multiple of 64; how many numbers have their bytes there.
+/// Unpacks the block that starts with number `first` of a run, a multiple of 64; returns how many numbers have their
+/// bytes there.
 fn unpack_at(bytes: &[u8], width: u8, first: usize, block: &mut [u32; BLOCK]) -> Option<usize> {
     let width_bytes = usize::from(width);
     let bytes = bytes.get(first / 8 * width_bytes..)?;
@@ -211,19 +213,19 @@ fn unpack_at(bytes: &[u8], width: u8, first: usize, block: &mut [u32; BLOCK]) ->
     unpack(&padded, width, block).then_some(numbers.min(BLOCK))
 }
 
-/// Numbers taken a piece at a time.
+/// Numbers, taken a piece at a time.
 #[derive(Debug)]
 pub(super) struct Numbers {
     runs: Runs,
     run: Option<Run>,
-    /// Numbers of a packed run that were unpacked so far, and those of its last block: taken, there.
+    /// Numbers of a packed run unpacked so far; and of its last block, numbers taken and numbers present.
     unpacked: usize,
     block: [u32; BLOCK],
     taken: usize,
     there: usize,
 }
 
-/// Some of the numbers.
+/// A piece of the numbers.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
     Repeated(u32, usize),
@@ -235,7 +237,7 @@ impl Numbers {
         Self { runs, run: None, unpacked: 0, block: [0; BLOCK], taken: 0, there: 0 }
     }
 
-    /// The next numbers, one at least and `most` at most; `None` at the end or where the bytes make no sense.
+    /// The next numbers, at least one and at most `most`; `None` at the end or if the bytes are invalid.
     pub(super) fn next(&mut self, most: usize) -> Option<Piece<'_>> {
         if self.taken == self.there {
             self.turn(most)?;
@@ -250,7 +252,7 @@ impl Numbers {
         Some(Piece::Numbers(&self.block[self.taken - count..self.taken]))
     }
 
-    /// Makes sure that there is a number: the next block of the run, or the next run.
+    /// Ensures that there is a number: moves to the next block of the run, or to the next run.
     fn turn(&mut self, most: usize) -> Option<()> {
         debug_assert!(most > 0);
         loop {
@@ -276,7 +278,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// Three times 5, then the numbers 0 to 7 and again, all of three bits; the last bytes hold numbers that nobody wants.
+    /// Three times 5, then the numbers 0 to 7 twice, all of three bits; the last bytes hold surplus numbers.
     fn sample() -> Runs {
         let eight = [0b1000_1000, 0b1100_0110, 0b1111_1010];
         Runs::new([&[6, 5, 5][..], &eight, &eight].concat().into(), 3)

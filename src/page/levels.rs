@@ -1,7 +1,7 @@
-//! Repetition and definition levels, held against each other and against those of the leaves beside them.
+//! Repetition and definition levels, checked against each other and against those of neighbouring leaves.
 //!
-//! Both kinds of levels tell which lists are empty, and every leaf of a struct tells again what the others tell of it. The Arrow reader
-//! believes the first that it meets; where they disagree, values move into other rows.
+//! Both kinds of levels tell which lists are empty, and every leaf of a struct repeats what the others tell about it.
+//! The Arrow reader trusts the first that it meets; where they disagree, values move into other rows.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,17 +9,17 @@ use parquet::basic::Repetition;
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::{SchemaDescriptor, Type};
 
-/// What the levels of a leaf have to agree with.
+/// The constraints on the levels of a leaf.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lineage {
-    /// For every repetition level from 1 the definition level from which there is an item.
+    /// For every repetition level from 1, the definition level from which there is an item.
     items: Vec<u8>,
-    /// The greatest levels of the last group in which it lies with the leaf before, and with the one behind.
+    /// Maximum levels of the last group shared with the leaf before, and with the leaf after.
     shared: [Option<[u8; 2]>; 2],
 }
 
 impl Lineage {
-    /// Of each of `leaves`, ascending numbers of leaves of one root column.
+    /// The lineage of each of `leaves`, ascending numbers of leaves of one root column.
     pub(crate) fn of(schema: &SchemaDescriptor, leaves: &[usize]) -> Vec<Self> {
         let Some(first) = leaves.first() else { return Vec::new() };
         let root = schema.get_column_root_idx(*first);
@@ -44,12 +44,13 @@ impl Lineage {
         trails.iter().enumerate().map(lineage).collect()
     }
 
-    /// Whether there is something to be held against something else.
+    /// Returns true if there is anything to check.
     pub(super) fn matters(&self) -> bool {
         !self.items.is_empty() || self.shared.iter().any(Option::is_some)
     }
 
-    /// Whether every value that goes on with a list is in one, as the value before it is, of which `last` is the definition level.
+    /// Returns true if every value that continues a list is in one, as is the value before it; `last` is the definition
+    /// level of the value before the first.
     pub(super) fn holds(&self, mut last: Option<u8>, repetitions: &[u8], definitions: &[u8]) -> bool {
         repetitions.iter().zip(definitions).all(|(repetition, definition)| {
             let before = last.replace(*definition);
@@ -60,7 +61,7 @@ impl Lineage {
     }
 }
 
-/// The trails to `leaves` from the root column down.
+/// Collects the paths to `leaves` from the root column down.
 fn descend<'a>(
     node: &'a Type,
     trail: &mut Vec<&'a Type>,
@@ -85,7 +86,7 @@ fn repetition(node: &Type) -> Repetition {
     if info.has_repetition() { info.repetition() } else { Repetition::REQUIRED }
 }
 
-/// The greatest repetition and definition level at the end of the trail; `None` beyond a byte.
+/// Maximum repetition and definition level at the end of the trail; `None` beyond a byte.
 fn levels(trail: &[&Type]) -> Option<[u8; 2]> {
     let count = |counts: fn(Repetition) -> bool| trail.iter().filter(|node| counts(repetition(node))).count();
     let repeated = count(|repetition| repetition == Repetition::REPEATED);
@@ -93,26 +94,26 @@ fn levels(trail: &[&Type]) -> Option<[u8; 2]> {
     Some([u8::try_from(repeated).ok()?, u8::try_from(defined).ok()?])
 }
 
-/// What the leaves of one column tell of the groups in which they lie together.
+/// A comparison of what the leaves of one column tell about the groups they share.
 #[derive(Debug)]
 pub(crate) struct Tally(Mutex<Vec<Told>>);
 
-/// Of one leaf, of what it shares with the leaf before and the one behind.
+/// One leaf's account of what it shares with the leaf before and the leaf after.
 #[derive(Debug, Clone, Default)]
 struct Told {
     entries: [u64; 2],
     sums: [u32; 2],
-    /// Some of its pages were not looked at.
+    /// Set if some of its pages were not checked.
     partly: bool,
 }
 
 impl Tally {
-    /// Of so many leaves.
+    /// A tally of `leaves` leaves.
     pub(crate) fn new(leaves: usize) -> Self {
         Self(Mutex::new(vec![Told::default(); leaves]))
     }
 
-    /// Notes what a page of leaf number `at` tells, or that a page is not known.
+    /// Records what a page of leaf number `at` tells, or that a page is unknown.
     pub(super) fn note(&self, at: usize, lineage: &Lineage, levels: Option<[&[u8]; 2]>) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(told) = told.get_mut(at) else { return };
@@ -136,10 +137,10 @@ impl Tally {
         }
     }
 
-    /// That all leaves that were read as a whole tell the same.
+    /// Checks that all leaves that were read as a whole agree.
     ///
     /// # Errors
-    /// Naming the leaves by their order.
+    /// An error that names the leaves by their order.
     pub(crate) fn agree(&self) -> Result<()> {
         let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, pair) in told.windows(2).enumerate() {
@@ -169,7 +170,8 @@ mod tests {
         let schema = SchemaDescriptor::new(Arc::new(parse_message_type(message).unwrap()));
         let found = Lineage::of(&schema, &[1, 2]);
         let [a, c] = found.as_slice() else { panic!("{found:?}") };
-        // The list is there from 1, has an item from 2, which is no null from 3; `b` is there from 4, and has an item from 5.
+        // The list exists from level 1 and has an item from 2, which is not null from 3; `b` exists from 4, and has an
+        // item from 5.
         assert_eq!((a.items.as_slice(), a.shared), (&[2][..], [None, Some([1, 3])]));
         assert_eq!((c.items.as_slice(), c.shared), (&[2, 5][..], [Some([1, 3]), None]));
         assert!(!Lineage::of(&schema, &[0])[0].matters());

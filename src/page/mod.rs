@@ -1,15 +1,16 @@
-//! Numbers straight from the pages of one column chunk, and into them, for the common case that needs nothing else.
+//! Direct access to numbers in the pages of one column chunk, reading and writing, for the common case that needs
+//! nothing else.
 //!
 //! ```text
 //!   chunk ─► page ─► unpacked ─┬─ levels ─► nulls; offsets of lists
 //!                              └─ values ─► PLAIN, or indices into the dictionary ─► where they are wanted
 //! ```
 //!
-//! The Arrow reader decodes everything, and reports what is wrong. This module reads what training reads most:
-//! numbers of 4 or 8 bytes, flat, or in one list without nulls. For anything else, damage included, it returns
-//! `None`, and the Arrow reader takes the column. This saves level buffers, a second copy, and, in a pack, the columns
-//! themselves, since rows are made from 40 chunks side by side while their pages are in the cache. The way into pages is as
-//! narrow, and saves as much: an encoder's copies.
+//! The Arrow reader decodes everything, and reports faults. This module reads what training reads most: numbers of 4 or
+//! 8 bytes, flat, or in one list without nulls. For anything else, damage included, it returns `None`, and the Arrow
+//! reader takes the column. This saves level buffers, a second copy, and, in a pack, the columns themselves, since rows
+//! are made from 40 chunks side by side while their pages are in the cache. Writing is as narrow, and saves the copies
+//! of an encoder.
 
 mod checked;
 mod chunk;

@@ -1,11 +1,12 @@
-//! A column chunk of plain pages, made of arrays that stay where they are until the file takes their bytes.
+//! A column chunk of plain pages, built from arrays that stay in place until their bytes are written to the file.
 //!
 //! ```text
 //!   arrays ─┬─ where rows begin ─► levels ─┐
 //!           └─ bytes of values ────────────┴─► header, levels, values; header, levels, ... ─► file
 //! ```
-//! An encoder copies values into a page, pages into a chunk, and the chunk into the file. Where the values of a plain page are what
-//! an array holds, in its order and width, nothing is to be encoded, and the file is the first place they are copied to.
+//! An encoder copies values into a page, pages into a chunk, and the chunk into the file. If the values of a plain page
+//! are those of an array, in its order and width, nothing needs encoding, and the file is the first place they are
+//! copied to.
 
 use std::io::{self, Read};
 
@@ -22,10 +23,10 @@ use parquet::schema::types::ColumnDescPtr;
 /// Values of fewer bytes are copied, so that many small arrays do not hold many small pieces of memory.
 const SMALL: usize = 16 << 10;
 
-/// Bytes of the values of one row at most: sizes of pages are 32 bits.
+/// Maximum bytes of the values of one row: sizes of pages are 32 bits.
 const MAX_ROW: usize = 1 << 29;
 
-/// Bytes of a number that Parquet stores as it lies in memory. Times are not: some units are stored as others.
+/// Bytes of a number that Parquet stores as it is in memory. Times are not: some units are stored as others.
 pub(crate) fn width(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Int32 | DataType::UInt32 | DataType::Float32 => Some(4),
@@ -42,17 +43,17 @@ pub(crate) struct Values {
     bytes: Bytes,
 }
 
-/// Which value a row begins with.
+/// The first value of each row.
 #[derive(Debug)]
 enum Starts {
-    /// A row is so many values.
+    /// Every row has this many values.
     Even(usize),
-    /// Of every row, and the end.
+    /// The start of every row, and the end.
     Lists(Vec<usize>),
 }
 
 impl Starts {
-    /// Those of lists with these offsets, unless one is empty or too large.
+    /// The starts of lists with these offsets, unless a list is empty or too large.
     fn of_lists<O: OffsetSizeTrait>(offsets: &[O]) -> Option<Self> {
         let first = offsets.first()?.as_usize();
         let fit = |pair: &[O]| (1..=MAX_ROW / 8).contains(&(pair[1].as_usize() - pair[0].as_usize()));
@@ -60,7 +61,7 @@ impl Starts {
         offsets.windows(2).all(fit).then(|| Self::Lists(starts()))
     }
 
-    /// Number of the value that row `row` begins with, or that follows the last row.
+    /// Number of the first value of row `row`, or of the value after the last row.
     fn at(&self, row: usize) -> usize {
         match self {
             Self::Even(each) => row * each,
@@ -83,7 +84,7 @@ impl Values {
         self.bytes.len()
     }
 
-    /// `None` if the array is none of those that a plain chunk takes.
+    /// The values of `array`; `None` if a plain chunk cannot take them.
     pub(crate) fn of(array: &dyn Array) -> Option<Self> {
         if array.null_count() > 0 {
             return None;
@@ -108,7 +109,7 @@ impl Values {
     }
 }
 
-/// The values that are in a list of `lists`: those of a slice are a part of all.
+/// The values that the lists of `lists` hold: for a slice, a part of all.
 fn within<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> ArrayRef {
     let offsets = lists.value_offsets();
     let (first, end) = (offsets[0].as_usize(), offsets[lists.len()].as_usize());
@@ -123,7 +124,7 @@ fn bytes(array: &dyn Array) -> Option<Bytes> {
     Some(Bytes::from_owner(buffer))
 }
 
-/// A column chunk that is gathered.
+/// A column chunk being gathered.
 #[derive(Debug)]
 pub(crate) struct PlainChunk {
     column: ColumnDescPtr,
@@ -135,17 +136,17 @@ pub(crate) struct PlainChunk {
     pages: Vec<Page>,
 }
 
-/// A page that is gathered.
+/// A page being gathered.
 #[derive(Debug)]
 struct Page {
     values: usize,
     bytes: usize,
-    /// A bit for each value of a list: whether the row goes on with it.
+    /// One bit for each value of a list: set if the value continues the row.
     goes_on: BooleanBufferBuilder,
     parts: Vec<Part>,
 }
 
-/// Bytes of values, one part after another.
+/// A part of the bytes of the values.
 #[derive(Debug)]
 enum Part {
     Kept(Bytes),
@@ -153,8 +154,8 @@ enum Part {
 }
 
 impl PlainChunk {
-    /// A chunk of `column`, whose arrays are of `data_type`, in pages of about `page_bytes`. `None` if such arrays are stored in
-    /// another form than they have in memory.
+    /// A chunk of `column`, whose arrays are of `data_type`, in pages of about `page_bytes`. `None` if such arrays are
+    /// not stored in the form that they have in memory.
     pub(crate) fn new(column: &ColumnDescPtr, data_type: &DataType, page_bytes: usize) -> Option<Self> {
         let (item, lists) = match data_type {
             DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
@@ -180,13 +181,14 @@ impl PlainChunk {
         })
     }
 
-    /// Bytes of the values that are gathered, and of their levels, about.
+    /// Approximate bytes of the gathered values and their levels.
     pub(crate) fn bytes(&self) -> usize {
         let levels = if self.column.max_rep_level() > 0 { self.values / 8 } else { 0 };
         self.bytes + levels
     }
 
-    /// Adds the values of an array of the chunk's type: `kept` where they are until the chunk is written, or copied.
+    /// Adds the values of an array of the chunk's type: in place until the chunk is written if `kept`, otherwise
+    /// copied.
     pub(crate) fn push(&mut self, values: &Values, kept: bool) {
         let Values { rows, starts, bytes } = values;
         let mut row = 0;
@@ -196,7 +198,7 @@ impl PlainChunk {
                 self.pages.push(Page { values: 0, bytes: 0, goes_on: BooleanBufferBuilder::new(0), parts: Vec::new() });
             }
             let Some(page) = self.pages.last_mut() else { return };
-            // At least one row, so that the page is full in the end.
+            // At least one row, so that the page fills up in the end.
             let first = starts.at(row);
             let room = (self.page_bytes - page.bytes) / self.width;
             let end = starts.beyond(first + room, row, *rows).max(row + 1);
@@ -215,10 +217,10 @@ impl PlainChunk {
         self.bytes += bytes.len();
     }
 
-    /// The chunk as it is to be in the file, and what its footer says of it.
+    /// The chunk's bytes for the file, and its entry for the footer.
     ///
     /// # Errors
-    /// Those of the Parquet crate, for a chunk that its format has not.
+    /// Those of the Parquet crate, for a chunk that its format cannot hold.
     pub(crate) fn finish(self) -> Result<(Rope, ColumnCloseResult)> {
         let mut parts = Vec::new();
         for page in self.pages {
@@ -263,7 +265,7 @@ impl Page {
         }
     }
 
-    /// The levels of all values: where rows begin, and that all are there.
+    /// The levels of all values: where rows begin, and that no value is null.
     fn levels(&self, column: &ColumnDescPtr) -> Vec<u8> {
         let mut levels = Vec::new();
         let mut prefixed = |run: &[u8]| {
@@ -288,9 +290,10 @@ impl Page {
     }
 }
 
-/// The header of a plain page of so many values, whose body has so many bytes: Thrift's `PageHeader`, in its compact protocol.
+/// The header of a plain page of `values` values, whose body has `bytes` bytes: Thrift's `PageHeader`, in its compact
+/// protocol.
 fn header(values: usize, bytes: usize) -> Vec<u8> {
-    /// A field of 32 bits whose number is one more than the last one's.
+    /// A field of 32 bits whose number is one more than the previous one's.
     fn number(header: &mut Vec<u8>, value: u64) {
         header.push(0x15);
         varint(header, value << 1);

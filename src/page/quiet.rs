@@ -1,7 +1,7 @@
-//! Panics that are expected and caught: a decoder that gives up on damaged bytes says nothing on stderr.
+//! Panics that are expected and caught: a decoder that gives up on damaged bytes prints nothing on stderr.
 //!
-//! A hook is one per process, so it stays quiet only on a thread that is inside of [`quiet`], and hands every other panic on to
-//! the hook that was there before.
+//! There is one hook per process, so it is silent only on a thread inside [`quiet`], and passes every other panic to
+//! the previous hook.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// How many calls of [`quiet`] this thread is in.
+    /// Depth of nested calls of [`quiet`] on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -31,12 +31,13 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `work`, whose panic is its answer and appears nowhere else. What `work` leaves behind after a panic must not be used.
+/// Runs `work`, and returns its panic instead of printing it. State that `work` leaves behind after a panic must not be
+/// used.
 pub fn quiet<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            // A thread at its very end has no count any more, and is in no decoder.
+            // A thread at its very end has no count any more, and runs no decoder.
             if DEPTH.try_with(Cell::get).unwrap_or_default() == 0 {
                 before(panic);
             }
@@ -46,7 +47,7 @@ pub fn quiet<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(work))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn said(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 pub(crate) struct PageSlice {
     /// Number of the first of them in the row group.
     pub(crate) first: usize,
-    /// Bytes of memory that stay with them.
+    /// Bytes of memory that they keep alive.
     pub(crate) memory: usize,
     pub(crate) bytes: Bytes,
 }
@@ -15,24 +15,24 @@ pub(crate) struct PageSlice {
 /// All rows of a column, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct PagedRows {
-    /// Rows that are passed over.
+    /// Rows skipped.
     skip: usize,
     rows: usize,
     /// Bytes of a row.
     width: usize,
     of: Vec<PageSlice>,
-    /// Whether some are parts of the fetched bytes, which then stay.
+    /// Set if some are parts of the fetched bytes, which then stay in memory.
     in_place: bool,
-    /// Bytes that stay besides those.
+    /// Bytes that stay in memory besides those.
     copied: usize,
-    /// For each `1 << shift` rows, which slice holds the first of them; then the last slice.
+    /// For each `1 << shift` rows, the slice that holds the first of them; then the last slice.
     index: Vec<u32>,
     shift: u32,
 }
 
 impl PagedRows {
-    /// Rows of `width` bytes, `of` them all: each slice has some, and begins where the one before ends. `fetched` says of an
-    /// address whether it is that of a fetched byte. `None` if there are no rows.
+    /// Rows of `width` bytes, all of them in `of`: each slice has some, and begins where the previous one ends.
+    /// `fetched` returns true for the address of a fetched byte. `None` if there are no rows.
     pub(crate) fn new(
         rows: usize,
         width: usize,
@@ -40,7 +40,7 @@ impl PagedRows {
         fetched: impl Fn(*const u8) -> bool,
     ) -> Option<Self> {
         let last = u32::try_from(of.len().checked_sub(1)?).ok()?;
-        // About as many entries as paged, or twice as many.
+        // About as many entries as slices, or twice as many.
         let shift = (rows / of.len()).max(1).ilog2();
         let mut index = Vec::with_capacity((rows >> shift) + 2);
         for (at, pair) in of.windows(2).enumerate() {
@@ -62,7 +62,7 @@ impl PagedRows {
         Some(Self { skip: 0, rows, width, of, in_place, copied, index, shift })
     }
 
-    /// `rows` of them from number `skip` on; all stay in memory. `None` if there are not so many.
+    /// `rows` of them from number `skip` on; all stay in memory. `None` if there are not enough.
     pub(crate) fn within(self, skip: usize, rows: usize) -> Option<Self> {
         (skip.checked_add(rows)? <= self.rows).then_some(Self { skip: self.skip + skip, rows, ..self })
     }
@@ -76,12 +76,12 @@ impl PagedRows {
         self.width
     }
 
-    /// Whether some are parts of the fetched bytes, which then stay.
+    /// Returns true if some are parts of the fetched bytes, which then stay in memory.
     pub(crate) fn in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Bytes that stay besides the fetched ones: unpacked pages, rows that were put together.
+    /// Bytes that stay in memory besides the fetched ones: unpacked pages, assembled rows.
     pub(crate) fn copied(&self) -> usize {
         self.copied
     }
@@ -101,7 +101,7 @@ impl PagedRows {
 mod tests {
     use super::*;
 
-    /// Rows of two bytes, their number, in paged of so many.
+    /// Rows of two bytes that hold their number, in slices of these lengths.
     fn paged(counts: &[usize]) -> PagedRows {
         let (mut first, mut of) = (0, Vec::new());
         for count in counts {

@@ -21,7 +21,7 @@ pub(super) fn unpack(bytes: &[u8], width: u8, output: &mut [u32; BLOCK]) -> bool
     widths!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
 }
 
-/// The numbers in a constant order of words and shifts, for each width its own code without a branch.
+/// Unpacks one block in a constant order of words and shifts: branch-free code of its own for each width.
 fn block<const WIDTH: usize>(bytes: &[u8], output: &mut [u32; BLOCK]) -> bool {
     let Some(bytes) = bytes.get(..8 * WIDTH) else { return false };
     let mut words = [0_u64; WIDTH];
@@ -42,7 +42,7 @@ fn block<const WIDTH: usize>(bytes: &[u8], output: &mut [u32; BLOCK]) -> bool {
 fn number<const WIDTH: usize>(words: &[u64; WIDTH], at: usize) -> u32 {
     let (word, shift) = (at * WIDTH / 64, at * WIDTH % 64);
     let low = words[word] >> shift;
-    // The next word has the rest of a number that crosses over.
+    // The next word has the rest of a number that straddles two words.
     let high = if shift + WIDTH > 64 { words[word + 1] << (64 - shift) } else { 0 };
     ((low | high) & ((1_u64 << WIDTH) - 1)) as u32
 }
