@@ -1,7 +1,9 @@
-//! The audit of a run: joins the certificates of all its loaders and says which steps of which rank were consumed exactly once.
+//! The audit of a run: joins the certificates of all its loaders and tells which steps of which rank were consumed
+//! exactly once.
 //!
-//! It is arithmetic over spans of positions, and touches no row: a run over 10^9 rows takes as long as one over a thousand. That the
-//! steps of an epoch hold each row once is the plan's own promise, which [`Plan::census`](super::Plan::census) counts.
+//! It is arithmetic over spans of positions, and touches no row: a run over 10^9 rows takes as long as one over a
+//! thousand. The plan itself promises that the steps of an epoch hold each row once, which
+//! [`Plan::census`](super::Plan::census) counts.
 //!
 //! ```text
 //!   position ──►  0      40      60            100        140
@@ -22,7 +24,7 @@ use crate::manifest::Fingerprint;
 /// Epoch and step.
 type At = (u64, u64);
 
-/// What is wrong with a range of steps.
+/// The fault of a range of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -35,19 +37,19 @@ pub enum Fault {
 /// Steps that were not consumed exactly once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
     /// Epoch and step of the first one.
     pub from: At,
     /// Epoch and step after the last one.
     pub to: At,
-    /// The rank whose share it is; `None` for the whole step.
+    /// The rank whose share is affected; `None` for the whole step.
     pub rank: Option<u32>,
-    /// Of how many ranks.
+    /// The number of ranks.
     pub world_size: u32,
 }
 
-/// What the certificates of a run say together.
+/// The combined result of a run's certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// The data.
@@ -66,28 +68,28 @@ pub struct Audit {
     pub replaced_steps: u64,
     /// The first position of the epoch that the run began in.
     pub from: At,
-    /// The last position that all ranks reached: everything from `from` to it is exactly once if `exact`.
+    /// The last position that all ranks reached: everything from `from` to it was consumed exactly once if `exact`.
     pub until: At,
     /// The last position that any rank reached.
     pub end: At,
-    /// Whether there are steps between `from` and `until`, and each of them was consumed exactly once by every rank.
+    /// Set if there are steps between `from` and `until`, and every rank consumed each of them exactly once.
     pub exact: bool,
-    /// Whether all ranks reached `end`.
+    /// Set if all ranks reached `end`.
     pub complete: bool,
-    /// Rows that other rows replaced.
+    /// Rows replaced by other rows.
     pub skipped_rows: u64,
-    /// Rows with a column that was set to zero.
+    /// Rows with a column set to zero.
     pub zeroed_rows: u64,
-    /// What is wrong, in the order of positions, and what some ranks have not reached yet.
+    /// The faults, in the order of positions, and what some ranks have not reached yet.
     pub findings: Vec<Finding>,
     /// Findings beyond those listed.
     pub more_findings: u64,
 }
 
-/// Most findings that an audit lists, and most ranks that it names for one range of steps.
+/// Maximum findings that an audit lists, and maximum ranks that it names for one range of steps.
 const MAX_FINDINGS: usize = 10_000;
 
-/// A span with who consumed it.
+/// A span and the rank and loader that consumed it.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     from: u128,
@@ -95,7 +97,7 @@ struct Piece {
     rank: u32,
     world: u32,
     loader: usize,
-    /// Its place among the loader's spans.
+    /// Index among the loader's spans.
     number: usize,
     resumed: bool,
     opened: u64,
@@ -103,7 +105,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether `later` made this one void: it continued from a state after this one was over.
+    /// Returns true if `later` replaced this one: it continued from a state after this one was over.
     fn is_replaced_by(&self, later: &Self) -> bool {
         let is_later =
             if self.loader == later.loader { self.number < later.number } else { self.written <= later.opened };
@@ -111,7 +113,7 @@ impl Piece {
     }
 }
 
-/// Joins the certificates of one run. Of several by one loader the last one counts.
+/// Joins the certificates of one run. If a loader has several, the last one counts.
 ///
 /// # Errors
 /// [`Error::Config`] without certificates, or for one that dropped spans; [`Error::Mismatch`] for certificates of different plans.
@@ -123,7 +125,7 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
     for other in &certificates {
         same_plan(first, other)?;
     }
-    // Those of one rank: worlds that have a step fewer, under `even`, take the last two in one.
+    // Steps of a world of one rank: worlds with a step fewer, under `even`, take the last two in one.
     let of_one = first.spec.steps(first.rows);
     let steps = u128::from(of_one);
     let linear = |(epoch, step): At, own: u64| {
@@ -151,7 +153,7 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
     let end = pieces.iter().map(|piece| piece.to).max().unwrap_or(epoch);
     let until = found.agreed.max(epoch);
     let is_before = |finding: &Raw| finding.from < until;
-    // Of a run without any certificate of some rank there is no step that all ranks consumed, and nothing is exact.
+    // If some rank has no certificate at all, no step was consumed by all ranks, and nothing is exact.
     let exact = until > epoch && !found.raw.iter().any(is_before);
     let show = |raw: &Raw| Finding {
         fault: raw.fault,
@@ -245,7 +247,7 @@ struct Found {
 }
 
 impl Found {
-    /// Goes through the positions from `start` on, interval by interval between which nobody begins or ends.
+    /// Sweeps the positions from `start` on, in intervals within which no span begins or ends.
     fn sweep(&mut self, pieces: &[Piece], start: u128) {
         let mut edges: BTreeMap<u128, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
         for (number, piece) in pieces.iter().enumerate() {
@@ -256,7 +258,7 @@ impl Found {
         let mut at = start;
         for (edge, (begin, end)) in edges {
             if edge > at {
-                // In the order in which they were opened, and of one loader in the order of its spans.
+                // In the order of opening, and within a loader in the order of its spans.
                 let here: Vec<&Piece> = active.iter().map(|(.., number)| &pieces[*number]).collect();
                 self.interval(at, edge, &here);
                 at = edge;
@@ -267,11 +269,11 @@ impl Found {
         }
     }
 
-    /// Judges `from..to`, which all of `pieces` hold.
+    /// Judges `from..to`, which all of `pieces` cover.
     fn interval(&mut self, from: u128, to: u128, pieces: &[&Piece]) {
         let mut kept: Vec<&Piece> = Vec::new();
         for piece in pieces {
-            // Another world replaces every rank of the one before.
+            // Another world replaces every rank of the previous one.
             let conflicts = |older: &&Piece| older.world != piece.world || older.rank == piece.rank;
             kept.retain(|older| {
                 let is_replaced = conflicts(older) && older.is_replaced_by(piece);
@@ -319,7 +321,7 @@ mod tests {
     use super::*;
     use crate::plan::certificate::BadRows;
 
-    /// Of 10 steps an epoch.
+    /// A certificate with 10 steps per epoch.
     fn certificate(
         loader: &str,
         (rank, world_size): (u32, u32),
@@ -363,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_resume_replaces_what_came_after_its_state_and_nothing_else() {
-        // Killed at 7 and 8 of epoch 1, gone on at 5 with one rank more.
+        // Killed at 7 and 8 of epoch 1, resumed at 5 with one more rank.
         let mut run = vec![
             certificate("a", (0, 2), (1, 50), &[((0, 0), (1, 7), false)]),
             certificate("b", (1, 2), (2, 51), &[((0, 0), (1, 8), false)]),
@@ -374,14 +376,14 @@ mod tests {
         let exact = audit(&run).unwrap();
         assert!(exact.exact && exact.findings.is_empty(), "{exact:?}");
         assert_eq!((exact.replaced_steps, exact.resumes, exact.until), (5, 3, (2, 0)));
-        // Without its state a restart repeats what was trained on.
+        // Without its state a restart repeats steps already trained on.
         for late in &mut run[2..] {
             late.consumed[0].resumed = false;
         }
         let repeated = audit(&run).unwrap();
         assert!(!repeated.exact);
         assert_eq!(repeated.findings, [finding(Fault::Repeated, (1, 5), (1, 8), None, 3)]);
-        // Resumed while the others went on: both were trained on.
+        // Resumed while the others continued: both were trained on.
         for late in &mut run[2..] {
             (late.consumed[0].resumed, late.opened) = (true, 50);
         }

@@ -1,8 +1,8 @@
 //! The census of an epoch: walks its order, counts each row, and makes a digest that two machines can compare.
 //!
-//! Whether every row came once is judged without the code that permutes: the rows are numbered in file order, and the walk must give the
-//! same sum of their hashes as counting from the first row to the last. Two independent sums of 64 bits miss a row that is
-//! replaced by another with a probability of 2^-128.
+//! The check that every row came once does not use the code that permutes: the rows are numbered in file order, and the
+//! walk must give the same sum of their hashes as counting from the first row to the last. Two independent sums of 64
+//! bits miss a row that is replaced by another with a probability of 2^-128.
 
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 use serde::Serialize;
@@ -12,20 +12,21 @@ use super::share::Share;
 use super::spec::Tail;
 use super::steps::{Plan, RowRef};
 
-/// What a walk over an epoch found.
+/// The result of a walk over an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Census {
-    /// Rows that were delivered for the first time.
+    /// Rows delivered for the first time.
     pub rows: u64,
     /// Rows that the tail repeats.
     pub repeated: u64,
-    /// Whether each selected row came exactly once; `None` where the plan does not deliver all of them: mixtures, and the tail `drop`.
+    /// True if each selected row came exactly once; `None` where the plan does not deliver all of them: mixtures, and
+    /// the tail `drop`.
     pub each_row_once: Option<bool>,
     /// SHA-256 over the digests of all steps, each over its rows in order: dataset, row group of the plan, row.
     pub digest: String,
 }
 
-/// Two hashes of a row, to be added up.
+/// Two hashes of a row, to be summed.
 type Sums = [u64; 2];
 
 fn hashes(row: RowRef) -> Sums {
@@ -47,8 +48,8 @@ fn add(left: Sums, right: Sums) -> Sums {
 }
 
 impl Plan {
-    /// Walks the whole epoch, on all threads of the pool that it is called in. It takes memory for a step per thread and 64 bytes for each
-    /// step, and time for every row.
+    /// Walks the whole epoch, on all threads of the pool that it is called in. Takes memory for a step per thread and
+    /// 64 bytes for each step, and time for every row.
     pub fn census(&self) -> Census {
         let steps: Vec<([u8; 32], u64, u64, Sums)> =
             (0..self.steps()).into_par_iter().map(|step| self.counted(step)).collect();
@@ -64,7 +65,7 @@ impl Plan {
         Census { rows, repeated, each_row_once, digest }
     }
 
-    /// The digest of a step, its rows, those that are repeated, and the sums of the former.
+    /// The digest of a step, the counts of its first-time and repeated rows, and the sums of the former.
     fn counted(&self, step: u64) -> ([u8; 32], u64, u64, Sums) {
         let found = self.step(step, Share::whole());
         let mut digest = Sha256::new();
@@ -80,7 +81,7 @@ impl Plan {
         (digest.finalize().into(), real.len() as u64, (found.rows.len() - found.real) as u64, sums)
     }
 
-    /// The number of all selected rows and the sums over them, counted from the manifests.
+    /// Counts all selected rows and sums their hashes, from the manifests.
     fn numbered(&self) -> (u64, Sums) {
         let (mut rows, mut sums) = (0, Sums::default());
         for (source, manifest) in (0..).zip(&self.manifests) {

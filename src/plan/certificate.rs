@@ -1,7 +1,7 @@
 //! Certificates: what one rank of a run consumed, as a small document that can be signed.
 //!
-//! A certificate says which plan a loader followed and which positions it went through. It holds no row: the plan says which rows
-//! those are. [`audit`](super::audit()) joins the certificates of all ranks and restarts of a run.
+//! A certificate names the plan that a loader followed and the positions it went through. It holds no rows: those
+//! follow from the plan. [`audit`](super::audit()) joins the certificates of all ranks and restarts of a run.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::manifest::Fingerprint;
 
 /// Version of the document.
 const VERSION: u32 = 1;
-/// Fewest bytes of a key.
+/// Minimum bytes of a key.
 const MIN_KEY: usize = 16;
 
 /// Positions that a loader went through without a gap.
@@ -30,17 +30,17 @@ pub struct Span {
     pub resumed: bool,
 }
 
-/// Bad rows that a loader met, of [`Ledger`](crate::pipeline::Ledger).
+/// Bad rows found by a loader, from [`Ledger`](crate::pipeline::Ledger).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BadRows {
-    /// Rows that another row of their row group replaced.
+    /// Rows replaced by another row of their row group.
     pub skipped: u64,
-    /// Rows with a column that was set to zero.
+    /// Rows with a column set to zero.
     pub zeroed: u64,
 }
 
-/// What one loader consumed.
+/// The record of what one loader consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
@@ -48,9 +48,9 @@ pub struct Certificate {
     pub version: u32,
     /// A random name of the loader.
     pub loader: String,
-    /// When the loader was opened, in milliseconds since 1970.
+    /// Time of opening the loader, in milliseconds since 1970.
     pub opened: u64,
-    /// When this was written, in milliseconds since 1970.
+    /// Time of writing this document, in milliseconds since 1970.
     pub written: u64,
     /// The data.
     pub fingerprint: Fingerprint,
@@ -67,9 +67,9 @@ pub struct Certificate {
     /// The generation of the gang that the loader was a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// Where it went, in the order in which it went there.
+    /// The spans it consumed, in the order in which it did.
     pub consumed: Vec<Span>,
-    /// Spans that had no place in the list. A certificate with some proves nothing.
+    /// Spans that did not fit in the list. A certificate with dropped spans proves nothing.
     #[serde(default)]
     pub dropped: u64,
     /// Bad rows.
@@ -81,11 +81,11 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The version that is written.
+    /// The version written.
     pub const VERSION: u32 = VERSION;
-    /// Most spans of a certificate.
+    /// Maximum spans of a certificate.
     pub(crate) const MAX_SPANS: usize = 10_000;
-    /// Most bytes of a certificate's JSON.
+    /// Maximum bytes of a certificate's JSON.
     pub const MAX_BYTES: usize = 4 << 20;
 
     /// The document as JSON.
@@ -97,7 +97,7 @@ impl Certificate {
     /// Reads what [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is no certificate, or one that contradicts itself; [`Error::Mismatch`] for a later version.
+    /// [`Error::Config`] if it is not a certificate, or contradicts itself; [`Error::Mismatch`] for a later version.
     pub fn from_json(json: impl AsRef<[u8]>) -> Result<Self> {
         let json = json.as_ref();
         let wrong = |problem: String| Error::config("certificate", problem);
@@ -152,10 +152,10 @@ impl Certificate {
         Ok(())
     }
 
-    /// That `key` signed the document as it is.
+    /// Checks that `key` signed the document as it is.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is not signed, or not with this key, or changed since.
+    /// [`Error::Config`] if it is unsigned, signed with another key, or changed since.
     pub fn verify(&self, key: &[u8]) -> Result<()> {
         let Some(signature) = &self.signature else {
             return Err(Error::config("certificate", format!("that of rank {} is not signed", self.rank)));
@@ -174,7 +174,7 @@ impl Certificate {
             let problem = format!("{} bytes; a key has at least {MIN_KEY}", key.len());
             return Err(Error::config("certificate_key", problem));
         }
-        // Any length is one of HMAC's.
+        // HMAC takes keys of any length.
         let mut mac =
             Hmac::<Sha256>::new_from_slice(key).map_err(|error| Error::config("certificate_key", error.to_string()))?;
         mac.update(self.to_json().as_bytes());

@@ -1,4 +1,4 @@
-//! Where the steps of an epoch begin and end, and how many rows a step has with those that fill it: the [`Tail`] as arithmetic.
+//! The bounds of an epoch's steps, and the rows of a step including those that fill it: the [`Tail`] as arithmetic.
 //!
 //! ```text
 //!   pad, repeat │ G │ G │ G │ left .. filled to G                short │ G │ G │ G │ left .. filled to ceil(left / W) * W
@@ -7,17 +7,19 @@
 //!                                                                      │ G │ G │ G + left │       y is less than W
 //! ```
 //!
-//! Which rows a step has must not depend on the number of ranks W: a state is a number of steps, and whoever goes on from it on other ranks
-//! has to find all other rows in the other steps. Under `short` only the filling depends on W. Under `even` a cut that is made where the rows
-//! left are fewer than the ranks would: eight ranks would move it, one would not, and between them a state before the last step would
-//! mean two things; and three rows that one rank left could never be given to eight. So the last two steps share their rows wherever less
-//! than half of a global batch is left. Then every step has half a global batch, which is enough for any number of ranks that
-//! have two rows each in a step, and the cut is the same for all of them.
+//! The rows of a step must not depend on the number of ranks W: a state is a number of steps, and a resume on other
+//! ranks has to find all other rows in the other steps. Under `short` only the filling depends on W. Under `even`, a
+//! cut made where fewer rows are left than there are ranks would depend on W: eight ranks would move it, one would not,
+//! and between them a state before the last step would mean two things; and three rows left by one rank could never be
+//! given to eight. So the last two steps share their rows wherever less than half of a global batch is left. Then every
+//! step has half a global batch, which is enough for any number of ranks that have two rows each in a step, and the cut
+//! is the same for all of them.
 //!
-//! Ranks of one row each (G < 2 W) may be more than that. Where either of the last two steps has fewer rows than there are ranks, the two
-//! are one: a step of one to three rows for each rank, and the epoch has one step fewer. Up to there all worlds have the same
-//! steps. Its end is written as that of the others, see [`State::step`](super::State::step), so that none takes the rows again; and a
-//! state between the last two steps, whose rows are fewer than the ranks that would go on, is refused.
+//! Ranks of one row each (G < 2 W) may be more than that. If either of the last two steps has fewer rows than there are
+//! ranks, the two become one: a step of one to three rows for each rank, and the epoch has one step fewer. Up to there
+//! all worlds have the same steps. The end of such an epoch is written as that of the others, see
+//! [`State::step`](super::State::step), so that no world takes the rows again; and a state between the last two steps,
+//! whose rows are fewer than the ranks that would resume there, is refused.
 
 use std::ops::Range;
 
@@ -25,26 +27,26 @@ use super::share::{Share, length};
 use super::spec::Tail;
 use crate::error::{Error, Result};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cuts {
     tail: Tail,
     batch: u64,
     /// Ranks.
     world: u32,
-    /// Rows that are delivered.
+    /// Rows delivered.
     rows: u64,
     steps: u64,
-    /// Steps of a whole global batch before all others.
+    /// Steps of a whole global batch, before all others.
     full: u64,
-    /// Where the step after these ends: before the end of the epoch if there is another one.
+    /// End of the step after these: before the end of the epoch if there is another one.
     cut: u64,
-    /// Whether all rows of a step come from one lane, see [`dealt`](Self::dealt).
+    /// Set if all rows of a step come from one lane, see [`dealt`](Self::dealt).
     one_lane: bool,
 }
 
 impl Cuts {
-    /// Of `rows` rows in steps of `batch`, for `world` ranks.
+    /// The cuts of `rows` rows in steps of `batch`, for `world` ranks.
     pub(super) fn new(tail: Tail, batch: u64, rows: u64, world: u32) -> Self {
         let (whole, left) = (rows / batch, rows % batch);
         let plain = |steps, rows| Self { tail, batch, world, rows, steps, full: whole, cut: rows, one_lane: false };
@@ -73,7 +75,7 @@ impl Cuts {
         Self { one_lane: self.one_lane, ..Self::new(self.tail, self.batch, self.rows, world) }
     }
 
-    /// The same where a step takes all its rows from one lane.
+    /// The same with all rows of a step from one lane, if `one_lane`.
     pub(super) fn in_one_lane(self, one_lane: bool) -> Self {
         Self { one_lane, ..self }
     }
@@ -90,7 +92,7 @@ impl Cuts {
         self.steps
     }
 
-    /// Steps of a whole global batch, which come first; all others are cut in another way.
+    /// Steps of a whole global batch, which come first; the others are cut differently.
     pub(super) fn full(&self) -> u64 {
         self.full
     }
@@ -106,7 +108,7 @@ impl Cuts {
         if step == self.full { self.full * self.batch..self.cut } else { self.cut..self.rows }
     }
 
-    /// The step that delivers `position`, one of the epoch, for the first time.
+    /// The step that delivers `position` of the epoch for the first time.
     pub(super) fn step_of(&self, position: u64) -> u64 {
         match position / self.batch {
             step if step < self.full => step,
@@ -114,7 +116,7 @@ impl Cuts {
         }
     }
 
-    /// Rows of `step` on the ranks of `share` together, with padding and repeated ones.
+    /// Rows of `step` on the ranks of `share` together, with padded and repeated ones.
     pub(super) fn places(&self, step: u64, share: Share) -> u64 {
         let real = length(&self.positions(step));
         match self.tail {
@@ -122,17 +124,18 @@ impl Cuts {
             Tail::Even => real,
             Tail::Short if real == self.batch => real,
             Tail::Short => {
-                // All rows of a plan are those of its own ranks.
+                // [`Share::whole`] stands for all ranks of the plan.
                 let world = u64::from(if share.world == 1 { self.world } else { share.world });
                 real.div_ceil(world) * world
             }
         }
     }
 
-    /// How many places of the list of `step` are dealt out to ranks, each a part as [`Share::part`] says, so that the first ones of them
-    /// have the rows that it delivers for the first time. Under `short` in one lane these are all places: what is repeated then comes behind
-    /// the rows of all ranks, and whoever joins their batches can cut it off. In several lanes this would move ranks to the lanes of others,
-    /// whose row groups they would read for one step. There, and under other tails, every rank has its own places to fill.
+    /// Number of places of the list of `step` that are dealt out to ranks, each a part as [`Share::part`] says, with
+    /// the rows delivered for the first time in the first of them. Under `short` in one lane these are all places:
+    /// repeated rows then come behind the rows of all ranks, and can be cut off after joining the ranks' batches. In
+    /// several lanes this would move ranks to the lanes of others, whose row groups they would read for one step.
+    /// There, and under other tails, every rank has its own places to fill.
     pub(super) fn dealt(&self, step: u64, share: Share) -> u64 {
         match self.tail {
             Tail::Short if self.one_lane => self.places(step, share),
@@ -140,20 +143,20 @@ impl Cuts {
         }
     }
 
-    /// The places of the list of `step` that `share` delivers for the first time.
+    /// Places of the list of `step` that `share` delivers for the first time.
     pub(super) fn own(&self, step: u64, share: Share) -> Range<u64> {
         let (part, real) = (share.part(self.dealt(step, share)), length(&self.positions(step)));
         part.start.min(real)..part.end.min(real)
     }
 
-    /// The most rows that `share` has in a step.
+    /// Maximum rows of `share` in a step.
     pub(super) fn most(&self, share: Share) -> u64 {
         let others = (self.full..self.steps).map(|step| self.places(step, share));
         let full = (self.full > 0 || self.steps == 0).then_some(self.batch);
         others.chain(full).map(|places| length(&share.part(places))).max().unwrap_or(0)
     }
 
-    /// Refuses ranks that would get no row in some step although nothing is repeated and nothing is padded.
+    /// Refuses ranks that would get no row in some step although nothing is repeated or padded.
     pub(super) fn check(&self, share: Share) -> Result<()> {
         let world = u64::from(share.world);
         if self.tail != Tail::Even || self.rows == 0 || share.world == 1 {
@@ -257,7 +260,7 @@ mod tests {
             assert_eq!(cuts.places(last, Share::new(0, world).unwrap()), expected, "{rows}, {world}");
             assert_eq!(cuts.places(last, Share::whole()), expected, "{rows}, {world}");
         }
-        // Ranks of unequal batches: the last has more rows in the last step than in any other.
+        // Ranks with unequal batches: the last has more rows in the last step than in any other.
         let cuts = Cuts::new(Tail::Short, 11, 21, 3);
         assert_eq!(cuts.most(Share::new(2, 3).unwrap()), 4);
     }

@@ -1,48 +1,50 @@
-//! What a spec leaves open: lanes and windows. They follow the global batch and the data, never the machine or the world size, so
-//! that every rank of every world finds the same.
+//! Defaults for what a spec leaves open: lanes and windows. They follow the global batch and the data, never the
+//! machine or the world size, so that every rank of every world finds the same.
 
 use std::sync::Arc;
 
 use super::version::OrderVersion;
 use crate::manifest::Manifest;
 
-/// Most lanes that can be asked for.
+/// Maximum lanes that can be requested.
 pub(crate) const MAX_LANES: u32 = 1 << 16;
-/// Most lanes of a plan whatever its batch: beyond this, more lanes mix little better and read more row groups at once.
+/// Maximum lanes of a plan regardless of its batch: beyond this, more lanes mix little better and read more row groups
+/// at once.
 const MIXING_LANES: u64 = 32;
 /// Bytes of row groups that the lanes for mixing may need at once.
 const LANE_BYTES: u64 = 1 << 30;
 /// As many lanes as a common machine has ranks, if their row groups fit in `LANE_BYTES`.
 const GANG_LANES: u64 = 8;
-/// Bytes of row groups that more lanes than these may need before the first batch.
+/// Bytes of row groups that a larger number of lanes may need before the first batch.
 const FIRST_BATCH_BYTES: u64 = 256 << 20;
 /// Bytes of rows that the windows of all lanes hold together.
 const WINDOW_BYTES: u64 = 256 << 20;
 /// A window outlasts this many steps, so that a step seldom needs two windows of a lane.
 const STEPS_PER_WINDOW: u64 = 4;
 
-/// Rows of the global batch that are taken to be one rank's, if these are no more bytes than `RANK_BATCH_BYTES`.
+/// Rows of the global batch attributed to one rank, if these are no more bytes than `RANK_BATCH_BYTES`.
 const RANK_ROWS: u64 = 512;
-/// Fewest such rows.
+/// Minimum of these rows.
 const LEAST_RANK_ROWS: u64 = 32;
 /// Wide rows train in small batches.
 const RANK_BATCH_BYTES: u64 = 4 << 20;
 /// Bytes of row groups that each of these ranks may hold.
 const RANK_BYTES: u64 = FIRST_BATCH_BYTES;
-/// Where its rows are so wide that the batches in flight are the larger part: bytes of row groups per byte of a batch. Six batches are
-/// in flight, so row groups take about four times as much.
+/// For rows so wide that the batches in flight are the larger part: bytes of row groups per byte of a batch. Six
+/// batches are in flight, so row groups take about four times as much.
 const BATCHES: u64 = 24;
-/// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that is left alone or has
-/// the batch of many. Twice as many are there while lanes change windows, which the default budget of 4 GiB holds.
+/// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that
+/// is left alone or has the batch of many. Twice as many are held while lanes change windows, which the default budget
+/// of 4 GiB allows.
 const WHOLE_BYTES: u64 = 3 << 29;
-/// As many more for each row beyond `SERVED_ROWS`: larger batches are for more ranks than one server has.
+/// The same for each row beyond `SERVED_ROWS`: larger batches are for more ranks than one server has.
 const WHOLE_BYTES_PER_ROW: u64 = 16 << 10;
-/// Rows of the batch of 256 ranks.
+/// Rows of the global batch of 256 ranks.
 const SERVED_ROWS: u64 = 256 * RANK_ROWS;
-/// Most lanes by default: each step asks all of them.
+/// Maximum lanes by default: each step queries all of them.
 const MOST_LANES: u64 = MAX_LANES as u64 / 8;
 
-/// Lanes of a plan of `batch` rows a step.
+/// Default lanes of a plan with `batch` rows per step.
 pub(super) fn lanes(version: OrderVersion, batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
     let sources: Vec<_> = manifests.iter().map(|manifest| Groups::of(manifest)).collect();
     let mixing = for_mixing(batch, &sources);
@@ -53,19 +55,19 @@ pub(super) fn lanes(version: OrderVersion, batch: u64, manifests: &[Arc<Manifest
     mixing.max(for_ranks(batch, row_bytes, &sources))
 }
 
-/// Rows of a window of each of `lanes` lanes.
+/// Default rows of a window in each of `lanes` lanes.
 pub(super) fn window_rows(batch: u64, lanes: u32, manifests: &[Arc<Manifest>]) -> u64 {
     let row: u64 = manifests.iter().fold(0, |sum, manifest| sum.saturating_add(manifest.row_bytes()));
     let lanes = u64::from(lanes.max(1));
     let steps = steps_rows(batch, lanes);
     let bytes = WINDOW_BYTES / lanes;
     let median = manifests.iter().map(|manifest| Groups::of(manifest).median).fold(0, u64::saturating_add);
-    // A second row group would be waited for by the first batch, and the lanes mix more than it would.
+    // The first batch would wait for a second row group, and the lanes mix more than it would.
     let is_one = lanes > 1 && bytes / 2 < median;
     if is_one { steps } else { (bytes / row.max(1)).max(steps) }
 }
 
-/// Fewest rows of a window of each of `lanes` lanes.
+/// Minimum rows of a window in each of `lanes` lanes.
 pub(super) fn steps_rows(batch: u64, lanes: u64) -> u64 {
     batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes.max(1))
 }
@@ -89,28 +91,28 @@ impl Groups {
     }
 }
 
-/// What a single rank takes, so that its batches are mixed.
+/// Lanes for a single rank, so that its batches are mixed.
 fn for_mixing(batch: u64, sources: &[Groups]) -> u32 {
     let most = sources.iter().map(|source| source.count).fold(MIXING_LANES.min(batch), u64::min);
     let bytes = sources.iter().fold(0, |sum: u64, source| sum.saturating_add(source.median));
-    // The first batch waits for a row group of every lane, so large row groups get few lanes. But a gang of more ranks than
-    // lanes reads row groups several times, so up to 8 lanes may take more.
+    // The first batch waits for a row group of every lane, so large row groups get few lanes. But a gang of more ranks
+    // than lanes reads row groups several times, so up to 8 lanes may take more.
     let quick = FIRST_BATCH_BYTES / bytes.max(1);
     let most = most.min(quick.max(GANG_LANES.min(LANE_BYTES / bytes.max(1)))).max(1);
     // At most MIXING_LANES, so it fits.
     power_of_two(batch, most) as u32
 }
 
-/// The largest power of two of at most `most`, or one that divides the batch if that leaves at least 4.
+/// The largest power of two up to `most`, or one that divides the batch if that leaves at least 4.
 fn power_of_two(batch: u64, most: u64) -> u64 {
     let lanes = 1 << most.max(1).ilog2();
     let divisor = (1 << batch.trailing_zeros().min(63)).min(lanes);
     if divisor >= 4 { divisor } else { lanes }
 }
 
-/// What a gang takes, so that no two of its ranks read the same row groups: how many ranks there are nobody knows, but a larger batch is
-/// for more of them. Each holds the row groups of its own lanes alone. There may be more lanes than row groups: several are then cut out of
-/// one, and a rank still reads fewer than if it shared a lane.
+/// Lanes for a gang, so that no two of its ranks read the same row groups: the number of ranks is unknown, but a larger
+/// batch is for more of them. Each holds the row groups of its own lanes alone. There may be more lanes than row
+/// groups: several are then cut out of one, and a rank still reads less than if it shared a lane.
 fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = (RANK_BATCH_BYTES / row_bytes.max(1)).clamp(LEAST_RANK_ROWS, RANK_ROWS);
     // A power of two, as batches are.
@@ -128,19 +130,19 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
         let lanes = most.midpoint(beyond);
         if hold(lanes) <= may_hold { most = lanes } else { beyond = lanes }
     }
-    // A divisor of the number of ranks gives each of them as much as the others.
+    // A divisor of the number of ranks gives all of them equally many.
     let whole = if batch.is_multiple_of(rows) { ranks } else { batch };
     let even = (most / 2 + 1..=most).rev().find(|lanes| whole.is_multiple_of(*lanes));
     // At most MOST_LANES, so it fits.
     even.unwrap_or_else(|| power_of_two(batch, most)) as u32
 }
 
-/// Full windows have so many times the rows of the first.
+/// Ratio of a full window's rows to the first window's.
 const FIRST_WINDOW: u64 = 16;
 
 impl OrderVersion {
-    /// Rows of the first window of a lane, in a plan of `batch` rows a step and `lanes` lanes. Windows of `window_rows` rows follow, at
-    /// once if the first is no smaller.
+    /// Rows of the first window of a lane, in a plan with `batch` rows per step and `lanes` lanes. Windows of
+    /// `window_rows` rows follow, at once if the first is no smaller.
     pub(super) fn first_window(self, batch: u64, lanes: u64, window_rows: u64) -> u64 {
         match self {
             Self::V1 | Self::V2 => window_rows,
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn defaults_follow_the_data() {
-        // The same in all versions: no batch is for many ranks.
+        // The same in all versions: none of these batches is for many ranks.
         for order_version in OrderVersion::ALL {
             let lanes = |batch, groups, row_bytes| {
                 resolved(PlanSpec { order_version, ..PlanSpec::new(0, batch) }, groups, row_bytes)
@@ -181,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Lanes of `ranks` ranks of `batch` rows each, over row groups of a million rows.
+    /// Default lanes for `ranks` ranks of `batch` rows each, over row groups of a million rows.
     fn of(version: OrderVersion, ranks: u64, batch: u64, groups: usize, row_bytes: u64) -> u32 {
         let manifest = Arc::new(Manifest::imaginary(&vec![1_000_000; groups], row_bytes));
         lanes(version, ranks * batch, &[manifest])
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(v3(64, 512, 1000, 260), 4, "1.5 GiB for all ranks");
         assert_eq!(v3(1024, 512, 1000, 260), 16, "16 KiB for each row of large batches");
         assert_eq!(v3(1 << 20, 512, 100_000, 1), 8192, "every step asks all of them");
-        // Pictures of 100 KB in row groups of 32 MiB, batches of 32 to 256.
+        // Pictures of 100 KB in row groups of 32 MiB, in batches of 32 to 256.
         let pictures = |ranks: u64, batch| {
             let manifest = Arc::new(Manifest::imaginary(&[320; 40_000], 100 << 10));
             lanes(OrderVersion::V3, ranks * batch, &[manifest])

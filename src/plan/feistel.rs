@@ -1,18 +1,20 @@
 //! A keyed bijection of `0..n` in constant time and space.
 //!
-//! A Feistel network over a rectangle of a * b >= n cells, both sides near the square root of n. Each round adds a hash of
-//! one coordinate to the other, which any key can undo. A cell outside `0..n` is sent through again until it falls inside
-//! (cycle walking); the rectangle has fewer than a cells too many, so this is rare. Integers only: the order never depends
-//! on a machine's floating point.
+//! A Feistel network over a rectangle of a * b >= n cells, both sides near the square root of n. Each round adds a hash
+//! of one coordinate to the other, which can be undone with any key. A cell outside `0..n` is sent through again until
+//! it falls inside (cycle walking); the rectangle has fewer than `a` surplus cells, so this is rare. Integers only: the
+//! order never depends on a machine's floating point.
 //!
-//! By Luby and Rackoff, and Patarin after them, six rounds of random functions make a permutation that nobody tells from a random one
-//! who sees fewer of its values than a side is long; here all of them are seen, so that more rounds count. Two neighbours, which have one
-//! coordinate in common, stay neighbours too often by a part of side^(2 - rounds / 2): 13 % of chance at 64 items and six rounds, 0.01 %
-//! at 16,384 and eight. A strong round is SplitMix64's finaliser of the coordinate under a key of its own, a cheap one less.
+//! By Luby and Rackoff, and later Patarin, six rounds of random functions make a permutation that cannot be told from a
+//! random one by fewer values than a side is long; here all values are seen, so more rounds matter. Two neighbours,
+//! which have one coordinate in common, stay neighbours too often by a fraction of side^(2 - rounds / 2): 13 % of
+//! chance at 64 items and six rounds, 0.01 % at 16,384 and eight. A strong round is SplitMix64's finaliser of the
+//! coordinate under a key of its own; a cheap one does less.
 
 use std::ops::Range;
 
-/// Numbers that go through the rounds side by side: each round waits for the one before, but not for those of other numbers.
+/// Numbers that go through the rounds side by side: each round waits for the previous one, but not for those of other
+/// numbers.
 const AT_ONCE: usize = 8;
 
 /// Rounds of the network of [the first version](super::OrderVersion::V1).
@@ -25,7 +27,7 @@ pub(super) type Cheap = Feistel<CHEAP_ROUNDS, false>;
 /// The network of [the second version](super::OrderVersion::V2).
 pub(super) type Strong = Feistel<STRONG_ROUNDS, true>;
 
-/// What SplitMix64 adds from one draw to the next.
+/// SplitMix64's increment from one draw to the next.
 pub(super) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// SplitMix64's finaliser: every bit of the argument moves every bit of the result.
@@ -61,7 +63,7 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
         Self { n, a, b, keys }
     }
 
-    /// Where `at` goes. A number outside the domain stays where it is.
+    /// Maps `at`. A number outside the domain stays in place.
     #[inline]
     pub(super) fn forward(&self, at: u64) -> u64 {
         if at >= self.n {
@@ -71,7 +73,7 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
         self.walk(left, right)
     }
 
-    /// Where a cell goes, sent through until that is in the domain.
+    /// Maps a cell, repeatedly until the result is in the domain.
     #[inline]
     fn walk(&self, mut left: u64, mut right: u64) -> u64 {
         loop {
@@ -86,10 +88,10 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
         }
     }
 
-    /// Calls `visit` with where each number of `range` goes, in order.
+    /// Calls `visit` with the image of each number of `range`, in order.
     pub(super) fn each(&self, range: Range<u64>, mut visit: impl FnMut(u64)) {
         let mut at = range.start;
-        // Behind the domain every number stays where it is.
+        // Beyond the domain every number stays in place.
         let end = range.end.min(self.n);
         while end.saturating_sub(at) >= AT_ONCE as u64 {
             let cells: [(u64, u64); AT_ONCE] = std::array::from_fn(|nth| self.split(at + nth as u64));
@@ -115,13 +117,13 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
     #[inline]
     fn split(&self, at: u64) -> (u64, u64) {
         match (u32::try_from(at), u32::try_from(self.b)) {
-            // Dividing 32 bits is several times faster on many machines.
+            // 32-bit division is several times faster on many machines.
             (Ok(at), Ok(b)) => (u64::from(at / b), u64::from(at % b)),
             _ => (at / self.b, at % self.b),
         }
     }
 
-    /// What goes to `at`: the inverse of [`forward`](Self::forward).
+    /// The inverse of [`forward`](Self::forward).
     #[cfg(test)]
     fn inverse(&self, at: u64) -> u64 {
         if at >= self.n {

@@ -1,12 +1,12 @@
-//! Which source each position of an epoch draws from, with counts in closed form.
+//! The source that each position of an epoch draws from, with counts in closed form.
 //!
-//! The sources divide a circle of T cells (T = sum of the integer weights); position p stands on cell p * A mod T, where A is
-//! coprime to T and near T divided by the golden ratio. So every T positions hold each source exactly as often as its weight
-//! says, any stretch holds nearly its share, and how many of the first p positions belong to a source is a sum of floors,
-//! which Euclid's algorithm finds in O(log T).
+//! The sources divide a circle of T cells (T = sum of the integer weights); position p is on cell p * A mod T, where A
+//! is coprime to T and near T divided by the golden ratio. So every T positions hold each source exactly as often as
+//! its weight says, any run holds nearly its share, and the number of the first p positions that belong to a source is
+//! a sum of floors, which Euclid's algorithm finds in O(log T).
 //!
-//! Where a step has many rows of each lane, what stands on the circle are rounds of a row of each lane instead of single positions: then
-//! a step takes as many rows of each lane, and ranks keep to their own.
+//! If a step has many rows of each lane, rounds of one row per lane take the place of single positions on the circle:
+//! then a step takes equally many rows of each lane, and ranks keep to their own.
 
 use crate::error::{Error, Result};
 
@@ -19,7 +19,7 @@ pub(super) struct Interleave {
     stride: u64,
     /// Source k has the cells `bounds[k]..bounds[k + 1]`.
     bounds: Vec<u64>,
-    /// Positions that stand together on a cell.
+    /// Positions that share a cell.
     round: u64,
 }
 
@@ -32,7 +32,7 @@ impl Interleave {
             total += u64::from(*weight);
             bounds.push(total);
         }
-        // 0.618.. as an integer fraction: no floating point decides an order.
+        // 0.618... as an integer fraction: no floating point decides an order.
         let near = (u128::from(total) * 0x9E37_79B9_7F4A_7C15) >> 64;
         let stride = (near.max(1) as u64..).find(|stride| gcd(*stride, total) == 1).unwrap_or(1);
         Self { total, stride, bounds, round: 1 }
@@ -43,7 +43,7 @@ impl Interleave {
         Self { round: round.max(1), ..self }
     }
 
-    /// Positions that stand together.
+    /// Positions per round.
     pub(super) fn round(&self) -> u64 {
         self.round
     }
@@ -58,14 +58,14 @@ impl Interleave {
         self.bounds.partition_point(|bound| *bound <= cell) - 1
     }
 
-    /// How many of the positions `0..end` draw from `source`.
+    /// Counts the positions `0..end` that draw from `source`.
     pub(super) fn count(&self, source: usize, end: u64) -> u64 {
         let (rounds, open) = (end / self.round, end % self.round);
         let open = if open > 0 && self.source(end) == source { open } else { 0 };
         self.rounds(source, rounds) * self.round + open
     }
 
-    /// How many of the first `end` rounds are of `source`.
+    /// Counts the first `end` rounds that are of `source`.
     fn rounds(&self, source: usize, end: u64) -> u64 {
         let (periods, rest) = (end / self.total, end % self.total);
         let within = self.below(rest, self.bounds[source + 1]) - self.below(rest, self.bounds[source]);
@@ -95,7 +95,7 @@ impl Interleave {
         Ok(low * self.round + within)
     }
 
-    /// How many of the first `n` positions stand on a cell below `bound`; n < T.
+    /// Counts the first `n` positions on a cell below `bound`; n < T.
     fn below(&self, n: u64, bound: u64) -> u64 {
         if n == 0 || bound == 0 {
             return 0;
@@ -109,7 +109,8 @@ impl Interleave {
     }
 }
 
-/// Sum of floor((a * i + b) / m) for i in 0..n, modulo 2^64. All arguments are at most 2^31, so nothing inside overflows.
+/// Sum of floor((a * i + b) / m) for i in 0..n, modulo 2^64. All arguments are at most 2^31, so nothing inside
+/// overflows.
 fn floor_sum(mut n: u64, mut m: u64, mut a: u64, mut b: u64) -> u64 {
     let mut sum = 0_u64;
     loop {

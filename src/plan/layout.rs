@@ -1,4 +1,5 @@
-//! One source in one epoch: row groups in permuted order, lanes, windows. Prefix sums and binary search, nothing per row.
+//! One source in one epoch: row groups in permuted order, lanes, windows. Prefix sums and binary search, nothing per
+//! row.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use super::spec::{PlanSpec, Shuffle};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
-/// Row groups of a window whose rows are sorted for batches at most: a row group is sorted by all rows of its window.
+/// Maximum row groups of a window whose rows are sorted for batches: a row group is sorted by all rows of its window.
 const MOST_SORTED: usize = 4;
 
-/// Where the rows of one source are, in the order of one epoch.
+/// The placement of one source's rows in the order of one epoch.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// Row groups that have selected rows, permuted; indexes into the manifest.
@@ -23,23 +24,24 @@ pub(super) struct Layout {
     lanes: u64,
     /// First row of each window, counted along its lane; lane after lane.
     windows: Vec<u64>,
-    /// Where each window begins in the permuted order of row groups, as a boundary between two of them: the first row group
-    /// of the window, or in a lane that runs backwards the one behind it. The first window of a lane begins with the lane.
+    /// Start of each window in the permuted order of row groups, as a boundary between two of them: the first row group
+    /// of the window, or in a lane that runs backwards the one after it. The first window of a lane begins with the
+    /// lane.
     bounds: Vec<u32>,
     /// Row groups of each lane, as indexes into the permuted order.
     edges: Vec<Range<u32>>,
     /// Lane l has the windows `first[l]..first[l + 1]`.
     first: Vec<u32>,
-    /// How, and seed, epoch and source, if rows are shuffled.
+    /// The method, and seed, epoch and source, if rows are shuffled.
     shuffled: Option<(Method, [u64; 3])>,
 }
 
-/// Rows of windows.
+/// Sizes of windows, in rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
-    /// Of the first window of a lane.
+    /// The first window of a lane.
     pub(super) first: u64,
-    /// Of those behind the first ones.
+    /// The windows after the first ones.
     pub(super) full: u64,
 }
 
@@ -52,7 +54,7 @@ pub(super) struct Window {
     pub(super) rows: Range<u64>,
     /// First of these rows in the permuted sequence; the others follow it.
     low: u64,
-    /// The row groups it takes rows from, as indexes into the permuted order.
+    /// Row groups that it takes rows from, as indexes into the permuted order.
     pub(super) groups: Range<usize>,
 }
 
@@ -113,8 +115,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Cuts a lane where row groups meet: into windows that double in size from the first one to a full one, and full ones of nearly equal
-    /// size. None is below its size if the lane is not.
+    /// Cuts a lane at boundaries of row groups: into windows that double in size from the first to a full one, and full
+    /// ones of nearly equal size. None is below its size unless the lane is.
     fn cut(&mut self, lane: u64, sizes: Sizes) {
         let span = self.span(lane);
         let len = span.end - span.start;
@@ -131,7 +133,7 @@ impl Layout {
         self.windows.push(0);
         self.bounds.push(if backwards { end } else { first } as u32);
         let mut open = 0;
-        // The boundaries within the lane, as the lane meets them.
+        // The boundaries within the lane, in the lane's direction.
         for nth in 1..end - first {
             let bound = if backwards { end - nth } else { first + nth };
             let at = if backwards { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
@@ -164,12 +166,12 @@ impl Layout {
         self.along(self.rows(), lane)
     }
 
-    /// How many of the rows `0..end` of the interleaved lanes belong to `lane`.
+    /// Counts the rows `0..end` of the interleaved lanes that belong to `lane`.
     pub(super) fn along(&self, end: u64, lane: u64) -> u64 {
         (end + (self.lanes - 1 - lane)) / self.lanes
     }
 
-    /// How many of the rows `0..end` of the interleaved lanes belong to lanes below `lane`.
+    /// Counts the rows `0..end` of the interleaved lanes that belong to lanes below `lane`.
     pub(super) fn below(&self, end: u64, lane: u64) -> u64 {
         end / self.lanes * lane + (end % self.lanes).min(lane)
     }
@@ -179,7 +181,7 @@ impl Layout {
         self.first[lane as usize + 1] - self.first[lane as usize]
     }
 
-    /// The window of `lane` that holds row `at` of it; `at` is below [`lane_rows`](Self::lane_rows).
+    /// The window of `lane` that holds the lane's row `at`, which is below [`lane_rows`](Self::lane_rows).
     pub(super) fn window_at(&self, lane: u64, at: u64) -> Window {
         let all = &self.windows[self.first[lane as usize] as usize..self.first[lane as usize + 1] as usize];
         // Windows are nearly equal, so the guess is close, and the search stays within a few cache lines.
@@ -215,7 +217,7 @@ impl Layout {
         &self.order
     }
 
-    /// Whether all rows of row group `at` of the permuted order lie in `lane`.
+    /// Returns true if all rows of row group `at` of the permuted order lie in `lane`.
     pub(super) fn inside(&self, at: usize, lane: u64) -> bool {
         let span = self.span(lane);
         self.starts[at] >= span.start && self.starts[at + 1] <= span.end
@@ -249,8 +251,9 @@ impl Layout {
         }
     }
 
-    /// The rows of row group `group`, which the named window takes rows from, in the order in which the epoch takes them: lane by lane if
-    /// lanes share it. `None` where they are not shuffled, and for windows of many row groups, all rows of which are looked at.
+    /// The rows of row group `group`, from which the named window takes rows, in the order in which the epoch takes
+    /// them: lane by lane if lanes share it. `None` if they are not shuffled, and for windows of many row groups, which
+    /// would have to be scanned.
     pub(super) fn take_order(
         &self,
         recent: &Recent,
@@ -275,7 +278,7 @@ impl Layout {
             if part.is_empty() {
                 break;
             }
-            // Windows are cut where row groups meet, so one has all rows of the part.
+            // Windows are cut at boundaries of row groups, so one has all rows of the part.
             let along = if self.backwards(lane) { span.end - part.end } else { part.start - span.start };
             let window = self.window_at(lane, along);
             if window.groups.len() > MOST_SORTED {
@@ -298,8 +301,8 @@ impl Layout {
         if row < longer { row / (each + 1) } else { more + (row - longer) / each.max(1) }
     }
 
-    /// Odd lanes of a shuffle run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between
-    /// them is needed by both at about the same time and read once.
+    /// Odd lanes of a shuffle run backwards. The end or start of lane k is then that of lane k + 1, so both need the
+    /// row group cut between them at about the same time, and it is read once.
     fn backwards(&self, lane: u64) -> bool {
         self.shuffled.is_some() && lane % 2 == 1
     }
@@ -312,7 +315,8 @@ impl Layout {
     }
 }
 
-/// How many of `sorted` are at most `value`: a binary search between bounds that start at `guess` and double.
+/// Counts the entries of `sorted` that are at most `value`: a binary search between bounds that start at `guess` and
+/// double.
 fn count_up_to(sorted: &[u64], value: u64, guess: usize) -> usize {
     let (mut low, mut high) = (guess.min(sorted.len()), guess.min(sorted.len()));
     let mut reach = 1;

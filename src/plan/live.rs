@@ -1,7 +1,7 @@
-//! How many bytes of row groups a rank needs at once: what a memory budget must hold.
+//! The bytes of row groups that a rank needs at once: what a memory budget must hold.
 //!
-//! Each window is needed from one moment to another, so the answer is the most that overlapping intervals weigh: sort their
-//! ends and sweep. A row group that is cut between lanes weighs once for as long as any of its windows is needed.
+//! Each window is needed from one moment to another, so the answer is the maximum weight of overlapping intervals: sort
+//! their ends and sweep. A row group that is cut between lanes weighs once for as long as any of its windows is needed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -20,12 +20,12 @@ struct Interval {
 }
 
 impl Plan {
-    /// The most bytes of row groups that this rank needs in any one step, where `cost` gives the bytes of a row group (source,
-    /// index into the manifest's groups).
+    /// The maximum bytes of row groups that this rank needs in any one step, where `cost` gives the bytes of a row
+    /// group (source, index into the manifest's groups).
     ///
-    /// For one dataset it is exact up to lanes that the rank's slice touches in some steps only, and counts them all. For a
-    /// mixture it is the sum over the sources, each at its worst moment. It never says too little. Takes time in proportion
-    /// to the row groups and lanes, not to the steps, nor to the rows of one.
+    /// For one dataset it is exact except for lanes that the rank's slice touches in some steps only, all of which
+    /// count. For a mixture it is the sum over the sources, each at its worst moment. It never underestimates. Takes
+    /// time in proportion to the row groups and lanes, not to the steps, nor to the rows of one.
     pub fn live_bytes(&self, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
         let (mut most, full) = (0_u64, self.cuts.full());
         if full > 0 {
@@ -33,7 +33,8 @@ impl Plan {
                 most = most.saturating_add(self.live_in(source, share, cost));
             }
         }
-        // Other steps are sliced in another way; they are one or two, so their row groups are simply listed, with those of the step after.
+        // Other steps are sliced differently; there are one or two, so their row groups are simply listed, with those
+        // of the next step.
         let mut groups = BTreeSet::new();
         for step in (full..self.steps()).rev() {
             groups.extend(self.groups_of(step, share));
@@ -43,12 +44,13 @@ impl Plan {
         most
     }
 
-    /// The row groups that `step` takes rows from, the repeated ones included: by source, and index into the manifest's groups.
+    /// The row groups that `step` takes rows from, including repeated ones: by source, and index into the manifest's
+    /// groups.
     fn groups_of(&self, step: u64, share: Share) -> BTreeSet<(u32, u32)> {
         let mut groups = BTreeSet::new();
         let mut visit = |run: Run| {
             let layout = &self.sources[run.source];
-            // One pass over a lane meets all its windows.
+            // One pass over a lane visits all its windows.
             let most = run.rows.start.saturating_add(layout.lane_rows(run.lane));
             let rows: Range<u64> = run.rows.start..run.rows.end.min(most);
             self.each_window(&Run { rows, ..run }, |_, window, _| {
@@ -62,14 +64,15 @@ impl Plan {
         groups
     }
 
-    /// The most bytes of one source that full steps need.
+    /// The maximum bytes of one source that full steps need.
     fn live_in(&self, source: usize, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
         let layout = &self.sources[source];
         let weigh = |at: usize| cost(source as u32, layout.order()[at]);
         let drawn = self.interleave.count(source, self.rows());
         let full_steps = self.cuts.full();
-        // With one source a moment is a step. In a mixture it is the last of the draws that a step can reach: a step has at
-        // most as many draws as a batch has rows, so a window is needed until so many draws after its last row.
+        // With one source a moment is a step. In a mixture it is the last of the draws that a step can reach: a step
+        // has at most as many draws as a batch has rows, so a window is needed until that many draws after its last
+        // row.
         let batch = self.spec().global_batch;
         let mixed = self.sources.len() > 1;
         let moments =
@@ -118,20 +121,20 @@ impl Plan {
         sweep(&intervals).min(all)
     }
 
-    /// Whether a mixture takes as many rows of each lane in every full step: it draws in rounds over all lanes, and starts no dataset
-    /// again in the middle of one.
+    /// Returns true if a mixture takes equally many rows of each lane in every full step: it draws in rounds over all
+    /// lanes, and starts no dataset again in the middle of one.
     pub(super) fn keeps_lanes(&self) -> bool {
         let once = self.spec().mix.as_ref().is_some_and(|mix| mix.stop == Stop::FirstExhausted);
         once && self.interleave.round() == self.lanes
     }
 
-    /// Whether `lane` can overlap this rank's slice in some full step.
+    /// Returns true if `lane` can overlap this rank's slice in some full step.
     fn may_touch(&self, lane: u64, share: Share) -> bool {
         let (batch, lanes) = (self.spec().global_batch, self.lanes);
         let slice = share.part(batch);
         let start = |lane: u64| {
             if self.sources.len() == 1 || self.keeps_lanes() {
-                // batch / lanes rows of each lane below, and those of the remaining rows that fall on them.
+                // batch / lanes rows of each lane below, and the part of the remaining rows that falls on them.
                 let (each, more) = (batch / lanes * lane, batch % lanes);
                 return (each + more.saturating_sub(lanes - lane), each + more.min(lane));
             }
@@ -200,7 +203,7 @@ mod tests {
         assert_eq!(plan.live_bytes(Share::whole(), &|source, _| u64::from(source)), 3);
     }
 
-    /// The row groups of every row of the step, one by one.
+    /// The row groups of every row of the step, row by row.
     fn walked(plan: &Plan, step: u64, share: Share) -> BTreeSet<(u32, u32)> {
         plan.step(step, share).rows.iter().map(|row| (row.source, row.group)).collect()
     }

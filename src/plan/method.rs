@@ -1,19 +1,20 @@
-//! How the versions of the order shuffle row groups and the rows of a window.
+//! The methods by which versions of the order shuffle row groups and the rows of a window.
 
 use super::feistel::{Cheap, Strong};
 use super::permute::{Permutation, shuffle};
 use super::recent::Recent;
 use super::version::OrderVersion;
 
-/// Most rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
+/// Maximum rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
 const MOST_DRAWN: u64 = 1 << 14;
-/// What is drawn at any number of lanes. It costs less than a microsecond, so that nothing is lost if it is not kept.
+/// Windows of this many rows are drawn at any number of lanes. It costs less than a microsecond, so nothing is lost if
+/// the order is not kept.
 const FEWEST_DRAWN: u64 = 256;
-/// Rows of drawn windows of all lanes together, two bytes each.
+/// Rows of the drawn windows of all lanes together, two bytes each.
 const DRAWN_ROWS: u64 = 1 << 19;
 
 impl OrderVersion {
-    /// How the plan shuffles that has `lanes` lanes in all its sources together.
+    /// The shuffle method of a plan with `lanes` lanes in all its sources together.
     pub(super) fn method(self, lanes: u64) -> Method {
         match self {
             Self::V1 => Method::Cheap,
@@ -22,20 +23,20 @@ impl OrderVersion {
     }
 }
 
-/// How a plan shuffles.
+/// The shuffle method of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
     /// See [`OrderVersion::V1`].
     Cheap,
     /// See [`OrderVersion::V2`].
     Drawn {
-        /// Most rows of a window that is drawn.
+        /// Maximum rows of a window that is drawn.
         most: u64,
     },
 }
 
 impl Method {
-    /// Puts row groups, which are in file order, into that of `key`.
+    /// Permutes row groups, given in file order, by `key`.
     pub(super) fn order(self, groups: &mut [u32], key: u64) {
         match self {
             Self::Cheap => {

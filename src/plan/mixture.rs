@@ -1,4 +1,4 @@
-//! Several datasets as one: where their epoch ends, and what it is of.
+//! Several datasets as one: the end of their epoch, and their fingerprint.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::spec::Stop;
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 
-/// Positions of the epoch of a mixture.
+/// Number of positions in the epoch of a mixture.
 pub(super) fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop) -> Result<u64> {
     let mut ends = Vec::with_capacity(sources.len());
     for (index, source) in sources.iter().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop
         ends.push(interleave.position(index, last).map(|position| position + 1));
     }
     match stop {
-        // A source that never ends first may lie beyond all limits.
+        // A source that never ends first may exceed all limits.
         Stop::FirstExhausted => ends
             .into_iter()
             .filter_map(Result::ok)
@@ -32,7 +32,7 @@ pub(super) fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop
     }
 }
 
-/// The fingerprint of the data: that of the only manifest, or of all of them.
+/// The fingerprint of the data: that of the single manifest, or of all of them.
 pub(super) fn fingerprint(manifests: &[Arc<Manifest>]) -> Fingerprint {
     if let [manifest] = manifests {
         return manifest.fingerprint();

@@ -1,4 +1,4 @@
-//! Which rows, in which order, on which rank: arithmetic only, the same on every machine.
+//! The rows of each rank and their order: arithmetic only, the same on every machine.
 //!
 //! ```text
 //! rows of the dataset, in file order
@@ -11,27 +11,29 @@
 //! rank r of W             = its even share of that list
 //! ```
 //!
-//! The [`Tail`] decides where the last steps end and how they are filled. Their rows do not depend on W either, so that a state continues
-//! with any number of ranks and each row comes once: [`Tail::Short`] fills the last step by W, and what fills is no part of the list; [`Tail::Even`]
-//! lets the last two steps share their rows by G alone, wherever less than half of G is left, and not where the ranks of today
-//! are too many. Ranks of one row each that are more than half of G have these two steps as one; a state between the two, which only fewer
-//! ranks reach, is refused by them.
+//! The [`Tail`] decides where the last steps end and how they are filled. Their rows do not depend on W either, so that
+//! a state continues with any number of ranks and each row comes once: [`Tail::Short`] fills the last step according to
+//! W, and the filling is not part of the list; under [`Tail::Even`] the last two steps share their rows according to G
+//! alone, wherever less than half of G is left, and not where there happen to be too many ranks. Ranks of one row each
+//! that are more than half of G have these two steps as one; they refuse a state between the two, which only fewer
+//! ranks reach.
 //!
-//! The list does not depend on W, so every world size sees the same global batches, and a position in an epoch is a number
-//! of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by one rank; the
-//! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
-//! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks, and where W is larger than
-//! L each of the W/L ranks that share a lane reads all of it. So L follows G by default: training on more ranks has a larger
-//! global batch, and with it more lanes ([`OrderVersion::V3`]). [`Plan::reads`] counts what the ranks of a world read together.
+//! The list does not depend on W, so every world size sees the same global batches, and a position in an epoch is a
+//! number of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by
+//! one rank; the exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete
+//! step, which is divided evenly. For any other W the slices are as exact, but more row groups are read by two ranks,
+//! and if W is larger than L, each of the W/L ranks that share a lane reads all of it. So L follows G by default:
+//! training on more ranks has a larger global batch, and with it more lanes ([`OrderVersion::V3`]). [`Plan::reads`]
+//! counts what the ranks of a world read together.
 //!
-//! Without shuffle there is one lane, and a step takes consecutive rows of the file order: every rank reads every row group that is
-//! larger than its part of a step. Where that costs too much, set `lanes`: each is then a part of the file order.
+//! Without shuffle there is one lane, and a step takes consecutive rows in file order: every rank reads every row group
+//! that is larger than its part of a step. If that costs too much, set `lanes`: each is then a part of the file order.
 //!
-//! A row group is here what the manifest lists: of large ones with a page index these are parts, so that they are shuffled, dealt and read
-//! as row groups of their own ([`OrderVersion::V3`]).
+//! A row group is here an entry of the manifest: large ones with a page index are listed in parts, which are shuffled,
+//! dealt and read like row groups ([`OrderVersion::V3`]).
 //!
-//! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
-//! found by binary search. The shuffle depends on the [`OrderVersion`].
+//! Nothing here holds rows: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and
+//! finds any step by binary search. The shuffle depends on the [`OrderVersion`].
 
 mod audit;
 mod census;

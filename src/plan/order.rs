@@ -1,4 +1,4 @@
-//! What a pipeline follows: steps, the rows of each, and the row groups that they need.
+//! The order that a pipeline follows: steps, the rows of each, and the row groups that they need.
 
 use std::fmt::Debug;
 
@@ -7,25 +7,25 @@ use super::steps::{Plan, RowRef, Step, WindowUse};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
-/// Steps in order. Any of them can be asked for at any time.
+/// Steps in order. Any of them can be requested at any time.
 pub trait Order: Debug + Send + Sync {
-    /// How many steps there are.
+    /// The number of steps.
     fn steps(&self) -> u64;
     /// The rows of `step` on this rank.
     fn step(&self, step: u64, share: Share) -> Step;
     /// The windows that this rank needs in `step`, each once, in the order of its rows.
     fn windows(&self, step: u64, share: Share) -> Vec<WindowUse>;
-    /// How many lanes [`windows`](Self::windows) asks about for a step: where they are many, it is no work for a thread that others
-    /// wait for.
+    /// The number of lanes that [`windows`](Self::windows) queries for a step: if there are many, it must not run on a
+    /// thread that others wait for.
     fn lanes(&self) -> u64;
     /// The epoch.
     fn epoch(&self) -> u64;
-    /// What random augmentation is drawn from, together with epoch and row id.
+    /// Seed of random augmentation, together with epoch and row id.
     fn seed(&self) -> u64;
-    /// Whether batches carry a mask of real rows.
+    /// Returns true if batches carry a mask of real rows.
     fn masked(&self) -> bool;
-    /// The rows of row group `group` of `window` in the order in which the epoch takes them; `None` where that is their own, or finding it
-    /// takes longer than it saves.
+    /// The rows of row group `group` of `window` in the order in which the epoch takes them; `None` if that is their
+    /// own order, or if finding it takes longer than it saves.
     fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
         let _ = (window, group);
         None
@@ -66,14 +66,14 @@ impl Order for Plan {
     }
 }
 
-/// Row groups of one dataset in an order that somebody gives: each is a step, or several of at most so many rows. Every rank gets
-/// all of it. A row group may be listed more than once.
+/// Row groups of one dataset in a given order: each is one step, or several of a limited number of rows. Every rank
+/// gets all of it. A row group may be listed more than once.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
     groups: Vec<u32>,
     /// Selected rows of each.
     rows: Vec<u64>,
-    /// Step with which each begins, and the number of steps.
+    /// First step of each, and the number of steps.
     first: Vec<u64>,
     piece: u64,
     seed: u64,
@@ -107,13 +107,13 @@ impl Listed {
         self.locate(step).map(|at| (self.groups[at], (step - self.first[at]) * self.piece))
     }
 
-    /// Most rows that a step may have.
+    /// Maximum rows of a step.
     pub(crate) fn most_rows(manifest: &Manifest, piece: Option<u64>) -> u64 {
         let rows = manifest.groups.iter().map(|group| group.selected).max().unwrap_or(0);
         rows.min(piece.unwrap_or(u64::MAX))
     }
 
-    /// The place in the list that `step` belongs to.
+    /// Index in the list of the row group of `step`.
     fn locate(&self, step: u64) -> Option<usize> {
         let after = self.first.partition_point(|first| *first <= step);
         // Row groups without rows have no step, and the last number is the end.
@@ -131,7 +131,7 @@ impl Order for Listed {
         if let Some(at) = self.locate(step) {
             let first = (step - self.first[at]) * self.piece;
             let end = first.saturating_add(self.piece).min(self.rows[at]);
-            // Plans refuse row groups of more than 2^32 rows; here what is beyond has no number.
+            // Plans refuse row groups of more than 2^32 rows; here rows beyond that have no number.
             rows.extend((first..end.min(1 << 32)).map(|row| RowRef {
                 source: 0,
                 group: self.groups[at],

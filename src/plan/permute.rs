@@ -1,8 +1,9 @@
 //! Keyed orders of few and of many items, and the keys of everything random in a plan.
 //!
-//! Few items are shuffled as Fisher and Yates did, with draws that are exactly even, from xoshiro256++ seeded by SplitMix64: every
-//! order is as likely as any other, up to the 2^64 keys that there are. Many are permuted by a [`Feistel`](super::feistel::Feistel)
-//! network, place by place. Written out here, since an order must outlive any version of a library.
+//! Few items are shuffled by Fisher-Yates, with exactly even draws from xoshiro256++ seeded by SplitMix64: every order
+//! is as likely as any other, up to the 2^64 keys that exist. Many are permuted by a
+//! [`Feistel`](super::feistel::Feistel) network, position by position. Written out here, since an order must outlive
+//! any version of a library.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(super) enum Permutation {
 }
 
 impl Permutation {
-    /// Calls `visit` with where each of `range` goes, in order.
+    /// Calls `visit` with the image of each number of `range`, in order.
     #[inline]
     pub(super) fn each(&self, range: Range<u64>, mut visit: impl FnMut(u64)) {
         match self {
@@ -72,7 +73,7 @@ impl Generator {
         loop {
             let wide = u128::from(self.draw()) * u128::from(n);
             let low = wide as u64;
-            // Numbers that 2^64 mod n of the draws would reach once more often than the others; the division is rare.
+            // Rejects draws that would make some numbers more likely, 2^64 mod n of them; the division is rare.
             if low >= n || low >= n.wrapping_neg() % n {
                 return (wide >> 64) as u64;
             }
@@ -85,7 +86,7 @@ pub(super) fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN, |key, part| mix(key.wrapping_add(GOLDEN) ^ mix(part.wrapping_add(GOLDEN))))
 }
 
-/// The random number of one row in one epoch: what augmentation draws from, so that it never depends on a thread.
+/// The random number of one row in one epoch, from which augmentation draws, so that it never depends on a thread.
 ///
 /// ```
 /// use bowstring::plan::random;

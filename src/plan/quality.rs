@@ -1,4 +1,4 @@
-//! How well a plan shuffles, as one number to compare lanes and windows by.
+//! The shuffle quality of a plan, as one number to compare lanes and windows by.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use crate::manifest::RowGroup;
 
 /// Bins of the file order.
 const BINS: u64 = 64;
-/// Fewest rows of a sample, in whole batches.
+/// Minimum rows of a sample, in whole batches.
 const SAMPLE_ROWS: u64 = 64;
-/// Most rows of a sample that are looked at.
+/// Maximum rows of a sample that are examined.
 const MOST_ROWS: usize = 4096;
 /// Samples, evenly spaced over the epoch.
 const SAMPLES: u64 = 32;
@@ -18,11 +18,12 @@ const SAMPLES: u64 = 32;
 impl Plan {
     /// Shuffle quality from 0 (file order) to 1 (as a uniform draw).
     ///
-    /// A sample is one global batch, or as many consecutive ones as make 64 rows. Each row of it falls into one of 64 equal
-    /// bins (fewer if there are fewer rows) of its dataset's selected rows in file order. The entropy of the sample over the
-    /// bins, divided by the entropy that the same number of independent uniform draws is expected to have, and cut at 1, is the
-    /// sample's quality. The result is the mean over 32 samples evenly spaced over the epoch, weighted by rows; in a mixture
-    /// each source counts as a sample of its own. Of a sample above 4096 rows, every second, third .. row is looked at.
+    /// A sample is one global batch, or as many consecutive ones as make 64 rows. Each of its rows falls into one of 64
+    /// equal bins (fewer if there are fewer rows) of its dataset's selected rows in file order. The entropy of the
+    /// sample over the bins, divided by the expected entropy of the same number of independent uniform draws and capped
+    /// at 1, is the sample's quality. The result is the mean over 32 samples evenly spaced over the epoch, weighted by
+    /// rows; in a mixture each source counts as a sample of its own. Of a sample above 4096 rows, only every second,
+    /// third, ... row is examined.
     pub fn quality(&self) -> f64 {
         // Selected rows before each row group, in file order.
         let before: Vec<Vec<u64>> = self
@@ -72,7 +73,7 @@ impl Plan {
     }
 }
 
-/// In nats.
+/// Entropy of the counts, in nats.
 fn entropy(counts: &[u64], n: u64) -> f64 {
     let sum: f64 = counts.iter().filter(|count| **count > 1).map(|count| *count as f64 * (*count as f64).ln()).sum();
     (n as f64).ln() - sum / n as f64
@@ -103,7 +104,7 @@ mod tests {
     fn expected_entropy_is_that_of_enumeration() {
         // Two draws from two bins: the same one with probability 1/2.
         assert!((expected_entropy(2, 2) - 0.5 * 2_f64.ln()).abs() < 1e-12);
-        // Three draws from two bins: 1/4 all in one, else split 1 and 2.
+        // Three draws from two bins: all in one with probability 1/4, otherwise split 1 and 2.
         let split = 3_f64.ln() - 2.0 / 3.0 * 2_f64.ln();
         assert!((expected_entropy(3, 2) - 0.75 * split).abs() < 1e-12);
         assert!((expected_entropy(4096, 64) - 64_f64.ln()).abs() < 0.01);

@@ -1,8 +1,9 @@
-//! What the ranks of a world read in an epoch, by counting: nobody walks rows or steps.
+//! The data that the ranks of a world read in an epoch, found by counting, without walking rows or steps.
 //!
-//! A window is needed by the ranks whose slices overlap its lane's part of the list of a step. They are the same in nearly all of its
-//! steps, so a few of these are looked at. A row group that lies in one window is read once by each of them. One that is cut between
-//! lanes is read once by a rank for as long as any of its windows is needed without a break, as the pipeline does.
+//! A window is needed by the ranks whose slices overlap its lane's part of the list of a step. They are the same in
+//! nearly all of its steps, so only a few of these are examined. A row group that lies in one window is read once by
+//! each of them. One that is cut between lanes is read once by a rank for as long as any of its windows is needed
+//! without a break, as the pipeline does.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,14 +12,14 @@ use super::layout::Window;
 use super::share::{Share, length};
 use super::steps::Plan;
 
-/// Steps of a window that are looked at where lanes move to and fro in the list, if windows are few.
+/// Steps of a window that are examined where lanes shift back and forth in the list, if windows are few.
 const LOOKS: u64 = 64;
-/// Steps that are looked at in all windows of a source together, but for four of each.
+/// Steps that are examined in all windows of a source together, apart from four of each.
 const MOST_LOOKS: u64 = 1 << 20;
-/// Windows of a source that are looked at in all its passes; more passes are alike.
+/// Windows of a source that are examined in all its passes; further passes are alike.
 const MOST_WINDOWS: u64 = 1 << 18;
 
-/// What one rank reads in an epoch.
+/// The data that one rank reads in an epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Read {
     /// Row groups, each as often as it is read.
@@ -27,16 +28,16 @@ pub struct Read {
     pub bytes: u64,
 }
 
-/// What the ranks of a world read in an epoch.
+/// The data that the ranks of a world read in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reads {
-    /// Each rank.
+    /// Reads of each rank.
     pub ranks: Vec<Read>,
-    /// Bytes of the row groups that anybody reads, each once for each pass over its dataset.
+    /// Bytes of the row groups that any rank reads, each once for each pass over its dataset.
     pub data: u64,
-    /// How many these are.
+    /// Number of these row groups.
     pub groups: u64,
-    /// How many of them more than one rank reads.
+    /// Number of them that more than one rank reads.
     pub shared: u64,
 }
 
@@ -46,12 +47,12 @@ impl Reads {
         self.ranks.iter().fold(0, |sum, rank| sum.saturating_add(rank.bytes))
     }
 
-    /// How often the data are read: 1 is once.
+    /// How often the data is read on average: 1 is once.
     pub fn times(&self) -> f64 {
         if self.data == 0 { 1.0 } else { self.bytes() as f64 / self.data as f64 }
     }
 
-    /// The most bytes of a rank, over the mean.
+    /// Maximum bytes of a rank, relative to the mean.
     pub fn imbalance(&self) -> f64 {
         let most = self.ranks.iter().map(|rank| rank.bytes).max().unwrap_or(0);
         let mean = self.bytes() as f64 / self.ranks.len().max(1) as f64;
@@ -59,7 +60,7 @@ impl Reads {
     }
 }
 
-/// A rank that needs a row group of which several lanes or passes have a part, for one of these: from which step to which.
+/// A rank that needs a row group shared by several lanes or passes, for one of these: from which step to which.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     rank: u64,
@@ -71,11 +72,11 @@ struct Part {
 /// Steps in which rows of a window are taken, and the ranks that take them.
 type Looks = Vec<(u64, Range<u64>)>;
 
-/// Counted so far. Ranges of ranks are kept by their ends: what begins with a rank, less what ended before it.
+/// Counts so far. Ranges of ranks are kept by their ends: what begins with a rank, less what ended before it.
 struct Count {
     groups: Vec<u64>,
     bytes: Vec<u64>,
-    /// The row groups themselves: how many, how many of several ranks, and bytes.
+    /// The row groups themselves: their number, the number read by several ranks, and bytes.
     all: [u64; 3],
 }
 
@@ -85,7 +86,7 @@ impl Count {
         Self { groups: ends(), bytes: ends(), all: [0; 3] }
     }
 
-    /// Row groups that some ranks read.
+    /// Adds row groups that some ranks read.
     fn reads(&mut self, ranks: &Range<u64>, groups: u64, bytes: u64) {
         let (first, end) = (ranks.start as usize, ranks.end as usize);
         self.groups[first] = self.groups[first].wrapping_add(groups);
@@ -94,7 +95,7 @@ impl Count {
         self.bytes[end] = self.bytes[end].wrapping_sub(bytes);
     }
 
-    /// Row groups that are read at all.
+    /// Adds row groups that are read at all.
     fn are_read(&mut self, groups: u64, bytes: u64, is_shared: bool) {
         let [all, shared, size] = &mut self.all;
         *all += groups;
@@ -122,12 +123,13 @@ impl Count {
 }
 
 impl Plan {
-    /// What the ranks of a world of `world` ranks read of this epoch, where `cost` gives the bytes of a row group (source, index into the
-    /// manifest's groups). Repeated rows are left out. Takes time in proportion to the row groups, the
-    /// lanes and the ranks.
+    /// The data that the ranks of a world of `world` ranks read in this epoch, where `cost` gives the bytes of a row
+    /// group (source, index into the manifest's groups). Repeated rows are left out. Takes time in proportion to the
+    /// row groups, the lanes and the ranks.
     ///
-    /// It is exact where the global batch is a multiple of the lanes and nothing is mixed; otherwise a rank may be missed that takes a single row of a window
-    /// now and then. Of a dataset that starts again very often some passes stand for the others.
+    /// It is exact if the global batch is a multiple of the lanes and nothing is mixed; otherwise it may miss a rank
+    /// that takes a single row of a window now and then. If a dataset starts again very often, some passes stand for
+    /// the others.
     pub fn reads(&self, world: u32, cost: &dyn Fn(u32, u32) -> u64) -> Reads {
         let mut reads = Reads { ranks: vec![Read::default(); world as usize], data: 0, groups: 0, shared: 0 };
         for (source, layout) in self.sources.iter().enumerate() {
@@ -135,7 +137,8 @@ impl Plan {
             let passes = drawn.div_ceil(layout.rows().max(1));
             let windows: u64 = (0..self.lanes).map(|lane| u64::from(layout.windows(lane))).sum();
             let counted = passes.min(1 + MOST_WINDOWS / windows.max(1));
-            // Where a step takes as many rows of each lane, these have their places in the list, and only a window's ends differ.
+            // If a step takes equally many rows of each lane, lanes have fixed places in the list, and only a window's
+            // ends differ.
             let even =
                 self.spec().global_batch.is_multiple_of(self.lanes) && (self.sources.len() == 1 || self.keeps_lanes());
             let looks = if even { 4 } else { (MOST_LOOKS / windows.saturating_mul(counted).max(1)).clamp(4, LOOKS) };
@@ -155,7 +158,8 @@ impl Plan {
                     let window = layout.window(lane, number);
                     let Some(looks) = self.looks((source, pass, lane), &window, world, most) else { break };
                     let ranks = together(&looks);
-                    // Needed again while it is still there: its rows in the next pass begin within a step of its last ones in this.
+                    // Needed again while still held: its rows in the next pass begin within a step of its last ones in
+                    // this.
                     let between = (layout.lane_rows(lane) - length(&window.rows)).saturating_mul(self.lanes);
                     let again = passes.end > 1 && between <= self.spec().global_batch;
                     let (mut groups, mut bytes) = (0, 0_u64);
@@ -178,7 +182,8 @@ impl Plan {
         count
     }
 
-    /// Who takes rows of a window of a source, pass and lane, in `most` of its steps; `None` if the epoch ends before it.
+    /// The ranks that take rows of a window of a source, pass and lane, in `most` of its steps; `None` if the epoch
+    /// ends before it.
     fn looks(&self, (source, pass, lane): (usize, u64, u64), window: &Window, world: u32, most: u64) -> Option<Looks> {
         let layout = &self.sources[source];
         let before = pass * layout.lane_rows(lane);
@@ -189,7 +194,7 @@ impl Plan {
         }
         let step = |row: u64| {
             let draw = pass * layout.rows() + (row - before) * self.lanes + lane;
-            // It lies within the epoch, so it has a position.
+            // The draw lies within the epoch, so it has a position.
             self.cuts.step_of(self.interleave.position(source, draw).unwrap_or(u64::MAX))
         };
         let (first, last) = (step(rows.start), step(rows.end - 1));
@@ -219,14 +224,14 @@ impl Plan {
     }
 }
 
-/// The rank that has place `at` of a list of `n`, see [`Share::part`](super::Share::part).
+/// The rank that owns place `at` of a list of `n`, see [`Share::part`](super::Share::part).
 fn owner(at: u64, n: u64, world: u64) -> u64 {
     let (each, more) = (n / world, n % world);
     let long = more * (each + 1);
     if at < long { at / (each + 1) } else { more + (at - long) / each.max(1) }
 }
 
-/// All ranks of `looks`, in ranges that do not touch: in the last, incomplete step others may come up than in those before it.
+/// All ranks of `looks`, in ranges that do not touch: the last, incomplete step may have others than those before it.
 fn together(looks: &Looks) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = looks.iter().map(|(_, ranks)| ranks.clone()).collect();
     found.sort_unstable_by_key(|ranks| ranks.start);
@@ -240,7 +245,7 @@ fn together(looks: &Looks) -> Vec<Range<u64>> {
     all
 }
 
-/// From when to when each of `ranks` needs a window.
+/// The first and last step in which each of `ranks` needs a window.
 fn parts_of(looks: &Looks, ranks: &[Range<u64>], pass: u64) -> Vec<Part> {
     let of = |rank: u64| {
         let mut steps = looks.iter().filter(|(_, ranks)| ranks.contains(&rank)).map(|(step, _)| *step);
@@ -250,7 +255,7 @@ fn parts_of(looks: &Looks, ranks: &[Range<u64>], pass: u64) -> Vec<Part> {
     ranks.iter().cloned().flatten().filter_map(of).collect()
 }
 
-/// Counts one row group of which several windows have a part.
+/// Counts one row group that several windows share.
 fn count_parts(bytes: u64, mut parts: Vec<Part>, count: &mut Count) {
     parts.sort_unstable();
     let mut open: Option<(u64, u64)> = None;
@@ -312,7 +317,8 @@ mod tests {
         }
     }
 
-    /// The row groups that each rank reads, step by step, as the pipeline does: one is read when a window needs it that is not there.
+    /// The row groups that each rank reads, step by step, as the pipeline does: one is read when a window needs it and
+    /// it is not held.
     fn walked(plan: &Plan, world: u32) -> Vec<u64> {
         let read = |rank| {
             let share = Share::new(rank, world).unwrap();
@@ -367,7 +373,7 @@ mod tests {
             assert_eq!(found, walked(&plan, world), "case {case}, {world} ranks, {:?}", plan.spec());
             assert!(reads.ranks.iter().all(|rank| rank.bytes == 3 * rank.groups));
             assert_eq!(reads.data, 3 * reads.groups);
-            // Who reads what, whatever the order.
+            // The readers of each row group, in any order.
             let mut readers: BTreeMap<_, Vec<u32>> = BTreeMap::new();
             for rank in 0..world {
                 for step in 0..plan.steps() {
@@ -384,7 +390,7 @@ mod tests {
         }
     }
 
-    /// `groups` row groups of 128 MB in pages of so many rows, which are the units.
+    /// `groups` row groups of 128 MB in pages of `page_rows` rows, which are the units.
     fn in_pages(groups: u64, page_rows: u64) -> [Arc<Manifest>; 1] {
         let (rows, count) = (1 << 20, (1 << 20) / page_rows);
         let unit = move |at| if at + 1 == count { rows - at * page_rows } else { page_rows };
@@ -408,9 +414,9 @@ mod tests {
 
     #[test]
     fn ranks_read_as_few_pages_as_whole_ones_allow() {
-        // Ranks have as many rows as each other, and read whole pages. Draw a line from each rank to each page that it reads: where k ranks and
-        // m pages hang together there are k + m - 1 lines at least, and only so many ranks can be apart from the others as have the rows of
-        // whole pages.
+        // Ranks have as many rows as each other, and read whole pages. Draw a line from each rank to each page that it
+        // reads: where k ranks and m pages are connected there are at least k + m - 1 lines, and only as many ranks can
+        // be separate from the others as have the rows of whole pages.
         let (groups, rows) = (8_u64, 1_000_000_u64);
         for (page_rows, ranks) in [(20_000_u64, 64_u64), (20_000, 256), (8000, 64), (8000, 256), (5000, 256)] {
             let (pages, each) = (groups * rows / page_rows, groups * rows / ranks);
@@ -420,7 +426,7 @@ mod tests {
             let spec = PlanSpec::new(3, ranks * 512).resolve(&manifests).unwrap();
             let plan = Plan::new(&manifests, spec, 0).unwrap();
             let times = plan.reads(ranks as u32, &|_, _| 1).times();
-            // The last, incomplete step is shared out evenly.
+            // The last, incomplete step is divided evenly.
             assert!((least - 0.001..least * 1.02).contains(&times), "{ranks} ranks, pages of {page_rows}: {times} x");
         }
     }
@@ -432,7 +438,7 @@ mod tests {
             let spec = PlanSpec { lanes: Some(lanes), window_rows: Some(window_rows), ..PlanSpec::new(3, 512) };
             Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap().quality()
         };
-        // 1 GiB in 8 lanes, as version 2 has it, or in 32 of units.
+        // 1 GiB in 8 lanes, as in version 2, or in 32 of units.
         let (groups, units) = (quality(1 << 20, 8, 1 << 20), quality(20_000, 32, 1 << 18));
         assert!(units >= groups, "{units:.3} instead of {groups:.3}");
         // And in a quarter of it.

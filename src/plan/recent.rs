@@ -1,4 +1,4 @@
-//! Orders of windows that were drawn lately. A step takes a few rows of a window, and drawing makes the order of all of them.
+//! Recently drawn orders of windows. A step takes a few rows of a window, and drawing makes the order of all of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::permute::shuffle;
 
-/// Most bytes kept: two windows of each of 32 lanes at two positions of the epoch, or more of smaller ones. What is not kept is drawn again.
+/// Maximum bytes kept: two windows of each of 32 lanes at two positions of the epoch, or more of smaller ones. Evicted
+/// orders are drawn again.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes that an order takes beside its rows, about.
+/// Approximate bytes of an order besides its rows.
 const OVERHEAD: usize = 96;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Recent(Mutex<Orders>);
 
 #[derive(Default)]
 struct Orders {
-    /// By key and number of rows, which are all that an order depends on.
+    /// By key and number of rows, which fully determine an order.
     orders: HashMap<(u64, u64), Used>,
     bytes: usize,
     uses: u64,
@@ -34,7 +35,8 @@ impl Recent {
         if let Some(order) = self.lock().take(n, key) {
             return order;
         }
-        // Outside of the lock: who needs another one does not wait, and who draws the same draws the same.
+        // Outside of the lock: callers that need another order do not wait, and those that draw the same one get the
+        // same.
         let mut order: Vec<u16> = (0..n).map(|row| row as u16).collect();
         shuffle(&mut order, key);
         let order: Arc<[u16]> = order.into();
@@ -42,7 +44,7 @@ impl Recent {
         order
     }
 
-    /// Bytes held, about.
+    /// Approximate bytes held.
     pub(super) fn memory(&self) -> usize {
         self.lock().bytes
     }
@@ -76,7 +78,7 @@ impl Orders {
         }
     }
 
-    /// Forgets the half that was used longest ago, so that forgetting costs little per order.
+    /// Drops the least recently used half, so that dropping costs little per order.
     fn forget_half(&mut self) {
         let mut uses: Vec<u64> = self.orders.values().map(|used| used.last).collect();
         let middle = uses.len() / 2;

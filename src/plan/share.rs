@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub struct Share {
     /// This rank, from 0.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world: u32,
 }
 
@@ -34,9 +34,10 @@ impl Share {
         Self { rank: 0, world: 1 }
     }
 
-    /// The part of `0..n` that is this rank's: all ranks get n / world, the first n % world of them one more.
+    /// This rank's part of `0..n`: all ranks get n / world, the first n % world of them one more.
     ///
-    /// With this rule a smaller n never gives a rank more, so the real rows of an incomplete step always fit in the batch.
+    /// With this rule a smaller n never gives a rank more, so the real rows of an incomplete step always fit in the
+    /// batch.
     pub fn part(&self, n: u64) -> Range<u64> {
         let (each, more) = (n / u64::from(self.world), n % u64::from(self.world));
         let start = |rank: u64| rank * each + rank.min(more);

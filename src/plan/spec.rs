@@ -1,4 +1,4 @@
-//! What decides an order besides the data: a few numbers, saved in every state.
+//! Everything that determines an order besides the data: a few numbers, saved in every state.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::manifest::Manifest;
 
 /// Largest global batch, in rows.
 pub(crate) const MAX_GLOBAL_BATCH: u64 = 1 << 31;
-/// Most rows of a window that can be asked for: no dataset of a plan has more.
+/// Maximum rows of a window that can be requested: no dataset of a plan has more.
 pub(crate) const MAX_WINDOW_ROWS: u64 = 1 << 62;
-/// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
+/// Maximum sources of a mixture: the weights are part of the state, which is at most 4 KiB.
 const MAX_SOURCES: usize = 256;
 /// Largest sum of weights.
 const MAX_WEIGHT: u64 = 1 << 31;
 
-/// How rows are shuffled.
+/// The shuffle of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shuffle {
@@ -32,16 +32,16 @@ pub enum Shuffle {
     Windows,
 }
 
-/// What becomes of the last step if the rows do not fill it.
+/// Treatment of the last step if the rows do not fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
-    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch, fewer than there are
-    /// ranks, fill the batches. In one lane, as in file order, they come behind the rows of all ranks, else at most one on each. One rank alone
-    /// gets exactly what is left.
+    /// Every rank has ceil(rows left / ranks) rows. If that is more than are left, rows from the start of the epoch,
+    /// fewer than there are ranks, fill the batches. In one lane, as in file order, they come after the rows of all
+    /// ranks; otherwise each rank has at most one. A single rank gets exactly the rows left.
     Short,
-    /// Every row once: ranks differ by one row at most. The last two steps share their rows where fewer than half a global batch are left,
-    /// and are one where ranks of a row each would get none, so that no batch is empty.
+    /// Every row once: ranks differ by at most one row. The last two steps share their rows where fewer than half a
+    /// global batch are left, and become one where ranks of one row each would get none, so that no batch is empty.
     Even,
     /// Batches keep their size; a mask says which rows are real.
     Pad,
@@ -52,23 +52,24 @@ pub enum Tail {
 }
 
 impl Tail {
-    /// What new plans and loaders take.
+    /// The default of new plans and loaders.
     pub(crate) const USUAL: Self = Self::Short;
 
-    /// What documents mean that name none: there was this one alone.
+    /// The tail of documents that name none: there was no other when they were written.
     pub(crate) fn unnamed() -> Self {
         Self::Pad
     }
 }
 
-/// When the epoch of a mixture ends.
+/// The end of a mixture's epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// With the last row of the source that ends first. The rest of the other sources is not delivered in this epoch.
     #[default]
     FirstExhausted,
-    /// When every source has been delivered at least once. A source that ends earlier starts again, rows in a new order.
+    /// When every source has been delivered at least once. A source that ends earlier starts again, with its rows in a
+    /// new order.
     AllExhausted,
 }
 
@@ -84,7 +85,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// A mixture in the proportions `weights`: whole numbers are taken as they are, others to six digits of their sum.
+    /// A mixture in the proportions `weights`: whole numbers are used as they are, others to six digits of their sum.
     ///
     /// ```
     /// use bowstring::plan::{Mix, Stop};
@@ -119,7 +120,7 @@ impl Mix {
         Ok(mix)
     }
 
-    /// Divides by the common divisor, so that equal proportions are equal weights.
+    /// Divides by the common divisor, so that equal proportions have equal weights.
     fn reduce(&mut self) {
         let divisor = self.weights.iter().fold(0, |divisor, weight| gcd(divisor, u64::from(*weight)));
         if let Some(divisor) = u32::try_from(divisor).ok().filter(|divisor| *divisor > 1) {
@@ -144,10 +145,10 @@ impl Mix {
     }
 }
 
-/// What a plan is made from, besides the data and the epoch.
+/// The input of a plan besides the data and the epoch.
 ///
-/// `lanes` and `window_rows` may be left open; [`resolve`](Self::resolve) computes them from the data alone, never from the
-/// machine or the world size, and a state saves what they were.
+/// `lanes` and `window_rows` may be left open; [`resolve`](Self::resolve) computes them from the data alone, never from
+/// the machine or the world size, and a state saves the result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
@@ -158,25 +159,26 @@ pub struct PlanSpec {
     pub shuffle: Shuffle,
     /// Rows of all ranks together per step.
     pub global_batch: u64,
-    /// How many lanes are read at once; at most `global_batch`.
+    /// Lanes read at once; at most `global_batch`.
     #[serde(default)]
     pub lanes: Option<u32>,
-    /// Fewest rows of a window of a lane, unless the lane itself has fewer.
+    /// Minimum rows of a window of a lane, unless the lane itself has fewer.
     #[serde(default)]
     pub window_rows: Option<u64>,
-    /// What becomes of the last, incomplete step. A document that does not say it pads.
+    /// Treatment of the last, incomplete step. A document that does not name it pads.
     #[serde(default = "Tail::unnamed")]
     pub tail: Tail,
     /// Proportions, if the plan is over several datasets.
     #[serde(default)]
     pub mix: Option<Mix>,
-    /// What all this means. A document that does not say it is of the first version.
+    /// Version of the meaning of this spec. A document that does not name it is of the first version.
     #[serde(default = "OrderVersion::unnamed", skip_serializing_if = "OrderVersion::is_unnamed")]
     pub order_version: OrderVersion,
 }
 
 impl PlanSpec {
-    /// A shuffled plan of `global_batch` rows per step over one dataset, everything else by default, in the latest version of the order.
+    /// A shuffled plan of `global_batch` rows per step over one dataset, with defaults for everything else, in the
+    /// latest version of the order.
     pub fn new(seed: u64, global_batch: u64) -> Self {
         Self {
             seed,
@@ -192,12 +194,13 @@ impl PlanSpec {
 
     /// The same spec with everything open filled in. Resolving again changes nothing.
     ///
-    /// Lanes: as many as give [a rank of its own](OrderVersion::V3) to every few hundred rows of the global batch, but never fewer than
-    /// the second version has: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a
-    /// row group of median size per lane and dataset within 256 MiB, or for up to 8 lanes within 1 GiB. A divisor of the global batch if
-    /// that leaves at least 4. In file order one.
-    /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth; no more than these, so that each row
-    /// group is a window, if there are several lanes and fewer than two row groups of median size make up a window.
+    /// Lanes: enough to give [a rank its own](OrderVersion::V3) for every few hundred rows of the global batch, but
+    /// never fewer than in the second version: the largest power of two that is at most 32, the global batch and the
+    /// number of row groups, and keeps a row group of median size per lane and dataset within 256 MiB, or for up to 8
+    /// lanes within 1 GiB. A divisor of the global batch if that leaves at least 4. In file order, one.
+    /// Window rows: enough to make the windows of all lanes 256 MiB, but at least four steps' worth; no more than four
+    /// steps' worth, so that each row group is a window, if there are several lanes and fewer than two row groups of
+    /// median size make up a window.
     ///
     /// # Errors
     /// [`Error::Config`] for values that no plan can have.
@@ -227,12 +230,13 @@ impl PlanSpec {
         Cuts::new(self.tail, self.global_batch.max(1), rows, 1).steps()
     }
 
-    /// Rows of `step` on `world` ranks together, padding and repeated ones included, in an epoch that delivers `rows` rows.
+    /// Rows of `step` on `world` ranks together, including padded and repeated ones, in an epoch that delivers `rows`
+    /// rows.
     pub(crate) fn step_rows(&self, rows: u64, world: u32, step: u64) -> u64 {
         Cuts::new(self.tail, self.global_batch.max(1), rows, world).places(step, Share { rank: 0, world })
     }
 
-    /// Refuses numbers that no dataset makes possible; a number that is left open is.
+    /// Refuses numbers that are impossible for any dataset; open numbers are accepted.
     ///
     /// # Errors
     /// [`Error::Config`] naming the option.
@@ -255,7 +259,7 @@ impl PlanSpec {
         Ok(())
     }
 
-    /// Lanes and window rows of a spec that must be resolved, and that every other value is possible.
+    /// Returns lanes and window rows of a spec, which must be resolved, and checks that every other value is possible.
     pub(super) fn validate(&self, manifests: &[Arc<Manifest>]) -> Result<(u32, u64)> {
         let unresolved = |option| Error::config(option, "not filled in; resolve the spec over the manifests first");
         let lanes = self.lanes.ok_or_else(|| unresolved("lanes"))?;

@@ -11,13 +11,14 @@ use crate::document::words;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 
-/// How many steps of which epoch of which plan were yielded.
+/// The number of steps yielded in an epoch of a plan.
 ///
-/// It does not know the world size: any rank of any world may continue from it.
+/// It is independent of the world size: any rank of any world may continue from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Version of this document: 1 for the first version of the order, which it does not name, 2 for those that it names.
+    /// Version of this document: 1 for the first version of the order, which it does not name, 2 for the later
+    /// versions, which it names.
     pub version: u32,
     /// The data.
     pub fingerprint: Fingerprint,
@@ -25,16 +26,17 @@ pub struct State {
     pub spec: PlanSpec,
     /// The epoch.
     pub epoch: u64,
-    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming. The end of an epoch is the same number
-    /// for all worlds, that of the world of one rank, where one [has a step fewer](super::Tail::Even).
+    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming. The end of an epoch is
+    /// the same number for all worlds, that of a world of one rank, even for one that [has a step
+    /// fewer](super::Tail::Even).
     pub step: u64,
-    /// The passes that were left before their end, as the epoch and the step that would have come next: the last
-    /// [`MAX_LEFT`](Self::MAX_LEFT). For whoever reads the state; resuming does not depend on it.
+    /// Passes left before their end, as the epoch and the step that would have come next: the last
+    /// [`MAX_LEFT`](Self::MAX_LEFT). Informative only; resuming does not depend on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<(u64, u64)>,
 }
 
-/// The part of a state that every version has.
+/// The part of a state that all versions share.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -42,16 +44,16 @@ struct Versioned {
     spec: Named,
 }
 
-/// The part of a spec that every version of the order has from the second on.
+/// The part of a spec that all versions of the order share from the second on.
 #[derive(Default, Deserialize)]
 struct Named {
     order_version: Option<u32>,
 }
 
 impl State {
-    /// Most bytes of a state's JSON.
+    /// Maximum bytes of a state's JSON.
     pub const MAX_BYTES: usize = 4096;
-    /// Most passes that a state remembers to have been left early.
+    /// Maximum passes that a state records as left early.
     pub const MAX_LEFT: usize = 16;
 
     /// The position before `step` of `plan`.
@@ -59,8 +61,8 @@ impl State {
         Self::in_world(plan.fingerprint(), plan.spec().clone(), (plan.steps(), plan.rows()), (plan.epoch(), step))
     }
 
-    /// The position before `step` of `epoch`, as ranks count whose epochs have `steps` steps and `rows` rows: the end of an epoch is written
-    /// as one rank has it.
+    /// The position before `step` of `epoch`, counted by ranks whose epochs have `steps` steps and `rows` rows: the end
+    /// of an epoch is written as one rank counts it.
     pub(crate) fn in_world(
         fingerprint: Fingerprint,
         spec: PlanSpec,
@@ -79,7 +81,7 @@ impl State {
 
     /// The state as JSON of at most [`MAX_BYTES`](Self::MAX_BYTES).
     pub fn to_json(&self) -> String {
-        // Numbers, strings and one list of numbers: there is nothing that could fail.
+        // Numbers, strings and one list of numbers: nothing can fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -121,7 +123,7 @@ impl State {
         Ok(state)
     }
 
-    /// That the state belongs to the data of `fingerprint` and to the resolved `spec`.
+    /// Checks that the state belongs to the data of `fingerprint` and to the resolved `spec`.
     ///
     /// # Errors
     /// [`Error::Mismatch`] naming the first field that differs.
@@ -135,7 +137,7 @@ impl State {
             return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
         }
         let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version } = &self.spec;
-        // By the names and the values that whoever opens a loader gives.
+        // By the names and values that are given when opening a loader.
         let option = |name: &'static str, differs: bool, ours: String, theirs: String| {
             if !differs {
                 return Ok(());
@@ -159,7 +161,7 @@ impl State {
                 option($name, spec.$field != *$field, show(&spec.$field), show($field))?
             };
         }
-        // Before what it decides where it is left open.
+        // Before the options whose defaults it determines.
         same!("order_version", order_version);
         same!("seed", seed);
         let shuffled = |shuffle: &Shuffle| show(&(*shuffle != Shuffle::None));
@@ -172,7 +174,7 @@ impl State {
         Ok(())
     }
 
-    /// The first step to yield, if the state is a position in `plan`.
+    /// Returns the first step to yield, if the state is a position in `plan`.
     ///
     /// # Errors
     /// As [`check`](Self::check) and `step_of`, and [`Error::Mismatch`] for another epoch. The end itself is
@@ -185,11 +187,11 @@ impl State {
         self.step_of(plan.rows(), plan.world())
     }
 
-    /// The first step that `world` ranks yield, if the state is a position in an epoch of `rows` rows.
+    /// Returns the first step that `world` ranks yield, if the state is a position in an epoch of `rows` rows.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for a step beyond the end; [`Error::Config`] for a position of fewer ranks whose last rows are too few for
-    /// these, see [`Tail::Even`](super::Tail::Even).
+    /// [`Error::Mismatch`] for a step beyond the end; [`Error::Config`] for a position of fewer ranks whose last rows
+    /// are too few for these, see [`Tail::Even`](super::Tail::Even).
     pub(crate) fn step_of(&self, rows: u64, world: u32) -> Result<u64> {
         let one = Cuts::new(self.spec.tail, self.spec.global_batch.max(1), rows, 1);
         let (end, steps) = (one.steps(), one.of_world(world).steps());
@@ -219,7 +221,7 @@ fn mismatch(field: &str, expected: impl ToString, found: impl ToString, hint: &s
     }
 }
 
-/// A value as it is written in options: words without quotes.
+/// Formats a value as it is written in options: words without quotes.
 fn show(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(again.step_in(&plan).unwrap(), plan.steps());
         let left = vec![(u64::MAX, u64::MAX); State::MAX_LEFT];
         let mut largest = State { epoch: u64::MAX, step: u64::MAX, left, ..state };
-        // Nine digits each, so the largest there are: 256 weights that add up to 2^31 have fewer.
+        // Nine digits each, as an upper bound: 256 weights that add up to 2^31 have fewer.
         largest.spec.mix = Some(Mix { weights: vec![999_999_999; 256], stop: Stop::FirstExhausted });
         largest.spec.window_rows = Some(u64::MAX);
         largest.spec.lanes = Some(u32::MAX);

@@ -29,20 +29,20 @@ pub struct RowRef {
     pub row: u32,
 }
 
-/// What one rank delivers in one step.
+/// The rows that one rank delivers in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// Number of the step in its epoch.
     pub step: u64,
     /// Rows in order: first the real ones, then with [`Tail::Repeat`] and [`Tail::Short`] repeated ones. Padding is not listed.
     pub rows: Vec<RowRef>,
-    /// How many of `rows` are delivered for the first time, which is all but the repeated ones.
+    /// Number of `rows` delivered for the first time, which are all but the repeated ones.
     pub real: usize,
     /// Rows of the batch with padding.
     pub size: usize,
 }
 
-/// A window that a rank needs in a step, and how long.
+/// A window that a rank needs in a step, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowUse {
     /// The dataset, in the order of the manifests.
@@ -55,7 +55,8 @@ pub struct WindowUse {
     pub window: u32,
     /// Its row groups, as indexes into [`Manifest::groups`].
     pub groups: Vec<u32>,
-    /// The last step in which this rank needs the window. Rows that the last step takes again do not count before that step.
+    /// The last step in which this rank needs the window. Rows that the last step repeats do not count before that
+    /// step.
     pub last_step: u64,
 }
 
@@ -98,12 +99,12 @@ pub(super) struct Run {
     pub(super) rows: Range<u64>,
 }
 
-/// A window's name.
+/// Identity of a window.
 type Name = (usize, u64, u64, u32);
 
 impl Plan {
-    /// The order of `epoch` over `manifests`, whose spec is [resolved](PlanSpec::resolve), for one rank or any number of ranks of two rows
-    /// each: for others see [`for_world`](Self::for_world).
+    /// The order of `epoch` over `manifests`, whose spec is [resolved](PlanSpec::resolve), for one rank or any number
+    /// of ranks of two rows each: for others see [`for_world`](Self::for_world).
     ///
     /// # Errors
     /// [`Error::Config`] for impossible or open values of the spec, and for a mixture with a dataset that has no rows;
@@ -129,15 +130,16 @@ impl Plan {
         Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, lanes, cuts })
     }
 
-    /// The same plan as `world` ranks have it. Under [`Tail::Even`] more ranks than half a global batch has rows may have a step fewer; under
-    /// [`Tail::Short`] [`Share::whole`] then has the repeated rows of all ranks. All else is the same for every world. It takes no time.
+    /// The same plan for `world` ranks. Under [`Tail::Even`], more ranks than half a global batch has rows may have a
+    /// step fewer; under [`Tail::Short`], [`Share::whole`] then has the repeated rows of all ranks. Everything else is
+    /// the same for every world. Takes no time.
     #[must_use]
     pub fn for_world(&self, world: u32) -> Self {
         let world = if matches!(self.spec.tail, Tail::Short | Tail::Even) { world } else { 1 };
         Self { cuts: self.cuts.of_world(world.max(1)), ..self.clone() }
     }
 
-    /// The number of ranks that the plan is [for](Self::for_world); 1 where it is the same for all.
+    /// The number of ranks that the plan is [for](Self::for_world); 1 if it is the same for all.
     pub fn world(&self) -> u32 {
         self.cuts.world()
     }
@@ -147,7 +149,7 @@ impl Plan {
         self.cuts.steps()
     }
 
-    /// Rows that the ranks together deliver in the epoch, without repeated ones.
+    /// Rows that all ranks together deliver in the epoch, without repeated ones.
     pub fn rows(&self) -> u64 {
         self.cuts.rows()
     }
@@ -172,12 +174,14 @@ impl Plan {
         self.lanes as u32
     }
 
-    /// Whether batches carry a mask of real rows: with [`Tail::Pad`], in every step, so that all steps look alike.
+    /// Returns true if batches carry a mask of real rows: with [`Tail::Pad`], in every step, so that all steps look
+    /// alike.
     pub fn masked(&self) -> bool {
         self.spec.tail == Tail::Pad
     }
 
-    /// Refuses a world of more ranks than the global batch has rows, or under [`Tail::Even`] the epoch: some would get none.
+    /// Refuses a world of more ranks than the global batch, or under [`Tail::Even`] the epoch, has rows: some would get
+    /// none.
     ///
     /// # Errors
     /// [`Error::Config`].
@@ -190,8 +194,8 @@ impl Plan {
         Err(Error::config("global_batch_size", problem))
     }
 
-    /// The most rows of a batch of this rank, with padding: those of every batch but the last under [`Tail::Short`] and
-    /// the last two under [`Tail::Even`].
+    /// Maximum rows of a batch of this rank, with padding: those of every batch except the last under [`Tail::Short`]
+    /// and the last two under [`Tail::Even`].
     pub fn batch_rows(&self, share: Share) -> u64 {
         self.cuts.most(share)
     }
@@ -208,8 +212,8 @@ impl Plan {
         full * length(&share.part(self.spec.global_batch)) + others.sum::<u64>()
     }
 
-    /// The rows of `step` on this rank. Beyond the last step there are none. It takes memory for
-    /// [`batch_rows`](Self::batch_rows), so whoever plans for a stranger limits those first.
+    /// The rows of `step` on this rank; none beyond the last step. Takes memory for [`batch_rows`](Self::batch_rows),
+    /// so limit those first when planning for an untrusted client.
     pub fn step(&self, step: u64, share: Share) -> Step {
         let size = length(&share.part(self.cuts.places(step, share))) as usize;
         let mut rows = Vec::new();
@@ -254,12 +258,13 @@ impl Plan {
             });
         });
         for positions in &repeats {
-            // A batch may repeat more rows than anybody can walk: the windows are found by counting, and sorted by their first rows.
+            // A batch may repeat too many rows to walk: the windows are found by counting, and sorted by their first
+            // rows.
             let mut found = Vec::new();
             self.runs_of(positions, &mut |run: Run| {
                 self.each_window(&run, |pass, window, rows| {
                     let draw = pass * self.sources[run.source].rows() + rows.start * self.lanes + run.lane;
-                    // It lies within the epoch, so it has a position.
+                    // The draw lies within the epoch, so it has a position.
                     let first = self.interleave.position(run.source, draw).unwrap_or(u64::MAX);
                     found.push((first, run.source, pass, run.lane, window));
                 });
@@ -280,7 +285,8 @@ impl Plan {
         layout.take_order(&self.recent, window.source_epoch, (u64::from(window.lane), window.window), group)
     }
 
-    /// Bytes that the plan holds now, without the manifests: orders of windows are kept as steps are asked for, at most 4 MiB.
+    /// Bytes that the plan holds now, without the manifests: orders of windows are kept as steps are requested, at most
+    /// 4 MiB.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.recent.memory() + self.sources.iter().map(Layout::memory).sum::<usize>()
     }
@@ -301,8 +307,8 @@ impl Plan {
         self.cuts.positions(step)
     }
 
-    /// What this rank delivers again in `step` to fill its batch: from where on in the list of all repeated rows, and how many. They begin
-    /// at the start of the epoch, and begin there again.
+    /// The rows that this rank delivers again in `step` to fill its batch: their start in the list of all repeated
+    /// rows, and their number. The list begins at the start of the epoch, and wraps around to it.
     fn filling(&self, step: u64, share: Share) -> (u64, u64) {
         let real = length(&self.positions(step));
         if real == 0 || !matches!(self.spec.tail, Tail::Repeat | Tail::Short) {
@@ -316,7 +322,7 @@ impl Plan {
     /// Positions from the start of the epoch that this rank delivers again, to fill its batch.
     fn repeated(&self, step: u64, share: Share) -> impl ExactSizeIterator<Item = u64> + use<> {
         let ((start, count), rows) = (self.filling(step, share), self.rows().max(1));
-        // At most as many as a batch has rows, which is at most 2^31.
+        // At most the rows of a batch, which are at most 2^31.
         (0..count as usize).map(move |at| (start + at as u64) % rows)
     }
 
@@ -333,7 +339,7 @@ impl Plan {
         [start..(start + count).min(rows), 0..(start + count).saturating_sub(rows)]
     }
 
-    /// Calls `visit` with what the positions `range` take from each lane and source.
+    /// Calls `visit` with the rows that the positions `range` take from each lane and source.
     pub(super) fn runs_of(&self, range: &Range<u64>, visit: &mut impl FnMut(Run)) {
         if range.is_empty() {
             return;
@@ -363,28 +369,28 @@ impl Plan {
         self.interleave.count(source, positions.start)..self.interleave.count(source, positions.end)
     }
 
-    /// How many of a source's draws `0..end` come from lanes below `lane`, over all passes.
+    /// Counts a source's draws `0..end` from lanes below `lane`, over all passes.
     fn below(&self, source: usize, end: u64, lane: u64) -> u64 {
         let layout = &self.sources[source];
         let rows = layout.rows().max(1);
         end / rows * layout.below(rows, lane) + layout.below(end % rows, lane)
     }
 
-    /// How many of a source's draws `0..end` come from `lane`, over all passes.
+    /// Counts a source's draws `0..end` from `lane`, over all passes.
     pub(super) fn along(&self, source: usize, end: u64, lane: u64) -> u64 {
         let layout = &self.sources[source];
         let rows = layout.rows().max(1);
         end / rows * layout.along(rows, lane) + layout.along(end % rows, lane)
     }
 
-    /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
+    /// Calls `visit` with the rows that `step` takes from each lane and source, cut to this rank's slice, in order.
     pub(super) fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
         let slice = self.cuts.own(step, share);
         if slice.is_empty() {
             return;
         }
         let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
-        // Of many lanes a rank has a few: those before it are not walked.
+        // A rank has a few of many lanes: those before it are not walked.
         let (mut first, mut beyond) = (0, self.lanes);
         while first + 1 < beyond {
             let lane = first.midpoint(beyond);
@@ -420,26 +426,26 @@ impl Plan {
         }
     }
 
-    /// The last step in which `share` takes rows of a window that it takes rows of in `step`.
+    /// The last step in which `share` takes rows of a window from which it takes rows in `step`.
     fn last_step(&self, step: u64, share: Share, run: &Run, pass: u64, window: &Window) -> u64 {
         let layout = &self.sources[run.source];
         let before = pass * layout.lane_rows(run.lane);
         let drawn = self.along(run.source, self.interleave.count(run.source, self.rows()), run.lane);
         let rows = before + window.rows.start..(before + window.rows.end).min(drawn);
-        // The last row of the window that is drawn at all: first its draw, then the step of that.
+        // The last row of the window that is drawn at all: first its draw, then the step of that draw.
         let row = rows.end - 1 - before;
         let draw = pass * layout.rows() + row * self.lanes + run.lane;
         let Ok(position) = self.interleave.position(run.source, draw) else { return step };
         let mut last = self.cuts.step_of(position);
-        // A rank whose slice ends within the lane may miss the last rows; going back finds its own last ones soon, since the
-        // slices move to and fro by a few rows from step to step.
+        // A rank whose slice ends within the lane may miss the last rows; stepping back finds its own last ones soon,
+        // since the slices shift by only a few rows from step to step.
         while last > step && !self.takes(last, share, run.source, run.lane, &rows) {
             last -= 1;
         }
         last
     }
 
-    /// Whether `share` takes any of `rows` of a lane, counted over all passes, in `step`.
+    /// Returns true if `share` takes any of `rows` of a lane, counted over all passes, in `step`.
     fn takes(&self, step: u64, share: Share, source: usize, lane: u64, rows: &Range<u64>) -> bool {
         let slice = self.cuts.own(step, share);
         let (at, taken) = self.place(step, source, lane);
@@ -447,7 +453,7 @@ impl Plan {
         start < end && at + (start - taken.start) < slice.end && at + (end - taken.start) > slice.start
     }
 
-    /// Where in the list of `step` the rows of a lane of a source begin, and which they are, counted over all passes.
+    /// The start of a source's lane in the list of `step`, and its rows, counted over all passes.
     pub(super) fn place(&self, step: u64, source: usize, lane: u64) -> (u64, Range<u64>) {
         let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
         let taken =
@@ -456,7 +462,7 @@ impl Plan {
         (at, taken(source))
     }
 
-    /// How many of `draws` of each source come from lanes below `lane`.
+    /// Counts the `draws` of all sources from lanes below `lane`.
     fn before(&self, draws: &[Range<u64>], lane: u64) -> u64 {
         let of = |(source, draws): (usize, &Range<u64>)| {
             self.below(source, draws.end, lane) - self.below(source, draws.start, lane)

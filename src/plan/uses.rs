@@ -1,8 +1,9 @@
-//! When each row group is needed, in the order of steps: what a cache keeps by, and what is loaded before a run.
+//! The times at which row groups are needed, in the order of steps: for eviction by a cache, and for loading before a
+//! run.
 
 use super::steps::Plan;
 
-/// Windows that are looked at; of a dataset that starts again more often than that, the later passes are left out.
+/// Windows that are examined; if a dataset starts again more often than that, the later passes are left out.
 const MOST_WINDOWS: u64 = 1 << 22;
 
 /// A row group, or a unit of one, that a step needs.
@@ -17,8 +18,8 @@ pub struct Use {
 }
 
 impl Plan {
-    /// All row groups that this epoch reads, in the order in which steps need them; each once for each pass over its dataset. Takes time in
-    /// proportion to the row groups.
+    /// All row groups that this epoch reads, in the order in which steps need them; each once for each pass over its
+    /// dataset. Takes time in proportion to the row groups.
     pub fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         let mut looked = 0_u64;
@@ -43,7 +44,7 @@ impl Plan {
                         looked += 1;
                     }
                 }
-                // One that is cut between lanes is read once, for the first of them.
+                // A row group cut between lanes is read once, for the first of them.
                 found.sort_unstable_by_key(|found| (found.group, found.step));
                 found.dedup_by_key(|found| found.group);
                 uses.append(&mut found);

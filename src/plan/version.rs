@@ -1,13 +1,13 @@
-//! Versions of the order: what a spec means. Whatever differs between two versions is decided here.
+//! Versions of the order, which give a spec its meaning. All differences between versions are decided here.
 //!
-//! A version never changes once it is released: states, tickets and descriptors name it, and continue in it. One that names none is
-//! of the first version.
+//! A version never changes once it is released: states, tickets and descriptors name it, and continue in it. One that
+//! names none is of the first version.
 
 use serde::{Deserialize, Serialize};
 
-/// Which arithmetic makes an order of a spec.
+/// The arithmetic that turns a spec into an order.
 ///
-/// New plans take [`LATEST`](Self::LATEST); a loader that continues from a state takes the version that the state names.
+/// New plans use [`LATEST`](Self::LATEST); a loader that continues from a state uses the version that the state names.
 ///
 /// ```
 /// use bowstring::plan::OrderVersion;
@@ -18,32 +18,34 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "u32", into = "u32")]
 #[non_exhaustive]
 pub enum OrderVersion {
-    /// Everything is permuted by a Feistel network of six cheap rounds. Few items are not shuffled evenly: of 8 row groups some
-    /// orders never occur.
+    /// Everything is permuted by a Feistel network of six cheap rounds. Few items are not shuffled evenly: some orders
+    /// of 8 row groups never occur.
     V1,
-    /// Row groups and windows of up to 16,384 rows are shuffled by Fisher and Yates' method, larger windows by a Feistel network
-    /// of eight strong rounds. With more than 32 lanes in all sources together it is fewer rows, but 256 at least.
+    /// Row groups and windows of up to 16,384 rows are shuffled by Fisher-Yates, larger windows by a Feistel network of
+    /// eight strong rounds. With more than 32 lanes in all sources together that limit is lower, but at least 256 rows.
     V2,
-    /// Shuffles as the second. What it does otherwise is the default number of lanes, which follows the global batch: a gang shares
-    /// row groups less, the larger it is. A lane for every 512 rows of the global batch, or for fewer if rows are wide: as many, at
-    /// least 32, as are 4 MiB; as long as a rank of 512 rows holds 256 MiB of row groups, or 24 times the bytes of its rows if that is
-    /// more.
+    /// Shuffles as the second version. It differs in the default number of lanes, which follows the global batch: the
+    /// larger a gang, the less it shares row groups. One lane for every 512 rows of the global batch, or for fewer if
+    /// rows are wide: as many as make 4 MiB, at least 32; as long as a rank of 512 rows holds 256 MiB of row groups, or
+    /// 24 times the bytes of its rows if that is more.
     ///
-    /// The first windows of a lane are smaller: the first has a sixteenth of the rows, but enough for four steps, and each has twice as
-    /// many as the one before until they are full, so that the first batch waits for few row groups.
+    /// The first windows of a lane are smaller: the first has a sixteenth of the rows, but enough for four steps, and
+    /// each has twice as many as the previous one until they are full, so that the first batch waits for few row
+    /// groups.
     ///
-    /// Mixtures draw a row of every lane from one dataset before they go to the next, if a step takes the same number of rows of each
-    /// lane, and 32 at least; so ranks keep to their lanes there too. And there may be several lanes in file order.
+    /// Mixtures draw a row of every lane from one dataset before they move on to the next, if a step takes the same
+    /// number of rows of each lane, and at least 32; so ranks keep to their lanes there too. File order may have
+    /// several lanes.
     ///
-    /// Large row groups are shuffled in units of about 1 to 4 MiB where files have a page index, see
-    /// `Dataset::in_units`: what this module calls a row group is then one of these.
+    /// Large row groups are shuffled in units of about 1 to 4 MiB if files have a page index, see `Dataset::in_units`:
+    /// a row group in this module is then one of these units.
     V3,
 }
 
 impl OrderVersion {
-    /// What new plans take.
+    /// The default of new plans.
     pub const LATEST: Self = Self::V3;
-    /// All that there are, the oldest first.
+    /// All versions, the oldest first.
     pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
     /// The version as a number.
@@ -55,12 +57,12 @@ impl OrderVersion {
         }
     }
 
-    /// What documents mean that name no version.
+    /// The version of documents that name none.
     pub(super) fn unnamed() -> Self {
         Self::V1
     }
 
-    /// Whether documents leave it out: they are the same to the byte as before there were versions.
+    /// Returns true if documents leave it out: they are the same to the byte as before there were versions.
     pub(super) fn is_unnamed(&self) -> bool {
         *self == Self::unnamed()
     }
@@ -73,24 +75,25 @@ impl OrderVersion {
         }
     }
 
-    /// Whether lanes that are left open follow the global batch.
+    /// Returns true if default lanes follow the global batch.
     pub(super) fn lanes_follow_the_batch(self) -> bool {
         self >= Self::V3
     }
 
-    /// Positions of a mixture that draw from one dataset, in a plan of `batch` rows a step and `lanes` lanes.
+    /// Consecutive positions of a mixture that draw from one dataset, in a plan with `batch` rows per step and `lanes`
+    /// lanes.
     pub(super) fn round(self, batch: u64, lanes: u64) -> u64 {
         let lanes = lanes.max(1);
         let rounds = self >= Self::V3 && batch.is_multiple_of(lanes) && batch / lanes >= FEWEST_ROUNDS;
         if rounds { lanes } else { 1 }
     }
 
-    /// Whether file order may have several lanes.
+    /// Returns true if file order may have several lanes.
     pub(super) fn has_lanes_in_file_order(self) -> bool {
         self >= Self::V3
     }
 
-    /// Whether row groups that are large are cut into units.
+    /// Returns true if large row groups are cut into units.
     pub(crate) fn has_units(self) -> bool {
         self >= Self::V3
     }
@@ -113,7 +116,7 @@ impl TryFrom<u32> for OrderVersion {
     }
 }
 
-/// A step has at least so many rounds over all lanes where each is of one dataset: its proportions are off by one or two of them.
+/// Minimum rounds of a step over all lanes if each is of one dataset: its proportions are off by one or two of them.
 const FEWEST_ROUNDS: u64 = 32;
 
 #[cfg(test)]

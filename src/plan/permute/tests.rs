@@ -1,19 +1,19 @@
-//! Whether shuffles are even. Every test counts what fixed keys give, so that it gives the same on every machine; the thresholds are
-//! six standard deviations of what a uniform shuffle gives.
+//! Uniformity of shuffles. Every test counts the results of fixed keys, so it gives the same on every machine; the
+//! thresholds are six standard deviations of a uniform shuffle.
 
 use super::super::method::Method;
 use super::super::recent::Recent;
 use super::super::version::OrderVersion;
 use super::*;
 
-/// What the latest version makes of `n` row groups in `epoch` of `seed`.
+/// The latest version's order of `n` row groups in `epoch` of `seed`.
 fn groups(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n as u32).collect();
     OrderVersion::LATEST.method(1).order(&mut order, key(&[GROUPS, seed, epoch, 0]));
     order
 }
 
-/// What the network for many rows makes of `n`.
+/// The permutation of `n` rows by the network for many rows.
 fn network(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
     let network = Strong::new(n as u64, key(&[WINDOW, seed, epoch]));
     (0..n as u64).map(|at| network.forward(at) as u32).collect()
@@ -29,7 +29,7 @@ fn excess(counts: &[u32]) -> f64 {
     (chi - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// The place of a permutation among all in lexical order.
+/// The index of a permutation among all in lexical order.
 fn rank(order: &[u32]) -> usize {
     (0..order.len()).fold(0, |rank, at| {
         let smaller = order[at + 1..].iter().filter(|later| **later < order[at]).count();
@@ -62,7 +62,7 @@ fn every_order_of_few_items_is_equally_likely() {
         let excess = excess(&counts);
         assert!(excess < 6.0, "{n} items: {excess:.1} standard deviations");
     }
-    // The shuffle that was: it must be told from an even one, or this test tells nothing.
+    // The former shuffle must be distinguishable from an even one, or this test shows nothing.
     let mut counts = vec![0_u32; 5040];
     for epoch in 0..40 * 5040 {
         let mut order: Vec<u32> = (0..7).collect();
@@ -81,7 +81,7 @@ fn every_place_is_equally_likely() {
                 counts[at * n + to as usize] += 1;
             }
         }
-        // Each row and each column adds up, so that there is less freedom than cells.
+        // Each row and each column adds up, so there is less freedom than cells.
         let freedom = ((n - 1) * (n - 1)) as f64;
         let expected = 8000.0 / n as f64;
         let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
@@ -97,7 +97,7 @@ fn every_place_is_equally_likely() {
 
 #[test]
 fn every_pair_of_places_is_equally_likely() {
-    // Where two items go that were side by side, and two that were far apart.
+    // The places of two items that were side by side, and of two that were far apart.
     for (shuffled, n) in [(groups as Shuffled, 6_usize), (groups, 10), (groups, 24), (network, 20), (network, 24)] {
         for (one, other) in [(0, 1), (n / 2, n / 2 + 1), (0, n - 1), (1, n / 2)] {
             let mut counts = vec![0_u32; n * n];
@@ -126,7 +126,7 @@ fn neighbours_stay_neighbours_as_often_as_by_chance() {
         let mean = rounds as f64 * (n as f64 - 1.0) / n as f64;
         assert!((found - mean).abs() < 6.0 * mean.sqrt(), "{n} items: {found} pairs stayed, {mean:.0} by chance");
     }
-    // The shuffle that was kept them together too often.
+    // The former shuffle kept them together too often.
     let cheap = |epoch| {
         let mut order: Vec<u32> = (0..64).collect();
         Method::Cheap.order(&mut order, key(&[GROUPS, 4, epoch, 0]));
@@ -138,7 +138,7 @@ fn neighbours_stay_neighbours_as_often_as_by_chance() {
 
 #[test]
 fn one_epoch_says_nothing_of_the_next() {
-    // Where an item goes in one epoch and in the next; the same for two seeds side by side.
+    // An item's places in one epoch and in the next; the same for two seeds side by side.
     for (shuffled, n) in [(groups as Shuffled, 6_usize), (groups, 24), (network, 20)] {
         let (mut epochs, mut seeds) = (vec![0_u32; n * n], vec![0_u32; n * n]);
         for at in 0..(n * n * 60) as u64 {
