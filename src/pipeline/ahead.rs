@@ -1,4 +1,4 @@
-//! The task of a [`reader`](super::reader): which step is prepared next, and when its row groups are read.
+//! The task of a [`reader`](super::reader): chooses the step to prepare next, and when to read its row groups.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Share, WindowUse};
 
-/// Row groups are read ahead of the step that is being made as far as the store takes requests at once, and small ones until they
-/// are this many bytes. Memory that is touched without need costs more than it brings.
+/// Row groups are read ahead of the current step up to the number of requests that the store takes at once, and small
+/// ones up to this many bytes. Touching more memory than necessary costs more than it brings.
 const AHEAD_BYTES: u64 = 256 << 20;
 
-/// Windows of so many lanes are found at once, in some tens of microseconds; those of more on the CPU pool.
+/// The windows of up to this many lanes are found at once, in some tens of microseconds; those of more on the CPU pool.
 const LANES_AT_ONCE: u64 = 512;
 
-/// How often a wait for memory asks whether it can ever end.
+/// Interval at which a wait for memory checks whether it can ever end.
 const STUCK_CHECK: Duration = Duration::from_millis(100);
 
 /// A wait that only a change ends.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Why a step was not prepared.
+/// The reason that a step was not prepared.
 enum Stop {
     /// Another member's step comes first now.
     Overtaken,
@@ -43,17 +43,17 @@ impl From<Error> for Stop {
 #[derive(Debug)]
 pub(super) struct Ahead {
     shared: Arc<Shared>,
-    /// Row groups in memory or on their way, so that two windows share one.
+    /// Row groups in memory or in flight, so that two windows share one.
     slots: HashMap<(u32, u32), Weak<Slot>>,
-    /// Row groups that were started for later steps: by step, how many, and the bytes.
+    /// Row groups started for later steps: by step, their number and bytes.
     early: BTreeMap<u64, (usize, u64)>,
-    /// The sum of all of them.
+    /// Sum over all of them.
     early_sum: (usize, u64),
     /// Row groups of a step that was overtaken, until that step is prepared.
     partial: Vec<Arc<Slot>>,
-    /// The step for which it was last asked, and the last step of each of its windows on any rank.
+    /// The step of the last query, and the last step of each of its windows on any rank.
     lasts: (u64, HashMap<WindowKey, u64>),
-    /// Windows that end before this step are forgotten.
+    /// Windows that end before this step are dropped.
     first: u64,
 }
 
@@ -80,9 +80,9 @@ impl Ahead {
             };
             self.partial.clear();
             let mut state = self.shared.lock();
-            // It may have left meanwhile.
+            // The member may have left meanwhile.
             if let Some(member) = state.members.get_mut(&turn.member).filter(|member| !member.behind) {
-                // After an error there is nothing more.
+                // Nothing follows an error.
                 member.next = if work.is_ok() { turn.step + 1 } else { self.shared.plan.steps() };
                 member.queue.push_back(work);
                 member.ready.notify_one();
@@ -92,12 +92,12 @@ impl Ahead {
         }
     }
 
-    /// Lets go of windows that no member's next steps need.
+    /// Drops windows that no member's next steps need.
     fn forget(&mut self) {
         let mut state = self.shared.lock();
         let next = state.members.values().filter(|member| !member.behind).map(|member| member.next).min();
         let next = next.unwrap_or(u64::MAX);
-        // One that came late may need what was forgotten: it is read again.
+        // A member that came late may need dropped windows: they are read again.
         if next != self.first {
             self.first = next;
             let done: Vec<_> = state.windows.extract_if(|_, live| live.last < next).collect();
@@ -117,7 +117,7 @@ impl Ahead {
                 match state.turn(shared.plan.steps()) {
                     Some(turn) if (state.members[&turn.member].queue.len() as u64) < STEPS_AHEAD => return turn,
                     Some(_) if alone => FOREVER,
-                    // The others are at the end of their queues, and this one takes nothing.
+                    // The other members are at the end of their queues, and this one takes nothing.
                     Some(_) => {
                         let since = *full_since.get_or_insert_with(Instant::now);
                         if state.lose_patience(since.elapsed()) {
@@ -134,12 +134,13 @@ impl Ahead {
         }
     }
 
-    /// Whether it is still this member's turn.
+    /// Returns true if it is still this member's turn.
     fn is_first(&self, turn: Turn) -> bool {
         self.shared.lock().turn(self.shared.plan.steps()) == Some(turn)
     }
 
-    /// What `turn` takes rows from. Finding it is no work for a thread that others wait for where the lanes are many.
+    /// The windows that `turn` takes rows from. With many lanes, finding them must not run on a thread that others wait
+    /// for.
     async fn wanted(&mut self, turn: Turn) -> Result<Vec<WindowUse>> {
         let shared = &self.shared;
         // The ranks of a lane take turns within a step: the last step of a window is that of all of them.
@@ -160,7 +161,7 @@ impl Ahead {
     async fn prepare(&mut self, turn: Turn) -> Result<Work, Stop> {
         let wanted = self.wanted(turn).await?;
         let known = {
-            // For all of them at once: next to always they are there.
+            // Looks up all at once: they are nearly always there.
             let mut state = self.shared.lock();
             wanted.iter().map(|wanted| self.known(&mut state, turn, wanted)).collect::<Vec<_>>()
         };
@@ -190,7 +191,7 @@ impl Ahead {
         wanted.last_step.max(others.unwrap_or(0))
     }
 
-    /// The window if it is live, which it then stays as long as this step needs it.
+    /// The window if it is live; it then stays live as long as this step needs it.
     fn known(&self, state: &mut State, turn: Turn, wanted: &WindowUse) -> Option<Arc<Window>> {
         let live = state.windows.get_mut(&key(wanted))?;
         live.first = live.first.min(turn.step);
@@ -203,7 +204,7 @@ impl Ahead {
         let named = Arc::new(window.clone());
         for group in &window.groups {
             let key = (window.source, *group);
-            // One that failed is read again: those who waited for it know why.
+            // A failed row group is read again: those that waited for it know the reason.
             let slot = match self.slots.get(&key).and_then(Weak::upgrade).filter(|slot| !slot.has_failed()) {
                 Some(slot) => slot,
                 None => {
@@ -222,7 +223,7 @@ impl Ahead {
         Ok(slots)
     }
 
-    /// Waits until it is time to read `slot`: at once for a step that somebody waits for, so nothing can hang.
+    /// Waits until it is time to read `slot`: not at all for a step that somebody waits for, so nothing can hang.
     async fn wait_to_read(&mut self, turn: Turn, slot: &Slot) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let source = &shared.job.sources[slot.source as usize];
@@ -284,8 +285,8 @@ impl Ahead {
             if take_back() {
                 continue;
             }
-            // Everything that this step and later ones cannot give back. If that and the new row group exceed the budget, no
-            // amount of waiting helps.
+            // Everything that this step and later ones cannot give back. If that and the new row group exceed the
+            // budget, no amount of waiting helps.
             if let Some(live) = self.live(beside).filter(|live| live.saturating_add(asked) > pool.budget() as u64) {
                 if self.leave(turn) {
                     return Err(Stop::Overtaken);
@@ -305,7 +306,7 @@ impl Ahead {
         Ok(reservation?)
     }
 
-    /// Takes the place of the member whose turn it is if there are others: it is too far from them.
+    /// Removes the member whose turn it is if there are others: it is too far from them.
     fn leave(&self, turn: Turn) -> bool {
         let mut state = self.shared.lock();
         let others = state.members.iter().any(|(number, member)| *number != turn.member && !member.behind);
@@ -314,8 +315,8 @@ impl Ahead {
         works.is_some()
     }
 
-    /// Bytes held by the row groups that this and later steps need; `None` while one of them is still being read, for it may
-    /// give back some.
+    /// Bytes held by the row groups that this and later steps need; `None` while one of them is still being read, as it
+    /// may give back some.
     fn live(&self, beside: &[Arc<Slot>]) -> Option<u64> {
         let state = self.shared.lock();
         let mut seen = HashSet::new();
@@ -325,7 +326,7 @@ impl Ahead {
     }
 
     fn remember(&mut self, key: (u32, u32), slot: &Arc<Slot>) {
-        // Forget the finished ones now and then; the map stays within twice what is live.
+        // Drops finished entries now and then; the map stays within twice the number of live ones.
         if self.slots.len() >= 64 && self.slots.len() == self.slots.capacity() {
             self.slots.retain(|_, slot| slot.strong_count() > 0);
         }

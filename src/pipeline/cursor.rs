@@ -1,10 +1,10 @@
-//! Where a loader is: a number, what came back, and which pass it is in.
+//! The position of a loader: a number, the batches put back, and the current pass.
 //!
-//! A position is an epoch and a number of steps. Two threads may share a loader: one gives a batch back when the other has the next one
-//! already, or has even been told that the epoch is over. Everything given back is kept, comes again before anything new, in its order,
-//! and the position is before it.
+//! A position is an epoch and a number of steps. Two threads may share a loader: one may put a batch back when the
+//! other already has the next one, or has even seen the end of the epoch. Everything put back is kept, comes again
+//! before anything new, in its order, and the position is before it.
 //!
-//! A pass is what one iterator goes through: an epoch, or the rest of the one that the loader was sent into.
+//! A pass covers what one iterator yields: an epoch, or the rest of the one that the loader was moved into.
 //!
 //! ```text
 //!   opened, sent somewhere ──► fresh ──a batch, or the end──► taken from
@@ -19,53 +19,53 @@ use crate::tensor::Next;
 /// Epoch and step.
 pub type At = (u64, u64);
 
-/// The name of one pass of a loader. Whatever begins another pass ends it, and so does whatever sends the loader elsewhere once something
+/// The identity of one pass of a loader. A pass ends when another begins, or when the loader is moved after something
 /// was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass(u64);
 
-/// What a pass may still have.
+/// The progress of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It continues.
     Open,
-    /// Its end was told.
+    /// Its end was reported.
     Over,
-    /// Another one began since.
+    /// Another pass has begun since.
     Superseded,
 }
 
-/// See the module. It decides, and waits for nothing: a loader asks its source where the cursor has nothing.
+/// See the module documentation. Decides, and waits for nothing: a loader asks its source when the cursor has nothing.
 #[derive(Debug)]
 pub struct Cursor<T> {
-    /// The next one that is new.
+    /// The next new item.
     next: At,
-    /// Where the loader was sent last: what was yielded before that is wanted no more.
+    /// The target of the last move: items yielded before it are no longer wanted.
     since: At,
     returned: BTreeMap<At, T>,
-    /// What was looked at before anybody took it: the source is past it, the position is not.
+    /// Items peeked at before anybody took them: the source is past them, the position is not.
     ahead: VecDeque<Next<T>>,
-    /// The first of those that were dropped when the loader was closed: they reached nobody.
+    /// The first of the items dropped when the loader was closed: they reached nobody.
     lost: Option<At>,
-    /// Whether the last one given was of an epoch whose end was told before.
+    /// Set if the last item given was of an epoch whose end had been reported.
     reopened: bool,
     pass: u64,
-    /// How many of this pass somebody has.
+    /// Number of items of this pass that are out.
     out: u64,
-    /// Whether its end was told.
+    /// Set once its end was reported.
     over: bool,
     closed: bool,
 }
 
 impl<T> Default for Cursor<T> {
-    /// At the first step of the first epoch.
+    /// A cursor at the first step of the first epoch.
     fn default() -> Self {
         Self::new((0, 0))
     }
 }
 
 impl<T> Cursor<T> {
-    /// At `at`.
+    /// A cursor at `at`.
     pub fn new(at: At) -> Self {
         Self {
             next: at,
@@ -81,28 +81,29 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Forgets everything and continues from `at`, where the source is now. A pass of which nothing was taken goes along.
+    /// Drops everything and continues from `at`, where the source is now. A pass from which nothing was taken moves
+    /// along.
     pub fn seek(&mut self, at: At) {
         let pass = self.pass + u64::from(!self.is_fresh());
         *self = Self { pass, closed: self.closed, ..Self::new(at) };
     }
 
-    /// The next one that is new.
+    /// The position of the next new item.
     pub(crate) fn next_new(&self) -> At {
         self.next
     }
 
-    /// The position: everything before it reached somebody.
+    /// The position: everything before it was delivered.
     pub fn position(&self) -> At {
         self.returned.first_key_value().map(|(first, _)| *first).or(self.lost).unwrap_or(self.next)
     }
 
-    /// Whether nothing was taken of this pass, not even its end.
+    /// Returns true if nothing was taken of this pass, not even its end.
     pub(crate) fn is_fresh(&self) -> bool {
         self.out == 0 && !self.over
     }
 
-    /// Where a pass would begin: here if nothing was taken of this one, else with the next epoch.
+    /// The start of a new pass: here if nothing was taken of this one, otherwise the next epoch.
     pub fn beginning(&self) -> At {
         if self.closed || self.is_fresh() {
             self.position()
@@ -113,7 +114,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Begins a pass at `at` if the source need not be sent there: nothing was taken, or what comes next is there.
+    /// Begins a pass at `at` if the source need not be moved: nothing was taken, or the next item is there.
     pub fn begin(&mut self, at: At) -> bool {
         if self.is_fresh() && at == self.position() || self.closed {
             self.pass += 1;
@@ -122,19 +123,19 @@ impl<T> Cursor<T> {
         if at != self.next {
             return false;
         }
-        // What others still hold of the pass before is wanted no more.
+        // Items of the previous pass that others still hold are no longer wanted.
         let ahead = std::mem::take(&mut self.ahead);
         self.seek(at);
         self.ahead = ahead;
         true
     }
 
-    /// This pass.
+    /// The current pass.
     pub fn pass(&self) -> Pass {
         Pass(self.pass)
     }
 
-    /// What `pass` may still have.
+    /// The progress of `pass`.
     pub(crate) fn standing(&self, pass: Pass) -> Standing {
         if pass.0 != self.pass {
             Standing::Superseded
@@ -145,40 +146,41 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// What comes before anything new: what was given back, or the end of an epoch that was told before all of it had been taken.
+    /// Returns what comes before anything new: an item put back, or the end of an epoch that was reported before all of
+    /// it had been taken.
     pub fn again(&mut self) -> Option<Next<T>> {
         if let Some(((epoch, _), item)) = self.returned.pop_first() {
             self.reopened = epoch < self.next.0;
             self.out += 1;
             return Some(Next::Item(item));
         }
-        // Who is in the middle of the next epoch is told nothing of the last one.
+        // A consumer in the middle of the next epoch is not told the end of the previous one.
         let ends = std::mem::take(&mut self.reopened) && self.next.1 == 0;
         ends.then_some(Next::End)
     }
 
-    /// What was looked at before: the next that is new, which [`advance`](Self::advance) is still to be told of.
+    /// Returns the next new item if it was peeked at; [`advance`](Self::advance) must still be called with it.
     pub fn looked_at(&mut self) -> Option<Next<T>> {
         self.ahead.pop_front()
     }
 
-    /// Keeps what the source gave to somebody who only looks.
+    /// Keeps what the source returned to a peek.
     pub fn look(&mut self, found: Next<T>) {
         self.ahead.push_back(found);
     }
 
-    /// The next item that anybody will get, if it is here.
+    /// The next item that will be yielded, if it is here.
     pub fn peek(&self) -> Option<&T> {
         let looked_at =
             || self.ahead.iter().find_map(|next| if let Next::Item(item) = next { Some(item) } else { None });
         self.returned.first_key_value().map(|(_, item)| item).or_else(looked_at)
     }
 
-    /// Goes past what is new: `at` says where an item was.
+    /// Advances past a new item or an end: `at` returns an item's position.
     pub fn advance(&mut self, found: &Next<T>, at: impl FnOnce(&T) -> At) {
         match found {
             Next::Item(item) => {
-                // Whoever goes on after the end, as a stream, is in a pass that no iterator has.
+                // A consumer that continues after the end, as a stream, is in a pass that no iterator has.
                 if std::mem::take(&mut self.over) {
                     (self.pass, self.out) = (self.pass + 1, 0);
                 }
@@ -191,7 +193,8 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Takes back `item`, which was yielded as `at`. What was not yielded since the last [`seek`](Self::seek) is dropped.
+    /// Takes back `item`, which was yielded as `at`. An item not yielded since the last [`seek`](Self::seek) is
+    /// dropped.
     pub fn put_back(&mut self, at: At, item: T) {
         let is_known = (self.since..self.next).contains(&at);
         if is_known
@@ -202,7 +205,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Drops what came back; the position stays before it, also for passes that begin after this.
+    /// Drops the items put back; the position stays before them, also for passes that begin after this.
     pub fn close(&mut self) {
         self.lost = self.returned.first_key_value().map(|(first, _)| *first).or(self.lost);
         self.returned.clear();
@@ -276,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Begins a pass, as a loader does: where it began, and whether the source was sent there.
+    /// Begins a pass, as a loader does; returns its start, and whether the source was already there.
     fn begin(cursor: &mut Cursor<At>) -> (At, bool) {
         let at = cursor.beginning();
         let is_there = cursor.begin(at);
@@ -326,7 +329,7 @@ mod tests {
         assert_eq!(cursor.standing(first), Standing::Over);
         begin(&mut cursor);
         assert_eq!(cursor.standing(first), Standing::Superseded);
-        // A stream that goes on past the end is in nobody's pass.
+        // A stream that continues past the end is in nobody's pass.
         let second = cursor.pass();
         cursor.advance(&Next::End, |at| *at);
         take(&mut cursor, 1);
@@ -346,7 +349,7 @@ mod tests {
             cursor.advance(&expected, |at| *at);
         }
         assert_eq!((cursor.peek(), cursor.position()), (None, (1, 1)));
-        // The next epoch's first batch stays, though another pass begins.
+        // The next epoch's first batch stays although another pass begins.
         cursor.advance(&Next::End, |at| *at);
         cursor.look(Next::Item((2, 0)));
         assert_eq!((begin(&mut cursor), cursor.peek()), (((2, 0), false), Some(&(2, 0))));

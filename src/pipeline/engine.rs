@@ -1,4 +1,4 @@
-//! A running pipeline: its threads, what it shares, and the feed of the moment.
+//! A running pipeline: its threads, its shared state, and the current feed.
 //!
 //! The owner of an engine sets the order and the position; the engine waits, counts, names culprits, and stops.
 
@@ -23,7 +23,7 @@ use crate::tensor::{Batch, Next};
 /// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
 const IO_THREADS: usize = 2;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Engine {
     // Declared first, dropped first: its tasks are aborted before the runtime goes.
@@ -34,21 +34,22 @@ pub(super) struct Engine {
     last_yield: Option<Instant>,
 }
 
-/// What an engine is built from, once the datasets are open.
+/// The parts of an engine, once the datasets are open.
 pub(super) struct Parts {
     pub(super) sources: Arc<[Source]>,
-    /// Bytes of the budget that are for batches not yet delivered.
+    /// Bytes of the budget for batches not yet delivered.
     pub(super) batches: usize,
-    /// Where batches are built.
+    /// Memory in which batches are built.
     pub(super) memory: BatchMemory,
 }
 
-/// Where batches are built, and what is kept of it.
+/// Memory in which batches are built, and how much of it is kept.
 #[derive(Debug, Clone)]
 pub struct BatchMemory {
-    /// Where their slabs come from.
+    /// Allocator of their slabs.
     pub allocator: Arc<dyn HostAllocator>,
-    /// So many delivered batches come back soon: their memory is kept for later ones. For allocators whose memory is dear.
+    /// Number of delivered batches that come back soon: their memory is kept for later ones. For allocators whose
+    /// memory is expensive.
     pub returning: usize,
 }
 
@@ -61,7 +62,7 @@ impl Default for BatchMemory {
 
 fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
     let at_once = super::batches_at_once(settings.prefetch);
-    // What comes back is kept beside claims on memory that is not taken yet, so that there is room for both.
+    // Returned memory is kept in addition to claims on memory not yet taken, so there is room for both.
     let kept = if parts.memory.returning == 0 { 0 } else { parts.memory.returning.saturating_add(at_once) };
     let means = Means {
         workers: Workers::new(settings.threads)?,
@@ -79,7 +80,8 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
 }
 
 impl Engine {
-    /// Starts the I/O threads, lets `make` open what there is, and makes the rest. `make` may give more than [`Parts`].
+    /// Starts the I/O threads, lets `make` open the datasets, and builds the rest. `make` may return more than
+    /// [`Parts`].
     pub(super) fn open<T>(
         options: &LoaderOptions,
         settings: &Settings,
@@ -104,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// The next batch within `wait`; nothing is lost by giving up. Without a feed, one that follows `order` from step `from` is
-    /// started.
+    /// The next batch within `wait`; nothing is lost by giving up. Without a feed, starts one that follows `order` from
+    /// step `from`.
     pub(super) fn next_within(
         &mut self,
         wait: Duration,
@@ -153,7 +155,7 @@ impl Engine {
         self.runtime.as_ref().ok_or_else(closed)?.block_on(work)
     }
 
-    /// Begins `work` on its own I/O threads.
+    /// Starts `work` on its own I/O threads.
     ///
     /// # Errors
     /// [`Error::Closed`] after [`close`](Self::close).
@@ -161,12 +163,12 @@ impl Engine {
         Ok(Task(self.runtime.as_ref().ok_or_else(closed)?.spawn(work)))
     }
 
-    /// Stage and culprit of a wait that brought nothing.
+    /// Stage and culprit of a wait without a result.
     pub(super) fn culprit(&self) -> (&'static str, String) {
         self.feed.as_ref().map_or(("read", "the first batch".to_owned()), Feed::culprit)
     }
 
-    /// Stops the feed. The next one takes rows from `sources`, the same data in other row groups perhaps.
+    /// Stops the feed. The next one takes rows from `sources`, which may be the same data in other row groups.
     pub(super) fn follow(&mut self, sources: &Arc<[Source]>) {
         self.reset();
         if !Arc::ptr_eq(&self.job.sources, sources) {
@@ -180,12 +182,12 @@ impl Engine {
         self.last_yield = None;
     }
 
-    /// Whether it was closed.
+    /// Returns true if it was closed.
     pub(super) fn is_closed(&self) -> bool {
         self.runtime.is_none()
     }
 
-    /// What comes out: one field per column, before suffixes.
+    /// The schema of the batches: one field per column, before suffixes.
     pub(super) fn schema(&self) -> &Schema {
         self.job.sources[0].maker.fields()
     }
@@ -203,7 +205,7 @@ impl Engine {
         self.feed = None;
         self.job.stop();
         if let Some(runtime) = self.runtime.take() {
-            // Reads that are inside a system call end by themselves; nobody waits for them.
+            // Reads inside a system call end by themselves, and nobody waits for them.
             runtime.shutdown_background();
         }
     }

@@ -10,8 +10,9 @@
 //!   consumer: the next batch, in plan order
 //! ```
 //!
-//! Memory for row groups is the affair of the [`reader`](super::reader); a batch's memory is held by batches that the consumer has
-//! yet to take. A step is taken from the reader once there is memory for its batch, so that it is made whatever the consumer does.
+//! The [`reader`](super::reader) manages memory for row groups; a batch's memory is held by batches that the consumer
+//! has yet to take. A step is taken from the reader only once there is memory for its batch, so that it is completed
+//! regardless of the consumer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,7 +62,7 @@ impl Feed {
         Self::of(job, share, from, reader.first(share, from))
     }
 
-    /// Makes batches of what `member` gets from its reader.
+    /// Makes batches of the windows that `member` gets from its reader.
     pub(super) fn of(job: Arc<Job>, share: Share, from: u64, member: Membership) -> Self {
         let (sender, receiver) = mpsc::channel(job.prefetch);
         let (in_flight, member) = (Arc::default(), Arc::new(member));
@@ -76,12 +77,12 @@ impl Feed {
         Self { job, receiver, head: None, in_flight, member, ended: false, _assembler: Task(assembler) }
     }
 
-    /// Whether the other members of its reader continued without it.
+    /// Returns true if the other members of its reader continued without it.
     pub(super) fn is_behind(&self) -> bool {
         self.member.is_behind()
     }
 
-    /// What the next batch waits for: stage and culprit.
+    /// Stage and culprit that the next batch waits for.
     pub(super) fn culprit(&self) -> (&'static str, String) {
         let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = in_flight.iter().flat_map(|work| &*work.windows).flat_map(|window| &window.slots);
@@ -152,7 +153,7 @@ impl Assembler {
         }
     }
 
-    /// Begins to make the batch of `step`; none after the last.
+    /// Starts the batch of `step`; `None` after the last.
     async fn next(&self, step: u64) -> Result<Option<Task<Made>>> {
         let pool = &self.job.batches;
         let bytes = self.job.batch.min(pool.budget());

@@ -1,4 +1,4 @@
-//! What a plan tells the cache below its datasets: when row groups are needed, in this epoch and the next.
+//! Tells the cache below the datasets when a plan needs row groups, in this epoch and the next.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,19 +9,19 @@ use crate::manifest::Manifest;
 use crate::plan::{Plan, Use};
 use crate::store::cache::{CacheStats, Foreseen, Spans};
 
-/// See the module. It is made once for the row groups that plans are made of.
+/// See the module documentation. Made once for the row groups that plans consist of.
 #[derive(Debug)]
 pub(super) struct Foresight {
     sources: Arc<[Source]>,
     manifests: Vec<Arc<Manifest>>,
     spans: OnceLock<Vec<Arc<Spans>>>,
-    /// How often a plan was to be followed: the last one counts, whichever is looked through first.
+    /// Counts the plans to be followed: the last one counts, whichever is scanned first.
     asked: AtomicU64,
     followed: Mutex<()>,
 }
 
 impl Foresight {
-    /// That of plans over `sources`, whose manifests these are; none without a cache.
+    /// For plans over `sources` with these manifests; `None` without a cache.
     pub(super) fn of(sources: &Arc<[Source]>, manifests: &[Arc<Manifest>]) -> Option<Arc<Self>> {
         let any = sources.iter().any(|source| source.dataset.cache().is_some());
         any.then(|| {
@@ -35,8 +35,8 @@ impl Foresight {
         })
     }
 
-    /// Tells the caches that `plan` is followed from `step` on, and then the plan of the next epoch; on a thread that may block. It looks at
-    /// all row groups. What is read meanwhile is kept as if no plan were known.
+    /// Tells the caches that `plan` is followed from `step` on, and then the plan of the next epoch; on a thread that
+    /// may block. Scans all row groups. Data read meanwhile is kept as if no plan were known.
     pub(super) async fn follow(self: Arc<Self>, plan: Arc<Plan>, step: u64) {
         let turn = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let work = move || self.tell(turn, &plan, step);
@@ -72,12 +72,12 @@ impl Foresight {
     }
 }
 
-/// Says to the caches of `sources` that all steps of the plan before `step` are over.
+/// Tells the caches of `sources` that all steps of the plan before `step` are over.
 pub(super) fn reached(sources: &[Source], step: u64) {
     sources.iter().filter_map(|source| source.dataset.cache()).for_each(|cache| cache.reached(step));
 }
 
-/// What `sources` had from their caches, and what not.
+/// Cache hits and misses of `sources`.
 pub(super) fn cache_stats(sources: &[Source]) -> CacheStats {
     let caches = sources.iter().filter_map(|source| source.dataset.cache());
     caches.fold(CacheStats::default(), |sum, cache| sum.and(&cache.stats()))

@@ -1,8 +1,8 @@
-//! What is known of values when a dataset is opened, and said there rather than hours later: nulls where they are errors, and integers
-//! that a consumer of 32 bits cannot have.
+//! Checks of values when a dataset is opened, so that errors come then rather than hours later: nulls where they are
+//! errors, and integers that a 32-bit consumer cannot hold.
 //!
-//! Footers tell where to look, and a look decides: the column is read in a row group that they name. So statistics that are wrong refuse
-//! nothing, and neither do rows that a filter leaves out.
+//! Footers tell where to look, and reading decides: the column is read in a row group that they name. So wrong
+//! statistics refuse nothing, and neither do rows that a filter leaves out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use crate::codec::{Columns, Watched};
 use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told, held, within};
 use crate::error::{Error, Place, Result};
 
-/// Columns that are looked at together.
+/// Columns examined together.
 const AT_ONCE: usize = 8;
 
 /// Columns that an error lists; more are counted.
 const LISTED: usize = 40;
 
-/// The ways out of nulls.
+/// The remedies for nulls.
 const WAYS_OUT: &str = "say what becomes of them with nulls, for all columns or one by one: \"mask\" (<column>__valid tells them), a \
                         number to fill in, or {\"fill\": value}; or exclude the columns, select other rows with a filter, or set bad_rows";
 
-/// An integer that 32 bits do not hold.
+/// An integer that does not fit in 32 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WideInteger {
     /// The column.
     pub column: Arc<str>,
-    /// The first one that was found.
+    /// The first value found.
     pub value: i128,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
 }
 
-/// That the rows of `sources` have no nulls in columns where these are errors, as far as footers tell. Looks take `most` bytes of a row group
-/// at most: what takes more is found when it is read.
+/// Checks that the rows of `sources` have no nulls in columns where these are errors, as far as footers tell. Reads at
+/// most `most` bytes of a row group: nulls beyond that are found when they are read.
 ///
 /// # Errors
-/// [`Error::Nulls`], once for all such columns; [`Error::Limit`] for a look within `most` that the memory of `options` does not hold;
-/// [`Error::Timeout`].
+/// [`Error::Nulls`], once for all such columns; [`Error::Limit`] for a read within `most` that exceeds the memory of
+/// `options`; [`Error::Timeout`].
 pub(super) async fn nulls(sources: &[Source], options: &OpenOptions, most: u64) -> Result<()> {
     let mut seen = Vec::new();
     for source in sources {
@@ -57,7 +57,7 @@ pub(super) async fn nulls(sources: &[Source], options: &OpenOptions, most: u64) 
     let count = |told: &Told| {
         let groups = if told.groups == 1 { "1 row group".to_owned() } else { format!("{} row groups", told.groups) };
         let values = if told.values == 1 { "1 null".to_owned() } else { format!("{} nulls", told.values) };
-        // How many of them a filter leaves is not known.
+        // How many of them pass the filter is unknown.
         format!("{}{values} in {groups}", if chosen { "some of " } else { "" })
     };
     let listed = seen.iter().take(LISTED).map(|(source, (column, told, ..))| {
@@ -74,8 +74,8 @@ pub(super) async fn nulls(sources: &[Source], options: &OpenOptions, most: u64) 
     Err(Error::nulls(what, WAYS_OUT).at(place.clone().column(Arc::clone(&first.name))))
 }
 
-/// Integers of `sources`, delivered as they are stored, that 32 bits do not hold: the first one of each column, as far as footers tell and
-/// looks within the memory of `options` show.
+/// Integers of `sources`, delivered as they are stored, that do not fit in 32 bits: the first one of each column, as
+/// far as footers tell and reads within the memory of `options` show.
 ///
 /// # Errors
 /// [`Error::Timeout`].
@@ -96,10 +96,10 @@ pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> 
     Ok(found)
 }
 
-/// What was seen of a column: what footers told, and the first of it with its place.
+/// Findings for a column: the footers' summary, and the first value with its place.
 type Seen<T> = (Watched, Told, T, Place);
 
-/// Those of `columns` of which footers tell something, by `find`, that is there indeed, by `is_there`. It ends within the time-out.
+/// The columns of which footers report something, by `find`, that `is_there` confirms. Ends within the time-out.
 async fn look<T: Send + 'static>(
     source: &Source,
     columns: Vec<Watched>,
@@ -134,7 +134,7 @@ async fn look<T: Send + 'static>(
                     continue;
                 }
                 let _permit = room.take(dataset, &projection, *group).await?;
-                // What else is wrong there is told to whoever reads it.
+                // Other errors there are reported when the column is read.
                 let Ok(array) = read(dataset, *group, &projection).await else { continue };
                 if let Some((found, row)) = is_there(columns, &column, &array) {
                     let place = dataset.place(*group);

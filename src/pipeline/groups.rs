@@ -4,8 +4,8 @@
 //!   Waiting (for a turn) ─► Reading ─► Decoding ─► Done
 //! ```
 //!
-//! A [`Slot`] holds its reservation; windows hold slots; steps in flight hold windows. When the last of them is gone the
-//! memory goes back to the budget, so nothing has to be told that a row group is finished.
+//! A [`Slot`] holds its reservation; windows hold slots; steps in flight hold windows. When the last of them is gone,
+//! the memory goes back to the budget, so nothing has to announce that a row group is finished.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, WindowUse};
 
-/// How far a row group is.
+/// Progress of a row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Waiting,
@@ -68,9 +68,9 @@ impl Slot {
         (self.source, self.group)
     }
 
-    /// Waits until it is done; whether there are cells, see [`error`](Self::error).
+    /// Waits until it is done; returns true if there are cells, see [`error`](Self::error).
     pub(super) async fn is_loaded(&self) -> bool {
-        // Most are there when a step asks: with small row groups it asks thousands of them.
+        // Most are there when a step asks: with small row groups a step asks thousands of them.
         if self.outcome.get().is_none() {
             let mut phase = self.phase.subscribe();
             // The sender lives in `self`, so the channel cannot close before the phase is reached.
@@ -86,12 +86,12 @@ impl Slot {
         self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.cells)
     }
 
-    /// Whether it is done and there are no cells.
+    /// Returns true if it is done without cells.
     pub(super) fn has_failed(&self) -> bool {
         self.outcome.get().is_some_and(Result::is_err)
     }
 
-    /// Why the row group failed: the same for every rank that waited for it.
+    /// The error of the row group: the same for every rank that waited for it.
     pub(super) fn error(&self) -> Error {
         match self.outcome.get() {
             Some(Err(error)) => Error::again(error),
@@ -99,7 +99,7 @@ impl Slot {
         }
     }
 
-    /// Stage, description and age, while it is not done.
+    /// Stage, description and age, until it is done.
     pub(super) fn pending(&self, job: &Job) -> Option<(&'static str, String)> {
         let phase = *self.phase.borrow();
         let place = job.sources[self.source as usize].dataset.place(self.group as usize);
@@ -134,13 +134,13 @@ pub(super) struct Loads(Mutex<Loading>);
 #[derive(Debug, Default)]
 struct Loading {
     tasks: JoinSet<()>,
-    /// The row groups of the tasks, oldest first, and of some that are gone.
+    /// The row groups of the tasks, oldest first, and some that are gone.
     slots: Vec<Weak<Slot>>,
-    /// So many of them before the gone ones are looked for again.
+    /// Number of entries at which gone ones are next removed.
     most: usize,
 }
 
-/// Who takes the rows of a row group, which tells in which order.
+/// The step and window that take the rows of a row group, which determine their order.
 #[derive(Debug)]
 pub(super) struct TakenBy {
     pub(super) plan: Arc<dyn Order>,
@@ -149,7 +149,8 @@ pub(super) struct TakenBy {
 }
 
 impl TakenBy {
-    /// That of the `rows` decoded rows of row group `group`, if it is of use. Rows of an ngram lie in several windows of it.
+    /// The take order of the `rows` decoded rows of row group `group`, if it is of use. Rows of an ngram lie in several
+    /// of its windows.
     fn find(&self, source: &Source, group: usize, rows: usize) -> Option<TakeOrder> {
         if !source.columns.sorts() || source.dataset.has_ngrams() {
             return None;
@@ -161,11 +162,11 @@ impl TakenBy {
 
 /// Decoded bytes of a row group below which its columns are decoded one after another, on the thread that has it.
 const WORTH_WAKING: u64 = 64 << 10;
-/// Fewer row groups are not worth being looked through.
+/// Fewer row groups are not worth scanning.
 const FEW: usize = 64;
 
 impl Loads {
-    /// Stops all of them.
+    /// Aborts all of them.
     pub(super) fn abort(&self) {
         self.lock().tasks.abort_all();
     }
@@ -178,7 +179,7 @@ impl Loads {
         let mut loading = self.lock();
         while loading.tasks.try_join_next().is_some() {}
         loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), order, reservation));
-        // At twice as many as were left the last time, so that a row group costs one look however many are live.
+        // At twice as many as were left the last time, so that a row group costs one check however many are live.
         if loading.slots.len() >= loading.most.max(FEW) {
             loading.slots.retain(|slot| slot.strong_count() > 0);
             loading.most = 2 * loading.slots.len();
@@ -213,7 +214,7 @@ async fn read_and_decode(
     let fetched = job.sources[source].dataset.fetch(group, &job.sources[source].projection).await?;
     let fetched_bytes = fetched.bytes();
     let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
-    // Of a unit, its page index says how many bytes these are, which the footer does not know.
+    // For a unit, only its page index tells its bytes; the footer does not.
     let beyond = fetched_bytes.saturating_sub(usize::try_from(cost.fetched).unwrap_or(usize::MAX));
     reservation.grow(reservation.bytes().saturating_add(beyond));
     job.counters.read.done(fetched_bytes as u64, started.elapsed());
@@ -222,7 +223,7 @@ async fn read_and_decode(
     let asked = Instant::now();
     let decoding = job.workers.decodes.acquire().await.map_err(|_| closed())?;
     job.counters.decode.waited(asked.elapsed());
-    // Only now may another row group be read: where decoding is slower, fetched bytes would pile up for nothing.
+    // Only now may another row group be read: if decoding is slower, fetched bytes would pile up for nothing.
     drop(permit);
     let (cells, shared) = job
         .on_cpu(move |job| {
@@ -246,7 +247,7 @@ async fn read_and_decode(
                     None => {
                         let array = source.dataset.decode(&fetched, &source.projection, root)?;
                         let mut prepared = source.columns.prepare(root, array, &place)?;
-                        // While they lie in the cache.
+                        // While they are in the cache.
                         if let Some(order) = &order {
                             source.columns.sort(&mut prepared, order);
                         }
@@ -256,7 +257,7 @@ async fn read_and_decode(
                 job.counters.decode.worked(started.elapsed());
                 Ok(prepared)
             };
-            // On all cores when only one row group is wanted, unless waking them takes longer than the work.
+            // On all cores if only one row group is wanted, unless waking them takes longer than the work.
             let mut prepared = if cost.decoded < WORTH_WAKING {
                 left.into_iter().map(prepare).collect::<Result<Vec<_>>>()?
             } else {
@@ -271,7 +272,8 @@ async fn read_and_decode(
         })
         .await?;
     drop(decoding);
-    // What stays: the cells, and the column chunks that views point into as a whole, of which the cells know only their own parts.
+    // Memory that stays: the cells, and the column chunks that views point into as a whole, of which the cells count
+    // only their own parts.
     let is_pinned = cost.held > cost.decoded || shared > 0 || cells.in_fetched();
     let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });
     reservation.grow(stays);

@@ -1,4 +1,4 @@
-//! Columns that the owner of a dataset keeps back from its clients.
+//! Columns that the owner of a dataset hides from its clients.
 
 use serde::Serialize;
 
@@ -7,23 +7,23 @@ use crate::codec::column_is_meant;
 use crate::dataset::{Hidden, OpenOptions};
 use crate::error::Result;
 
-/// Columns that do not exist for clients, and the parts of the options that are theirs and must not reveal those columns.
+/// Columns that do not exist for clients, and the owner's parts of the options, which must not reveal those columns.
 ///
-/// Without columns nothing is kept back.
+/// Without columns nothing is hidden.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HiddenColumns {
     /// The columns, by name, by prefix, or by a glob, at any depth.
     pub exclude: Vec<String>,
-    /// His part of the filter.
+    /// The owner's part of the filter.
     pub filter: Option<Filter>,
-    /// Whether the selector is his.
+    /// Set if the selector is the owner's.
     pub selector: bool,
-    /// Whether the windows are his.
+    /// Set if the windows are the owner's.
     pub ngram: bool,
 }
 
 impl HiddenColumns {
-    /// `open` behind the hidden.
+    /// `open` with the columns hidden.
     pub(super) fn over(&self, open: OpenOptions) -> Result<OpenOptions> {
         if self.exclude.is_empty() {
             return Ok(open);
@@ -38,7 +38,7 @@ impl HiddenColumns {
         Ok(OpenOptions { hidden: Some(hidden), ..open })
     }
 
-    /// `options` without the mention of what is not there.
+    /// `options` without any mention of the hidden columns.
     pub(super) fn without(&self, options: &LoaderOptions) -> LoaderOptions {
         let mut options = options.clone();
         options.columns.exclude.retain(|pattern| !self.exclude.contains(pattern));

@@ -1,4 +1,4 @@
-//! What every stage of one loader shares: the data, the pools, the counters, and the word to stop.
+//! The state that all stages of one loader share: the data, the pools, the counters, and the signal to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,22 +15,22 @@ use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::page;
 
-/// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there are threads
-/// to decode them.
+/// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there
+/// are threads to decode them.
 const REMOTE_READS: usize = 16;
 
-/// Row groups that a mean is taken over; more say no more.
+/// Row groups that a mean is taken over; more add no precision.
 const MEAN_OVER: usize = 1024;
 
-/// One dataset of the job, and what is read of it.
+/// One dataset of the job, and the part of it that is read.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) dataset: Dataset,
     pub(super) projection: Projection,
     pub(super) columns: Arc<Columns>,
-    /// What batches are made with.
+    /// Makes the batches.
     pub(super) maker: Maker,
-    /// Whether batches have `_mask` whatever the tail is.
+    /// Set if batches have `_mask` regardless of the tail.
     pub(super) masked: bool,
     /// Added to the dataset's own row numbers, so that row ids are unique in a mixture.
     pub(super) row_base: u64,
@@ -42,7 +42,7 @@ impl Source {
         Ok(Self { dataset: self.dataset.in_units_of(sizes, timeout).await?, ..self.clone() })
     }
 
-    /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
+    /// Bytes that row group `group` takes: the dataset's, and those that preparation copies.
     pub(super) fn cost(&self, group: usize) -> Cost {
         let stays = |chunks: &[Chunk], root| {
             let in_place =
@@ -56,7 +56,7 @@ impl Source {
         Cost { decoded, held: cost.held.max(copies), ..cost }
     }
 
-    /// Uncompressed bytes of one row of the columns that are read, on average.
+    /// Average uncompressed bytes of one row of the columns that are read.
     pub(super) fn mean_row_bytes(&self) -> u64 {
         let manifest = self.dataset.manifest();
         let sample = manifest.groups.len().div_ceil(MEAN_OVER);
@@ -69,7 +69,7 @@ impl Source {
     }
 }
 
-/// CPU threads that decode, for one pipeline or for many.
+/// CPU threads that decode, for one pipeline or for several.
 #[derive(Debug)]
 pub struct Workers {
     threads: usize,
@@ -94,33 +94,33 @@ impl Workers {
         Ok(Arc::new(Self { threads, pool, decodes: Semaphore::new(threads), decoded: Default::default() }))
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// One more row group was decoded, of `rows` rows.
+    /// Counts one more decoded row group, of `rows` rows.
     pub(super) fn count(&self, rows: u64) {
         for (counter, more) in self.decoded.iter().zip([1, rows]) {
             counter.fetch_add(more, Ordering::Relaxed);
         }
     }
 
-    /// Row groups that these threads decoded since the start, and the rows of them.
+    /// Row groups that these threads have decoded since the start, and their rows.
     pub fn decoded(&self) -> (u64, u64) {
         let [groups, rows] = &self.decoded;
         (groups.load(Ordering::Relaxed), rows.load(Ordering::Relaxed))
     }
 
-    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun continues when the future is dropped; what
-    /// has not, is not done.
+    /// Runs `work` on a thread of the pool and waits for it without blocking. If the future is dropped, work that has
+    /// begun continues; work that has not is discarded.
     ///
     /// # Errors
-    /// What `work` gives; [`Error::Closed`] where it panicked.
+    /// Those of `work`; [`Error::Closed`] if it panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         self.pool.spawn_fifo(move || {
-            // Nobody waits any more where the future was dropped, before the work begins or after it.
+            // Nobody waits any more if the future was dropped, before the work begins or after it.
             if sender.is_closed() {
                 return;
             }
@@ -131,23 +131,23 @@ impl Workers {
     }
 }
 
-/// What a job is made of, beside what it reads.
+/// The means of a job, besides its sources.
 #[derive(Debug)]
 pub(super) struct Means {
     pub(super) workers: Arc<Workers>,
-    /// Where batches are built.
+    /// Allocator of batches.
     pub(super) allocator: Arc<dyn HostAllocator>,
     /// Bytes of everything in flight.
     pub(super) budget: usize,
-    /// The row groups' part of the budget, where others read them.
+    /// The row groups' part of the budget, if others read them.
     pub(super) groups: Option<Arc<Pool>>,
-    /// Bytes of the budget that are for batches not yet delivered.
+    /// Bytes of the budget for batches not yet delivered.
     pub(super) batches: usize,
-    /// Bytes of buffers that were given back and are kept for later batches, beyond the budget.
+    /// Bytes of returned buffers kept for later batches, beyond the budget.
     pub(super) keep: usize,
-    /// Whether some more buffers are kept beyond that.
+    /// Set if some more buffers are kept beyond that.
     pub(super) spare: bool,
-    /// Where batches of an earlier job came from, if what it kept is to be used.
+    /// The batch pool of an earlier job, if its kept buffers are to be reused.
     pub(super) pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer.
     pub(super) prefetch: usize,
@@ -195,13 +195,13 @@ impl Job {
             ledger: Arc::default(),
             bad_rows,
             prefetch,
-            // It was made of so many batches.
+            // The budget was made of this many batches.
             batch: batches / super::batches_at_once(prefetch),
             stopped: AtomicBool::new(false),
         }
     }
 
-    /// The same for other sources: pools, counters and the ledger continue.
+    /// The same job over other sources: pools, counters and the ledger continue.
     pub(super) fn over(&self, sources: Arc<[Source]>) -> Self {
         Self {
             sources,
@@ -222,7 +222,7 @@ impl Job {
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let job = Arc::clone(self);
-        // What `work` shares is counters and pools, which are consistent after every call.
+        // `work` shares only counters and pools, which are consistent after every call.
         let work = move || if job.stopped.load(Ordering::Relaxed) { Err(closed()) } else { work(&job) };
         self.workers.run(work).await
     }

@@ -1,18 +1,18 @@
-//! The ledger of bad rows: what was wrong, where, and what was done about it.
+//! The ledger of bad rows: the fault, the place, and how it was handled.
 
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Entries kept in full; beyond it only the counts continue, so that a dataset of bad rows does not fill memory.
+/// Entries kept in full; beyond that only the counts continue, so that a dataset of bad rows does not fill memory.
 pub(crate) const LEDGER_ENTRIES: usize = 10_000;
 
 /// One bad row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Epoch in which it was met.
+    /// Epoch in which it was found.
     pub epoch: u64,
-    /// Global step in which it was met.
+    /// Global step in which it was found.
     pub step: u64,
     /// Its row id.
     pub row_id: u64,

@@ -1,4 +1,4 @@
-//! Batches of files that this process reads: opens, plans, runs.
+//! Batches from files that this process reads: opens, plans, runs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,31 +23,31 @@ use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 
-/// See the module. Reading starts with the first call of [`next`](BatchSource::next) and stops at once when the source is dropped. The
-/// blocking calls must not be made from within an async runtime.
+/// See the module documentation. Reading starts with the first call of [`next`](BatchSource::next) and stops at once
+/// when the source is dropped. The blocking calls must not be made from within an async runtime.
 ///
-/// Beside what every source says, it knows the plan, the datasets and the memory that they take.
+/// Besides the interface of every source, it exposes the plan, the datasets and their memory.
 #[derive(Debug)]
 pub struct LocalSource {
     engine: Engine,
-    /// For integers beyond 32 bits, since somebody asked for them.
+    /// A search for integers beyond 32 bits, once requested.
     look: Option<Look>,
     prepared: PreparedPlan,
     limits: Limits,
     need: MemoryNeed,
-    /// Of the epoch that is read.
+    /// The plan of the epoch being read.
     plan: Arc<Plan>,
     info: PlanInfo,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
-    /// That the caches below are told of the plan; nothing as long as nobody told them.
+    /// The task that tells the caches below about the plan; `None` until it is started.
     foreseen: Option<Task<()>>,
 }
 
 /// The longest wait of a first batch until caches know the plan.
 const TELLING: Duration = Duration::from_millis(200);
 
-/// A look for integers beyond 32 bits.
+/// A search for integers beyond 32 bits.
 #[derive(Debug)]
 enum Look {
     UnderWay(Task<Result<Vec<WideInteger>>>),
@@ -55,22 +55,22 @@ enum Look {
 }
 
 impl LocalSource {
-    /// Opens the dataset, makes the plan and checks that it fits the budget: for what it says of these. Reads footers, and the filter's
-    /// columns if there is a filter, but no row group of the plan yet.
+    /// Opens the dataset, makes the plan and checks that it fits the budget, for inspection. Reads footers, and the
+    /// filter's columns if there is a filter, but no row group of the plan yet.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
-    /// whatever opening the dataset gives.
+    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a
+    /// step, and any error of opening the dataset.
     pub fn open(options: LoaderOptions) -> Result<Self> {
         Self::opened(&options, BatchMemory::default())
     }
 
-    /// As [`open`](Self::open), to take batches, which are built in `memory`. Where footers tell of nulls that would be errors, one is
-    /// looked for.
+    /// As [`open`](Self::open), for taking batches, which are built in `memory`. If footers report nulls that would be
+    /// errors, one is searched for.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::Nulls`] for all columns in which the rows have nulls that no option says anything about, as far
-    /// as footers tell; and [`Error::Device`] if there is no such memory.
+    /// As [`open`](Self::open); [`Error::Nulls`] for all columns whose rows have nulls that no option covers, as far as
+    /// footers tell; and [`Error::Device`] if there is no such memory.
     pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
         let source = Self::opened(&options, memory)?;
         source.engine.block_on(source.prepared.check_nulls())?;
@@ -104,25 +104,25 @@ impl LocalSource {
         self.prepared.datasets()
     }
 
-    /// The least memory that this rank's first epoch runs in.
+    /// The minimum memory in which this rank's first epoch runs.
     pub fn memory_need(&self) -> MemoryNeed {
         self.need
     }
 
-    /// The least memory that a share of another plan over the same data runs in.
+    /// The minimum memory in which a share of another plan over the same data runs.
     pub(super) fn need_of(&self, plan: &Plan, share: Share) -> MemoryNeed {
         self.prepared.need(plan, share, self.limits.prefetch)
     }
 
-    /// Bytes that are fetched for the selected columns of one row group of the plan, or one unit of a row group where they are cut; 0
-    /// for one that does not exist.
+    /// Bytes fetched for the selected columns of one row group of the plan, or of one unit of a row group if they are
+    /// cut; 0 for one that does not exist.
     pub fn stored_bytes(&self, source: usize, group: usize) -> u64 {
         let source = self.prepared.sources_in(self.plan.spec().order_version).get(source);
         let source = source.filter(|source| group < source.dataset.manifest().groups.len());
         source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
     }
 
-    /// File, row group and row of a row of the plan, and its row id; nothing for one that does not exist.
+    /// File, row group and row of a row of the plan, and its row id; `None` for one that does not exist.
     pub fn place(&self, row: RowRef) -> Option<(Place, u64)> {
         let source = self.prepared.sources_in(self.plan.spec().order_version).get(row.source as usize)?;
         let (dataset, group) = (&source.dataset, row.group as usize);
@@ -130,7 +130,7 @@ impl LocalSource {
         place.row_group.map(|_| (place, source.row_base + dataset.row_id(group, row.row.into())))
     }
 
-    /// Row groups of the plan, of all datasets: more than the files have where large ones are cut into units.
+    /// Row groups of the plan, of all datasets: more than the files have if large ones are cut into units.
     pub fn units(&self) -> usize {
         self.manifests().iter().map(|manifest| manifest.groups.len()).sum()
     }
@@ -140,12 +140,12 @@ impl LocalSource {
         self.datasets().map(|dataset| dataset.manifest().groups.len()).sum()
     }
 
-    /// What the plan is made of.
+    /// The manifests of the plan.
     pub(super) fn manifests(&self) -> &[Arc<Manifest>] {
         self.prepared.manifests_in(self.plan.spec().order_version)
     }
 
-    /// Bytes that are fetched for the selected columns of all whole row groups.
+    /// Bytes fetched for the selected columns of all whole row groups.
     pub(super) fn whole_bytes(&self) -> u64 {
         let sources = self.prepared.sources_in(OrderVersion::V1).iter();
         let groups = sources.flat_map(|source| {
@@ -165,7 +165,7 @@ impl LocalSource {
         Ok(Arc::new(plan))
     }
 
-    /// Waits for the look that is under way, if there is one; false if it takes longer than `wait`.
+    /// Waits for the search that is under way, if there is one; false if it takes longer than `wait`.
     fn look_ends(&mut self, wait: Duration) -> Result<bool> {
         let Some(Look::UnderWay(task)) = &mut self.look else { return Ok(true) };
         let ended = self.engine.block_on(async { Ok(tokio::time::timeout(wait, &mut task.0).await) })?;
@@ -180,13 +180,14 @@ impl LocalSource {
         (self.plan, self.step, self.foreseen) = (plan, step, None);
     }
 
-    /// Tells the caches below, if there are any, what is read from here on, and waits for `wait` at most until they know.
+    /// Tells the caches below, if there are any, what is read from here on, and waits at most `wait` until they know.
     fn foresee(&mut self, wait: Duration) -> Result<()> {
         let foresight = self.prepared.foresight(self.plan.spec().order_version);
         if let (None, Some(foresight)) = (&self.foreseen, foresight) {
             let telling = Arc::clone(foresight).follow(Arc::clone(&self.plan), self.step);
             let mut task = self.engine.spawn(telling)?;
-            // What is read before they know is kept by less; with very many row groups that is better than a late first batch.
+            // Row groups read before that are kept on less information; with very many row groups that is better than a
+            // late first batch.
             let told =
                 self.engine.block_on(async { Ok(tokio::time::timeout(TELLING.min(wait), &mut task.0).await) })?;
             if told.is_err() {
@@ -220,7 +221,7 @@ impl LocalSource {
         Arc::clone(&self.engine.job.groups)
     }
 
-    /// The datasets as `plan` has their row groups.
+    /// The datasets with row groups as in `plan`.
     pub(super) fn sources(&self) -> &Arc<[Source]> {
         self.prepared.sources_in(self.plan.spec().order_version)
     }
@@ -233,7 +234,7 @@ impl LocalSource {
 
 impl BatchSource for LocalSource {
     fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        // Reading ahead would take the memory that the look waits for.
+        // Reading ahead would take the memory that the search waits for.
         let started = Instant::now();
         if !self.look_ends(wait)? {
             return Ok(Next::Pending);
@@ -293,7 +294,7 @@ impl BatchSource for LocalSource {
         if self.engine.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
-    /// What is read ahead makes room for the look, and is read again: there is one budget.
+    /// Data read ahead makes room for the search, and is read again: there is one budget.
     fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
         self.check()?;
         if self.look.is_none() {
@@ -323,7 +324,7 @@ impl BatchSource for LocalSource {
     }
 }
 
-/// What a plan has to fit into.
+/// The limits that a plan has to fit into.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     share: Share,
@@ -336,8 +337,8 @@ impl Limits {
         prepared.fit(plan, self.share, self.prefetch, self.budget)
     }
 
-    /// Says with how many lanes the plan of `asked` would fit, where it leaves that open: by default lanes follow the global batch, and
-    /// a rank that has all of them may lack the memory of a gang.
+    /// Adds to the error the number of lanes with which the plan of `asked` would fit, if that leaves lanes open: by
+    /// default lanes follow the global batch, and a rank that has all of them may lack the memory of a gang.
     fn remedy(self, error: Error, prepared: &PreparedPlan, asked: &PlanSpec) -> Error {
         let Error::Limit { place, what, asked: need, limit, option } = error else { return error };
         let manifests = prepared.manifests_in(asked.order_version);

@@ -1,11 +1,11 @@
-//! What this machine lends the pipeline: threads and memory. It decides defaults of speed, never of order.
+//! The resources of this machine for the pipeline: threads and memory. They decide defaults of speed, never of order.
 
 use std::thread::available_parallelism;
 
-/// Most CPU threads that a loader or a server may be told to decode with.
+/// Maximum CPU threads for decoding that a loader or a server accepts.
 pub(crate) const MAX_THREADS: usize = 1 << 12;
 
-/// The default byte budget is half of the free memory, but no more than this: 4 GiB.
+/// Maximum default byte budget, 4 GiB; otherwise it is half of the free memory.
 const LARGEST_DEFAULT_BUDGET: u64 = 4 << 30;
 
 /// CPU threads this process may use: affinity and cgroup quota are respected.
@@ -38,7 +38,7 @@ pub fn default_budget() -> u64 {
     available_memory().map_or(LARGEST_DEFAULT_BUDGET / 4, |free| (free / 2).min(LARGEST_DEFAULT_BUDGET))
 }
 
-/// The most resident memory this process ever had, in bytes; `None` where the system does not say.
+/// Peak resident memory of this process, in bytes; `None` if the system does not report it.
 pub fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,24 +1,24 @@
 //! The chain from a dataset to batches: `open -> plan -> read -> decode -> batch`, read top to bottom in `feed`.
 //!
-//! | part | what it is |
+//! | part | description |
 //! |---|---|
 //! | [`LoaderOptions`], [`option_table`] | all options, validated once; each option once |
 //! | [`BatchSource`] | the one trait of all sources of batches; [`LocalSource`] reads files |
-//! | [`Cursor`] | a position, what came back, and passes |
+//! | [`Cursor`] | a position, batches put back, and passes |
 //! | `PreparedPlan`, [`Batches`] | the same without a position, and without threads of its own: for servers |
-//! | [`RowGroups`] | row groups in any order that is asked for |
+//! | [`RowGroups`] | row groups in any requested order |
 //! | [`Stored`] | rows as they are stored |
 //! | [`HiddenColumns`] | columns that clients must not see |
 //! | `engine` | the running part of either: threads, the current feed |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
-//! | `foresight` | what a plan tells the cache below its datasets |
-//! | `foretold` | what is known about values when a dataset is opened |
-//! | `window` | what a step takes rows from, by name |
+//! | `foresight` | tells the cache below the datasets what a plan needs |
+//! | `foretold` | checks of values when a dataset is opened |
+//! | `window` | the row groups that a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
-//! | [`Warmed`] | what was loaded into a cache before a run |
+//! | [`Warmed`] | the data loaded into a cache before a run |
 //! | [`Stats`], [`Ledger`] | counters; bad rows |
-//! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
+//! | [`Readings`] | the reads and memory of the ranks of a world, by arithmetic |
 //! | [`rank`], [`machine`] | the rank of this process; the resources of its machine |
 
 mod ahead;
@@ -83,8 +83,8 @@ pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
 pub use warm::Warmed;
 
-/// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
-/// called from within an async runtime.
+/// Petastorm's metadata of the dataset that `options` name, without opening it; `None` if it is not a dataset of
+/// Petastorm. Must not be called from within an async runtime.
 ///
 /// # Errors
 /// As [`Petastorm::read`].
@@ -99,12 +99,12 @@ pub fn petastorm(options: &LoaderOptions) -> Result<Option<Petastorm>> {
     found
 }
 
-/// What the footers of the dataset that `options` name say, as [`Dataset::index`] has it; whatever they select. Written to `output` or
-/// beside the dataset with [`Dataset::write_index`] if it is to be `written`, whose address comes back. Must not be called from within an
-/// async runtime.
+/// The content of the footers of the dataset that `options` name, in the form of [`Dataset::index`]; regardless of what
+/// they select. Written to `output`, or beside the dataset, with [`Dataset::write_index`] if it is to be `written`; the
+/// address is then returned. Must not be called from within an async runtime.
 ///
 /// # Errors
-/// As [`Dataset::open`] and these.
+/// As [`Dataset::open`], [`Dataset::index`] and [`Dataset::write_index`].
 pub fn index(options: &LoaderOptions, written: bool, output: Option<&str>) -> Result<(Vec<u8>, Option<String>)> {
     if !options.weights.is_empty() {
         return Err(Error::config("weights", "an index is of one dataset; index the members of a mixture one by one"));

@@ -1,7 +1,7 @@
 //! Windows of rows as samples: the columns of each offset, gathered time-major.
 //!
-//! A step picks windows. For the columns that are delivered at offsets `o1..ot`, all rows at `o1` come first, then all at `o2`: a
-//! batch of `t * B` rows, which as `[t, B, ...]` is what is delivered.
+//! A step picks windows. For the columns delivered at offsets `o1..ot`, all rows at `o1` come first, then all at `o2`:
+//! a batch of `t * B` rows, which is delivered as `[t, B, ...]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::memory::Reservation;
 use crate::schema::{Field, Schema};
 use crate::tensor::Batch;
 
-/// The columns that are delivered at the same offsets.
+/// The columns delivered at the same offsets.
 #[derive(Debug)]
 struct Group {
     columns: Columns,
@@ -23,21 +23,21 @@ struct Group {
     flat: Vec<Arc<str>>,
 }
 
-/// What is made of the rows of windows.
+/// Makes batches from the rows of windows.
 #[derive(Debug)]
 pub(super) struct Frames {
     groups: Vec<Group>,
-    /// Only what each window has once: its number, and whether it is real.
+    /// Columns that each window has once: its number, and the mask of real windows.
     once: Columns,
     fields: Schema,
 }
 
 impl Frames {
-    /// The columns that `ngram` delivers at each offset, of those that `columns` makes.
+    /// Selects the columns that `ngram` delivers at each offset from those that `columns` makes.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a name that means no column of `columns`; [`Error::Config`] if bad rows are to be replaced, for a
-    /// window with another row in it is none.
+    /// [`Error::NotFound`] for a name that matches no column of `columns`; [`Error::Config`] if bad rows are to be
+    /// replaced, as a window with another row in it is not a window.
     pub(super) fn new(ngram: &Ngram, columns: &Columns, bad_rows: BadRows) -> Result<Self> {
         if bad_rows == BadRows::Skip {
             return Err(Error::config("bad_rows", "a window cannot have a row replaced; use error or zero with ngram"));
@@ -86,7 +86,7 @@ impl Frames {
         self.groups.iter().map(|group| group.columns.copied_bytes(batch)).sum()
     }
 
-    /// The windows that begin at `rows.rows`. A padding window repeats the first one; the mask tells it.
+    /// The windows that begin at `rows.rows`. A padding window repeats the first one; the mask marks it.
     pub(super) fn assemble(&self, rows: &Rows<'_>, mut reservation: Reservation) -> Result<(Batch, Vec<BadRow>)> {
         let spare = reservation.split(0);
         let (mut batch, mut bad) = self.once.assemble(rows, spare)?;
@@ -111,7 +111,7 @@ impl Frames {
     }
 }
 
-/// What a step is made with: rows, or windows of them.
+/// Makes the batch of a step: from rows, or from windows of them.
 #[derive(Debug, Clone)]
 pub(super) enum Maker {
     Rows(Arc<Columns>),

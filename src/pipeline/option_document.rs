@@ -14,7 +14,7 @@ impl LoaderOptions {
     /// Options from JSON text.
     ///
     /// # Errors
-    /// As [`from_document`](Self::from_document), and [`Error::Config`] for what is no JSON object.
+    /// As [`from_document`](Self::from_document), and [`Error::Config`] for anything but a JSON object.
     pub fn from_json(json: &str) -> Result<Self> {
         match serde_json::from_str(json) {
             Ok(Value::Object(document)) => Self::from_document(document),
@@ -23,10 +23,10 @@ impl LoaderOptions {
         }
     }
 
-    /// Options by name; those of columns may stand under `columns`, or beside the others.
+    /// Options by name; those of columns may be placed under `columns`, or beside the others.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the option that is unknown, with the nearest that there is, or that has an impossible value.
+    /// [`Error::Config`] naming an option that is unknown, with the nearest known one, or that has an impossible value.
     pub fn from_document(document: Map<String, Value>) -> Result<Self> {
         let mut document = gathered(document)?;
         for (name, value) in &document {
@@ -54,14 +54,14 @@ fn read(document: &Map<String, Value>) -> serde_json::Result<LoaderOptions> {
     serde_json::from_value(Value::Object(document.clone()))
 }
 
-/// Refuses an option that is unknown, and a value that it cannot have. Null is what an option is that was not given.
+/// Refuses an unknown option, and an impossible value. Null means that an option was not given.
 fn checked(name: &str, value: &Value) -> Result<()> {
     let entry = option(name).ok_or_else(|| Error::config("options", unknown(name, false)))?;
     let problem = if value.is_null() && entry.default.is_empty() { None } else { entry.kind.problem(value) };
     problem.map_or(Ok(()), |problem| Err(Error::config(entry.name, problem)))
 }
 
-/// The error of a document that cannot be read, with the option, and if that is a mapping its key, that alone makes it.
+/// The error of an unreadable document, with the option, and if that is a mapping the key, that alone causes it.
 fn culprit(document: &Map<String, Value>, error: &serde_json::Error) -> Error {
     let alone = |name: &str, value: &Value| {
         let value = if is_of_columns(name) { json!({"columns": {name: value}}) } else { json!({name: value}) };
@@ -81,10 +81,10 @@ fn culprit(document: &Map<String, Value>, error: &serde_json::Error) -> Error {
     Error::config("options", words(&error.to_string()))
 }
 
-/// Options with those of columns gathered under `columns`, where the loader looks for them.
+/// Gathers the options of columns under `columns`, where the loader looks for them.
 ///
 /// # Errors
-/// [`Error::Config`] for one that is said twice.
+/// [`Error::Config`] for one that is given twice.
 pub(crate) fn gathered(mut options: Map<String, Value>) -> Result<Map<String, Value>> {
     let mut columns = match options.remove("columns") {
         None | Some(Value::Null) => Map::new(),

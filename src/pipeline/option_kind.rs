@@ -1,20 +1,20 @@
-//! What the value of an option may be, as JSON and as text: of a flag, of an environment variable, of a document.
+//! The possible values of an option, as JSON and as text: of a flag, an environment variable, a document.
 
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-/// Longest part of a value that an error repeats.
+/// Maximum characters of a value shown in an error.
 const SHOWN: usize = 64;
 
-/// What an option may be set to.
+/// The kind of value that an option takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// A whole number within a range, both ends included.
     Whole {
-        /// The least.
+        /// The minimum.
         least: u64,
-        /// The most.
+        /// The maximum.
         most: u64,
     },
     /// Seconds: above zero, at most as many as given.
@@ -35,17 +35,17 @@ pub enum Kind {
     Pairs,
     /// A filter: an expression, or tuples.
     Filter,
-    /// A word, a list or a mapping, whose parts are checked where they are used; as text JSON, or a word without quotes.
+    /// A word, a list or a mapping, whose parts are checked by their user; as text JSON, or a word without quotes.
     Structure,
 }
 
 impl Kind {
-    /// Whether several values of it add up to one.
+    /// Returns true if several values of it can be combined into one.
     pub fn is_list(self) -> bool {
         matches!(self, Self::Names | Self::Numbers | Self::Pairs)
     }
 
-    /// What is wrong with `value`, as the rest of a sentence that begins with the option's name; `None` if nothing is.
+    /// The fault of `value`, as the rest of a sentence that begins with the option's name; `None` if there is none.
     pub fn problem(self, value: &Value) -> Option<String> {
         let texts = |list: &[Value]| list.iter().all(Value::is_string);
         let right = match (self, value) {
@@ -72,7 +72,7 @@ impl Kind {
     /// The value that `text` stands for.
     ///
     /// # Errors
-    /// What is wrong with it, as in [`problem`](Self::problem).
+    /// The fault of the text, as in [`problem`](Self::problem).
     pub fn parse(self, text: &str) -> Result<Value, String> {
         let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
         let wrong = || format!("{} is not {self}", shown(&json!(text)));
@@ -122,7 +122,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A value as an error shows it.
+/// Formats a value for an error.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {
@@ -134,7 +134,7 @@ fn shown(value: &Value) -> String {
 fn pair(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), json!(value))),
-        // It may be a secret that lost its key.
+        // The text may be a secret that lost its key.
         _ => Err("write KEY=VALUE, separated by commas".to_owned()),
     }
 }
@@ -147,10 +147,11 @@ fn word_or_json(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("{} is neither a word nor JSON: {error}", shown(&json!(text))))
 }
 
-/// Bytes from text: `1048576`, `1MiB`, `1.5 GB`; not by `bytesize`, where `1M` is 10^6 and what is too much becomes the most.
+/// Bytes from text: `1048576`, `1MiB`, `1.5 GB`; not parsed by `bytesize`, where `1M` is 10^6 and an excessive value
+/// becomes the maximum.
 ///
 /// # Errors
-/// What is wrong with the text, and what would be right.
+/// The fault of the text, and a correct form.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

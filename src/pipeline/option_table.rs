@@ -1,56 +1,56 @@
-//! The table of a loader's options: each one's name, values, default, and who may set it, once.
+//! The table of a loader's options: the name, values, default and scope of each, in one place.
 //!
-//! Flags, `BOWSTRING_*` variables and their help are made from it, documents are checked against it, and tests hold the fields of
-//! [`LoaderOptions`](super::LoaderOptions), Python's keywords and `docs/options.md` to it.
+//! Flags, `BOWSTRING_*` variables and their help are made from it, documents are checked against it, and tests compare
+//! the fields of [`LoaderOptions`](super::LoaderOptions), Python's keywords and `docs/options.md` with it.
 
 use super::machine::MAX_THREADS;
 use super::option_kind::Kind;
 use crate::nearest::{distance, nearest};
 use crate::plan::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS, OrderVersion};
 
-/// Who may set an option of a dataset that a server serves.
+/// The sides that may set an option of a served dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// A client asks for it, unless the catalogue keeps it to itself.
+    /// Set by a client, unless the catalogue keeps it to itself.
     Asked,
-    /// Each side has its own, which no request carries.
+    /// Set by each side for itself; no request carries it.
     Own,
-    /// Never a client: where data lies, what the server spends on it, who the client is, where batches go.
+    /// Never set by a client: where data lies, what the server spends on it, who the client is, where batches go.
     Never,
 }
 
-/// What an option is about.
+/// The subject of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
-    /// Which data, and how to reach them.
+    /// The data, and access to it.
     Dataset,
-    /// Columns; in a document of options these may stand under `columns`.
+    /// Columns; in a document of options these may be placed under `columns`.
     Columns,
-    /// The order, the share of a rank, and the means.
+    /// The order, the share of a rank, and resources.
     Loading,
 }
 
 /// One option.
 #[derive(Debug, Clone, Copy)]
 pub struct OptionEntry {
-    /// Its name: of a Python keyword, of a key in a document.
+    /// Name: of a Python keyword, of a key in a document.
     pub name: &'static str,
-    /// What it may be set to.
+    /// Kind of its values.
     pub kind: Kind,
-    /// What it is if nobody sets it, as text; empty where that is nothing, or follows from the data or the machine.
+    /// Default as text; empty if there is none, or if it follows from the data or the machine.
     pub default: &'static str,
-    /// What it is about.
+    /// Subject.
     pub about: About,
-    /// Who may set it.
+    /// Sides that may set it.
     pub scope: Scope,
-    /// What it does.
+    /// Description.
     pub sentence: &'static str,
-    /// A value, where one says more than the sentence; else empty.
+    /// An example value, if it adds to the sentence; otherwise empty.
     pub example: &'static str,
 }
 
 impl OptionEntry {
-    /// The flag without its dashes; `None` for the addresses, which stand for themselves on a command line.
+    /// The flag without its dashes; `None` for the addresses, which are positional on a command line.
     pub fn flag(&self) -> Option<String> {
         (self.name != "urls").then(|| self.name.replace('_', "-"))
     }
@@ -60,7 +60,7 @@ impl OptionEntry {
         (self.name != "urls").then(|| format!("{PREFIX}{}", self.name.to_ascii_uppercase()))
     }
 
-    /// The sentence, the example and the default, as a help text has them.
+    /// The sentence, the example and the default, as in a help text.
     pub fn help(&self) -> String {
         let mut text = self.sentence.to_owned();
         if !self.example.is_empty() {
@@ -148,7 +148,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("timeout", Seconds(1e9), "600", Loading, Own, "seconds to wait for a batch before giving up with the culprit's name", ""),
 ];
 
-/// Variables of ours that are no options of a loader.
+/// Bowstring's variables that are not options of a loader.
 const OTHER_VARIABLES: &[&str] = &[
     "ADMIN",
     "ADMIN_TOKENS",
@@ -190,12 +190,12 @@ pub(crate) fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().filter(move |entry| entry.scope == scope).map(|entry| entry.name)
 }
 
-/// Whether `name` is an option of columns.
+/// Returns true if `name` is an option of columns.
 pub fn is_of_columns(name: &str) -> bool {
     option(name).is_some_and(|entry| entry.about == About::Columns)
 }
 
-/// What to say of `name`, which is no option where it stands: the nearest one that is, or where they are listed.
+/// The message for `name`, which is not an option at its place: the nearest one that is, or where they are listed.
 pub(super) fn unknown(name: &str, among_columns: bool) -> String {
     let shown: String = name.chars().take(64).collect();
     let known = OPTIONS.iter().filter(|entry| !among_columns || entry.about == About::Columns);
@@ -206,7 +206,8 @@ pub(super) fn unknown(name: &str, among_columns: bool) -> String {
     }
 }
 
-/// The variable that `variable` most likely means, if it is none of ours but very like one: a letter or two differ, or the dashes.
+/// The variable that `variable` most likely means, if it is unknown but close to a known one: a letter or two differ,
+/// or the dashes.
 pub fn misspelt(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
     let known = || {
@@ -223,12 +224,12 @@ pub fn misspelt(variable: &str) -> Option<String> {
     ranked.min().filter(near).map(|(_, known)| known)
 }
 
-/// What is wrong with `variable`, if it is a misspelt one of ours.
+/// The message for `variable`, if it is a misspelt variable of bowstring.
 pub fn misspelling(variable: &str) -> Option<String> {
     misspelt(variable).map(|meant| format!("environment variable {variable}: did you mean {meant}? Else unset it"))
 }
 
-/// The table as `docs/options.md` has it, in Markdown.
+/// The table in Markdown, as in `docs/options.md`.
 pub fn markdown() -> String {
     let part = |title: &str, about: &[About]| {
         let mut text = format!("## {title}\n\n| option | values | default | set by | |\n|---|---|---|---|---|\n");
@@ -260,7 +261,7 @@ mod tests {
     use crate::pipeline::LoaderOptions;
     use serde_json::{Value, json};
 
-    /// The options as the struct has them, with those of columns beside the others.
+    /// The fields of the options struct, with those of columns beside the others.
     fn fields() -> serde_json::Map<String, Value> {
         let Value::Object(mut fields) = serde_json::to_value(LoaderOptions::default()).unwrap() else { panic!() };
         let Some(Value::Object(columns)) = fields.remove("columns") else { panic!() };
@@ -307,7 +308,7 @@ mod tests {
             for word in words {
                 read(word).unwrap();
             }
-            // The error lists what can be read.
+            // The error lists the accepted words.
             let error = read("?").unwrap_err().to_string();
             let listed = error.split_once("expected").unwrap().1;
             assert_eq!(listed.matches('`').count() / 2, words.len(), "{}: {error}", entry.name);

@@ -1,4 +1,4 @@
-//! Everything a loader can be told, as plain fields with one validation.
+//! All options of a loader, as plain fields with one validation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 
-/// Most memory that evaluating a filter takes, if the budget is larger.
+/// Maximum memory for evaluating a filter, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
 
-/// A filter as people write it.
+/// A filter as written by users.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Filter {
@@ -36,7 +36,7 @@ impl Filter {
     /// The filter as an expression.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the position or the tuple that is wrong.
+    /// [`Error::Config`] naming the wrong position or tuple.
     pub fn parse(&self) -> Result<Expr> {
         match self {
             Self::Text(text) => Expr::parse(text),
@@ -45,8 +45,8 @@ impl Filter {
     }
 }
 
-/// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags;
-/// [`option_table`](super::option_table) has them all.
+/// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment
+/// (`BOWSTRING_BATCH_SIZE`) and as flags; [`option_table`](super::option_table) lists them all.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
@@ -58,25 +58,24 @@ pub struct LoaderOptions {
     pub stop: Stop,
     /// Rows per rank and step. Give this or `global_batch_size`.
     pub batch_size: Option<u64>,
-    /// Rows of all ranks together per step; what must stay the same for an elastic resume.
+    /// Rows of all ranks together per step; it must stay the same for an elastic resume.
     pub global_batch_size: Option<u64>,
     /// Shuffle rows; `false` delivers them in file order: a step of all ranks together has consecutive rows, unless `lanes` is given.
     pub shuffle: bool,
     /// Seed of the order and of random augmentation.
     pub seed: u64,
-    /// Lanes of the plan; the default is computed from the global batch and the dataset, see [`PlanSpec::resolve`]. In file order one, or
-    /// as many as are asked for: each is then a part of the file order.
+    /// Lanes of the plan; the default is computed from the global batch and the dataset, see [`PlanSpec::resolve`]. In
+    /// file order one, or as many as requested: each is then a part of the file order.
     pub lanes: Option<u32>,
     /// Rows among which the shuffle mixes within a lane; the default is computed from the dataset.
     pub window_rows: Option<u64>,
-    /// Version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
+    /// Version of the order; without it, new epochs use the latest one, and a resumed state its own.
     pub order_version: Option<OrderVersion>,
-    /// What to do with the last, incomplete step: `short`, which is what a loader takes that is not told, `even`, `pad`, `repeat` or
-    /// `drop`.
+    /// Treatment of the last, incomplete step: `short`, which is a loader's default, `even`, `pad`, `repeat` or `drop`.
     pub tail: Option<Tail>,
-    /// Whether batches have `_mask`, which is false on padding, under any tail. Under `pad` they always do.
+    /// If true, batches have `_mask`, which is false on padding, under any tail. Under `pad` they always do.
     pub mask: bool,
-    /// Which columns, and what becomes of them.
+    /// Selection and treatment of columns.
     pub columns: ColumnOptions,
     /// Rows to select.
     pub filter: Option<Filter>,
@@ -84,7 +83,7 @@ pub struct LoaderOptions {
     pub selector: Option<Selector>,
     /// Windows of consecutive rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
-    /// This rank; the default is taken from the launcher's environment, see [`rank::discover`].
+    /// This rank; by default taken from the launcher's environment, see [`rank::discover`].
     pub rank: Option<u32>,
     /// Number of ranks; goes with `rank`.
     pub world_size: Option<u32>,
@@ -94,44 +93,46 @@ pub struct LoaderOptions {
     pub threads: Option<usize>,
     /// Batches made ahead of the consumer.
     pub prefetch: usize,
-    /// What to do with a row that cannot be decoded: `error`, `skip` or `zero`.
+    /// Handling of a row that cannot be decoded: `error`, `skip` or `zero`.
     pub bad_rows: BadRows,
     /// Seconds to wait for the next batch before giving up with the culprit's name.
     pub timeout: f64,
     /// Options of the store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
-    /// Where credentials come from that expire, beside the options of the store. A server has its own.
+    /// Source of expiring credentials, in addition to the options of the store. A server has its own.
     #[cfg(feature = "cloud")]
     #[serde(skip)]
     pub credential_provider: Option<CredentialSource>,
-    /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
-    /// an index.
+    /// Source of the footers' content: `auto` (an index beside the dataset, if there is one), `none` (the footers), or
+    /// the address of an index.
     pub index: Index,
-    /// Where what is read of stores elsewhere is kept, to be read from there the next time: a directory of this machine, which all its
-    /// processes share, or `memory`; nowhere without.
+    /// Cache of data read from remote stores, to be read from there the next time: a directory of this machine, which
+    /// all its processes share, or `memory`; no cache without it.
     pub cache: Option<String>,
     /// Bytes that the cache may take; the default is half of what is free on its disk.
     pub cache_bytes: Option<u64>,
-    /// The version of a Delta table, or the snapshot of an Iceberg table; the latest one without.
+    /// The version of a Delta table, or the snapshot of an Iceberg table; the latest one without it.
     pub version: Option<u64>,
     /// The branch or tag of an Iceberg table.
     #[serde(rename = "ref")]
     pub reference: Option<String>,
     /// The time whose version of a table is read, see [`OpenOptions::timestamp`].
     pub timestamp: Option<String>,
-    /// Whether `key=value` directories are partition columns: `hive` or `none`.
+    /// Treatment of `key=value` directories as partition columns: `hive` or `none`.
     pub partitioning: Partitioning,
-    /// Whether what the dataset says of its cells is heeded (the schema of bowstring or Petastorm); without, cells are bytes.
+    /// If true, the dataset's own schema of its cells applies (that of bowstring or Petastorm); without it, cells are
+    /// bytes.
     pub decode: bool,
-    /// Where [`Loader`](crate::Loader) delivers tensors: `cpu`, `pinned` (page-locked host memory), `auto` (the GPU of this process if
-    /// there is one), `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`. The loader of this module delivers on the CPU.
+    /// Where [`Loader`](crate::Loader) delivers tensors: `cpu`, `pinned` (page-locked host memory), `auto` (the GPU of
+    /// this process if there is one), `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`. The source in this
+    /// module delivers on the CPU.
     pub device: String,
-    /// Batches in the device's memory at once, at least 2: those that the consumer has, and those made ahead.
+    /// Batches in the device's memory at once, at least 2: those held by the consumer, and those made ahead.
     pub device_slots: usize,
-    /// When a batch's device memory is written again: after what its consumers' streams were told (`stream`), after everything that
-    /// the device was told (`context`), or after waiting for that on the host (`sync`).
+    /// The condition for reusing a batch's device memory: after all work queued on its consumers' streams (`stream`),
+    /// after all work queued on the device (`context`), or after waiting for that on the host (`sync`).
     pub device_fence: Fence,
-    /// Whether more device memory is taken when the consumer has all slots, instead of waiting for him.
+    /// If true, more device memory is taken when the consumer holds all slots, instead of waiting for it.
     pub device_overflow: bool,
     /// Limits against hostile files.
     pub limits: Limits,
@@ -183,7 +184,7 @@ impl Default for LoaderOptions {
     }
 }
 
-/// The options after validation: what the pipeline is built from.
+/// The validated options, from which the pipeline is built.
 #[derive(Debug)]
 pub(super) struct Settings {
     /// One list of addresses per dataset.
@@ -197,7 +198,7 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
 }
 
-/// An address without what stands before its host or in its query.
+/// An address without its user information or query.
 fn without_secrets(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -207,8 +208,8 @@ fn without_secrets(url: &str) -> String {
 }
 
 impl fmt::Debug for LoaderOptions {
-    /// As JSON. What options of the store are set to may be secret, so only their names are shown; and so may a user, a password
-    /// or a signature in an address.
+    /// As JSON. Values of store options may be secret, so only their names are shown; and so may a user, a password or
+    /// a signature in an address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden = self.storage_options.keys().map(|key| (key.clone(), "***".to_owned())).collect();
         let urls = self.urls.iter().map(|url| without_secrets(url)).collect();
@@ -251,10 +252,10 @@ impl LoaderOptions {
         })
     }
 
-    /// Where the cache is.
+    /// The place of the cache.
     ///
     /// # Errors
-    /// [`Error::Config`] for a limit of no cache.
+    /// [`Error::Config`] for an empty place.
     fn cache_place(&self) -> Result<Option<CachePlace>> {
         match &self.cache {
             Some(place) if !place.is_empty() => Ok(Some(CachePlace { place: place.clone(), bytes: self.cache_bytes })),
@@ -264,10 +265,10 @@ impl LoaderOptions {
         }
     }
 
-    /// Where batches are delivered, once all that is said of devices is checked.
+    /// The place of delivery, once all options of devices are checked.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the option that is wrong.
+    /// [`Error::Config`] naming the wrong option.
     pub fn place(&self) -> Result<Place> {
         possible("device_slots", self.device_slots)?;
         Place::parse(&self.device)
@@ -277,7 +278,7 @@ impl LoaderOptions {
         self.memory_budget.unwrap_or_else(machine::default_budget)
     }
 
-    /// The longest wait.
+    /// The longest wait for a batch.
     ///
     /// # Errors
     /// [`Error::Config`] unless it is a positive number of seconds, of at most 10^9.
@@ -290,7 +291,7 @@ impl LoaderOptions {
     /// Batches made ahead.
     ///
     /// # Errors
-    /// [`Error::Config`] for none, and for more than a queue can have.
+    /// [`Error::Config`] for zero, and for more than a queue can hold.
     pub(crate) fn ahead(&self) -> Result<usize> {
         possible("prefetch", self.prefetch).map(|()| self.prefetch)
     }
@@ -354,7 +355,7 @@ impl LoaderOptions {
             mix,
             order_version: self.order_version.unwrap_or(OrderVersion::LATEST),
         };
-        // What no dataset can have is told before any is opened.
+        // Values impossible for any dataset are reported before one is opened.
         spec.check_numbers()?;
         Ok(Settings {
             datasets,
@@ -369,7 +370,7 @@ impl LoaderOptions {
     }
 }
 
-/// Refuses a value that the table of options does not let `name` have: fields are set by programs too.
+/// Refuses a value that the table of options does not allow for `name`: programs set fields too.
 fn possible(name: &'static str, value: impl Serialize) -> Result<()> {
     let value = serde_json::to_value(value).unwrap_or_default();
     let problem = option(name).and_then(|entry| entry.kind.problem(&value));

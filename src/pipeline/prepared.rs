@@ -1,6 +1,6 @@
-//! What does not depend on rank, epoch and position: the open datasets, their columns, the resolved plan.
+//! The state independent of rank, epoch and position: the open datasets, their columns, the resolved plan.
 //!
-//! A [`LocalSource`](super::LocalSource) has one for itself; a server keeps one for all streams that ask for the same.
+//! A [`LocalSource`](super::LocalSource) has its own; a server keeps one for all streams with the same request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,41 +29,41 @@ use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
-/// Bytes of the name of a row while its step is made: where the plan finds it, and where its cells are.
+/// Bytes of a row's references while its step is made: its place in the plan, and the place of its cells.
 const LISTED_ROW: u64 = (size_of::<RowRef>() + size_of::<(u32, u32)>()) as u64;
 
-/// Bytes of a row group in the plan of an epoch, about.
+/// Approximate bytes of a row group in the plan of an epoch.
 #[cfg(feature = "flight")]
 const PLANNED_GROUP: u64 = 20;
 
-/// What a loader needs at least to run, in bytes.
+/// The minimum memory in which a loader runs, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Row groups that are live at once, fetched and decoded, and the lists of rows that are taken of them.
+    /// Row groups that are live at once, fetched and decoded, and the lists of rows taken from them.
     pub row_groups: u64,
     /// Batches not yet delivered.
     pub batches: u64,
 }
 
 impl MemoryNeed {
-    /// Bytes in all.
+    /// Total bytes.
     pub fn total(&self) -> u64 {
         self.row_groups.saturating_add(self.batches)
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct PreparedPlan {
-    /// The datasets in whole row groups, and in units, as some versions of the order have them.
+    /// The datasets in whole row groups, and in units for versions of the order that have them.
     whole: View,
     units: View,
-    /// As the options say it, with what they leave open.
+    /// The spec as the options give it, with its open values.
     asked: PlanSpec,
     spec: PlanSpec,
-    /// Whether the options name the version of the order.
+    /// Set if the options name the version of the order.
     names_version: bool,
-    /// How the datasets were opened.
+    /// The options with which the datasets were opened.
     open: OpenOptions,
     pub(super) bad_rows: BadRows,
 }
@@ -97,19 +97,19 @@ impl View {
 }
 
 impl PreparedPlan {
-    /// Opens the datasets that `options` name and resolves the plan. Rank, memory, threads and time-out of the options mean nothing
-    /// here. Reads footers, and the filter's columns if there is a filter.
+    /// Opens the datasets that `options` name and resolves the plan. Rank, memory, threads and time-out of the options
+    /// are ignored here. Reads footers, and the filter's columns if there is a filter.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, and whatever opening the dataset gives.
+    /// [`Error::Config`] for options that contradict each other, and any error of opening the dataset.
     pub(crate) async fn open(options: &LoaderOptions) -> Result<Self> {
         Self::with(options, &options.settings()?).await
     }
 
-    /// As [`open`](Self::open), without what `hidden` keeps back.
+    /// As [`open`](Self::open), without what `hidden` hides.
     ///
     /// # Errors
-    /// As there; what is kept back is not found.
+    /// As [`open`](Self::open); hidden columns are not found.
     pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         let mut settings = options.settings()?;
@@ -132,8 +132,8 @@ impl PreparedPlan {
         Ok(prepared)
     }
 
-    /// That no column in which nulls are errors has some, as far as that is known before rows are read; see [`BadRows`] for what else
-    /// may be done about them.
+    /// Checks that no column in which nulls are errors has some, as far as that is known before rows are read; see
+    /// [`BadRows`] for other ways to handle them.
     ///
     /// # Errors
     /// [`Error::Nulls`], once for all such columns; [`Error::Timeout`] if the files do not answer.
@@ -141,20 +141,21 @@ impl PreparedPlan {
         self.check_nulls_within(self.open.memory_limit).await
     }
 
-    /// As [`check_nulls`](Self::check_nulls), where up to `most` bytes of memory may be had.
+    /// As [`check_nulls`](Self::check_nulls), with up to `most` bytes of memory.
     ///
     /// # Errors
-    /// As there; and [`Error::Limit`] where the memory that it was opened with is too little to look, and `most` is not.
+    /// As [`check_nulls`](Self::check_nulls); and [`Error::Limit`] if the search needs more than the memory it was
+    /// opened with, but not more than `most`.
     pub(crate) async fn check_nulls_within(&self, most: u64) -> Result<()> {
-        // Of windows it is not known which rows they have.
+        // The rows of windows are not known.
         if self.bad_rows != BadRows::Error || self.open.ngram.is_some() {
             return Ok(());
         }
         foretold::nulls(&self.whole.sources, &self.open, most).await
     }
 
-    /// Integers that are delivered as they are stored, in 64 bits, and need more than 32: the first one of each column, as far as that is
-    /// known before rows are read. The look waits for its memory, which it takes of `pool`.
+    /// Integers delivered as they are stored, in 64 bits, that need more than 32: the first one of each column, as far
+    /// as that is known before rows are read. The search waits for its memory, which it takes from `pool`.
     pub(super) fn wide_integers(
         &self,
         pool: &Arc<Pool>,
@@ -175,7 +176,7 @@ impl PreparedPlan {
         if version.has_units() { &self.units } else { &self.whole }
     }
 
-    /// What plans of `version` take rows from.
+    /// The sources of plans of `version`.
     pub(super) fn sources_in(&self, version: OrderVersion) -> &Arc<[Source]> {
         &self.view(version).sources
     }
@@ -185,7 +186,7 @@ impl PreparedPlan {
         &self.view(version).manifests
     }
 
-    /// What plans of `version` tell caches; none without a cache.
+    /// What plans of `version` tell caches; `None` without a cache.
     pub(super) fn foresight(&self, version: OrderVersion) -> Option<&Arc<Foresight>> {
         self.view(version).foresight.as_ref()
     }
@@ -197,10 +198,10 @@ impl PreparedPlan {
         }
     }
 
-    /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
+    /// Returns true if `options`, with which it was opened, still lead to the same files: see [`Dataset::is_current`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Dataset::is_current`].
     pub(crate) async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
         let settings = options.settings()?;
         for (dataset, urls) in self.datasets().zip(&settings.datasets) {
@@ -211,7 +212,7 @@ impl PreparedPlan {
         Ok(true)
     }
 
-    /// What comes out: one field per column, before suffixes.
+    /// The schema of the batches: one field per column, before suffixes.
     pub(crate) fn schema(&self) -> &Schema {
         self.whole.sources[0].maker.fields()
     }
@@ -221,10 +222,10 @@ impl PreparedPlan {
         self.whole.sources.iter().map(|source| &source.dataset)
     }
 
-    /// Bytes of memory that the open datasets take, and `plans` plans of epochs, about.
+    /// Approximate bytes of memory of the open datasets and of `plans` plans of epochs.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self, plans: u64) -> u64 {
-        // Those in units share everything with those in row groups.
+        // The datasets in units share everything with those in row groups.
         let datasets = self.units.sources.iter().map(|source| source.dataset.memory_size());
         let groups: usize = self.units.manifests.iter().map(|manifest| manifest.groups.len()).sum();
         datasets.fold(0, u64::saturating_add).saturating_add((groups as u64).saturating_mul(PLANNED_GROUP * plans))
@@ -235,8 +236,8 @@ impl PreparedPlan {
         &self.spec
     }
 
-    /// The spec that the options resolve to in `version` of the order, for states that name it. Options that name a version resolve
-    /// to that one only.
+    /// The spec to which the options resolve in `version` of the order, for states that name it. Options that name a
+    /// version resolve to that one only.
     ///
     /// # Errors
     /// As [`PlanSpec::resolve`].
@@ -260,18 +261,18 @@ impl PreparedPlan {
         Plan::new(self.manifests_in(spec.order_version), spec.clone(), epoch)
     }
 
-    /// Whether batches of `plan` have `_mask`.
+    /// Returns true if batches of `plan` have `_mask`.
     pub(crate) fn masked(&self, plan: &Plan) -> bool {
         plan.masked() || self.whole.sources[0].masked
     }
 
-    /// The least memory that one share of `plan` runs in, `prefetch` batches ahead. It asks about every row group.
+    /// The minimum memory in which one share of `plan` runs, `prefetch` batches ahead. Examines every row group.
     pub(crate) fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
-        // What the windows of a step hold, and the largest row group on its way in beside them.
+        // The row groups in the windows of a step, and the largest row group on its way in beside them.
         let sources = self.sources_in(plan.spec().order_version);
         let live = plan.live_bytes(share, &|source, group| sources[source as usize].cost(group as usize).held);
-        // The rows of steps that are being made, by name: more than the batch itself where a row is a single byte.
+        // The references to rows of steps being made: more than the batch itself if a row is a single byte.
         let listed = plan.batch_rows(share).saturating_mul(LISTED_ROW).saturating_mul(batches_at_once(prefetch) as u64);
         let row_groups = live.saturating_add(largest_group(sources)).saturating_add(listed);
         MemoryNeed { row_groups, batches }
@@ -283,7 +284,7 @@ impl PreparedPlan {
         batch_bytes(&self.whole.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64
     }
 
-    /// As [`need`](Self::need), for a stranger's plan: where the batches alone are beyond `budget`, nothing else is asked about.
+    /// As [`need`](Self::need), for an untrusted plan: if the batches alone exceed `budget`, nothing else is examined.
     ///
     /// # Errors
     /// [`Error::Limit`].
@@ -297,7 +298,7 @@ impl PreparedPlan {
         Ok(self.need(plan, share, prefetch))
     }
 
-    /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
+    /// Bytes of the memory of each batch of one share of `plan`, if all have the same.
     pub(crate) fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
         let rows = usize::try_from(plan.batch_rows(share)).ok()?;
         let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, self.masked(plan)));
@@ -305,17 +306,17 @@ impl PreparedPlan {
         lengths.all(|length| length == Some(first)).then_some(first)
     }
 
-    /// As [`need`](Self::need), refusing a budget that cannot hold it; what is left of a larger one is for reading ahead.
+    /// As [`need`](Self::need), refusing a budget that cannot hold it; the rest of a larger one is for reading ahead.
     pub(super) fn fit(&self, plan: &Plan, share: Share, prefetch: usize, budget: usize) -> Result<MemoryNeed> {
         within_budget(self.need(plan, share, prefetch), plan, budget)
     }
 
-    /// Bytes of a batch of one row, by estimate.
+    /// Estimated bytes of a batch of one row.
     pub(crate) fn row_bytes(&self) -> u64 {
         batch_bytes(&self.whole.sources, 1) as u64
     }
 
-    /// A batch of one row that stands for no data: the columns of all others, in their order.
+    /// A batch of one row without data: the columns of all other batches, in their order.
     ///
     /// # Errors
     /// [`Error::Limit`] if a row is larger than `budget`.
@@ -339,7 +340,7 @@ impl PreparedPlan {
         Ok(self.whole.sources[0].maker.assemble(&rows, reservation)?.0)
     }
 
-    /// As [`batches_in`](Self::batches_in), in the least memory.
+    /// As [`batches_in`](Self::batches_in), in the minimum memory.
     #[cfg(test)]
     pub(crate) fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
         plan.check_share(run.share)?;
@@ -347,8 +348,8 @@ impl PreparedPlan {
         self.batches_in(plan, run, need)
     }
 
-    /// Batches of one share of `plan` from a step on, in `need`, the memory that it [needs](Self::need). Must be called within a tokio
-    /// runtime that has time enabled; reading starts at once.
+    /// Batches of one share of `plan` from a step on, in `need`, the memory that it [needs](Self::need). Must be called
+    /// within a tokio runtime that has time enabled; reading starts at once.
     ///
     /// # Errors
     /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
@@ -364,31 +365,33 @@ impl PreparedPlan {
     }
 }
 
-/// How to run one share of a plan.
+/// The parameters for running one share of a plan.
 #[derive(Debug)]
 pub struct Run {
-    /// Whose rows.
+    /// The share to deliver.
     pub share: Share,
     /// The first step.
     pub from: u64,
     /// Threads to decode with.
     pub workers: Arc<Workers>,
-    /// Where batches are built.
+    /// Allocator of batches.
     pub allocator: Arc<dyn HostAllocator>,
     /// Bytes that everything in flight may take, batches included until they are dropped or
     /// [delivered](Batch::deliver).
     pub budget: usize,
-    /// Bytes of batches that are still in use after they were delivered: when they come back, their memory is kept for later
-    /// batches. For allocators whose memory is dear.
+    /// Bytes of batches that are still in use after delivery: when they come back, their memory is kept for later
+    /// batches. For allocators whose memory is expensive.
     pub keep: usize,
-    /// The [`pool`](Batches::pool) of an earlier run with the same allocator: what it kept is used again, if batches are alike.
+    /// The [`pool`](Batches::pool) of an earlier run with the same allocator: its kept buffers are used again, if
+    /// batches are alike.
     pub pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer, at least 1.
     pub prefetch: usize,
 }
 
 impl Run {
-    /// What the job of this run is made of: `batches` bytes for batches, and the row groups' part of the budget where others read them.
+    /// The means of this run's job: `batches` bytes for batches, and the row groups' part of the budget if others read
+    /// them.
     pub(super) fn means(self, batches: u64, groups: Option<Arc<Pool>>, bad_rows: BadRows) -> Means {
         Means {
             workers: self.workers,
@@ -411,22 +414,23 @@ impl Run {
 pub struct Batches {
     pub(super) feed: Feed,
     pub(super) job: Arc<Job>,
-    /// What reads its row groups, where that is for others too.
+    /// The reader of its row groups, if that is shared.
     pub(super) shared: Option<Arc<SharedReader>>,
 }
 
 impl Batches {
-    /// Stage and culprit of a wait that brings nothing.
+    /// Stage and culprit of a wait without a result.
     pub fn culprit(&self) -> (&'static str, String) {
         self.feed.culprit()
     }
 
-    /// Whether the stream ended because other shares of its plan, whose row groups are read together, went on without it.
+    /// Returns true if the stream ended because other shares of its plan, whose row groups are read together, continued
+    /// without it.
     pub fn is_behind(&self) -> bool {
         self.shared.is_some() && self.feed.is_behind()
     }
 
-    /// Where its batches come from.
+    /// The pool of its batches.
     pub fn pool(&self) -> Arc<Pool> {
         Arc::clone(&self.job.batches)
     }
@@ -455,12 +459,12 @@ impl Drop for Batches {
     }
 }
 
-/// What becomes of the marks that other libraries left on columns, see [`Feature`](crate::schema::Feature).
+/// Treatment of the marks that other libraries left on columns, see [`Feature`](crate::schema::Feature).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marks {
-    /// Columns are what these libraries mean by them.
+    /// Columns have the meaning that these libraries give them.
     Heeded,
-    /// Columns are what they are stored as.
+    /// Columns are as stored.
     Ignored,
 }
 
@@ -478,7 +482,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
                     "the fields of ngram say which columns are delivered; leave it out",
                 ));
             }
-            // Packs are asked for by their own names, like columns.
+            // Packs are requested by their own names, like columns.
             asked.columns = ngram.columns();
         }
         let schema = match marks {
@@ -520,7 +524,7 @@ fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryN
     ))
 }
 
-/// The largest row group on its way in.
+/// Bytes of the largest row group on its way in.
 pub(super) fn largest_group(sources: &[Source]) -> u64 {
     let largest = sources.iter().flat_map(|source| {
         let groups = source.dataset.manifest().groups.iter().enumerate();

@@ -1,46 +1,48 @@
-//! Which rank of how many this process is, from the environment that its launcher left.
+//! The rank and world size of this process, from the environment that its launcher left.
 //!
-//! The launchers of `LAUNCHERS` are asked in order, and the first that says both numbers wins; explicit options win over all (a
-//! Spark barrier stage passes them: its tasks learn their rank from the barrier context, not from the environment). An
-//! environment in which launchers say one number and nobody says both is an error: taking it for one process alone would read
-//! everything on every rank.
+//! The launchers of `LAUNCHERS` are checked in order, and the first that gives both numbers wins; explicit options take
+//! precedence over all (a Spark barrier stage passes them: its tasks learn their rank from the barrier context, not
+//! from the environment). An environment in which launchers give one number and none gives both is an error: treating
+//! it as a single process would read everything on every rank.
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// How a launcher tells its processes who they are.
+/// The form in which a launcher passes rank and world size to its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Two variables with a number each.
     Numbers,
-    /// As [`Form::Numbers`], under names that others have too: half of them is an error even where a later launcher says both.
+    /// As [`Form::Numbers`], under names that others use too: having one of the two is an error even if a later
+    /// launcher gives both.
     Generic,
     /// TensorFlow's cluster in JSON: chief and workers in order.
     TfConfig,
-    /// A number, and a list of hosts separated by commas; a list of one without the number is no contradiction.
+    /// A number, and a list of hosts separated by commas; a list of one without the number is not a contradiction.
     Hosts,
-    /// As [`Form::Numbers`]; in an allocation without `srun` only the second is set, which for one task is no contradiction.
+    /// As [`Form::Numbers`]; in an allocation without `srun` only the second is set, which for one task is not a
+    /// contradiction.
     Slurm,
 }
 
-/// One launcher and what it leaves in the environment.
+/// One launcher and its variables in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Launcher {
     /// Its name.
     pub name: &'static str,
-    /// The variable that says the rank.
+    /// The variable with the rank.
     pub rank: &'static str,
-    /// The variable that says the number of ranks; the same one for `TF_CONFIG`.
+    /// The variable with the number of ranks; the same one for `TF_CONFIG`.
     pub world_size: &'static str,
     form: Form,
 }
 
-/// Launchers in the order they are asked.
+/// Launchers in the order in which they are checked.
 ///
-/// torchrun and JAX come first because users set their variables by hand to override the rest (TorchDistributor and Ray Train set
-/// torchrun's). What starts one process per rank follows, the outer ones last: `TF_CONFIG` and TPU hosts describe a pod, and
-/// SLURM's variables often the allocation in which `mpirun` or Horovod run, not the ranks.
+/// torchrun and JAX come first because users set their variables by hand to override the rest (TorchDistributor and Ray
+/// Train set torchrun's). Launchers that start one process per rank follow, the outer ones last: `TF_CONFIG` and TPU
+/// hosts describe a pod, and SLURM's variables often the allocation in which `mpirun` or Horovod run, not the ranks.
 pub(crate) const LAUNCHERS: [Launcher; 11] = [
     launcher("torchrun", "RANK", "WORLD_SIZE", Form::Generic),
     launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", Form::Generic),
@@ -62,7 +64,7 @@ const fn launcher(name: &'static str, rank: &'static str, world_size: &'static s
 /// PMIx gives the rank and leaves the number of ranks to its server: the other variables come from Open MPI or SLURM.
 const PMIX: &str = "PMIX_RANK";
 
-/// The variables that are looked at, each once, in order.
+/// The variables that are checked, each once, in order.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let both = |launcher: &Launcher| {
         let second = (launcher.world_size != launcher.rank).then_some(launcher.world_size);
@@ -71,27 +73,27 @@ pub fn variables() -> impl Iterator<Item = &'static str> {
     LAUNCHERS.iter().flat_map(both).chain([PMIX])
 }
 
-/// A rank, and why it is believed.
+/// A rank and its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Rank, from 0.
     pub rank: u32,
     /// Number of ranks, at least 1.
     pub world_size: u32,
-    /// Where it came from, e.g. `torchrun (RANK=1, WORLD_SIZE=4)`.
+    /// Origin, e.g. `torchrun (RANK=1, WORLD_SIZE=4)`.
     pub why: String,
 }
 
-/// The rank of this process by its environment.
+/// The rank of this process according to its environment.
 ///
 /// # Errors
-/// [`Error::Config`] if a launcher's variables are no numbers, contradict each other, or only half of them are set and no other
-/// launcher says both.
+/// [`Error::Config`] if a launcher's variables are not numbers or contradict each other, or if only one of the two is
+/// set and no other launcher gives both.
 pub fn discover() -> Result<Found> {
     discover_in(|name| std::env::var(name).ok())
 }
 
-/// The rank by the variables that `lookup` gives. A variable of nothing but spaces counts as not set.
+/// The rank according to the variables that `lookup` returns. A variable of nothing but spaces counts as unset.
 ///
 /// # Errors
 /// As [`discover`].
@@ -100,7 +102,7 @@ pub(crate) fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Fou
     Ok(said_in(lookup)?.unwrap_or_else(alone))
 }
 
-/// What a launcher says in this process's environment; none if there is no launcher.
+/// The rank that a launcher gives in this process's environment; `None` if there is no launcher.
 ///
 /// # Errors
 /// As [`discover`].
@@ -135,7 +137,7 @@ fn said_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>> {
 }
 
 impl Launcher {
-    /// The error for one variable of two; `None` where that is no contradiction.
+    /// The error for one variable of two; `None` if that is not a contradiction.
     fn half(&self, rank: Option<&str>, world_size: Option<&str>) -> Option<Error> {
         let one = |text: &str| match self.form {
             Form::Slurm => text.trim() == "1",
@@ -171,8 +173,8 @@ impl Launcher {
     }
 }
 
-/// The task of a `TF_CONFIG`: the chief (or `master`) is rank 0, workers follow. An evaluator is not of the cluster and reads
-/// everything; a parameter server reads nothing, so that to ask for its rank is a mistake.
+/// The task of a `TF_CONFIG`: the chief (or `master`) is rank 0, workers follow. An evaluator is not part of the
+/// cluster and reads everything; a parameter server reads nothing, so requesting its rank is a mistake.
 fn tf_config(text: &str) -> Result<Found> {
     let wrong = |problem: &str| Error::config("rank", format!("TF_CONFIG {problem}"));
     let config: serde_json::Value =
@@ -210,7 +212,7 @@ fn tf_config(text: &str) -> Result<Found> {
     checked(number(first + index)?, number(ranks as u64)?, why)
 }
 
-/// The rank from options where given, else from the environment.
+/// The rank from options if given, otherwise from the environment.
 ///
 /// # Errors
 /// [`Error::Config`] if only one option is given, or rank and world size contradict each other.
@@ -242,7 +244,8 @@ mod tests {
         discover_in(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
     }
 
-    /// What each launcher really leaves, as far as it concerns ranks and could be mistaken for one: 14 of them and more.
+    /// The variables that each launcher really leaves, as far as they concern ranks and could be mistaken for one: 14
+    /// of them and more.
     const ENVIRONMENTS: &[(&str, &str, (u32, u32))] = &[
         ("nothing", "", (0, 1)),
         ("torchrun", "RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a", (5, 8)),

@@ -6,13 +6,14 @@
 //!   member's queue     ◄──the windows of n──┘
 //! ```
 //!
-//! A loader has a reader with one member; a server has one reader for all ranks that follow a plan, so that a row group that several
-//! ranks take rows from is read, decoded and kept once.
+//! A loader has a reader with one member; a server has one reader for all ranks that follow a plan, so that a row group
+//! from which several ranks take rows is read, decoded and kept once.
 //!
-//! Why it cannot deadlock: one task asks for all reservations, always for the member that is furthest behind. What it waits for is held
-//! by steps that are being made, which need nothing more; by steps ahead of it that nobody has taken yet, which are taken back and
-//! prepared again later; or by members that take nothing, which lose their place while others wait for what they hold. That the rows
-//! live at one step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
+//! It cannot deadlock: one task makes all reservations, always for the member that is furthest behind. The memory it
+//! waits for is held by steps being made, which need nothing more; by steps ahead that nobody has taken yet, which are
+//! taken back and prepared again later; or by members that take nothing, which lose their place while others wait for
+//! what they hold. Each wait checks that the rows live at one step fit at all, so a budget that is too small is an
+//! error, never a hang.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,10 +30,10 @@ use super::reader_state::{Expected, Member, STEPS_AHEAD, Shared, State, Work};
 use crate::error::{Error, Result};
 use crate::plan::{Order, Share};
 
-/// How long memory is left to ranks that have not come yet.
+/// How long memory is left to ranks that have not joined yet.
 const GATHERING: Duration = Duration::from_secs(5);
 
-/// See the module. Dropping the last handle ends it.
+/// See the module documentation. Dropping the last handle ends it.
 #[derive(Debug)]
 pub(super) struct Reader {
     shared: Arc<Shared>,
@@ -67,13 +68,13 @@ impl Reader {
         &self.shared.job
     }
 
-    /// What is followed.
+    /// The plan being followed.
     pub(super) fn plan(&self) -> &Arc<dyn Order> {
         &self.shared.plan
     }
 
-    /// A place for `share` from step `from` on; none if that step is far from those that others are at, who would wait for this one or
-    /// be waited for.
+    /// Adds a member for `share` from step `from` on; `None` if that step is far from those of the others, which would
+    /// wait for this one or be waited for.
     pub(super) fn join(self: &Arc<Self>, share: Share, from: u64) -> Option<Membership> {
         let state = self.shared.lock();
         let steps = self.shared.plan.steps();
@@ -90,7 +91,7 @@ impl Reader {
     }
 
     fn place(self: &Arc<Self>, mut state: MutexGuard<'_, State>, share: Share, from: u64) -> Membership {
-        // Whoever comes, perhaps again after an error, comes to what works by now.
+        // A new member, perhaps one that returns after an error, must find working windows.
         let failed = state.forget_failed();
         let number = state.number;
         state.number += 1;
@@ -133,7 +134,7 @@ impl Membership {
         &self.reader
     }
 
-    /// Whether others continued without this share.
+    /// Returns true if others continued without this share.
     pub(super) fn is_behind(&self) -> bool {
         self.reader.shared.lock().members.get(&self.number).is_some_and(|member| member.behind)
     }

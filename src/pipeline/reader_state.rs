@@ -1,5 +1,5 @@
-//! What a [`reader`](super::reader), its members and its task share: who is where, and which windows are read. Behind one lock, and
-//! consistent after every statement.
+//! The state shared by a [`reader`](super::reader), its members and its task: the members' steps, and the windows being
+//! read. Behind one lock, and consistent after every statement.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,12 @@ use super::window::Window;
 use crate::error::Result;
 use crate::plan::{Order, Share, WindowUse};
 
-/// Steps whose windows are known ahead of assembly, and how far one member may be ahead of another. It bounds a list of pointers; bytes
-/// are bounded by the budget.
+/// Steps whose windows are known ahead of assembly, and the maximum lead of one member over another. Bounds a list of
+/// pointers; bytes are bounded by the budget.
 pub(super) const STEPS_AHEAD: u64 = 256;
 
-/// How long others wait for what a member holds that takes nothing, before it loses its place: if it is so many steps behind, or any.
+/// How long others wait for what an idle member holds before it loses its place: if it is this many steps behind, or
+/// any.
 const PATIENCE: [(Duration, u64); 2] = [(Duration::from_secs(10), 64), (Duration::from_secs(60), 0)];
 
 /// A step and everything it takes rows from.
@@ -28,24 +29,24 @@ pub(super) struct Work {
     pub(super) windows: Arc<[Arc<Window>]>,
 }
 
-/// A window's name: source, epoch of the source, lane, number in the lane.
+/// A window's identity: source, epoch of the source, lane, number in the lane.
 pub(super) type WindowKey = (u32, u64, u32, u32);
 
 pub(super) fn key(window: &WindowUse) -> WindowKey {
     (window.source, window.source_epoch, window.lane, window.window)
 }
 
-/// Who will come to a reader.
+/// The members that a reader expects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     /// Different ranks.
     pub(super) ranks: usize,
-    /// Bytes that may be read ahead before all have come, or for as long as they are waited for.
+    /// Bytes that may be read ahead before all have joined, or for as long as they are waited for.
     pub(super) ahead: u64,
 }
 
 impl Expected {
-    /// One share, which is there from the start.
+    /// One share, which is present from the start.
     pub(super) const ALONE: Self = Self { ranks: 1, ahead: u64::MAX };
 }
 
@@ -54,11 +55,11 @@ pub(super) struct Shared {
     pub(super) job: Arc<Job>,
     pub(super) plan: Arc<dyn Order>,
     pub(super) expected: Expected,
-    /// Until when memory is left to those who have not come.
+    /// Memory is left until then to members that have not joined.
     pub(super) gathering: Instant,
     pub(super) loads: Loads,
     pub(super) state: Mutex<State>,
-    /// Something changed that the reader's task may wait for.
+    /// Signals a change that the reader's task may wait for.
     pub(super) attention: Notify,
 }
 
@@ -67,13 +68,13 @@ pub(super) struct State {
     pub(super) members: BTreeMap<u64, Member>,
     /// The number of the next member.
     pub(super) number: u64,
-    /// Ranks that have come.
+    /// Ranks that have joined.
     pub(super) seen: BTreeSet<u32>,
     /// Windows that some later step needs.
     pub(super) windows: HashMap<WindowKey, Live>,
 }
 
-/// A window in memory or on its way.
+/// A window in memory or in flight.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) window: Arc<Window>,
@@ -86,13 +87,13 @@ pub(super) struct Live {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) share: Share,
-    /// The step whose windows come into the queue next.
+    /// The step whose windows enter the queue next.
     pub(super) next: u64,
-    /// The highest step that was asked for.
+    /// The highest step requested.
     pub(super) asked: u64,
     pub(super) queue: VecDeque<Result<Work>>,
     pub(super) ready: Arc<Notify>,
-    /// It lost its place.
+    /// Set once it lost its place.
     pub(super) behind: bool,
 }
 
@@ -104,7 +105,7 @@ impl Member {
     }
 }
 
-/// Whose step is prepared.
+/// The member and step to prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) member: u64,
@@ -113,19 +114,19 @@ pub(super) struct Turn {
 }
 
 impl State {
-    /// The next step of the member that is furthest behind; none if there is nothing to prepare.
+    /// The next step of the member that is furthest behind; `None` if there is nothing to prepare.
     pub(super) fn turn(&self, steps: u64) -> Option<Turn> {
         let open = self.members.iter().filter(|(_, member)| member.next < steps && !member.behind);
         let (number, member) = open.min_by_key(|(number, member)| (member.next, **number))?;
         Some(Turn { member: *number, share: member.share, step: member.next })
     }
 
-    /// The furthest step that any member has asked for.
+    /// The furthest step that any member has requested.
     pub(super) fn front(&self) -> u64 {
         self.members.values().map(|member| member.asked).max().unwrap_or(0)
     }
 
-    /// Takes the place of the slowest member if it is more than `lag` steps behind the first; whether there was one.
+    /// Removes the slowest member if it is more than `lag` steps behind the first; returns whether there was one.
     fn leave_behind(&mut self, lag: u64) -> bool {
         let front = self.front();
         let slowest = self.members.values_mut().filter(|member| !member.behind).min_by_key(|member| member.asked);
@@ -136,19 +137,20 @@ impl State {
         true
     }
 
-    /// After `waited`.
+    /// Removes a member if `waited` exceeds the patience for it.
     pub(super) fn lose_patience(&mut self, waited: Duration) -> bool {
         PATIENCE.iter().any(|(patience, lag)| waited >= *patience && self.leave_behind(*lag))
     }
 
-    /// Lets go of windows with a row group that failed, which the steps to come have read again. Steps that wait for one keep it, and learn
-    /// why it failed. What is given back is dropped outside the lock.
+    /// Drops windows with a failed row group, which later steps have read again. Steps that wait for one keep it, and
+    /// learn why it failed. The returned windows are dropped outside the lock.
     pub(super) fn forget_failed(&mut self) -> Vec<Live> {
         self.windows.extract_if(|_, live| live.window.has_failed()).map(|(_, live)| live).collect()
     }
 
-    /// Takes back what was read for the latest step after `step`, if nobody has taken that yet: the window, and all steps from the one it
-    /// was read for on, which are prepared again later. Whether there was one; what it gives is dropped outside the lock.
+    /// Takes back the windows read for the latest step after `step`, if nobody has taken that yet: the window, and all
+    /// steps from the one it was read for on, which are prepared again later. `None` if there is none; the result is
+    /// dropped outside the lock.
     pub(super) fn take_back(&mut self, step: u64) -> Option<(Live, Vec<Result<Work>>)> {
         let latest = self.windows.iter().filter(|(_, live)| live.first > step);
         let (key, first) = latest.map(|(key, live)| (*key, live.first)).max_by_key(|(_, first)| *first)?;
@@ -174,7 +176,7 @@ impl Shared {
     }
 
     pub(super) async fn changed_within(&self, wait: Duration) {
-        // Either a change or the time leads to another look.
+        // A change and the time-out both lead to another check.
         drop(tokio::time::timeout(wait, self.attention.notified()).await);
     }
 }

@@ -12,18 +12,18 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::plan::{Plan, Reads, Share, Shuffle};
 
-/// Numbers of ranks that are told beside the one asked for.
+/// Numbers of ranks reported besides the requested one.
 const WORLDS: [u32; 6] = [1, 8, 64, 256, 1024, 4096];
-/// From here on it is worth to change something.
+/// From here on a change is worthwhile.
 const TOO_OFTEN: f64 = 1.25;
-/// Row groups of which the memory of other worlds is told too: asking for each takes microseconds.
+/// Maximum row groups for which the memory of other worlds is reported too: each takes microseconds.
 const MOST_GROUPS: usize = 200_000;
-/// Row groups per rank with which hardly any is shared.
+/// Row groups per rank at which hardly any is shared.
 const GROUPS_PER_RANK: u64 = 10;
 /// Rows of the global batch for each lane, by default.
 const ROWS_PER_LANE: u64 = 512;
 
-/// What one number of ranks reads in an epoch.
+/// The reads of one number of ranks in an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reading {
     /// Number of ranks.
@@ -32,43 +32,44 @@ pub struct Reading {
     pub global_batch_size: u64,
     /// Lanes of the plan.
     pub lanes: u32,
-    /// Stored bytes that all ranks fetch in an epoch, over those of the row groups: 1 is each once.
+    /// Stored bytes that all ranks fetch in an epoch, relative to those of the row groups: 1 means each once.
     pub times_read: f64,
     /// Stored bytes that all ranks fetch in an epoch.
     pub bytes: u64,
-    /// Row groups that are read, or units of them where they are cut.
+    /// Row groups that are read, or units of them if they are cut.
     pub row_groups: u64,
-    /// How many of them more than one rank fetches and decodes.
+    /// Number of them that more than one rank fetches and decodes.
     pub shared_row_groups: u64,
-    /// Stored bytes of the rank that fetches most, over the mean.
+    /// Stored bytes of the rank that fetches most, relative to the mean.
     pub imbalance: f64,
-    /// Bytes that a rank needs at least; none for other worlds of very many row groups.
+    /// Minimum bytes that a rank needs; `None` for other worlds with very many row groups.
     pub memory: Option<u64>,
     /// Stored bytes that a rank fetches before its first batch.
     pub first_batch_bytes: u64,
 }
 
-/// What [`LocalSource::readings`] finds.
+/// The result of [`LocalSource::readings`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Readings {
     /// Row groups of the files.
     pub row_groups: usize,
-    /// What is shuffled, dealt and read: these row groups, or more units where large ones are cut at their pages.
+    /// The units of shuffling, dealing and reading: these row groups, or more units if large ones are cut at their
+    /// pages.
     pub units: usize,
     /// The world that the options name.
     pub asked: Reading,
-    /// Others, with as many rows per rank if the options give `batch_size`, else with the same global batch.
+    /// Other worlds, with as many rows per rank if the options give `batch_size`, otherwise with the same global batch.
     pub worlds: Vec<Reading>,
-    /// What to change where the world that was asked for reads the data 1.25 times or more.
+    /// Suggested changes if the requested world reads the data 1.25 times or more.
     pub advice: Vec<String>,
-    /// What each rank reads.
+    /// Reads of each rank.
     #[serde(skip)]
     pub reads: Reads,
 }
 
 impl LocalSource {
-    /// What the ranks of this source's world read of the current epoch, and what those of other worlds would; by arithmetic, in
-    /// proportion to the row groups. `options` are those that it was opened with.
+    /// The reads of the ranks of this source's world in the current epoch, and those of other worlds; by arithmetic, in
+    /// proportion to the row groups. `options` are those with which it was opened.
     ///
     /// # Errors
     /// As [`Plan::new`].
@@ -100,20 +101,20 @@ impl LocalSource {
     }
 }
 
-/// What is asked again for each world.
+/// The inputs of each world's calculation.
 struct Reader<'a> {
     source: &'a LocalSource,
     options: &'a LoaderOptions,
     manifests: &'a [Arc<Manifest>],
     /// Bytes fetched for each row group, or each unit, of each dataset.
     stored: Vec<Vec<u64>>,
-    /// Bytes fetched for all units over those of the row groups that they are cut out of: dictionaries are read for each unit, and pages
-    /// that lie in two units for both.
+    /// Bytes fetched for all units, relative to those of the row groups that they are cut from: dictionaries are read
+    /// for each unit, and pages that lie in two units for both.
     more: f64,
 }
 
 impl Reader<'_> {
-    /// The plan of another world or of other lanes; none if there can be none.
+    /// The plan of another world or of other lanes; `None` if it is impossible.
     fn plan(&self, world: u32, lanes: Option<u32>) -> Result<Option<Plan>> {
         let mut spec = self.source.plan().spec().clone();
         if let Some(batch) = self.options.batch_size {
@@ -169,7 +170,7 @@ impl Reader<'_> {
         Ok((reading, reads))
     }
 
-    /// What to change, the cheapest first.
+    /// Suggested changes, the cheapest first.
     fn advice(&self, asked: &Reading) -> Result<Vec<String>> {
         let Reading { world_size: world, times_read, row_groups, shared_row_groups, lanes, .. } = *asked;
         let is_ordered = self.source.plan().spec().shuffle == Shuffle::None;

@@ -1,4 +1,4 @@
-//! Row groups of a dataset, decoded, in any order that is asked for: for those who decide the order themselves.
+//! Decoded row groups of a dataset in any requested order: for callers that decide the order themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,12 +57,12 @@ pub struct RowGroups {
 }
 
 impl RowGroups {
-    /// Opens the dataset. Row groups of more than `max_rows` rows come in pieces. Of the options, those of batches, ranks and
-    /// shuffling mean nothing here.
+    /// Opens the dataset. Row groups of more than `max_rows` rows come in pieces. Options of batches, ranks and
+    /// shuffling are ignored here.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other or a mixture; [`Error::Limit`] for a budget that cannot hold the
-    /// largest row group; and whatever opening the dataset gives.
+    /// [`Error::Config`] for options that contradict each other or a mixture; [`Error::Limit`] for a budget that cannot
+    /// hold the largest row group; and any error of opening the dataset.
     pub fn open(mut options: LoaderOptions, max_rows: Option<u64>) -> Result<Self> {
         if !options.weights.is_empty() {
             return Err(Error::config(
@@ -104,12 +104,12 @@ impl RowGroups {
         &self.dataset
     }
 
-    /// What comes out: one field per column, before suffixes.
+    /// The schema of the pieces: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
         self.engine.schema()
     }
 
-    /// Begins with these row groups, in this order, whatever was asked for before. Reading starts with the first call of
+    /// Begins with these row groups, in this order, and drops any earlier order. Reading starts with the first call of
     /// [`next`](Self::next).
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl RowGroups {
         Ok(())
     }
 
-    /// The next piece; `None` when all have come.
+    /// Returns the next piece; `None` when all have come.
     ///
     /// # Errors
     /// The first error of any stage, once; [`Error::Timeout`] with the culprit; [`Error::Closed`] after
@@ -151,19 +151,19 @@ impl RowGroups {
         };
         if let Next::Item(piece) = &next {
             self.engine.job.counters.rows.fetch_add(piece.batch.rows as u64, Ordering::Relaxed);
-            // The end is no new epoch here: it is told again and again.
+            // The end is not a new epoch here: it is returned again and again.
             self.cursor.advance(&next, |piece| (0, piece.batch.step));
         }
         Ok(next)
     }
 
-    /// Takes back a piece of the current order, because it reached nobody: it comes again before any new one, the first of several
-    /// first.
+    /// Takes back a piece of the current order that reached nobody: it comes again before any new one, the first of
+    /// several first.
     pub fn put_back(&mut self, piece: Piece) {
         self.cursor.put_back((0, piece.batch.step), piece);
     }
 
-    /// The error for a wait of `waited` that brought nothing.
+    /// The error for a wait of `waited` without a result.
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.engine.culprit();
         let culprit = format!("{culprit}; piece {} of {}", self.cursor.next_new().1, self.steps());
@@ -185,7 +185,7 @@ impl RowGroups {
         self.engine.stats()
     }
 
-    /// The bad rows met so far.
+    /// Bad rows found so far.
     pub fn ledger(&self) -> Ledger {
         self.engine.ledger()
     }

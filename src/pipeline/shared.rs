@@ -1,4 +1,4 @@
-//! Row groups of a plan, read once for all of its ranks that are served by one process.
+//! Row groups of a plan, read once for all of its ranks that one process serves.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::reader::Reader;
 use crate::codec::BadRows;
 use crate::plan::Plan;
 
-/// See the module. It reads for as long as it or any stream of its batches lives.
+/// See the module documentation. Reads for as long as it or any stream of its batches lives.
 #[derive(Debug)]
 pub(crate) struct SharedReader {
     pub(super) reader: Arc<Reader>,

@@ -13,8 +13,8 @@ use crate::memory::SystemAllocator;
 use crate::plan::Plan;
 
 impl PreparedPlan {
-    /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: what [`need`](Self::need) says of
-    /// the whole plan. Must be called within a tokio runtime that has time enabled.
+    /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: `need` is
+    /// [`need`](Self::need) of the whole plan. Must be called within a tokio runtime that has time enabled.
     pub(crate) fn shared(
         &self,
         plan: Arc<Plan>,
@@ -23,7 +23,7 @@ impl PreparedPlan {
         need: u64,
         ahead: u64,
     ) -> Arc<SharedReader> {
-        // Where the ranks are is told by the first batch.
+        // The first batch tells the position of the ranks.
         self.foresee(&plan, 0);
         let means = Means {
             workers,
@@ -45,8 +45,8 @@ impl PreparedPlan {
 }
 
 impl SharedReader {
-    /// Batches of one share from a step on, whose row groups are read with those of others; none where the others are far from that
-    /// step. Only memory for batches is taken of the budget of `run`, as `need` says it.
+    /// Batches of one share from a step on, whose row groups are read with those of others; `None` if the others are
+    /// far from that step. Only memory for batches is taken from the budget of `run`, according to `need`.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for a share that the plan cannot give.

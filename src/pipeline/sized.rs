@@ -1,4 +1,5 @@
-//! Sizes that nobody says, of images and of vectors: those of the column's first one, found when the dataset is opened.
+//! Sizes that are not given, of images and of vectors: those of the column's first value, found when the dataset is
+//! opened.
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray};
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
@@ -10,17 +11,17 @@ use crate::dataset::{Dataset, held};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Feature, holds_image};
 
-/// Row groups that are looked into for a cell that is not missing.
+/// Row groups searched for a cell that is not missing.
 const LOOKED_INTO: usize = 8;
 
-/// `options` with the size of the first image of the column for each column of images that has none, and the length of the first vector
-/// for each column of vectors that has none. All others must have it too, as
-/// [`ImageOptions::sized_as`](crate::codec::ImageOptions::sized_as) says. Reads the column in one row group. `schema` is the dataset's, with
-/// its marks.
+/// Returns `options` with the size of the column's first image for each column of images without a size, and the length
+/// of the first vector for each column of vectors without one. All others must have it too, as
+/// [`ImageOptions::sized_as`](crate::codec::ImageOptions::sized_as) says. Reads the column in one row group. `schema`
+/// is the dataset's, with its marks.
 ///
 /// # Errors
-/// [`Error::Config`] for a column without an image or a vector, [`Error::Limit`] if reading it takes more than the `budget`, and what reading
-/// it gives.
+/// [`Error::Config`] for a column without an image or a vector, [`Error::Limit`] if reading it takes more than the
+/// `budget`, and any error of reading it.
 pub(super) async fn sized(
     dataset: &Dataset,
     schema: &SchemaRef,
@@ -48,7 +49,7 @@ pub(super) async fn sized(
     Ok(options)
 }
 
-/// What has to be read of a column of images. Of other types there is an error that says so, whatever the size.
+/// The path to read of a column of images. Other types have an error that says so, whatever the size.
 fn image_path(field: &FieldRef) -> Option<String> {
     match field.data_type() {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(field.name().clone()),
@@ -57,7 +58,7 @@ fn image_path(field: &FieldRef) -> Option<String> {
     }
 }
 
-/// What `look` first sees in a row group of `column`, of which `path` is read.
+/// The first value that `look` finds in a row group of `column`, of which `path` is read.
 async fn first<T: Send + 'static>(
     dataset: &Dataset,
     column: &str,
@@ -70,7 +71,7 @@ async fn first<T: Send + 'static>(
     let projection = dataset.project(&[path.to_owned()])?;
     let groups = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
     for (group, _) in groups.take(LOOKED_INTO) {
-        // Nothing else is read yet, so that all of the budget is there.
+        // Nothing else is read yet, so the whole budget is available.
         let asked = dataset.cost(group, &projection).total();
         if asked > budget {
             let what = format!("one row group of the column, whose first cell says what it holds; give {option}, or");
@@ -90,7 +91,7 @@ async fn first<T: Send + 'static>(
     Err(Error::config(option, format!("column {column}: {problem}")))
 }
 
-/// The column of files in a column of images.
+/// The column of files within a column of images.
 fn bytes_in(array: &ArrayRef) -> Option<&ArrayRef> {
     match array.as_struct_opt() {
         Some(of) => of.column_by_name("bytes"),
@@ -98,7 +99,7 @@ fn bytes_in(array: &ArrayRef) -> Option<&ArrayRef> {
     }
 }
 
-/// What the header of the first image says.
+/// The header information of the first image.
 fn info(array: &ArrayRef, place: &Place) -> Option<Result<Info>> {
     let (row, cell) = (0..array.len()).find_map(|row| Some((row, cell(array, row)?)))?;
     Some(probe(cell).map_err(|error| damaged(place.clone(), row, error)))

@@ -94,7 +94,7 @@ impl Counters {
 
     pub(super) fn first_batch_delivered(&self) {
         let now = nanos(self.born.elapsed()).max(1);
-        // Only the first delivery writes; whoever loses the race is not the first.
+        // Only the first delivery writes; the loser of a race is not the first.
         let _ = self.first_batch.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -104,11 +104,11 @@ impl Counters {
 pub struct Stage {
     /// Finished items: row groups (`read`, `decode`) or batches (`batch`, `consumer`).
     pub items: u64,
-    /// Bytes that came out: stored (`read`), as Arrow (`decode`), as tensors (`batch`, `consumer`).
+    /// Output bytes: stored (`read`), as Arrow (`decode`), as tensors (`batch`, `consumer`).
     pub bytes: u64,
     /// Seconds of work, summed over threads. For `consumer`: seconds spent outside the loader.
     pub worked_seconds: f64,
-    /// Seconds of waiting for the stage before, or for memory. For `consumer`: seconds it waited for a batch.
+    /// Seconds of waiting for the previous stage, or for memory. For `consumer`: seconds it waited for a batch.
     pub waited_seconds: f64,
 }
 
@@ -119,18 +119,18 @@ pub struct Memory {
     pub budget: u64,
     /// Reserved now.
     pub used: u64,
-    /// The most ever reserved.
+    /// Peak of reserved bytes.
     pub peak: u64,
 }
 
-/// What a loader did so far.
+/// The work of a loader so far.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Stats {
     /// Column chunks fetched from the store.
     pub read: Stage,
     /// Parquet to Arrow, a row group at a time.
     pub decode: Stage,
-    /// Cells into their place in a batch; image decoding is here.
+    /// Cells into their place in a batch, including image decoding.
     pub batch: Stage,
     /// The consumer of the batches.
     pub consumer: Stage,
@@ -144,7 +144,7 @@ pub struct Stats {
     pub seconds_to_first_batch: Option<f64>,
     /// The byte budget.
     pub memory: Memory,
-    /// What came from the cache, and what did not; all zero without one.
+    /// Cache hits and misses; all zero without a cache.
     pub cache: CacheStats,
 }
 

@@ -1,4 +1,4 @@
-//! One step: its row groups are waited for, its rows gathered into a batch.
+//! One step: waits for its row groups and gathers its rows into a batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ use crate::memory::Reservation;
 use crate::plan::{Order, RowRef, Share, random};
 use crate::tensor::Batch;
 
-/// A batch, or why there is none.
+/// A batch, or the reason that there is none.
 pub(super) type Made = Result<Batch, Failure>;
 
-/// An error, or the row group that has it: a row group serves several steps, but its error is told once.
+/// An error, or the row group that has it: a row group serves several steps, but its error is reported once.
 #[derive(Debug)]
 pub(super) enum Failure {
     Step(Error),
@@ -95,7 +95,7 @@ fn gather(job: &Job, plan: &dyn Order, share: Share, work: &Work, reservation: R
     Ok(batch)
 }
 
-/// Rows, and what they are taken from.
+/// Rows and their row groups.
 struct Picked {
     /// Index into the row groups, and row within.
     rows: Vec<(u32, u32)>,
@@ -103,7 +103,7 @@ struct Picked {
     names: Vec<(u32, u32)>,
 }
 
-/// Finds `rows` in the row groups of a step's windows. The others of them, which may be thousands, are left out.
+/// Finds `rows` in the row groups of a step's windows, and leaves out the other row groups, which may be thousands.
 fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
     // The new number of each row group, counted from 1, and the old numbers of those that are needed.
     let (mut numbers, mut needed) = (vec![0_u32; found.len()], Vec::new());
@@ -118,7 +118,7 @@ fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
         picked.push((numbers[at] - 1, source.dataset.first_row(row.group as usize, row.row)));
     }
     if rows.is_empty() {
-        // They still say what the columns are.
+        // They still define the columns.
         needed.extend(0..found.len());
     }
     let (mut cells, mut names) = (Vec::with_capacity(needed.len()), Vec::with_capacity(needed.len()));

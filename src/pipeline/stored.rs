@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::schema::cast;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Stored {
     dataset: Dataset,
@@ -23,21 +23,21 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Opens the dataset that `options` name, with its filter, its selector and its columns, which are whole columns here, by name
-    /// or glob. Of a struct, `exclude` may leave out members; a list or map that holds something excluded is left out as a whole.
-    /// Options of batches, ranks and shuffling mean nothing.
+    /// Opens the dataset that `options` name, with its filter, its selector and its columns, which are whole columns
+    /// here, by name or glob. `exclude` may leave out members of a struct; a list or map that contains something
+    /// excluded is left out as a whole. Options of batches, ranks and shuffling are ignored.
     ///
     /// # Errors
-    /// [`Error::Config`] for a mixture; [`Error::NotFound`] for a column that is not there; [`Error::Unsupported`] for a part of a
-    /// column; and whatever opening the dataset gives.
+    /// [`Error::Config`] for a mixture; [`Error::NotFound`] for a column that does not exist; [`Error::Unsupported`]
+    /// for a part of a column; and any error of opening the dataset.
     pub async fn open(options: &LoaderOptions) -> Result<Self> {
         Self::hiding(options, &HiddenColumns::default()).await
     }
 
-    /// As [`open`](Self::open), without what `hidden` keeps back.
+    /// As [`open`](Self::open), without what `hidden` hides.
     ///
     /// # Errors
-    /// As there; what is kept back is not found.
+    /// As [`open`](Self::open); hidden columns are not found.
     pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         if !options.weights.is_empty() {
@@ -60,20 +60,20 @@ impl Stored {
         Ok(Self { dataset, projection, schema })
     }
 
-    /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
+    /// Returns true if `options`, with which it was opened, still lead to the same files: see [`Dataset::is_current`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Dataset::is_current`].
     pub async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
         self.dataset.is_current(&options.urls, &options.open_options()?).await
     }
 
-    /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow knows.
+    /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow supports.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Bytes of memory that the open dataset takes, about.
+    /// Approximate bytes of memory of the open dataset.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> u64 {
         self.dataset.memory_size()
@@ -89,12 +89,12 @@ impl Stored {
         self.dataset.decoded_rows(group)
     }
 
-    /// What identifies the data.
+    /// The identity of the data.
     pub fn fingerprint(&self) -> Fingerprint {
         self.dataset.manifest().fingerprint()
     }
 
-    /// Bytes that reading row group `group` takes at most, with the copies that make views plain.
+    /// Maximum bytes that reading row group `group` takes, with the copies that make views plain.
     pub fn cost(&self, group: usize) -> u64 {
         let cost = self.dataset.cost(group, &self.projection);
         cost.total().saturating_add(cost.fetched).saturating_add(cost.decoded)
@@ -103,7 +103,7 @@ impl Stored {
     /// The selected rows of row group `group`, decoded by `workers`.
     ///
     /// # Errors
-    /// As [`Dataset::fetch`] and [`Dataset::decode`]; [`Error::Limit`] where the strings of one row group are beyond 2 GiB.
+    /// As [`Dataset::fetch`] and [`Dataset::decode`]; [`Error::Limit`] if the strings of one row group exceed 2 GiB.
     pub async fn read(self: &Arc<Self>, group: usize, workers: &Workers) -> Result<RecordBatch> {
         let fetched = self.dataset.fetch(group, &self.projection).await?;
         let stored = Arc::clone(self);

@@ -28,13 +28,13 @@ fn value(id: i64) -> i32 {
     (id * 7919 % 10) as i32
 }
 
-/// Row groups of so many rows in small pages.
+/// Writes row groups of these sizes in small pages.
 fn write(path: &Path, groups: &[usize], page_rows: usize) {
     let fields = vec![Field::new("id", DataType::Int64, false), Field::new("v", DataType::Int32, false)];
     let schema = Arc::new(Schema::new(fields));
     let properties = WriterProperties::builder()
         .set_dictionary_enabled(page_rows.is_multiple_of(2))
-        // It would be as large as the data.
+        // Its dictionary would be as large as the data.
         .set_column_dictionary_enabled("id".into(), false)
         .set_data_page_row_count_limit(page_rows)
         .set_write_batch_size(page_rows)
@@ -129,7 +129,7 @@ fn every_row_comes_once_whoever_reads_and_resumes() {
         assert!(units[0].groups.len() > whole[0].groups.len());
         let plan = Arc::new(prepared.plan(draw(5, 3)).unwrap());
         let wanted: Vec<i64> = (0..total).filter(|id| options.filter.is_none() || value(*id) < 3).collect();
-        // Some ranks go so far, others go on from there.
+        // Some ranks go up to the middle, others continue from there.
         let middle = draw(6, plan.steps() + 1);
         let worlds = [1 + draw(7, 8) as u32, 1 + draw(8, 8) as u32];
         let (mut found, _) = runtime.block_on(rows(&prepared, &plan, worlds[0], 0..middle));

@@ -1,4 +1,4 @@
-//! Loading what plans read into the cache below, before a run reads it.
+//! Loads the data that plans read into the cache below, before a run reads it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,50 +12,50 @@ use super::local::LocalSource;
 use crate::error::{Error, Result};
 use crate::store::cache::CacheStats;
 
-/// Row groups that are fetched at once.
+/// Row groups fetched at once.
 const AT_ONCE: usize = 16;
 
-/// A block takes less than such a part of its bytes more.
+/// The overhead of a block is less than this part of its bytes.
 const OVERHEAD: u64 = 64;
 
-/// What is read of a file's end when it is opened.
+/// Bytes read of a file's end when it is opened.
 const OPENING: u64 = 64 << 10;
 
-/// What was loaded.
+/// The result of loading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warmed {
     /// Row groups, or units of them, that the epochs read, each once.
     pub row_groups: u64,
     /// Their bytes, as far as footers tell.
     pub bytes: u64,
-    /// Those of them that were read: what was refused or failed is not in the cache.
+    /// Those of them that were read: refused or failed ones are not in the cache.
     pub loaded: u64,
-    /// Those that were not asked for, for the cache may not take more bytes: the ones that plans need last.
+    /// Those that were not requested, since the cache may not take more bytes: the ones that plans need last.
     pub left_out: u64,
     /// Their bytes.
     pub left_out_bytes: u64,
     /// Bytes that the cache may take.
     pub limit: u64,
-    /// Whether it was stopped before all was asked for.
+    /// Set if it was stopped before all was requested.
     pub stopped: bool,
-    /// What was read for it: hits were there before, misses were fetched. What was refused, or failed, is not in the cache.
+    /// Reads for it: hits were there before, misses were fetched. Refused or failed ones are not in the cache.
     pub cache: CacheStats,
 }
 
 impl Warmed {
-    /// Whether all that fits is in the cache.
+    /// Returns true if everything that fits is in the cache.
     pub fn is_whole(&self) -> bool {
         !self.stopped && self.cache.refused == 0 && self.cache.failures == 0 && self.cache.bypassed == 0
     }
 }
 
 impl LocalSource {
-    /// Loads what this epoch and the following ones, `epochs` in all, read on all ranks together, in the order in which they need it, as far as
-    /// the cache may take it. Blocks are whole or not there, so one that was killed goes on where it was. `progress` is told the bytes that are
-    /// done and all of them, and stops it by `false`.
+    /// Loads the data that this epoch and the following ones, `epochs` in all, read on all ranks together, in the order
+    /// in which they need it, as far as the cache may take it. Blocks are whole or absent, so a killed run continues
+    /// where it was. `progress` receives the bytes done and the total, and stops it by returning `false`.
     ///
     /// # Errors
-    /// [`Error::Config`] without a cache, and where all datasets are files of this machine; and what reading gives.
+    /// [`Error::Config`] without a cache, and if all datasets are files of this machine; and any error of reading.
     pub fn warm(&self, epochs: u64, progress: &(dyn Fn(u64, u64) -> bool + Sync)) -> Result<Warmed> {
         let sources = self.sources();
         let caches = sources.iter().filter_map(|source| source.dataset.cache());
@@ -78,7 +78,7 @@ impl LocalSource {
                 }
                 let cost = source.dataset.cost(used.group as usize, &source.projection).fetched;
                 bytes = bytes.saturating_add(cost);
-                // What comes later is smaller perhaps, and needed later.
+                // Later row groups may be smaller, but are needed later.
                 if left.0 > 0 || taken.saturating_add(cost) > room {
                     left = (left.0 + 1, left.1.saturating_add(cost));
                 } else {

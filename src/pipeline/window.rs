@@ -1,7 +1,8 @@
 //! The row groups of one window of a lane, and those of all windows of a step by name.
 //!
-//! A step of few rows has windows of hundreds of row groups, which it takes next to none of: what it does for each of them would cost more
-//! than its rows. So a window is waited for once, and a step touches those that it takes rows from.
+//! A step of few rows has windows of hundreds of row groups, from which it takes next to nothing: work for each of them
+//! would cost more than its rows. So a window is waited for once, and a step touches only those that it takes rows
+//! from.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +13,9 @@ use super::groups::Slot;
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) slots: Vec<Arc<Slot>>,
-    /// Their names, which lie together.
+    /// Their names, stored contiguously.
     names: Vec<(u32, u32)>,
-    /// All of them are there.
+    /// Set once all of them are there.
     is_ready: AtomicBool,
 }
 
@@ -24,14 +25,14 @@ impl Window {
         Self { slots, names, is_ready: AtomicBool::new(false) }
     }
 
-    /// Whether a row group failed, so that no step gets all of its rows from it.
+    /// Returns true if a row group failed, so that no step gets all of its rows from it.
     pub(super) fn has_failed(&self) -> bool {
         self.slots.iter().any(|slot| slot.has_failed())
     }
 
-    /// Waits until all row groups are there; the first one that failed if there is one.
+    /// Waits until all row groups are there; returns the first that failed, if any.
     pub(super) async fn ready(&self) -> Result<(), Arc<Slot>> {
-        // Whoever sees it sees the row groups too.
+        // A thread that sees it set sees the row groups too.
         if self.is_ready.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -48,12 +49,12 @@ impl Window {
 /// The row groups of some windows by name.
 #[derive(Debug)]
 pub(super) struct ByName<'a> {
-    /// By number; one that two windows share comes twice.
+    /// By number; one that two windows share appears twice.
     names: Vec<(u32, u32)>,
     windows: &'a [Arc<Window>],
     /// The number after the last one of each window.
     ends: Vec<usize>,
-    /// A hash table of numbers counted from 1; 0 where there is none.
+    /// A hash table of numbers counted from 1; 0 for an empty entry.
     table: Vec<u32>,
 }
 
@@ -76,12 +77,12 @@ impl<'a> ByName<'a> {
         found
     }
 
-    /// How many numbers there are.
+    /// The count of numbers.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Where the search for a name begins.
+    /// Start of the search for a name.
     fn home(&self, (source, group): (u32, u32)) -> usize {
         let mixed = (u64::from(source) << 32 | u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as usize & (self.table.len() - 1)
@@ -91,7 +92,7 @@ impl<'a> ByName<'a> {
         (place + 1) & (self.table.len() - 1)
     }
 
-    /// The number of a row group: the same one for one name.
+    /// The number of a row group: the same for equal names.
     pub(super) fn find(&self, name: (u32, u32)) -> Option<usize> {
         let mut place = self.home(name);
         loop {
@@ -103,7 +104,7 @@ impl<'a> ByName<'a> {
         }
     }
 
-    /// The row group of a number.
+    /// The row group with a number.
     pub(super) fn slot(&self, number: usize) -> Option<&'a Arc<Slot>> {
         let window = self.ends.partition_point(|end| *end <= number);
         let first = window.checked_sub(1).map_or(0, |before| self.ends[before]);
