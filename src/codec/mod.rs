@@ -23,16 +23,16 @@ pub trait Decode: Send + Sync + Debug {
     /// Writes all of `row` from `cell`. `random` is drawn from (seed, epoch, row id) and feeds augmentation.
     ///
     /// # Errors
-    /// What is wrong with the bytes; the caller adds the place.
+    /// The fault of the bytes; the caller adds the place.
     fn decode_into(&self, cell: &[u8], random: u64, row: &mut [u8]) -> Result<()>;
 }
 
 /// Decodes cells whose values have shapes of their own.
 pub trait DecodeShaped: Decode {
-    /// The shape of the value in `cell`, from its header alone. [`decode_into`](Decode::decode_into) then wants a row of as many
-    /// elements.
+    /// The shape of the value in `cell`, from its header alone. [`decode_into`](Decode::decode_into) then expects a row
+    /// with that many elements.
     ///
     /// # Errors
-    /// What is wrong with the header; the caller adds the place.
+    /// The fault of the header; the caller adds the place.
     fn shape_of(&self, cell: &[u8]) -> Result<Vec<usize>>;
 }

@@ -6,7 +6,7 @@ use crate::codec::{Decode, DecodeShaped};
 use crate::error::{Error, Result};
 use crate::schema::{Codec, DType, Element, Stored};
 
-/// The unit of all times, whatever unit each cell has.
+/// The unit of all times, whatever the unit of each cell.
 const TIMES: &str = "ns";
 
 /// Decodes the cells of a column that [`Stored`] describes, straight into a batch.
@@ -27,7 +27,7 @@ impl StoredDecoder {
     /// The decoder for `stored`, whose elements are numbers or times.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for what has no tensor form.
+    /// [`Error::Unsupported`] for elements without a tensor form.
     pub fn new(stored: &Stored) -> Result<Self> {
         let (dtype, unit) = match stored.element {
             Element::Number(dtype) => (dtype, None),
@@ -60,7 +60,7 @@ impl StoredDecoder {
         self.unit
     }
 
-    /// How many times larger than stored a value may well be, to reserve memory by.
+    /// Likely ratio of a value's size to its stored size, for reserving memory.
     pub(crate) fn expansion(&self) -> usize {
         match self.kind {
             Kind::Array(_) => 2,

@@ -1,7 +1,7 @@
 //! One step: its rows gathered from the cells of many row groups into one slab.
 //!
-//! What is decoded comes first, because it may turn out bad and change which rows are delivered; then everything else, in pieces that run in
-//! parallel. Each piece writes its own part of one tensor.
+//! Decoding comes first, because it may find bad rows and so change the rows that are delivered; then everything else,
+//! in pieces that run in parallel. Each piece writes its own part of one tensor.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -30,7 +30,7 @@ use crate::tensor::{Batch, BatchBuilder, TensorSpec};
 /// Bytes of a tensor that one piece of work fills.
 const PIECE: usize = 128 << 10;
 
-/// Most rows of a small column that one piece of work fills.
+/// Maximum rows of a small column that one piece of work fills.
 const ROWS: usize = 2048;
 /// Widest value of which many fit into a cache line.
 const NARROW: usize = 16;
@@ -58,7 +58,7 @@ pub(super) fn assemble(
     };
     let tables = outputs.iter().enumerate().map(table).collect::<Result<Vec<_>>>()?;
     let mut row_errors = row_errors::known(outputs, rows);
-    // Nothing behind the first fault matters if it ends the batch anyway.
+    // Nothing after the first fault matters if it ends the batch anyway.
     let limit =
         row_errors.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
     let mut picked = Cow::Borrowed(rows.rows);
@@ -101,14 +101,14 @@ pub(super) fn assemble(
         let array = array.map_err(|what| Error::corrupt(Place::default().column(Arc::clone(&output.name)), what))?;
         Ok((Arc::clone(&output.name), array))
     });
-    // A column stands before the tensors of the output that it belongs to, which are of its mask, and of those behind it.
+    // A column comes before the tensors of its own output, which are those of its mask, and of the outputs after it.
     let before =
         outputs.iter().zip(&layout.outputs).filter(|(output, _)| output.is_arrow()).map(|(_, (first, _))| *first);
     let arrow = before.zip(arrow.collect::<Result<Vec<_>>>()?).collect();
     Ok((builder.finish(rows.epoch, rows.step, rows.size, arrow), bad))
 }
 
-/// That the batch is no larger than it may be, before there is memory for it.
+/// Checks that the batch does not exceed its limit, before memory is allocated for it.
 fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
     let asked = layout.room;
     if asked <= rows.max_bytes {
@@ -118,13 +118,13 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
     Err(Error::limit(what, asked as u64, limit, "memory_budget (or lower batch_size)"))
 }
 
-/// Where a row of one of `cells` is among those in the order of batches.
+/// The place of a row of one of `cells` in the order of batches.
 fn place(cells: &[Arc<RowGroupBlock>], (cell, row): (u32, u32)) -> (u32, u32) {
     let order = cells[cell as usize].order.as_ref();
     (cell, order.map_or(row, |order| order.place(row)))
 }
 
-/// That all rows exist, so that nothing below can be out of range.
+/// Checks that all rows exist, so that nothing below can be out of range.
 fn check(rows: &Rows<'_>) -> Result<()> {
     let exists = |(cell, row): &(u32, u32)| rows.cells.get(*cell as usize).is_some_and(|of| (*row as usize) < of.rows);
     if let Some((cell, row)) = rows.rows.iter().find(|pick| !exists(pick)) {
@@ -145,7 +145,7 @@ fn check(rows: &Rows<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The values of output `at` in all row groups, which all have one form.
+/// The values of output `at` in all row groups, which share one form.
 fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Result<Table<'a>> {
     let paged =
         |cell: &Arc<RowGroupBlock>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
@@ -174,7 +174,7 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
             }
             (Table::Taken(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Strided { bytes, stride: *stride });
-                // Rows of one that has no order are where they were.
+                // The rows of a row group without an order stay in place.
                 taken(cell) == cell.order.is_some()
             }
             (Table::Wide(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
@@ -220,7 +220,8 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
     Ok(table)
 }
 
-/// The builder for `new`: the same one if the sizes are, else another with the decoded values of one shape moved over.
+/// Returns the builder for `new`: the same one if the sizes are equal, otherwise another with the decoded values of one
+/// shape moved over.
 fn with_decoded(
     outputs: &[Output],
     mut builder: BatchBuilder,
@@ -278,7 +279,7 @@ fn lay_out(
     Ok(layout)
 }
 
-/// The most items that a ragged output has in a batch of `size` rows, if its lists are cut.
+/// Maximum items of a ragged output in a batch of `size` rows, if its lists are cut.
 pub(super) fn most(output: &Output, size: usize) -> Option<usize> {
     match &output.form {
         Form::Ragged(_, Some(limit)) => {
@@ -342,7 +343,7 @@ pub(super) fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec
     }
 }
 
-/// Fills every tensor but those that were decoded.
+/// Fills every tensor except the decoded ones.
 fn fill_tensors(
     outputs: &[Output],
     (tables, blocks): (&[Table<'_>], Option<Blocks<'_>>),
@@ -353,7 +354,7 @@ fn fill_tensors(
     builder: &mut BatchBuilder,
 ) -> Result<()> {
     let mask = |at: usize, output: &Output| {
-        // Row groups may be very many, and most outputs have no mask.
+        // There may be very many row groups, and most outputs have no mask.
         let Some(stride) = output.valid else { return Vec::new() };
         let of = rows.cells.iter().map(|cell| cell.parts[at].valid.as_deref().unwrap_or_default());
         of.map(|bytes| Strided { bytes, stride }).collect()
@@ -469,7 +470,7 @@ fn fill_tensors(
     if let Some(blocks) = blocks {
         tiles(&mut jobs, small, picks, move |tile, picked| rows::gather(tile, picked, blocks));
     }
-    // All columns of some rows, then all columns of the next ones.
+    // All columns of some rows, then all columns of the next rows.
     jobs.sort_by_key(|(row, _)| *row);
     if total < SERIAL {
         jobs.into_iter().for_each(|(_, job)| job());
@@ -479,7 +480,7 @@ fn fill_tensors(
     Ok(())
 }
 
-/// Cuts a tensor of `width` bytes per row into pieces for `work`; padding rows get `pad` over and over.
+/// Cuts a tensor of `width` bytes per row into pieces for `work`; padding rows get `pad`, repeated.
 fn by_rows<'a>(
     jobs: &mut Vec<Job<'a>>,
     tensor: &'a mut [u8],
@@ -503,11 +504,12 @@ fn by_rows<'a>(
     }
 }
 
-/// A tensor of small values, where they are in each row group, and the bytes of one.
+/// A tensor of small values, their place in each row group, and the bytes of one value.
 type Narrow<'a> = (&'a mut [u8], &'a [Strided<'a>], usize);
 
-/// Fills tensors of small values from rows that are anywhere. The values of a row lie side by side, so a few rows are taken for all
-/// columns before the next ones: what the first column has brought into the nearest cache the others find there.
+/// Fills tensors of small values from rows at random places. The values of a row are adjacent, so a few rows are
+/// processed for all columns before the next ones: the other columns find in the nearest cache what the first column
+/// loaded.
 fn tiles<'a, T: Copy + Send + 'a>(
     jobs: &mut Vec<Job<'a>>,
     tensors: Vec<(&'a mut [u8], T, usize)>,

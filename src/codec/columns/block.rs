@@ -13,7 +13,7 @@ use super::rows::{self, RowLayout};
 use super::take_order::TakeOrder;
 use crate::error::{Error, Place, Result};
 
-/// One root column of a row group, prepared, or a pack of several.
+/// One prepared root column of a row group, or a pack of several.
 #[derive(Debug)]
 pub struct PreparedColumn {
     /// The name of the root column or pack.
@@ -22,7 +22,7 @@ pub struct PreparedColumn {
     pub(super) made: Made,
 }
 
-/// What was prepared.
+/// The result of preparation.
 #[derive(Debug)]
 pub(super) enum Made {
     /// Members, by number.
@@ -31,35 +31,36 @@ pub(super) enum Made {
     Output(usize, Part),
 }
 
-/// The rows of one row group: what batches are gathered from. Immutable and shared.
+/// The rows of one row group, from which batches are gathered. Immutable and shared.
 #[derive(Debug)]
 pub struct RowGroupBlock {
     pub(super) rows: usize,
     pub(super) place: Place,
     /// By output.
     pub(super) parts: Vec<Part>,
-    /// The small ones among them once more as rows, if they lie side by side.
+    /// The small ones among them, again as rows, if they are stored side by side.
     pub(super) small: Option<rows::Rows>,
-    /// The order that the small ones are in instead, if it was known.
+    /// The order in which the small ones are instead, if it was known.
     pub(super) order: Option<TakeOrder>,
-    /// Rows that are bad in any column, if there are some.
+    /// Rows that are bad in any column, if there are any.
     pub(super) bad: Option<RowSet>,
     memory: usize,
 }
 
 impl RowGroupBlock {
-    /// Bytes held, those shared with the fetched column chunks included, unless those stay as a whole; memory shared by several
-    /// columns counts once.
+    /// Bytes held, including those shared with the fetched column chunks unless those stay as a whole; memory shared by
+    /// several columns counts once.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Of [`memory`](Self::memory), the bytes that lie where `holds` says yes: parts of what was fetched that views point into.
+    /// The bytes of [`memory`](Self::memory) at addresses that `holds` accepts: parts of the fetched bytes that views
+    /// point into.
     pub(crate) fn shared(&self, holds: impl Fn(*const u8) -> bool) -> usize {
         distinct(&self.parts, |buffer| holds(buffer.data_ptr().as_ptr()))
     }
 
-    /// Whether rows were left in the fetched column chunks, which then stay as long as the cells do.
+    /// Returns true if rows were left in the fetched column chunks, which then stay as long as the cells do.
     pub(crate) fn in_fetched(&self) -> bool {
         self.parts.iter().any(|part| matches!(&part.data, Data::Pages(pages) if pages.in_place()))
     }
@@ -122,14 +123,14 @@ pub(super) fn cells(
 /// The rows of each of `cells`, if all have `layout`.
 pub(super) fn blocks<'a>(layout: &Arc<RowLayout>, cells: &'a [Arc<RowGroupBlock>]) -> Option<Vec<&'a [u8]>> {
     let rows = |cell: &'a Arc<RowGroupBlock>| {
-        // Those of other datasets of a mixture have a layout of their own, which is the same.
+        // The blocks of other datasets of a mixture have their own layout object, which is equal.
         let same = |rows: &&rows::Rows| Arc::ptr_eq(&rows.layout, layout) || rows.layout == *layout;
         cell.small.as_ref().filter(same).map(|rows| rows.bytes.as_slice())
     };
     cells.iter().map(rows).collect()
 }
 
-/// Bytes of the buffers of `parts` that `counts` takes, each once.
+/// Bytes of the buffers of `parts` that `counts` accepts, each counted once.
 fn distinct(parts: &[Part], counts: impl Fn(&Buffer) -> bool) -> usize {
     let mut seen = HashSet::new();
     let mut sum = 0;
@@ -158,18 +159,18 @@ fn distinct(parts: &[Part], counts: impl Fn(&Buffer) -> bool) -> usize {
     sum
 }
 
-/// Every buffer of an array, its children's too.
+/// Visits every buffer of an array, including its children's.
 fn buffers(data: &ArrayData, visit: &mut impl FnMut(&Buffer)) {
     data.buffers().iter().for_each(&mut *visit);
     data.nulls().iter().for_each(|nulls| visit(nulls.buffer()));
     data.child_data().iter().for_each(|child| buffers(child, visit));
 }
 
-/// Bytes that are in no buffer: copies of pages, and which rows are bad.
+/// Bytes outside of buffers: copies of pages, and sets of bad rows.
 fn beside(parts: &[Part]) -> usize {
     let sizes = parts.iter().map(|part| {
         let pages = match &part.data {
-            // What lies in the fetched bytes is theirs, see `in_fetched`.
+            // Pages within the fetched bytes belong to those, see `in_fetched`.
             Data::Pages(pages) => pages.copied(),
             _ => 0,
         };

@@ -1,7 +1,7 @@
 //! Text and binary: delivered as Arrow, in compact copies that keep no row group alive.
 //!
-//! They are held as views, which costs no copy of the bytes, and delivered as `LargeUtf8` and `LargeBinary`, which every
-//! consumer of Arrow reads.
+//! They are held as views, which costs no copy of the bytes, and delivered as `LargeUtf8` and `LargeBinary`, which
+//! every consumer of Arrow reads.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use super::gather::Picks;
 use super::offsets::Offsets;
 use crate::schema::cast;
 
-/// Bytes of one compact copy. A dictionary says one value a million times in a few bytes; a copy writes it out each time.
+/// Maximum bytes of one compact copy. A dictionary repeats one value a million times in a few bytes; a copy writes it
+/// out each time.
 const MAX_BYTES: u64 = 8 << 30;
 
 /// The Arrow type in which text (or binary) within `levels` lists is delivered.
@@ -30,7 +31,7 @@ fn item(ty: DataType) -> Field {
     Field::new("item", ty, true)
 }
 
-/// `ty` without the ways of storing it: dictionaries and views written out.
+/// `ty` without its storage forms: dictionaries and views written out.
 pub(super) fn decoded(ty: &DataType) -> DataType {
     match ty {
         DataType::Dictionary(_, values) => decoded(values),
@@ -50,14 +51,14 @@ pub(super) fn views(array: &ArrayRef, text: bool) -> Result<BinaryViewArray, Str
     }
 }
 
-/// An array from its values.
+/// An array of these values.
 fn compact<'a>(text: bool, values: impl Iterator<Item = Option<&'a [u8]>> + Clone) -> Result<ArrayRef, String> {
     let total = values.clone().flatten().fold(0_u64, |sum, value| sum.saturating_add(value.len() as u64));
     if total > MAX_BYTES {
         return Err(format!("its values written out take {total} bytes, and no more than {MAX_BYTES} are copied"));
     }
     let rows = values.size_hint().0;
-    // At most `MAX_BYTES`; what is beyond the address space is no memory either.
+    // At most `MAX_BYTES`; anything beyond the address space is unavailable memory too.
     let mut bytes: Vec<u8> = room(usize::try_from(total).unwrap_or(usize::MAX))?;
     let mut offsets: Vec<i64> = room(rows.saturating_add(1))?;
     let mut valid: Vec<bool> = room(rows)?;
@@ -81,7 +82,7 @@ fn compact<'a>(text: bool, values: impl Iterator<Item = Option<&'a [u8]>> + Clon
     }
 }
 
-/// An empty vector with room for `len`. The sizes come from files, so that too little memory is an error and no abort.
+/// An empty vector with room for `len`. The sizes come from files, so too little memory is an error, not an abort.
 fn room<T>(len: usize) -> Result<Vec<T>, String> {
     let mut vec = Vec::new();
     match vec.try_reserve_exact(len) {
@@ -145,7 +146,7 @@ pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_
     rows(cells, &padding.map_err(|error| error.to_string())?, picks)
 }
 
-/// The picked rows of `cells`, then as often as there are padding rows the one of `padding`.
+/// The picked rows of `cells`, then the row of `padding` once for each padding row.
 fn rows(cells: &[&ArrayRef], padding: &dyn Array, picks: &Picks<'_>) -> Result<ArrayRef, String> {
     let mut arrays: Vec<&dyn Array> = cells.iter().map(|array| &***array).collect();
     let rows = picks.rows.iter().map(|(cell, row)| (*cell as usize, *row as usize));

@@ -1,4 +1,4 @@
-//! The hot loop: rows from anywhere in many row groups, side by side in a tensor.
+//! The hot loop: rows from random places in many row groups, side by side in a tensor.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ pub(super) struct Picks<'a> {
     pub(super) runs: &'a [Run],
 }
 
-/// Rows of a batch that follow each other in a cell.
+/// Consecutive rows of a batch that are also consecutive in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The first one's number in the batch. The run ends where the next one begins.
+    /// The number in the batch of the first row. The run ends where the next one begins.
     first: usize,
     cell: u32,
     row: u32,
 }
 
-/// The runs of `rows`; none if they are so short on average that they are not worth being copied run by run.
+/// The runs of `rows`; none if they are too short on average for copying run by run to pay off.
 pub(super) fn runs(rows: &[(u32, u32)]) -> Vec<Run> {
     let breaks = rows.windows(2).filter(|pair| !follows(pair[0], pair[1])).count();
     if breaks * 8 >= rows.len() {
@@ -71,12 +71,12 @@ impl Wide<'_> {
 
 /// Copies row after row of `width` bytes; `output` is as long as the rows.
 ///
-/// Rows are wide, so that finding one costs little beside copying it.
+/// Rows are wide, so finding one costs little compared with copying it.
 pub(super) fn wide(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Wide<'_>], width: usize) {
     let mut at = 0;
     while let Some((cell, row)) = rows.get(at) {
         let rest = cells[*cell as usize].from(*row as usize, width);
-        // As many as follow each other there.
+        // As many rows as follow each other there.
         let most = rest.len() / width;
         let follow = rows[at..].windows(2).take_while(|pair| follows(pair[0], pair[1])).take(most - 1).count();
         let (now, later) = output.split_at_mut((1 + follow) * width);
@@ -118,8 +118,8 @@ pub(super) fn each(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>]
     }
 }
 
-/// One load and one store per row. A lane's rows come together, so where a window is one row group it is mostly the one before;
-/// what is left per row is so little that many loads are under way at once.
+/// One load and one store per row. A lane's rows come together, so if a window is one row group, the row group is
+/// mostly the previous one; the remaining work per row is so small that many loads are in flight at once.
 fn sized<const WIDTH: usize>(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>]) {
     let (mut last, mut of) = (u32::MAX, Strided { bytes: &[], stride: 0 });
     for (output, (cell, row)) in output.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {

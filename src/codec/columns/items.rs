@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use super::offsets::Offsets;
 use crate::schema::cast;
 
-/// What is wrong with an array; the caller adds the place.
+/// A result with the fault of an array; the caller adds the place.
 pub(super) type Checked<T> = Result<T, String>;
 
 /// The offsets and items of a list of any kind.

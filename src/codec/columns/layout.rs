@@ -1,4 +1,4 @@
-//! What a batch is asked to be, and where its columns begin: what the files that fill one share.
+//! The specification of a batch, and the start of each of its columns: shared by the files that fill one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) const ROW_ID: &str = "_row_id";
 /// The name of the mask that marks padding rows.
 pub(crate) const MASK: &str = "_mask";
 
-/// What a batch is made of.
+/// The parts of a batch.
 pub struct Rows<'a> {
     /// Epoch, from 0.
     pub epoch: u64,
@@ -30,7 +30,7 @@ pub struct Rows<'a> {
     pub rows: &'a [(u32, u32)],
     /// Rows of the batch, padding included: at least the number of `rows`. Padding rows are zero.
     pub size: usize,
-    /// Whether `_mask`, which marks padding rows, is delivered.
+    /// Set if `_mask`, which marks padding rows, is delivered.
     pub masked: bool,
     /// The random number of a row of `cells`, for augmentation.
     pub random: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
@@ -38,9 +38,9 @@ pub struct Rows<'a> {
     pub row_ids: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
     /// Row of `cells` -> row within its row group, before any filter. Places in errors name this one.
     pub stored_rows: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
-    /// What to do with bad rows.
+    /// Handling of bad rows.
     pub bad_rows: BadRows,
-    /// Most bytes that the batch may take: cells may claim any size, and claims are cheap.
+    /// Maximum bytes of the batch: cells may claim any size, and claims are cheap.
     pub max_bytes: usize,
 }
 
@@ -55,9 +55,9 @@ pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
     /// Side by side with others, from this byte of each row on.
     Small(usize),
-    /// As `Fixed`, in the order in which batches take rows, where that was known when the row group was decoded.
+    /// As `Fixed`, in the order in which batches take rows, if that was known when the row group was decoded.
     Taken(Vec<Strided<'a>>),
-    /// As `Fixed`, where the rows of some row group were left in its pages.
+    /// As `Fixed`, if the rows of some row group were left in its pages.
     Wide(Vec<Wide<'a>>),
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
@@ -65,13 +65,14 @@ pub(super) enum Table<'a> {
     Absent,
 }
 
-/// Where an output's tensors begin among those of the batch, and its ragged rows.
+/// The start of an output's tensors among those of the batch, and its ragged rows.
 pub(super) struct Layout {
     pub(super) specs: Vec<TensorSpec>,
-    /// Bytes that the slab has at least: those of the batch with all lists as long as they may be. So slabs of lists that are cut have
-    /// one size, and their memory is used again, page-locked or a device's.
+    /// Minimum bytes of the slab: those of the batch with all lists at their maximum length. So slabs of cut lists have
+    /// one size, and their memory is reused, page-locked or a device's.
     pub(super) room: usize,
-    /// By output: index of its first tensor, and where rows start: [`lists::starts`](super::lists::starts), or those of [`Shapes`].
+    /// By output: index of its first tensor, and the starts of rows: [`lists::starts`](super::lists::starts), or those
+    /// of [`Shapes`].
     pub(super) outputs: Vec<(usize, Vec<Vec<usize>>)>,
     /// By output, for those whose values have shapes of their own.
     pub(super) shapes: Vec<Shapes>,
@@ -80,13 +81,14 @@ pub(super) struct Layout {
 /// The shapes of one output's values in a batch.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Shapes {
-    /// Where each row's value starts, in items, and the end: `rows + 1` numbers, or none if the output is no such column.
+    /// Start of each row's value, in items, and the end: `rows + 1` numbers, or none if the output is not such a
+    /// column.
     pub(super) starts: Vec<usize>,
     /// `axes` numbers for each row.
     pub(super) axes: Vec<usize>,
 }
 
-/// Something bad in a row: index in the batch, output, and what.
+/// A fault in a row: index in the batch, output, and error.
 pub(super) struct RowError {
     pub(super) index: usize,
     pub(super) output: usize,
@@ -95,7 +97,7 @@ pub(super) struct RowError {
 }
 
 impl RowError {
-    /// What a decoder found wrong with the cell of output `at` in row `index` of the batch.
+    /// The fault that a decoder found in the cell of output `at` in row `index` of the batch.
     pub(super) fn of(output: &Output, at: usize, index: usize, rows: &Rows<'_>, error: Error) -> Self {
         let pick = rows.rows[index];
         let group = rows.cells[pick.0 as usize].place.clone();
@@ -104,7 +106,7 @@ impl RowError {
     }
 }
 
-/// The decoder's error with the place that the decoder cannot know.
+/// Adds to the decoder's error the place, which the decoder cannot know.
 fn located(error: Error, place: Place) -> Error {
     match error {
         Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. } => error.at(place),

@@ -1,6 +1,6 @@
-//! The table of types as code: from an Arrow schema to its leaves, each with the path to it and what it can become.
+//! The table of types as code: from an Arrow schema to its leaves, each with the path to it and its possible outcomes.
 //!
-//! `docs/types.md` is the same table for people.
+//! `docs/types.md` is the same table as documentation.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) enum Step {
     Fixed(usize),
 }
 
-/// What a leaf's values are.
+/// The kind of a leaf's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Numbers and booleans of this type, once dictionaries are decoded.
@@ -36,11 +36,11 @@ pub(super) enum Kind {
     Blob(usize),
     Text,
     Binary,
-    /// A vector of Spark, of this length if that is said.
+    /// A vector of Spark, of this length if it is stated.
     Vector(Option<usize>),
     /// No type: every value is null.
     Null,
-    /// Why it cannot be delivered, and what to do instead.
+    /// The reason that it cannot be delivered, and an alternative.
     Unsupported(String, &'static str),
 }
 
@@ -49,24 +49,24 @@ pub(super) enum Kind {
 pub(super) struct Leaf {
     /// Dotted name. List items add nothing to it; the children of a map are `key` and `value`.
     pub(super) name: String,
-    /// What has to be read for it: the dotted path down to the first list.
+    /// The part to read for it: the dotted path down to the first list.
     pub(super) read: String,
     /// Index of its root in the schema.
     pub(super) root: usize,
     pub(super) steps: Vec<Step>,
     /// Levels of varying length.
     pub(super) levels: usize,
-    /// The fixed axes below the last of them.
+    /// Fixed axes below the last of them.
     pub(super) dims: Vec<usize>,
     pub(super) kind: Kind,
     /// Its Arrow type.
     pub(super) ty: DataType,
     pub(super) unit: Option<String>,
-    /// The element type its numbers are meant to have, if the dataset says so.
+    /// The intended element type of its numbers, if the dataset states it.
     pub(super) meant: Option<DType>,
-    /// What its binary cells hold, if the dataset says so.
+    /// The content of its binary cells, if the dataset states it.
     pub(super) stored: Option<Stored>,
-    /// The names of the classes that its integers number, if the dataset says so.
+    /// Names of the classes that its integers number, if the dataset has them.
     pub(super) classes: Option<Arc<[Arc<str>]>>,
 }
 
@@ -76,7 +76,7 @@ impl Leaf {
         self.dims.iter().product()
     }
 
-    /// Whether no list is around it.
+    /// Returns true if no list is around it.
     pub(super) fn is_scalar(&self) -> bool {
         self.steps.iter().all(|step| matches!(step, Step::Child(_)))
     }
@@ -105,8 +105,9 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
     Ok(found)
 }
 
-/// The leaves of `schema` as `options` deliver them: a struct that stands for one value is one leaf, unless they name what is in it. Such
-/// are those that the dataset has marked (see [`Feature`]), and those that `images` names as images.
+/// The leaves of `schema` as `options` deliver them: a struct that stands for one value is one leaf, unless the options
+/// name its members. These are the structs that the dataset has marked (see [`Feature`]), and those that `images` names
+/// as images.
 pub(super) fn delivered(schema: &Schema, options: &ColumnOptions) -> Result<Vec<Leaf>> {
     let mut leaves = leaves(schema)?;
     for (root, field) in schema.fields().iter().enumerate() {
@@ -242,7 +243,7 @@ fn list(at: &mut Leaf) {
     at.levels += 1;
 }
 
-/// Whether a list of varying length lies within `ty`.
+/// Returns true if a list of varying length lies within `ty`.
 fn holds_lists(ty: &DataType, depth: usize) -> bool {
     if depth == 0 {
         return false;
@@ -256,7 +257,7 @@ fn holds_lists(ty: &DataType, depth: usize) -> bool {
     }
 }
 
-/// The shape of a fixed-size list: its length, or what `arrow.fixed_shape_tensor` says.
+/// The shape of a fixed-size list: its length, or that given by `arrow.fixed_shape_tensor`.
 fn extension(field: &Field, length: usize) -> Result<Vec<usize>, (String, &'static str)> {
     if field.metadata().get("ARROW:extension:name").map(String::as_str) != Some("arrow.fixed_shape_tensor") {
         return Ok(vec![length]);
@@ -281,7 +282,7 @@ fn extension(field: &Field, length: usize) -> Result<Vec<usize>, (String, &'stat
     Ok(tensor.shape)
 }
 
-/// What values of a type without children become, and their unit.
+/// The outcome of values of a type without children, and their unit.
 pub(super) fn kind(ty: &DataType) -> (Kind, Option<String>) {
     use DataType as T;
     let number = |dtype| (Kind::Number(dtype), None);
@@ -331,12 +332,12 @@ fn abbreviation(unit: TimeUnit) -> &'static str {
     }
 }
 
-/// That every pattern of `exclude` means a column of `schema`, or something within one.
+/// Checks that every pattern of `exclude` matches a column of `schema`, or something within one.
 ///
 /// # Errors
 /// [`Error::NotFound`] with the nearest names.
 pub(crate) fn check_excluded(schema: &Schema, exclude: &[String]) -> Result<()> {
-    // What has no leaves that can be delivered has its root's name still.
+    // A type without deliverable leaves still has its root's name.
     let leaves = leaves(schema).unwrap_or_default();
     let names = leaves.iter().map(|leaf| leaf.name.as_str());
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();

@@ -58,8 +58,8 @@ impl ListCell<'_> {
     }
 }
 
-/// For each level, where each row's items start among those of the batch, and the end: `rows + 1` numbers. Only plain lists have a
-/// `limit`.
+/// For each level, the start of each row's items among those of the batch, and the end: `rows + 1` numbers. Only plain
+/// lists have a `limit`.
 pub(super) fn starts(
     cells: &[ListCell<'_>],
     rows: &[(u32, u32)],
@@ -115,7 +115,7 @@ pub(super) fn ragged(
     let mut at = 0;
     while let Some((cell, row)) = rows.get(at) {
         let follows = |pair: &&[(u32, u32)]| pair[0].0 == pair[1].0 && pair[0].1.checked_add(1) == Some(pair[1].1);
-        // What is cut lies between the rows.
+        // The cut items lie between the rows.
         let run = 1 + rows[at..].windows(2).take_while(|pair| limit.is_none() && follows(pair)).count();
         let cell = &cells[*cell as usize];
         let items = kept(limit, 0, cell.innermost(*row as usize..*row as usize + run));
@@ -136,7 +136,8 @@ fn kept(limit: Option<&Limit>, level: usize, items: Range<usize>) -> Range<usize
 }
 
 impl Limit {
-    /// The part of a list that is delivered. A list that is too long under `error` only gets here as a bad row made zero.
+    /// The part of a list that is delivered. A list that is too long under `error` only gets here as a bad row set to
+    /// zero.
     #[inline]
     fn keep(&self, level: usize, items: Range<usize>) -> Range<usize> {
         let limit = self.lengths[level];

@@ -10,9 +10,9 @@
 //!   pages ─ in_pages ──► PreparedColumn (left where they lie)
 //! ```
 //!
-//! Preparation handles everything that depends on values alone: nulls, casts, dictionaries, lengths. A problem of a row is
-//! kept with the row; whether it is an error is decided when a batch takes the row. After preparing, all row groups of
-//! a column have one form, whatever their files looked like, and assembling only copies.
+//! Preparation handles everything that depends on values alone: nulls, casts, dictionaries, lengths. A problem of a row
+//! is kept with the row; it becomes an error, or not, when a batch takes the row. After preparing, all row groups of a
+//! column have one form, whatever their files looked like, and assembling only copies.
 
 mod assemble;
 mod block;
@@ -67,7 +67,7 @@ use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
 
-/// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
+/// The columns of a job: those that are read, and the outcome of each. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
 pub struct Columns {
     fields: Schema,
@@ -78,16 +78,17 @@ pub struct Columns {
     /// In batch order.
     outputs: Vec<Output>,
     row_id: bool,
-    /// Where small columns lie side by side, if they are to.
+    /// Placement of the small columns side by side, if they are to be so.
     small: Option<Arc<RowLayout>>,
 }
 
 impl Columns {
-    /// What `options` make of data of this schema.
+    /// Applies `options` to data of this schema.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a name or glob that means no column, with the nearest names; [`Error::Unsupported`] for a
-    /// selected column whose type has no outcome; [`Error::Config`] for options that contradict each other or the types.
+    /// [`Error::NotFound`] for a name or glob that matches no column, with the nearest names; [`Error::Unsupported`]
+    /// for a selected column whose type has no outcome; [`Error::Config`] for options that contradict each other or the
+    /// types.
     pub fn new(schema: &SchemaRef, options: &ColumnOptions) -> Result<Self> {
         let leaves = leaf::delivered(schema, options)?;
         check_names(&leaves, options)?;
@@ -136,10 +137,10 @@ impl Columns {
         Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, small: None })
     }
 
-    /// The outputs that `names` mean, by name, prefix or glob.
+    /// The outputs that `names` match, by name, prefix or glob.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a name that means none, with the nearest names.
+    /// [`Error::NotFound`] for a name that matches none, with the nearest names.
     pub(crate) fn named(&self, names: &[String]) -> Result<BTreeSet<usize>> {
         let all: Vec<&str> = self.outputs.iter().map(|output| &*output.name).collect();
         select::check(names.iter(), &all)?;
@@ -147,7 +148,7 @@ impl Columns {
         Ok((0..all.len()).filter(|at| meant(all[*at])).collect())
     }
 
-    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. Cells serve both.
+    /// The same columns with batches that hold only these outputs, and row numbers only if `row_id`. Cells serve both.
     pub(crate) fn only(&self, outputs: &[usize], row_id: bool) -> Self {
         let mut only = self.clone();
         for (_, output) in only.outputs.iter_mut().enumerate().filter(|(at, _)| !outputs.contains(at)) {
@@ -158,30 +159,32 @@ impl Columns {
         only
     }
 
-    /// Whether batches take their rows from anywhere: then the small columns of a row group are put in the order in which batches take
-    /// its rows, or side by side where that is not known, which costs a pass over it and saves a cache miss per value.
+    /// Sets whether batches take rows at random: then the small columns of a row group are put in the order in which
+    /// batches take its rows, or side by side if that is unknown, which costs a pass over it and saves a cache miss per
+    /// value.
     #[must_use]
     pub fn shuffled(mut self, yes: bool) -> Self {
         self.small = yes.then(|| RowLayout::of(&self.outputs)).flatten().map(Arc::new);
         self
     }
 
-    /// The dotted paths that have to be read, in schema order; a list is read whole. Empty if only `_row_id` is asked for.
+    /// The dotted paths to read, in schema order; a list is read whole. Empty if only `_row_id` is requested.
     pub fn paths(&self) -> &[String] {
         &self.paths
     }
 
-    /// What a batch holds, in its order.
+    /// The columns of a batch, in its order.
     pub fn fields(&self) -> &Schema {
         &self.fields
     }
 
-    /// Settles what depends on values alone, for a whole row group of one root column. `root` counts the distinct root columns
-    /// of [`paths`](Self::paths) in schema order; the structs in `array` may lack fields that were not asked for.
+    /// Prepares everything that depends on values alone, for a whole row group of one root column. `root` counts the
+    /// distinct root columns of [`paths`](Self::paths) in schema order; the structs in `array` may lack fields that
+    /// were not requested.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the array is not what the schema promised. Rows that are wrong by their values are remembered, and
-    /// reported by [`assemble`](Self::assemble).
+    /// [`Error::Corrupt`] if the array is not as the schema promised. Rows with wrong values are recorded, and reported
+    /// by [`assemble`](Self::assemble).
     pub fn prepare(&self, root: usize, array: ArrayRef, place: &Place) -> Result<PreparedColumn> {
         let (name, members) = self
             .roots
@@ -197,7 +200,7 @@ impl Columns {
         Ok(PreparedColumn { name: Arc::clone(name), rows: array.len(), made: Made::Members(parts) })
     }
 
-    /// Puts those of its columns that are small in the order in which batches take their rows.
+    /// Puts the small columns among its parts in the order in which batches take their rows.
     pub(crate) fn sort(&self, prepared: &mut PreparedColumn, order: &TakeOrder) {
         let (Some(layout), Made::Members(parts)) = (&self.small, &mut prepared.made) else { return };
         let small = |at: usize| self.outputs.iter().position(|output| output.members == [at] && output.is_fixed());
@@ -205,8 +208,9 @@ impl Columns {
         parts.iter_mut().filter(|(at, _)| small(*at)).for_each(|(_, part)| part.sort(order));
     }
 
-    /// Packs of `rows` rows straight from pages, which `pages` gives for the number of a root column: those packs for which this
-    /// can be done, each with the root columns that need not be decoded and prepared for [`cells`](Self::cells) any more.
+    /// Packs of `rows` rows straight from pages, which `pages` returns for the number of a root column: the packs for
+    /// which this is possible, each with the root columns that need not be decoded and prepared for
+    /// [`cells`](Self::cells) any more.
     pub(crate) fn packs(
         &self,
         rows: usize,
@@ -222,8 +226,9 @@ impl Columns {
         made.collect()
     }
 
-    /// A root column of wide rows as it lies in its pages, in place of [`prepare`](Self::prepare); `None` unless its rows are
-    /// delivered as they are stored. `pages` gives them if rows of so many bytes are wanted, and is asked only if so.
+    /// A root column of wide rows left in its pages, in place of [`prepare`](Self::prepare); `None` unless its rows are
+    /// delivered as they are stored. `pages` returns them if rows of that many bytes are wanted, and is called only
+    /// then.
     pub(crate) fn in_pages(
         &self,
         root: usize,
@@ -243,8 +248,8 @@ impl Columns {
         Some(PreparedColumn { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
     }
 
-    /// Whether [`in_pages`](Self::in_pages) may leave rows of this root column among the fetched bytes, where `found` says whether they
-    /// have rows of wanted sizes.
+    /// Returns true if [`in_pages`](Self::in_pages) may leave rows of this root column among the fetched bytes, where
+    /// `found` tells whether they have rows of wanted sizes.
     pub(crate) fn left_in_place(&self, root: usize, found: impl FnOnce(&dyn Fn(usize) -> bool) -> bool) -> bool {
         self.stays(root).is_some_and(|(_, _, output)| found(&|row| output.leaves(row)))
     }
@@ -258,7 +263,8 @@ impl Columns {
         Some((name, *at, output))
     }
 
-    /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the current pool.
+    /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the
+    /// current pool.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the columns differ in length, or one is missing.
@@ -266,7 +272,7 @@ impl Columns {
         self.cells_in(None, prepared, place)
     }
 
-    /// As [`cells`](Self::cells), of columns that were [sorted](Self::sort) in `order`.
+    /// As [`cells`](Self::cells), for columns that were [sorted](Self::sort) in `order`.
     pub(crate) fn cells_in(
         &self,
         order: Option<TakeOrder>,
@@ -276,16 +282,17 @@ impl Columns {
         block::cells(&self.members, &self.outputs, prepared, self.small.as_ref(), order, place)
     }
 
-    /// Whether there are columns that are worth being [sorted](Self::sort).
+    /// Returns true if there are columns worth [sorting](Self::sort).
     pub(crate) fn sorts(&self) -> bool {
         self.small.is_some()
     }
 
-    /// Gathers the rows of one step into one slab, decodes its images in place, and says which rows were bad.
+    /// Gathers the rows of one step into one slab, decodes its images in place, and reports the bad rows.
     ///
     /// # Errors
-    /// Under [`BadRows::Error`] the first bad row of the batch, with its place; under [`BadRows::Skip`] only if no row is good.
-    /// [`Error::Limit`] if the batch overflows memory; [`Error::Mismatch`] for rows that the cells do not have.
+    /// Under [`BadRows::Error`] the first bad row of the batch, with its place; under [`BadRows::Skip`] only if no row
+    /// is good. [`Error::Limit`] if the batch overflows memory; [`Error::Mismatch`] for rows that the cells do not
+    /// have.
     pub fn assemble(
         &self,
         rows: &Rows<'_>,
@@ -300,13 +307,14 @@ impl Columns {
         sizes::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
     }
 
-    /// Bytes of the memory of every batch of `rows` rows, `masked` or not, if they all have as many: with fixed shapes only.
+    /// Bytes of the memory of every batch of `rows` rows, `masked` or not, if all have the same: with fixed shapes
+    /// only.
     pub(crate) fn even_bytes(&self, rows: usize, masked: bool) -> Option<usize> {
         sizes::even_bytes(&self.outputs, self.row_id, rows, masked)
     }
 
-    /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
-    /// lists are not counted.
+    /// Bytes per row that are made in addition to the arrays given to [`prepare`](Self::prepare): packs, casts, masks,
+    /// rows. Casts of lists are not counted.
     pub(crate) fn prepared_row_bytes(&self) -> u64 {
         let moved = self.moved().iter().map(|(width, _)| *width as u64).sum();
         self.members.iter().fold(moved, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
@@ -314,10 +322,10 @@ impl Columns {
 
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
     ///
-    /// Values are copied once, into the batch; those of packs, and of columns that were cast, decoded from booleans or decimals,
-    /// twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches once more. Images count 0,
-    /// and so does what is computed: offsets, lengths, masks, row ids. Arrow columns count their bytes once. Padding rows count
-    /// as rows.
+    /// Values are copied once, into the batch; those of packs, and of columns that were cast or decoded from booleans
+    /// or decimals, twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches
+    /// once more. Images count 0, and so do computed values: offsets, lengths, masks, row ids. Arrow columns count
+    /// their bytes once. Padding rows count as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
         let bytes = |output| sizes::value_bytes(output, batch);
         let moved = self.moved();
@@ -334,26 +342,26 @@ impl Columns {
         }
     }
 
-    /// The outputs whose cells lie side by side: width and number.
+    /// The outputs whose cells are stored side by side: width and number.
     fn moved(&self) -> Vec<(usize, usize)> {
         if self.small.is_some() { rows::chosen(&self.outputs) } else { Vec::new() }
     }
 
-    /// How long the lists may be of the output that member `at` alone makes.
+    /// Maximum lengths of the lists of the output that member `at` alone makes.
     fn limit(&self, at: usize) -> Option<&output::Limit> {
         self.outputs.iter().find(|output| output.members.contains(&at))?.limit()
     }
 }
 
-/// What is delivered: a pack or a leaf, by index.
+/// A delivered item: a pack or a leaf, by index.
 enum Item {
     Pack(usize),
     Leaf(usize),
 }
 
-/// What batches hold: the columns in their order, then row numbers.
+/// The content of batches: the columns in their order, then row numbers.
 fn fields(outputs: &[Output], row_id: bool) -> Schema {
-    // Indices are a part of the field before them.
+    // Indices are part of the preceding field.
     let present = outputs.iter().filter(|output| !matches!(output.form, Form::Absent | Form::Indices));
     let present = present.map(Output::field);
     let row_id = row_id.then(|| Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
@@ -403,7 +411,7 @@ fn packs(leaves: &[Leaf], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
     Ok(packs)
 }
 
-/// What is delivered, in order. Packs that `columns` does not name come first.
+/// The delivered items, in order. Packs that `columns` does not name come first.
 fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Result<Vec<Item>> {
     let mut done = vec![false; leaves.len()];
     packs.iter().flatten().for_each(|at| done[*at] = true);
@@ -427,7 +435,7 @@ fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Resu
     Ok(items)
 }
 
-/// That no two columns of the batch have one name.
+/// Checks that no two columns of the batch have the same name.
 fn check_unique(fields: &Schema) -> Result<()> {
     let mut seen: BTreeSet<Arc<str>> = BTreeSet::from([MASK.into()]);
     for name in fields.fields().iter().flat_map(Field::names) {
@@ -469,7 +477,7 @@ mod tests {
         let columns = [kinds, sizes].into_iter().chain(lists).collect();
         let array: ArrayRef = Arc::new(StructArray::new(fields.into(), columns, Some(nulls)));
 
-        // As a matrix of these they would be 16 TiB.
+        // As a matrix these would be 16 TiB.
         let longest = Lists::Vector(i32::MAX as usize);
         let options =
             ColumnOptions { lists: PerColumn(BTreeMap::from([("v".to_owned(), longest)])), ..ColumnOptions::default() };
@@ -490,7 +498,7 @@ mod tests {
         assert_eq!(first_null(&DataType::Int32, HashMap::new(), &plain, &numbers.slice(0, 2)), None);
     }
 
-    /// Of these widths, in bytes, those of rows that are left in their pages.
+    /// The widths in bytes, among `widths`, of rows that are left in their pages.
     fn left(ty: DataType, options: &ColumnOptions, widths: &[usize]) -> Vec<usize> {
         let field = arrow::datatypes::Field::new("v", ty, true);
         let columns = Columns::new(&Arc::new(Schema::new(vec![field])), options).unwrap();
@@ -518,7 +526,7 @@ mod tests {
             let lists = BTreeMap::from([("v".to_owned(), Lists::Padded(padded))]);
             ColumnOptions { lists: PerColumn(lists), ..ColumnOptions::default() }
         };
-        // One that is too long is a bad row, which only `prepare` tells.
+        // A list that is too long is a bad row, which only `prepare` detects.
         assert_eq!(left(list(), &padded(Truncate::Error), &[256, 400, 404]), [256, 400]);
         assert_eq!(left(list(), &padded(Truncate::Right), &[256, 400, 404]), [256, 400, 404]);
 

@@ -1,7 +1,7 @@
 //! Conversions between element types, checked, over slices of bytes.
 //!
 //! The rules: a value that the target cannot hold is refused (an integer out of range, a fraction or NaN as an integer,
-//! anything but 0 and 1 as a boolean); what becomes a float rounds to the nearest, beyond its range to infinity.
+//! anything but 0 and 1 as a boolean); a conversion to a float rounds to the nearest, beyond its range to infinity.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -23,7 +23,7 @@ pub enum Scalar {
     Text(String),
 }
 
-/// A boolean as a tensor holds it: one byte, 0 or 1.
+/// A boolean as stored in a tensor: one byte, 0 or 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct Bit(u8);
@@ -74,7 +74,8 @@ macro_rules! int_and_others {
         impl Cast<$int> for f64 {
             #[inline(always)]
             fn cast(self) -> Option<$int> {
-                // Saturates and turns NaN into 0, both of which the way back reveals; i128 holds the whole range of all targets.
+                // Saturates and turns NaN into 0, both of which the round trip reveals; i128 holds the whole range of
+                // all targets.
                 let whole = self as i128;
                 if whole as f64 == self { <$int>::try_from(whole).ok() } else { None }
             }
@@ -83,7 +84,7 @@ macro_rules! int_and_others {
     )* };
 }
 
-/// Conversions from the smaller floats, all of whose values f64 holds.
+/// Conversions from the smaller floats, whose values f64 holds exactly.
 macro_rules! through_f64 {
     ($target:ty; $($source:ty),*) => { $(
         impl Cast<$target> for $source {
@@ -168,7 +169,7 @@ macro_rules! typed {
     }};
 }
 
-/// Converts every element of `input`; false if some do not fit: they become zero, and [`misfits`] tells which.
+/// Converts every element of `input`; false if some do not fit: they become zero, and [`misfits`] lists them.
 ///
 /// Both slices hold whole elements, aligned for their types, and equally many; anything else is refused as a misfit too.
 pub(super) fn convert(from: DType, input: &[u8], to: DType, output: &mut [u8]) -> bool {
@@ -221,7 +222,7 @@ pub(super) fn element(value: &Scalar, dtype: DType) -> Option<Vec<u8>> {
     fits.then(|| output.to_vec())
 }
 
-/// Writes `pattern` over and over; `bytes` is a whole number of patterns.
+/// Fills `bytes`, a whole number of patterns, with repetitions of `pattern`.
 pub(super) fn fill(bytes: &mut [u8], pattern: &[u8]) {
     fn typed<T: Pod>(bytes: &mut [u8], pattern: &[u8]) -> bool {
         match bytemuck::try_cast_slice_mut::<u8, T>(bytes) {

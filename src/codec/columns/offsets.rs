@@ -1,8 +1,8 @@
-//! Offsets of lists, as the file had them.
+//! Offsets of lists, as stored in the file.
 
 use arrow::buffer::{Buffer, OffsetBuffer};
 
-/// Offsets of lists, as the file had them.
+/// Offsets of lists, as stored in the file.
 #[derive(Debug, Clone)]
 pub(super) enum Offsets {
     Small(OffsetBuffer<i32>),
@@ -28,7 +28,7 @@ impl Offsets {
         }
     }
 
-    /// The list that holds `item`, if one does.
+    /// The list that holds `item`, if any.
     pub(super) fn owner(&self, item: usize) -> Option<usize> {
         let after = match self {
             Self::Small(offsets) => offsets.partition_point(|offset| *offset as usize <= item),

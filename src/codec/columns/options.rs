@@ -1,4 +1,4 @@
-//! What may be said about columns, as plain fields. Validated once, in [`Columns::new`](super::Columns::new).
+//! Options of columns, as plain fields. Validated once, in [`Columns::new`](super::Columns::new).
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::codec::ImageOptions;
 use crate::codec::image::Decoder;
 use crate::schema::DType;
 
-/// Which columns are delivered, and what becomes of each.
+/// The selection of columns to deliver, and the treatment of each.
 ///
-/// A column is named by its dotted path (`user.age`), by a prefix of it (`user`: everything below), or by a glob in which `*`
-/// stands for any characters, dots included, and `?` for one. The table of all types is `docs/types.md`.
+/// A column is named by its dotted path (`user.age`), by a prefix of it (`user`: everything below), or by a glob in
+/// which `*` stands for any characters, dots included, and `?` for one. `docs/types.md` has the table of all types.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColumnOptions {
@@ -22,40 +22,40 @@ pub struct ColumnOptions {
     pub columns: Vec<String>,
     /// Columns to leave out.
     pub exclude: Vec<String>,
-    /// What becomes of nulls: one policy for all, or one per column (`*`: all others).
+    /// Treatment of nulls: one policy for all columns, or one per column (`*`: all others).
     pub nulls: PerColumn<Nulls>,
-    /// How lists of varying length are delivered: one policy for all, or one per column.
+    /// Delivery of lists of varying length: one policy for all columns, or one per column.
     pub lists: PerColumn<Lists>,
     /// Groups of columns delivered as one matrix each. Their columns are not delivered on their own.
     pub pack: Vec<Pack>,
-    /// Binary columns that hold images, and how to decode them.
+    /// Binary columns that hold images, and their decoding.
     pub images: BTreeMap<String, ImageOptions>,
-    /// Columns delivered as Arrow arrays of their own type, by name or glob: what is stored, neither decoded nor converted. Not for
-    /// lists.
+    /// Columns delivered as Arrow arrays of their own type, by name or glob: as stored, neither decoded nor converted.
+    /// Not for lists.
     pub arrow: Vec<String>,
     /// Element types to convert to. Integers are checked, and floats to integers must be whole; floats round to nearest.
     pub cast: BTreeMap<String, DType>,
-    /// Whether `_row_id`, the row's number in the dataset, is delivered.
+    /// If true, `_row_id`, the row's number in the dataset, is delivered.
     pub row_id: bool,
 }
 
 impl ColumnOptions {
-    /// Whether a null in a column called `name` can be nothing but an error.
+    /// Returns true if a null in a column called `name` can only be an error.
     pub(crate) fn nulls_are_errors(&self, name: &str) -> bool {
         select::lookup(&self.nulls.0, name).is_none_or(|(nulls, _)| *nulls == Nulls::Error)
     }
 
-    /// How the images of a delivered column called `name` are decoded on the CPU, if that does not say their size.
+    /// The image options of a delivered column called `name` that is decoded on the CPU, if they do not give a size.
     pub(crate) fn image_without_size(&self, name: &str) -> Option<&ImageOptions> {
         let means = |patterns: &[String]| patterns.iter().any(|pattern| select::means(pattern, name));
         let delivered =
             (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude) && !means(&self.arrow);
         let (image, exactly) = select::lookup(&self.images, name)?;
-        // A pattern may mean columns that hold no images.
+        // A pattern may match columns that hold no images.
         (delivered && exactly && image.size.is_none() && image.decoder == Decoder::Cpu).then_some(image)
     }
 
-    /// Whether anything is said of what lies below the column called `name`.
+    /// Returns true if any option names something below the column called `name`.
     pub(crate) fn names_below(&self, name: &str) -> bool {
         let named = |pattern: &String| pattern.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
         self.columns.iter().chain(&self.exclude).chain(&self.arrow).any(named)
@@ -64,16 +64,16 @@ impl ColumnOptions {
             || self.images.keys().chain(self.cast.keys()).any(named)
     }
 
-    /// Whether something has to say how long the vectors of a delivered column called `name` are.
+    /// Returns true if the length of the vectors of a delivered column called `name` must still be determined.
     pub(crate) fn vector_without_size(&self, name: &str) -> bool {
         let means = |patterns: &[String]| patterns.iter().any(|pattern| select::means(pattern, name));
         let delivered = (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude);
         let said = select::lookup(&self.lists.0, name);
-        // What is said of it by name is kept, for an error if it is not about vectors.
+        // An option that names the column is kept, for an error if it is not about vectors.
         delivered && !self.names_below(name) && !matches!(said, Some((Lists::Vector(_) | Lists::Csr, _) | (_, true)))
     }
 
-    /// How the lists of a column called `name` are padded, if they are, and one element of `dtype` to pad with.
+    /// The padding of the lists of a column called `name`, if they are padded, and one element of `dtype` to pad with.
     pub(crate) fn padding(&self, name: &str, dtype: DType) -> Option<(&Padded, Vec<u8>)> {
         match select::lookup(&self.lists.0, name)? {
             (Lists::Padded(padded), _) => Some((padded, element(&padded.fill, dtype)?)),
@@ -93,7 +93,7 @@ impl<T> Default for PerColumn<T> {
 }
 
 impl<T> From<T> for PerColumn<T> {
-    /// The same for all columns.
+    /// The same choice for all columns.
     fn from(one: T) -> Self {
         Self(BTreeMap::from([("*".to_owned(), one)]))
     }
@@ -102,7 +102,7 @@ impl<T> From<T> for PerColumn<T> {
 impl<'de, T: DeserializeOwned> Deserialize<'de> for PerColumn<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let given = serde_json::Value::deserialize(from)?;
-        // Of what is neither, the error says what is wrong with the choice.
+        // If it is neither, the error describes the fault of the choice.
         match (T::deserialize(&given), given) {
             (Ok(one), _) => Ok(Self::from(one)),
             (Err(_), serde_json::Value::Object(each)) => {
@@ -115,18 +115,19 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for PerColumn<T> {
     }
 }
 
-/// What becomes of nulls. A row counts as null if its value, a struct around it or anything inside it is null.
+/// Treatment of nulls. A row counts as null if its value, a struct around it or anything inside it is null.
 ///
-/// A number or a boolean stands for [`Fill`](Self::Fill) of it. A text does not, since a misspelt word would be one; only `nan` does.
+/// A number or a boolean is short for [`Fill`](Self::Fill) with it. Text is not, since a misspelt word would be text;
+/// only `nan` is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "GivenNulls")]
 pub enum Nulls {
-    /// A null makes its row a bad row: an error that names it, unless `bad_rows` says otherwise.
+    /// A null makes its row a bad row: an error that names it, unless `bad_rows` provides otherwise.
     #[default]
     Error,
     /// Null values take this value; null lists are empty.
     Fill(Scalar),
-    /// `name__valid` says which rows are not null; nulls are zero (Arrow columns keep them).
+    /// `name__valid` marks the rows that are not null; nulls are zero (Arrow columns keep them).
     Mask,
 }
 
@@ -162,7 +163,7 @@ impl TryFrom<GivenNulls> for Nulls {
     }
 }
 
-/// How lists of varying length are delivered.
+/// Delivery of lists of varying length.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lists {
@@ -171,11 +172,11 @@ pub enum Lists {
     Ragged,
     /// `name` of shape `[B, length, ...]` and `name__lengths` (`int64 [B]`), with `name__lengths_1` for lists of lists.
     Padded(Padded),
-    /// As [`Padded`](Self::Padded) with what was cut or refused, but without the padding: `name__values` and `name__offsets`. A device
-    /// that pads by itself asks for this. Not for lists of lists.
+    /// As [`Padded`](Self::Padded), cut or refused in the same way, but without the padding: `name__values` and
+    /// `name__offsets`. Requested by a device that pads by itself. Not for lists of lists.
     Cut(Padded),
-    /// Vectors of Spark as a matrix `[B, n]` of so many columns. Without, and where Spark does not say it, `n` is the length of the
-    /// column's first vector.
+    /// Vectors of Spark as a matrix `[B, n]` with this many columns. If it is not given and Spark does not state it,
+    /// `n` is the length of the column's first vector.
     Vector(usize),
     /// Vectors of Spark as the rows of a sparse matrix: `name__values`, `name__indices` (`int32`) and `name__offsets` (`int64 [B+1]`).
     Csr,
@@ -190,10 +191,10 @@ pub struct Padded {
     /// The value of elements that a list does not have.
     #[serde(default = "zero")]
     pub fill: Scalar,
-    /// What becomes of longer lists.
+    /// Treatment of longer lists.
     #[serde(default)]
     pub truncate: Truncate,
-    /// Whether the padding stands before the values instead of after them.
+    /// If true, the padding comes before the values instead of after them.
     #[serde(default)]
     pub left: bool,
 }
@@ -233,7 +234,7 @@ impl Lengths {
     }
 }
 
-/// What becomes of a list longer than its padded length.
+/// Treatment of a list longer than its padded length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncate {
@@ -263,8 +264,8 @@ fn float32() -> DType {
     DType::Float32
 }
 
-/// What to do with a row that cannot be delivered: an image that does not decode, a null under [`Nulls::Error`], a value that
-/// does not fit its type, a list that is too long.
+/// Handling of a row that cannot be delivered: an image that does not decode, a null under [`Nulls::Error`], a value
+/// that does not fit its type, a list that is too long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadRows {
@@ -273,7 +274,7 @@ pub enum BadRows {
     Error,
     /// The next good row of the batch is delivered in its place, so that steps stay equal.
     Skip,
-    /// The bad column's value is zero (an empty list, an empty text), the others are as they are.
+    /// The bad column's value is zero (an empty list, an empty text), the others are unchanged.
     Zero,
 }
 

@@ -1,4 +1,4 @@
-//! From options and leaves to what each batch column is: the decisions, taken once.
+//! From options and leaves to the columns of a batch: the decisions, made once.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::codec::{Decode, DecodeShaped, ImageDecoder, NpyDecoder, StoredDecoder
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
-/// Rows of this many bytes and more are left in their pages: finding one costs less than copying it twice.
+/// Rows of at least this many bytes are left in their pages: finding one costs less than copying it twice.
 const WIDE: usize = 256;
 
-/// A leaf that is read, and where it goes.
+/// A leaf that is read, and its destination.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) leaf: Leaf,
@@ -28,31 +28,31 @@ pub(super) struct Member {
     pub(super) held: Held,
 }
 
-/// What a member's cells are held as, once prepared.
+/// The form in which a member's cells are held, once prepared.
 #[derive(Debug, Clone)]
 pub(super) enum Held {
     /// Numbers, text, encoded values.
     Values,
-    /// Lists of text (true) or bytes, from arrays of them with so many axes.
+    /// Lists of text (true) or bytes, from arrays of them with this many axes.
     Strings(Arc<NpyDecoder>, usize, bool),
     /// An Arrow array of this type.
     Arrow(DataType),
     /// Vectors of Spark of one length, dense.
     Dense(usize),
-    /// The values of vectors of Spark that are not zero, or of dense ones all.
+    /// The non-zero values of vectors of Spark, or all values of dense ones.
     Sparse,
-    /// The indices of these.
+    /// The indices of these values.
     Indices,
 }
 
 impl Held {
-    /// Whether its cells are vectors of Spark.
+    /// Returns true if its cells are vectors of Spark.
     pub(super) fn is_vector(&self) -> bool {
         matches!(self, Self::Dense(_) | Self::Sparse | Self::Indices)
     }
 }
 
-/// What becomes of nulls, with the value to fill in as bytes: of one element, or a text.
+/// Treatment of nulls, with the value to fill in as bytes: of one element, or a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NullPlan {
     Error,
@@ -61,8 +61,8 @@ pub(super) enum NullPlan {
 }
 
 impl NullPlan {
-    /// What stands for a missing text: nothing under a mask, for Arrow has nulls; a bad row that is delivered all the same has
-    /// an empty one.
+    /// The replacement of a missing text: nothing under a mask, as Arrow has nulls; empty for a bad row that is
+    /// delivered all the same.
     pub(super) fn text(&self) -> Option<&[u8]> {
         match self {
             Self::Error => Some(&[]),
@@ -77,7 +77,7 @@ impl NullPlan {
 pub(super) struct Output {
     pub(super) name: Arc<str>,
     pub(super) form: Form,
-    /// Element type; of no meaning for Arrow forms.
+    /// Element type; meaningless for Arrow forms.
     pub(super) dtype: DType,
     /// Fixed axes after the batch axis and the list axes.
     pub(super) dims: Vec<usize>,
@@ -86,20 +86,20 @@ pub(super) struct Output {
     /// Indices of its members.
     pub(super) members: Vec<usize>,
     pub(super) unit: Option<Arc<str>>,
-    /// The names of the classes that its integers number.
+    /// Names of the classes that its integers number.
     pub(super) classes: Option<Arc<[Arc<str>]>>,
 }
 
-/// How a column lies in the batch.
+/// The form of a column in the batch.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
     Fixed,
     Pack,
-    /// Lists so many levels deep; plain ones may be cut.
+    /// Lists of this many levels; plain ones may be cut.
     Ragged(usize, Option<Limit>),
     /// The values of the rows of a sparse matrix, as lists.
     Sparse,
-    /// The indices of the values that the output before has: as these, without offsets of their own.
+    /// The indices of the preceding output's values: in the same form, without offsets of their own.
     Indices,
     Padded(Padding),
     /// Each cell is decoded to a value of one shape: images, arrays.
@@ -112,19 +112,19 @@ pub(super) enum Form {
     Nested(bool, usize),
     /// Values of any Arrow type, as they are stored.
     Arrow(DataType),
-    /// PreparedColumn, but not in this batch.
+    /// Prepared, but not in this batch.
     Absent,
 }
 
-/// How the values of a column with varying axes lie in the batch.
+/// The form in the batch of a column with varying axes.
 #[derive(Debug, Clone)]
 pub(super) struct Shaped {
     pub(super) decoder: Arc<dyn DecodeShaped>,
     /// Axes of one value.
     pub(super) axes: usize,
-    /// Whether only the first axis varies: then a column is like a list of fixed items, and needs no shapes.
+    /// Set if only the first axis varies: then a column is like a list of fixed items, and needs no shapes.
     pub(super) list: bool,
-    /// How many times larger than stored a value may well be.
+    /// Likely ratio of a value's size to its stored size.
     pub(super) expansion: usize,
 }
 
@@ -138,7 +138,7 @@ impl Shaped {
     }
 }
 
-/// How long lists may be, by level, and what becomes of longer ones.
+/// Maximum lengths of lists, by level, and the treatment of longer ones.
 #[derive(Debug, Clone)]
 pub(super) struct Limit {
     pub(super) lengths: Vec<usize>,
@@ -155,7 +155,7 @@ pub(super) struct Padding {
 }
 
 impl Output {
-    /// Whether it is a tensor of one shape, made of one column.
+    /// Returns true if it is a tensor of one shape, made of one column.
     pub(super) fn is_fixed(&self) -> bool {
         matches!(self.form, Form::Fixed)
     }
@@ -164,7 +164,7 @@ impl Output {
         matches!(self.form, Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_))
     }
 
-    /// How long its lists may be, if that is limited.
+    /// The limit on the length of its lists, if there is one.
     pub(super) fn limit(&self) -> Option<&Limit> {
         match &self.form {
             Form::Ragged(_, limit) => limit.as_ref(),
@@ -173,8 +173,8 @@ impl Output {
         }
     }
 
-    /// Whether rows of so many bytes are left in their pages until a batch takes them as they are stored: wide ones of its own width, or
-    /// of lists that are not too long.
+    /// Returns true if rows of this many bytes are left in their pages until a batch takes them as they are stored:
+    /// wide ones of its own width, or of lists that are not too long.
     pub(super) fn leaves(&self, row: usize) -> bool {
         let width = self.width();
         match &self.form {
@@ -216,7 +216,7 @@ impl Output {
     }
 }
 
-/// How the cells of a leaf are decoded, if they are.
+/// The decoding of a leaf's cells, if there is any.
 enum RowGroupBlock {
     Plain,
     Image(ImageDecoder),
@@ -225,7 +225,7 @@ enum RowGroupBlock {
     Stored(StoredDecoder, Vec<Option<usize>>),
     /// Arrays of text (true) or bytes, with this many axes.
     Strings(bool, usize),
-    /// As they are stored, of this type.
+    /// As stored, of this type.
     Arrow(DataType),
 }
 
@@ -253,7 +253,7 @@ impl RowGroupBlock {
         }
     }
 
-    /// The element type of what is decoded.
+    /// The element type of the decoded values.
     fn dtype(&self) -> Option<DType> {
         match self {
             Self::Plain => None,
@@ -352,10 +352,10 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         (_, true) => Held::Dense(dims[0]),
         _ => held,
     };
-    // Of what was cast to floats the numbers are no classes any more.
+    // Numbers cast to floats no longer number classes.
     let classes = leaf.classes.clone().filter(|_| dtype.arrow().is_some_and(|ty| ty.is_integer()));
     let valid = (null_plan == NullPlan::Mask).then_some(1);
-    // What a vector takes is known by its length, not by its leaf.
+    // The size of a vector follows from its length, not from its leaf.
     let leaf = if is_vector { Leaf { dims: dims.clone(), ..leaf.clone() } } else { leaf.clone() };
     let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit, classes };
     Ok((Member { leaf, name, nulls: null_plan, dtype, packed: false, held }, output))
@@ -367,7 +367,7 @@ pub(super) fn indices(member: &Member, output: &Output) -> Option<(Member, Outpu
         return None;
     }
     let member = Member { dtype: DType::Int32, held: Held::Indices, ..member.clone() };
-    // A null is told with the values.
+    // A null is reported with the values.
     let member = Member { nulls: NullPlan::Fill(vec![0; DType::Int32.size()]), ..member };
     Some((member, Output { form: Form::Indices, dtype: DType::Int32, valid: None, ..output.clone() }))
 }

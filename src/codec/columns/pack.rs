@@ -1,8 +1,8 @@
 //! Columns into one row-major matrix, with a cast, in one tiled pass.
 //!
-//! Done once per row group rather than once per batch: gathering a row is then one copy of a few cache lines, where gathering
-//! from columns would touch a cache line per value. For 39 columns that is nine times faster per batch, and with the cost of this
-//! pass still six times (`benches/columns.rs`).
+//! Done once per row group rather than once per batch: gathering a row is then one copy of a few cache lines, whereas
+//! gathering from columns would touch a cache line per value. For 39 columns that is nine times faster per batch, and
+//! still six times with the cost of this pass (`benches/columns.rs`).
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ use crate::schema::DType;
 /// Rows converted and transposed at a time: a tile of 40 float columns stays within the first-level cache.
 const TILE: usize = 64;
 
-/// Rows taken from pages at a time: enough to make up for turning from column to column, few enough for the second-level cache.
+/// Rows taken from pages at a time: enough to amortise switching between columns, few enough for the second-level
+/// cache.
 const PAGE_TILE: usize = 512;
 
 /// Rows per piece of work for one thread.
@@ -83,8 +84,8 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
     Ok(Part { data, dtype: output.dtype, valid, bad, root: None, in_take_order: false })
 }
 
-/// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`: side by side, so that the
-/// columns are never there as a whole.
+/// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`: side by side, so
+/// that no column is ever materialised as a whole.
 ///
 /// `None` if `pages` has none for some column, or if a value is null, does not fit, or cannot be read: the caller then packs
 /// decoded columns, which reports the problem.
@@ -116,7 +117,7 @@ pub(super) fn from_pages(
     Some(Part { data, dtype: to, valid: None, bad: Vec::new(), root: None, in_take_order: false })
 }
 
-/// The row-major matrix of these columns; `None` where one cannot be read.
+/// The row-major matrix of these columns; `None` if one cannot be read.
 fn stream<T: page::Element + ArrowNativeType>(
     columns: Vec<(page::Source, Option<page::Convert>)>,
     rows: usize,
@@ -141,7 +142,7 @@ fn stream<T: page::Element + ArrowNativeType>(
     Some(Buffer::from_vec(matrix))
 }
 
-/// The row-major matrix, and whether all values fit. `None` if it overflows memory.
+/// The row-major matrix, and true if all values fit. `None` if it overflows memory.
 fn matrix(sources: &[Source<'_>], rows: usize, columns: usize, dtype: DType) -> Option<(Buffer, bool)> {
     let width = columns.checked_mul(dtype.size())?;
     let len = rows.checked_mul(width).filter(|len| *len <= isize::MAX as usize / 2)?;
@@ -155,7 +156,7 @@ fn matrix(sources: &[Source<'_>], rows: usize, columns: usize, dtype: DType) -> 
     Some((output.into(), fits))
 }
 
-/// Fills the rows from `first` on that `output` holds.
+/// Fills `output`, which holds the rows from `first` on.
 fn tiles(sources: &[Source<'_>], first: usize, output: &mut [u8], columns: usize, dtype: DType) -> bool {
     let size = dtype.size();
     // Converted columns of one tile, each at its own place. As u64 for the alignment of every element type.
@@ -189,7 +190,7 @@ fn tiles(sources: &[Source<'_>], first: usize, output: &mut [u8], columns: usize
     fits
 }
 
-/// Writes one tile. False, and nothing written, if a slice is not aligned; Arrow's buffers are.
+/// Writes one tile. Returns false without writing if a slice is not aligned; Arrow's buffers are.
 fn transpose_bytes<T: Pod>(sources: &[(&[u8], usize)], tile: &mut [u8], columns: usize) -> bool {
     let Ok(tile) = bytemuck::try_cast_slice_mut::<u8, T>(tile) else { return false };
     let sources = sources.iter().map(|(bytes, elements)| Ok((bytemuck::try_cast_slice::<u8, T>(bytes)?, *elements)));

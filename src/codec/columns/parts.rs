@@ -1,4 +1,4 @@
-//! The values of one column of a row group, and which of its rows are bad.
+//! The values of one column of a row group, and its bad rows.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl RowSet {
         self.words.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1)
     }
 
-    /// The first one.
+    /// The first row of the set.
     pub(super) fn first(&self) -> Option<usize> {
         let at = self.words.iter().position(|word| *word != 0)?;
         Some(at * 64 + self.words[at].trailing_zeros() as usize)
@@ -58,7 +58,7 @@ impl RowSet {
     }
 }
 
-/// One byte for each of `rows` rows: 1 where it is not null.
+/// One byte for each of `rows` rows: 1 if it is not null.
 pub(super) fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
     let bytes: Vec<u8> = match nulls {
         None => vec![1; rows],
@@ -67,7 +67,7 @@ pub(super) fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
     Buffer::from_vec(bytes)
 }
 
-/// Why rows are bad.
+/// The reason that rows are bad.
 #[derive(Debug, Clone)]
 pub(super) enum Cause {
     Null,
@@ -92,7 +92,7 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    /// What is wrong with row `row` of the cells, which is row `stored` of the row group.
+    /// The error of row `row` of the cells, which is row `stored` of the row group.
     pub(super) fn error(&self, place: &Place, row: usize, stored: u64) -> Error {
         let place = place.clone().column(Arc::clone(&self.column)).row(stored);
         let what = match &self.cause {
@@ -110,7 +110,7 @@ impl Bad {
                 let read = cell.filter(|cells| row < cells.len()).map(|cells| decoder.strings(cells.value(row)));
                 match read {
                     Some(Err(error)) => error.to_string(),
-                    // It decodes by itself, so that it was too much beside the others.
+                    // It decodes on its own, so it was too large together with the others.
                     _ => strings::TOO_MANY.to_owned(),
                 }
             }
@@ -136,13 +136,13 @@ impl Bad {
 /// The values of one column over all rows of a row group.
 #[derive(Debug, Clone)]
 pub(super) enum Data {
-    /// Rows of `width` bytes, `stride` bytes apart. As prepared the two are the same.
+    /// Rows of `width` bytes, `stride` bytes apart. After preparation the two are equal.
     Fixed { bytes: Buffer, width: usize, stride: usize },
-    /// Wide rows where they lie in their pages; for lists, rows of one length.
+    /// Wide rows left in their pages; for lists, rows of one length.
     Pages(PagedRows),
     /// Lists, outermost level first, of items of `width` bytes.
     Lists { offsets: Vec<Offsets>, values: Buffer, width: usize },
-    /// Text, binary, encoded images: views, for images into the fetched bytes.
+    /// Text, binary, encoded images: views; for images, into the fetched bytes.
     Bytes(BinaryViewArray),
     /// Lists of text or binary, in the type in which they are delivered.
     Nested(ArrayRef),
@@ -154,12 +154,13 @@ pub(super) struct Part {
     pub(super) data: Data,
     /// Element type of `data`: for packs to come, the stored one.
     pub(super) dtype: DType,
-    /// One byte per row (per row and column for packs), 1 where it is not null.
+    /// One byte per row (per row and column for packs), 1 if it is not null.
     pub(super) valid: Option<Buffer>,
     pub(super) bad: Vec<Bad>,
-    /// The root column, kept for packed columns until they are cast: to show what does not fit.
+    /// The root column, kept for packed columns until they are cast: to show values that do not fit.
     pub(super) root: Option<ArrayRef>,
-    /// Whether `data` and `valid` are in the order of [`RowGroupBlock::order`](super::RowGroupBlock), and not in that of the row group.
+    /// Set if `data` and `valid` are in the order of [`RowGroupBlock::order`](super::RowGroupBlock) rather than that of
+    /// the row group.
     pub(super) in_take_order: bool,
 }
 

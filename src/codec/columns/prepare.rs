@@ -1,8 +1,8 @@
-//! From an Arrow array of a row group to the one form its column has everywhere.
+//! From an Arrow array of a row group to the single form of its column.
 //!
-//! Walks from the root down to the leaf, carrying the nulls of structs and fixed-size lists along, and notes which rows hold a
-//! null anywhere. Then the leaf's values become bytes of the element type. Without nulls, casts and lists to repair nothing is
-//! copied: the bytes are those that the Parquet decoder wrote.
+//! Walks from the root down to the leaf, carrying the nulls of structs and fixed-size lists along, and records which
+//! rows hold a null anywhere. Then the leaf's values become bytes of the element type. Without nulls, casts and lists
+//! to repair, nothing is copied: the bytes are those that the Parquet decoder wrote.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use super::strings::Lists;
 use super::vector;
 use crate::schema::{DType, cast};
 
-/// A step down from rows towards elements, to find the way back.
+/// A step down from rows towards elements, for mapping back.
 #[derive(Debug)]
 enum Level {
     Items(Offsets),
     Fixed(usize),
 }
 
-/// The rows that hold a null, as far as they are known, if anybody asks for them.
+/// The rows that hold a null, as far as they are known, if requested.
 #[derive(Debug)]
 struct Walk {
     rows: usize,
@@ -39,7 +39,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// The row that `element` of the current level belongs to; none for items that no list holds.
+    /// The row that `element` of the current level belongs to; `None` for items outside any list.
     fn row_of(&self, element: usize) -> Option<usize> {
         self.levels.iter().rev().try_fold(element, |at, level| match level {
             Level::Items(offsets) => offsets.owner(at),
@@ -47,7 +47,7 @@ impl Walk {
         })
     }
 
-    /// Notes the rows of null elements of the current level.
+    /// Records the rows of null elements of the current level.
     fn note(&mut self, nulls: Option<&NullBuffer>) {
         let Some(nulls) = nulls.filter(|_| self.noted) else { return };
         let mut rows = self.nulls.take().unwrap_or_else(|| RowSet::new(self.rows));
@@ -77,7 +77,7 @@ fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullB
     NullBuffer::union(first.as_ref(), second).filter(|nulls| nulls.null_count() > 0)
 }
 
-/// The first row of the root column `root` that is null in one leaf, in which nulls are not filled; without a copy of any values.
+/// The first row of the root column `root` that is null in one leaf, in which nulls are not filled; copies no values.
 pub(super) fn first_null(member: &Member, root: &ArrayRef) -> Checked<Option<usize>> {
     if member.held.is_vector() {
         return vector::first_null(root);
@@ -86,7 +86,7 @@ pub(super) fn first_null(member: &Member, root: &ArrayRef) -> Checked<Option<usi
     Ok(walk.nulls.and_then(|rows| rows.first()))
 }
 
-/// The way from the root column `root` to one leaf, the leaf, and its nulls.
+/// The path from the root column `root` to one leaf, the leaf, and its nulls.
 fn walked(member: &Member, root: &ArrayRef) -> Checked<(Walk, ArrayRef, Option<NullBuffer>)> {
     let noted = !matches!(member.nulls, NullPlan::Fill(_));
     let mut walk = Walk { rows: root.len(), levels: Vec::new(), noted, nulls: None };
@@ -158,7 +158,7 @@ fn bad(member: &Member, rows: RowSet, cause: Cause, root: &ArrayRef) -> Bad {
     Bad { column: Arc::clone(&member.name), rows, cause, array: Some(Arc::clone(root)) }
 }
 
-/// The same lists with null ones empty. Arrow allows them to have items; Parquet never makes such lists.
+/// The same lists with null ones emptied. Arrow allows them to have items; Parquet never makes such lists.
 fn emptied(offsets: Offsets, items: ArrayRef, nulls: &NullBuffer) -> Checked<(Offsets, ArrayRef)> {
     if absent(nulls).set_indices().all(|at| offsets.at(at) == offsets.at(at + 1)) {
         return Ok((offsets, items));
@@ -193,7 +193,7 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
     found
 }
 
-/// Columns that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
+/// Prepares columns that are kept as Arrow arrays: of their own type, or lists of the strings in them.
 fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &ArrayRef) -> Checked<Part> {
     let part = |array, bad| Part {
         data: Data::Nested(array),
@@ -252,12 +252,12 @@ fn numbers(
     let mut misfit = None;
     let zero = vec![0; member.dtype.size()];
     let value = if let NullPlan::Fill(value) = &member.nulls { value } else { &zero };
-    // Most often a null is to be zero, and is zero already.
+    // Usually a null is to be zero, and is zero already.
     let settled = |nulls: &NullBuffer| {
         dtype == member.dtype
             && absent(nulls).set_indices().all(|at| bytes.get(at * value.len()..(at + 1) * value.len()) == Some(value))
     };
-    // A pack converts and copies its columns in one pass of its own; only nulls have to be settled here.
+    // A pack converts and copies its columns in its own pass; only nulls need handling here.
     if (dtype != member.dtype && !member.packed) || nulls.as_ref().is_some_and(|nulls| !settled(nulls)) {
         let elements = bytes.len() / dtype.size();
         let mut output = MutableBuffer::from_len_zeroed(elements * member.dtype.size());
@@ -268,7 +268,7 @@ fn numbers(
                 return Err("values that are not aligned".to_owned());
             }
             for element in misfits {
-                // What lies under a null means nothing.
+                // Values under a null have no meaning.
                 if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(element))
                     && let Some(row) = walk.row_of(element)
                 {
@@ -302,7 +302,7 @@ fn numbers(
 }
 
 impl Member {
-    /// Whether preparing rewrites the values even if none is null.
+    /// Returns true if preparation rewrites the values even if none is null.
     pub(super) fn converts(&self) -> bool {
         match self.leaf.kind {
             Kind::Number(DType::Bool) => true,
@@ -312,7 +312,7 @@ impl Member {
         }
     }
 
-    /// Whether its rows are delivered as they are stored where none is null: a list of numbers, or binary of one size.
+    /// Returns true if its rows are delivered as stored when none is null: a list of numbers, or binary of one size.
     pub(super) fn stays(&self) -> bool {
         let steps = self.leaf.steps.as_slice();
         let row =
@@ -323,7 +323,7 @@ impl Member {
             && !matches!(self.nulls, NullPlan::Mask)
     }
 
-    /// Bytes per row that preparing makes beside the array; nothing for text, which is copied into batches only.
+    /// Bytes per row that preparation adds to the array; none for text, which is copied into batches only.
     pub(super) fn copied_row_bytes(&self) -> u64 {
         let text = matches!(self.leaf.kind, Kind::Text | Kind::Binary);
         let copied = !text && self.leaf.levels == 0 && (self.packed || self.converts());
@@ -332,7 +332,7 @@ impl Member {
     }
 }
 
-/// The values as bytes of an element type. `wanted` is the type of what has none.
+/// The values as bytes of an element type. `wanted` is the type of an array without one.
 fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DType)> {
     let to = |ty: &DataType| cast(array, ty).map_err(|error| error.to_string());
     match array.data_type() {

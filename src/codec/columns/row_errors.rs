@@ -1,4 +1,4 @@
-//! Bad rows of a step: found in the cells or by decoding them, then an error, zero, or replaced.
+//! Bad rows of a step: found in the cells or by decoding them, then an error, zeroed, or replaced.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::tensor::BatchBuilder;
 
-/// Rows of its row group that are tried in place of a bad one. More would only be wanted where nearly all are bad, and each may
-/// cost the decoding of an image.
+/// Rows of its row group that are tried in place of a bad one. More would only be needed if nearly all are bad, and
+/// each may cost the decoding of an image.
 const SUBSTITUTES: usize = 16;
 
 /// A row that could not be delivered as it is stored.
@@ -22,17 +22,17 @@ const SUBSTITUTES: usize = 16;
 pub struct BadRow {
     /// Its index in the batch.
     pub index: usize,
-    /// The dataset's number of it.
+    /// The row's number in the dataset.
     pub row_id: u64,
-    /// The column that is bad.
+    /// The bad column.
     pub column: Arc<str>,
-    /// What is wrong, with its place.
+    /// The fault, with its place.
     pub error: Error,
-    /// The dataset's number of the row delivered in its place; `None` if its bad column is zero instead.
+    /// Number in the dataset of the row delivered in its place; `None` if its bad column is zero instead.
     pub replaced_by: Option<u64>,
 }
 
-/// What preparing found wrong with the rows of this batch, in order; only the first row's if that ends the batch.
+/// The faults that preparation found in the rows of this batch, in order; only the first row's if that ends the batch.
 pub(super) fn known(outputs: &[Output], rows: &Rows<'_>) -> Vec<RowError> {
     let mut row_errors = Vec::new();
     if rows.cells.iter().all(|cell| cell.bad.is_none()) {
@@ -103,10 +103,10 @@ fn decode_cell(
     decoded.unwrap_or(Ok(()))
 }
 
-/// The row delivered in place of row `index`, which is bad: the next good one of its row group, wrapping around. So it does not
-/// depend on what else is in the batch, and no world size changes it. Only where the next [`SUBSTITUTES`] are bad as well, the next
-/// row of the batch that is not in `is_bad` has to do. Its images are decoded into their places; values
-/// of shapes of their own have to be laid out anew.
+/// The row delivered in place of bad row `index`: the next good one of its row group, wrapping around. So it does not
+/// depend on the rest of the batch, and no world size changes it. Only if the next [`SUBSTITUTES`] are bad as well is
+/// the next row of the batch used that is not in `is_bad`. Its images are decoded into their places; values of shapes
+/// of their own have to be laid out anew.
 pub(super) fn substitute(
     outputs: &[Output],
     tables: &[Table<'_>],
@@ -134,7 +134,7 @@ pub(super) fn substitute(
     })
 }
 
-/// What is done about row_errors: the batch's error, or the bad rows to report. `picked` gets the rows that stand in.
+/// Resolves row errors: returns the batch's error, or the bad rows to report. `picked` receives the substitutes.
 pub(super) fn settle(
     row_errors: Vec<RowError>,
     rows: &Rows<'_>,
@@ -147,7 +147,7 @@ pub(super) fn settle(
         let replaced_by = match rows.bad_rows {
             BadRows::Error => return Err(error),
             BadRows::Zero => None,
-            // A row is replaced once, whatever else is wrong with it.
+            // A row is replaced once, regardless of further faults.
             BadRows::Skip if bad.last().is_some_and(|last| last.index == index) => continue,
             BadRows::Skip => match substitute(index) {
                 Some(good) => Some(good),

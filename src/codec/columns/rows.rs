@@ -1,7 +1,7 @@
 //! Small columns of a row group side by side, so that all values of a row lie in a few cache lines.
 //!
-//! A shuffled batch takes its rows from anywhere. Column by column that is a cache miss per value; with the columns side by side
-//! it is one or two per row, for one more pass over the row group.
+//! A shuffled batch takes its rows from random places. Column by column that is a cache miss per value; with the
+//! columns side by side it is one or two per row, for one more pass over the row group.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::parts::{Data, Part};
 
 /// Widest value that is moved; wider ones fill cache lines of their own.
 const WIDEST: usize = 16;
-/// With fewer columns there is little to win.
+/// Minimum number of columns; fewer gain little.
 const FEWEST: usize = 4;
 /// Every stride is a multiple of this, which divides the width of all words that are moved.
 const WORD: usize = 8;
@@ -32,7 +32,7 @@ pub(super) fn chosen(outputs: &[Output]) -> Vec<(usize, usize)> {
     if chosen.len() < FEWEST { Vec::new() } else { chosen }
 }
 
-/// Where small columns lie in a row that has them side by side.
+/// Placement of small columns in a row that has them side by side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RowLayout {
     stride: usize,
@@ -41,7 +41,7 @@ pub(super) struct RowLayout {
 }
 
 impl RowLayout {
-    /// That of the small columns among `outputs`, if there are enough of them.
+    /// The layout of the small columns among `outputs`, if there are enough of them.
     pub(super) fn of(outputs: &[Output]) -> Option<Self> {
         let mut chosen = chosen(outputs);
         chosen.sort_by_key(|(width, at)| (std::cmp::Reverse(*width), *at));
@@ -124,13 +124,14 @@ pub(super) struct Blocks<'a> {
     pub(super) bytes: &'a [&'a [u8]],
 }
 
-/// A tensor of small values, where they begin in a row, and the bytes of one.
+/// A tensor of small values, their start in a row, and the bytes of one.
 pub(super) type Small<'a> = (&'a mut [u8], usize, usize);
 
-/// Most rows whose small values are taken at once. Two cache lines of each fit into the nearest cache.
+/// Maximum rows whose small values are taken at once. Two cache lines of each fit into the nearest cache.
 pub(super) const AT_ONCE: usize = 128;
 
-/// Fills tensors with the small values of `picked`, [`AT_ONCE`] rows at most: each row is looked up once for all of them.
+/// Fills tensors with the small values of `picked`, at most [`AT_ONCE`] rows: each row is looked up once for all of
+/// them.
 pub(super) fn gather(columns: Vec<Small<'_>>, picked: &[(u32, u32)], blocks: Blocks<'_>) {
     let stride = blocks.layout.stride;
     let mut rows: [&[u8]; AT_ONCE] = [&[]; AT_ONCE];

@@ -1,4 +1,4 @@
-//! Names, prefixes and globs: which columns a pattern means, and what was probably meant when it means none.
+//! Names, prefixes and globs: the columns that a pattern matches, and the likely intention if it matches none.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use arrow::datatypes::Schema;
 use crate::error::{Error, Result};
 use crate::nearest::distance;
 
-/// Whether `pattern` is a glob.
+/// Returns true if `pattern` is a glob.
 pub(super) fn is_glob(pattern: &str) -> bool {
     pattern.contains(['*', '?'])
 }
 
-/// Whether `pattern` means the column `name`: the name itself, a dotted prefix of it, or a glob.
+/// Returns true if `pattern` matches the column `name`: as the name itself, a dotted prefix of it, or a glob.
 pub fn means(pattern: &str, name: &str) -> bool {
     let below = || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'));
     pattern == name || below() || is_glob(pattern) && glob(pattern, name)
@@ -42,8 +42,8 @@ fn glob(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// The entry for `name`: the exact one, else that whose pattern has the most literal characters (a prefix before a glob).
-/// The flag says whether the entry names the column rather than matching it by a glob.
+/// The entry for `name`: the exact one, otherwise the one whose pattern has the most literal characters (a prefix
+/// before a glob). The flag is true if the entry names the column rather than matching it by a glob.
 pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<(&'a T, bool)> {
     if let Some(exact) = map.get(name) {
         return Some((exact, true));
@@ -55,7 +55,7 @@ pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<
         .map(|(pattern, value)| (value, !is_glob(pattern)))
 }
 
-/// That every pattern means something; `*` may mean nothing.
+/// Checks that every pattern matches something; `*` may match nothing.
 ///
 /// # Errors
 /// [`Error::NotFound`] with the nearest names.
@@ -68,10 +68,10 @@ pub(super) fn check<'a>(patterns: impl Iterator<Item = &'a String>, names: &[&st
     Ok(())
 }
 
-/// The whole columns of `schema` that `columns` (names or globs; all, if there are none) mean, in their order.
+/// The whole columns of `schema` that `columns` (names or globs; all, if there are none) match, in their order.
 ///
 /// # Errors
-/// [`Error::NotFound`] with the nearest names; [`Error::Unsupported`] for a pattern that means a part of a column.
+/// [`Error::NotFound`] with the nearest names; [`Error::Unsupported`] for a pattern that matches a part of a column.
 pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     for pattern in columns {
@@ -96,7 +96,7 @@ pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// That nothing is called `pattern`, with the nearest names.
+/// The error that nothing is called `pattern`, with the nearest names.
 pub(super) fn not_found(pattern: &str, names: &[&str]) -> Error {
     let what = if is_glob(pattern) { format!("column matching {pattern:?}") } else { format!("column {pattern:?}") };
     let near = nearest(pattern, names);
@@ -117,7 +117,7 @@ fn nearest<'a>(wanted: &str, names: &[&'a str]) -> Vec<&'a str> {
     let edits = |name: &str| distance(&wanted, &name.to_lowercase());
     let mut near: Vec<(usize, &str)> = names
         .iter()
-        // A hostile schema may have names of any length; what is meant has about the length of what was written.
+        // A hostile schema may have names of any length; the intended name has about the length of the written one.
         .filter(|name| name.len() <= 4 * (letters + limit))
         .map(|name| {
             let last = name.rsplit('.').next().unwrap_or(name);

@@ -1,5 +1,5 @@
-//! Columns whose values are arrays of shapes of their own: the shapes of a batch's values, from their headers, then the values,
-//! one after another.
+//! Columns whose values are arrays of shapes of their own: the shapes of a batch's values, from their headers, then the
+//! values, one after another.
 
 use arrow::array::Array;
 use rayon::prelude::*;
@@ -9,8 +9,8 @@ use super::output::{Form, Output, Shaped};
 use crate::error::{Error, Place, Result};
 use crate::tensor::BatchBuilder;
 
-/// The shapes of the first `limit` of `picked`; the others, nulls and bad rows have no elements. What is bad goes to `row_errors`, if
-/// it is asked for.
+/// The shapes of the first `limit` of `picked`; the others, nulls and bad rows have no elements. Faults go to
+/// `row_errors`, if given.
 pub(super) fn shapes(
     outputs: &[Output],
     tables: &[Table<'_>],
@@ -91,7 +91,7 @@ pub(super) fn decode(
     }
 }
 
-/// Whether the cell of `pick` can be decoded; a null can.
+/// Returns true if the cell of `pick` can be decoded, as a null can.
 pub(super) fn is_good(output: &Output, tables: &[Table<'_>], at: usize, pick: (u32, u32)) -> bool {
     let Form::Shaped(shaped) = &output.form else { return true };
     let Some(cell) = cell(tables, at, pick) else { return true };

@@ -1,4 +1,4 @@
-//! What a batch takes: its bytes, as far as they are known before its rows are.
+//! The size of a batch in bytes, as far as it is known before its rows are.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_ro
     fixed.saturating_add(mean.saturating_mul(factor).saturating_mul(rows))
 }
 
-/// Bytes of the memory of every batch of `rows` rows, if they all have as many and all of it in one slab.
+/// Bytes of the memory of every batch of `rows` rows, if all have the same and all of it is in one slab.
 pub(super) fn even_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> Option<usize> {
     let even = outputs.iter().all(|output| expansion(output) == 0);
     even.then(|| slab_bytes(outputs, row_id, rows, masked))
 }
 
-/// Bytes of a slab, but for what depends on the rows.
+/// Bytes of a slab, except for what depends on the rows.
 fn slab_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> usize {
     let mut all = Vec::new();
     outputs.iter().for_each(|output| specs(output, rows, most(output, rows).as_slice(), &mut all));
@@ -30,13 +30,13 @@ fn slab_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> us
     BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX)
 }
 
-/// How many times the stored size of its rows an output takes, where that depends on them; else 0.
+/// Ratio of an output's size to the stored size of its rows, if it depends on them; otherwise 0.
 fn expansion(output: &Output) -> usize {
     match &output.form {
         Form::Shaped(shaped) => shaped.expansion,
-        // Of a vector of one number, its struct takes less than the indices do.
+        // The struct of a vector of one number takes less than the indices do.
         Form::Ragged(_, None) | Form::Sparse | Form::Indices => 2,
-        // They lie outside the slab, but their bytes live as long as the batch does.
+        // These lie outside the slab, but their bytes live as long as the batch does.
         _ if output.is_arrow() => 2,
         _ => 0,
     }

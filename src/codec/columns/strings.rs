@@ -8,23 +8,25 @@ use super::offsets::Offsets;
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
 
-/// Lists and strings of one row group that need no bytes behind them: `(10**12, 0)` and `<U0` are arrays of no bytes.
+/// Lists and strings of one row group allowed without bytes behind them: `(10**12, 0)` and `<U0` are arrays of no
+/// bytes.
 const FREE: usize = 1 << 20;
 
-/// Lists and strings for each byte of an `.npz`: zlib packs a thousand equal bytes into one, real text far fewer.
+/// Lists and strings per byte of an `.npz`: zlib packs a thousand equal bytes into one, real text far fewer.
 const PACKED: usize = 64;
 
-/// What a cell says that has more than its row group's cells have bytes.
+/// The error of a cell that has more than the bytes of its row group's cells allow.
 pub(super) const TOO_MANY: &str = "an array with more lists or strings than the bytes of its row group account for";
 
-/// Lists of strings, row after row, as many levels deep as the arrays have axes.
+/// Lists of strings, row after row, with as many levels as the arrays have axes.
 #[derive(Debug)]
 pub(super) struct Lists<'a> {
     decoder: &'a NpyDecoder,
     /// By level.
     offsets: Vec<Vec<i64>>,
     values: BinaryViewBuilder,
-    /// Lists and strings that may still come. Each cell adds to it by its bytes, so that memory stays tied to what is stored.
+    /// Lists and strings still allowed. Each cell adds to it by its bytes, so that memory stays proportional to the
+    /// stored bytes.
     room: usize,
 }
 
@@ -34,10 +36,10 @@ impl<'a> Lists<'a> {
         Self { decoder, offsets: vec![vec![0]; axes], values: BinaryViewBuilder::new(), room: FREE }
     }
 
-    /// Adds the array in `cell`; without one, what is empty.
+    /// Adds the array in `cell`, or an empty value without one.
     ///
     /// # Errors
-    /// What is wrong with the cell; then nothing was added.
+    /// The fault of the cell; nothing is added then.
     pub(super) fn push(&mut self, cell: Option<&[u8]>) -> Result<()> {
         let Some(cell) = cell else {
             if self.offsets.is_empty() {

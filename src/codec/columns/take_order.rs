@@ -1,22 +1,22 @@
 //! The rows of a row group in the order in which batches take them.
 //!
-//! A shuffled batch takes its rows from anywhere in a window, and column by column that is a cache miss per value. But the order is known
-//! when the row group is decoded. A column that was just decoded lies in the cache: putting it in that order costs little there, and
-//! batches then copy runs.
+//! A shuffled batch takes its rows from random places in a window, and column by column that is a cache miss per value.
+//! But the order is known when the row group is decoded. A column that was just decoded is in the cache: sorting it in
+//! that order costs little there, and batches then copy runs.
 
 use arrow::buffer::Buffer;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Clone)]
 pub(crate) struct TakeOrder {
     /// The row that comes first, second, and so on.
     rows: Vec<u32>,
-    /// Where each row comes.
+    /// The place of each row.
     places: Vec<u32>,
 }
 
 impl TakeOrder {
-    /// That `rows` are taken in: each of `0..rows.len()` once. `None` otherwise.
+    /// The order `rows`, which has each of `0..rows.len()` once. `None` otherwise.
     pub(crate) fn new(rows: Vec<u32>) -> Option<Self> {
         let mut places = vec![u32::MAX; rows.len()];
         for (place, row) in (0..u32::MAX).zip(&rows) {
@@ -26,12 +26,12 @@ impl TakeOrder {
         Some(Self { rows, places })
     }
 
-    /// How many rows it orders.
+    /// The number of rows that it orders.
     pub(crate) fn rows(&self) -> usize {
         self.places.len()
     }
 
-    /// Where `row` is.
+    /// The place of `row`.
     #[inline]
     pub(super) fn place(&self, row: u32) -> u32 {
         self.places[row as usize]
@@ -42,12 +42,13 @@ impl TakeOrder {
         self.places.len() * size_of::<u32>()
     }
 
-    /// Only what is needed to find rows.
+    /// Keeps only what is needed to find rows.
     pub(super) fn settled(self) -> Self {
         Self { rows: Vec::new(), places: self.places }
     }
 
-    /// Values of `width` bytes, one for each row of the row group, in order; `None` for other widths than small ones, and too few values.
+    /// Values of `width` bytes, one for each row of the row group, in order; `None` for widths that are not small, and
+    /// for too few values.
     pub(super) fn sorted(&self, bytes: &[u8], width: usize) -> Option<Buffer> {
         let bytes = bytes.get(..self.rows.len().checked_mul(width)?)?;
         match width {

@@ -1,5 +1,5 @@
-//! Vectors of Spark, which it stores as structs of `type` (0: sparse, 1: dense), `size`, `indices` and `values`: as a matrix, or as the rows
-//! of a sparse one.
+//! Vectors of Spark, stored as structs of `type` (0: sparse, 1: dense), `size`, `indices` and `values`: delivered as a
+//! matrix, or as the rows of a sparse one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ struct Vectors<'a> {
 /// One vector.
 enum Vector {
     Null,
-    /// It is none: its parts do not fit each other.
+    /// Not a vector: its parts do not fit each other.
     Broken,
     Dense(Range<usize>),
-    /// Its length, and where its indices and its values are.
+    /// Its length, and the ranges of its indices and its values.
     Sparse(usize, Range<usize>, Range<usize>),
 }
 
@@ -73,7 +73,7 @@ impl<'a> Vectors<'a> {
         match (self.kinds.value(row), self.sizes.is_valid(row).then(|| self.sizes.value(row))) {
             (DENSE, _) => Vector::Dense(values),
             (SPARSE, Some(size)) if size >= 0 && indices.len() == values.len() => {
-                // Not below zero.
+                // Checked to be at least zero.
                 let size = size as usize;
                 let inside = |at: usize| {
                     self.places().is_valid(at) && usize::try_from(self.places().value(at)).is_ok_and(|at| at < size)
@@ -112,32 +112,32 @@ pub(super) fn first_null(root: &ArrayRef) -> Checked<Option<usize>> {
     Ok((0..root.len()).find(|row| matches!(vectors.get(*row), Vector::Null)))
 }
 
-/// Numbers of vectors, each written once and as the type that is delivered.
+/// Numbers of vectors, each written once in the delivered type.
 struct Numbers {
     dtype: DType,
     /// Aligned for every type.
     words: Vec<u64>,
-    /// Bytes that are written.
+    /// Bytes written.
     length: usize,
     /// Rows with a number that does not fit the type.
     misfits: RowSet,
 }
 
 impl Numbers {
-    /// Room for `most` numbers in `rows` rows. The file says how many there are.
+    /// Room for at most `most` numbers in `rows` rows. Their number comes from the file.
     fn new(dtype: DType, rows: usize, most: Option<usize>) -> Checked<Self> {
         let words = most.and_then(|most| most.checked_mul(dtype.size())).map(|bytes| bytes.div_ceil(size_of::<u64>()));
         Ok(Self { dtype, words: zeros(words)?, length: 0, misfits: RowSet::new(rows) })
     }
 
-    /// The place of `count` more.
+    /// The place of `count` more numbers.
     fn place(&mut self, count: usize) -> &mut [u8] {
         let start = self.length;
         self.length += count * self.dtype.size();
         &mut bytemuck::cast_slice_mut(&mut self.words)[start..self.length]
     }
 
-    /// Adds those of `row`.
+    /// Adds the numbers of `row`.
     fn push(&mut self, row: usize, numbers: &[f64]) {
         let dtype = self.dtype;
         if !convert(DType::Float64, bytemuck::cast_slice(numbers), dtype, self.place(numbers.len())) {
@@ -150,7 +150,7 @@ impl Numbers {
     }
 }
 
-/// `len` zeros: where there is no memory for them, that is an error and no abort.
+/// `len` zeros: too little memory is an error, not an abort.
 fn zeros<T: Clone + Default>(len: Option<usize>) -> Checked<Vec<T>> {
     let mut zeros = Vec::new();
     let len = len.filter(|len| zeros.try_reserve_exact(*len).is_ok()).ok_or("there is no memory for its vectors")?;
@@ -162,7 +162,7 @@ fn dense(member: &Member, vectors: &Vectors<'_>, size: usize) -> Checked<Part> {
     let rows = vectors.array.len();
     let mut numbers = Numbers::new(member.dtype, rows, rows.checked_mul(size))?;
     let (mut nulls, mut broken) = (RowSet::new(rows), RowSet::new(rows));
-    // One sparse vector with its zeros.
+    // One sparse vector including its zeros.
     let mut spread: Vec<f64> = Vec::new();
     for row in 0..rows {
         match vectors.get(row) {
@@ -233,7 +233,7 @@ fn sparse(member: &Member, vectors: &Vectors<'_>, values: bool) -> Checked<Part>
     let (bytes, misfits) = if values { numbers.finish() } else { (Buffer::from_vec(places), RowSet::default()) };
     let data = Data::Lists { offsets, values: bytes, width: member.dtype.size() };
     if !values {
-        // What is wrong with a row is told with its values.
+        // Faults of a row are reported with its values.
         (nulls, broken) = (RowSet::default(), RowSet::default());
     }
     Ok(finish(member, vectors, data, (nulls, broken, misfits), None))

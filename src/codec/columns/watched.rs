@@ -1,4 +1,5 @@
-//! Columns whose rows are looked at before they are delivered: those in which a null is an error, and those of 64-bit integers.
+//! Columns whose rows are checked before they are delivered: those in which a null is an error, and those of 64-bit
+//! integers.
 
 use std::sync::Arc;
 
@@ -11,17 +12,17 @@ use super::parts::Data;
 use super::prepare;
 use crate::schema::DType;
 
-/// One column to look at.
+/// One column to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Watched {
     member: usize,
     /// Its name.
     pub(crate) name: Arc<str>,
-    /// What is read of it: a dotted path.
+    /// The part of it that is read: a dotted path.
     pub(crate) path: String,
-    /// Of that, the leaf of which footers tell.
+    /// The leaf of that path that footers report on.
     pub(crate) told: String,
-    /// Whether it has numbers with a sign.
+    /// Set if its numbers are signed.
     pub(crate) signed: bool,
 }
 
@@ -30,18 +31,19 @@ impl Columns {
         let of = &self.members[member];
         let signed = of.leaf.kind != Kind::Number(DType::Uint64);
         let path = of.leaf.read.clone();
-        // Of Spark's vectors one member is never null.
+        // Of the members of Spark's vectors, one is never null.
         let told = if matches!(of.leaf.kind, Kind::Vector(_)) { format!("{path}.type") } else { path.clone() };
         Watched { member, name: Arc::clone(&of.name), path, told, signed }
     }
 
-    /// The columns in which a null is an error. Lists of varying length are not among them: footers count empty ones as nulls.
+    /// The columns in which a null is an error. Lists of varying length are not among them: footers count empty ones as
+    /// nulls.
     pub(crate) fn strict(&self) -> Vec<Watched> {
         let strict = |(_, member): &(usize, &super::Member)| member.nulls == NullPlan::Error && member.leaf.levels == 0;
         self.members.iter().enumerate().filter(strict).map(|(at, _)| self.watched(at)).collect()
     }
 
-    /// The columns that are delivered as the 64-bit integers that they are stored as.
+    /// The columns delivered as the 64-bit integers that they are stored as.
     pub(crate) fn long(&self) -> Vec<Watched> {
         let outputs = self.outputs.iter().filter(|output| {
             matches!(output.form, Form::Fixed | Form::Ragged(..) | Form::Padded(_))
@@ -60,7 +62,7 @@ impl Columns {
         prepare::first_null(&self.members[column.member], root).ok().flatten()
     }
 
-    /// The first integer of the root column `root` that 32 bits do not hold, and its row, if it is not in a list.
+    /// The first integer of the root column `root` that does not fit in 32 bits, and its row, if it is not in a list.
     pub(crate) fn wide_in(&self, column: &Watched, root: &ArrayRef) -> Option<(i128, Option<usize>)> {
         let member = &self.members[column.member];
         let part = prepare::part(member, root, None).ok()?;

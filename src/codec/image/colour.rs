@@ -1,4 +1,4 @@
-//! Pixels of any kind to the wanted number of channels, by Pillow's arithmetic.
+//! Pixels of any kind to the requested number of channels, by Pillow's arithmetic.
 
 use image::ColorType;
 
@@ -25,7 +25,8 @@ pub(super) fn colours(pixels: &[u8], channels: usize, out: &mut [u8]) {
     }
 }
 
-/// CMYK as JPEG stores it (Adobe's way: 255 is no ink) to `channels` values. Pillow inverts it and then converts; so does this.
+/// CMYK as JPEG stores it (Adobe's way: 255 is no ink) to `channels` values. Pillow inverts it and then converts; so
+/// does this.
 #[cfg_attr(not(feature = "turbo"), allow(dead_code, reason = "zune-jpeg converts by itself"))]
 pub(super) fn inks(pixels: &[u8], channels: usize, out: &mut [u8]) {
     let less = |ink: u8, light: u8| {
@@ -38,7 +39,7 @@ pub(super) fn inks(pixels: &[u8], channels: usize, out: &mut [u8]) {
     }
 }
 
-/// Bytes of a pixel of `kind`, if it is one that [`samples`] reads.
+/// Bytes of a pixel of `kind`, if [`samples`] reads it.
 pub(super) fn bytes_per_pixel(kind: ColorType) -> Option<usize> {
     use ColorType::{L8, L16, La8, La16, Rgb8, Rgb16, Rgba8, Rgba16};
     matches!(kind, L8 | La8 | Rgb8 | Rgba8 | L16 | La16 | Rgb16 | Rgba16).then(|| kind.bytes_per_pixel().into())

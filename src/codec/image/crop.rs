@@ -1,6 +1,7 @@
-//! Which rectangle of the image becomes the output, and whether it is flipped: a pure function of the options, the size and one number.
+//! The crop rectangle of an image and its flip: a pure function of the options, the size and one number.
 //!
-//! Only additions, multiplications, divisions and square roots of IEEE 754 decide, so every machine draws the same boxes.
+//! Only additions, multiplications, divisions and square roots of IEEE 754 are used, so every machine draws the same
+//! boxes.
 
 use super::exif::Orientation;
 use super::options::{Crop, ImageOptions, Size};
@@ -16,7 +17,7 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    /// This rectangle of the image as seen, in the image as stored (`width` x `height`).
+    /// Maps this rectangle of the image as displayed to the image as stored (`width` x `height`).
     pub(super) fn stored(self, orientation: Orientation, width: u32, height: u32) -> Self {
         let mut rect = self;
         if orientation.transpose {
@@ -32,18 +33,19 @@ impl Rect {
     }
 }
 
-/// One drawing.
+/// The result of one draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
-    /// In pixels of the image as seen.
+    /// In pixels of the image as displayed.
     pub(super) rect: Rect,
-    /// The crop comes before the resize, which then sees no pixel outside of it. Otherwise the resize comes first and sees the whole image.
+    /// Set if the crop comes before the resize, which then sees no pixel outside of it. Otherwise the resize comes
+    /// first and sees the whole image.
     pub(super) sealed: bool,
-    /// Flip the output horizontally.
+    /// Set if the output is flipped horizontally.
     pub(super) flip: bool,
 }
 
-/// Draws for an image of `width` x `height` pixels (as seen).
+/// Draws for an image of `width` x `height` pixels (as displayed).
 ///
 /// # Errors
 /// `Mismatch` if the image may not be resized and does not fit.
@@ -51,7 +53,7 @@ pub(super) fn sample(options: &ImageOptions, size: Size, width: u32, height: u32
     let (w, h) = (f64::from(width), f64::from(height));
     let whole = Rect { x: 0.0, y: 0.0, width: w, height: h };
     let (out_w, out_h) = (f64::from(size.width), f64::from(size.height));
-    // Flips have their own stream, so that they do not depend on how many tries a crop took.
+    // Flips have their own stream, so that they do not depend on the number of tries of a crop.
     let flip = options.flip > 0.0 && Rng::new(random ^ FLIP_STREAM).unit() < options.flip;
     let fits = match options.crop {
         Crop::None => (width, height) == (size.width, size.height),
@@ -106,7 +108,8 @@ fn shorter_to(width: u32, height: u32, shorter: u32) -> (u32, u32) {
     if width <= height { (shorter, long(height, width)) } else { (long(width, height), shorter) }
 }
 
-/// torchvision's `RandomResizedCrop.get_params`: ten tries, then the largest centred box within the ratio. Gives x, y, width, height.
+/// torchvision's `RandomResizedCrop.get_params`: ten tries, then the largest centred box within the ratio. Returns x,
+/// y, width, height.
 fn random_resized(width: u32, height: u32, scale: [f64; 2], ratio: [f64; 2], rng: &mut Rng) -> [u32; 4] {
     let (w, h) = (f64::from(width), f64::from(height));
     let log_span = ln(ratio[1] / ratio[0]);
@@ -160,7 +163,8 @@ impl Rng {
     }
 }
 
-/// e to the power of `x`, |x| < 20, from IEEE operations only: a libm may differ in the last bit from one machine to the next.
+/// e to the power of `x`, |x| < 20, from IEEE operations only: a libm may differ in the last bit from one machine to
+/// the next.
 fn exp(x: f64) -> f64 {
     let r = x / 256.0;
     let (mut sum, mut term) = (1.0, 1.0);
@@ -233,8 +237,8 @@ mod tests {
             }
         }
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        // Uniform area would have mean 0.54; boxes that do not fit are drawn again, which makes large ones rarer: 0.4534 by torchvision's
-        // algorithm with Python's generator, 200,000 draws.
+        // Uniform area would have mean 0.54; boxes that do not fit are drawn again, which makes large ones rarer:
+        // 0.4534 by torchvision's algorithm with Python's generator, 200,000 draws.
         assert!((mean(&areas) - 0.4534).abs() < 0.008, "{}", mean(&areas));
         assert!((mean(&logs) - 0.0280).abs() < 0.004, "{}", mean(&logs));
         assert!((mean(&xs) - 0.5).abs() < 0.01, "{}", mean(&xs));
@@ -270,7 +274,7 @@ mod tests {
     #[test]
     fn rectangles_turn_with_the_image() {
         let rect = Rect { x: 1.0, y: 2.0, width: 3.0, height: 4.0 };
-        // Stored 20 x 10, seen 10 x 20 when transposed.
+        // Stored 20 x 10, displayed 10 x 20 when transposed.
         let at = |value| {
             let r = rect.stored(Orientation::from_exif(value), 20, 10);
             [r.x, r.y, r.width, r.height]

@@ -1,11 +1,11 @@
-//! Photos that a device will decode: a row holds the bytes of the JPEG as stored and which part of it is wanted. Limits, damage that
-//! shows, the draw of crop and flip: all as for the CPU, and before.
+//! Photos to be decoded by a device: a row holds the bytes of the JPEG as stored, and the requested part of it. Limits,
+//! visible damage, and the draw of crop and flip are handled as for the CPU, and beforehand.
 //!
 //! ```text
 //!   row │ header, 64 bytes │ the bytes of the JPEG, or pixels │ unused │
 //! ```
-//! What no device is asked to decode (other formats, progressive JPEG, inks, what does not fit) is there as pixels, decoded on the CPU:
-//! u8, `[height, width, channels]`, of the final size. A row of zeros is no photo: a row that is padding.
+//! Images not given to a device (other formats, progressive JPEG, inks, images that do not fit) are stored as pixels,
+//! decoded on the CPU: u8, `[height, width, channels]`, of the final size. A row of zeros is no photo: it is padding.
 
 use super::crop::Rect;
 use super::scratch::with_scratch;
@@ -28,13 +28,13 @@ const FLIP_Y: u8 = 8;
 /// Writes and reads rows of photos that are not decoded yet.
 #[derive(Debug)]
 pub struct Deferred {
-    /// Decodes what is wanted to u8, `[height, width, channels]`.
+    /// Decodes to u8, `[height, width, channels]`.
     pixels: ImageDecoder,
     /// Bytes of one row, header included.
     row: usize,
 }
 
-/// What a row holds.
+/// The content of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Held<'a> {
     /// No photo.
@@ -45,7 +45,7 @@ pub enum Held<'a> {
     Jpeg(Stored<'a>),
 }
 
-/// A JPEG as stored, and what is wanted of it.
+/// A JPEG as stored, and the requested part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stored<'a> {
     /// The file.
@@ -56,9 +56,9 @@ pub struct Stored<'a> {
     pub height: u32,
     /// The box in the image as stored: x, y, width, height; may lie between pixels.
     pub rect: [f64; 4],
-    /// Whether no pixel outside of the box counts.
+    /// Set if no pixel outside of the box counts.
     pub sealed: bool,
-    /// How the box is turned once resized.
+    /// Orientation of the box once resized.
     pub turn: Orientation,
 }
 
@@ -85,10 +85,10 @@ impl Deferred {
         self.pixels.shape()
     }
 
-    /// What `row` holds.
+    /// The content of `row`.
     ///
     /// # Errors
-    /// `Corrupt` if that is no row of these options.
+    /// `Corrupt` if it is not a row of these options.
     pub fn held<'a>(&self, row: &'a [u8]) -> Result<Held<'a>> {
         let damaged = || Error::corrupt(Place::default(), "a photo for a device: not a row of these options");
         let (header, rest) = row.split_first_chunk::<HEADER>().filter(|_| row.len() == self.row).ok_or_else(damaged)?;
@@ -111,10 +111,10 @@ impl Deferred {
         }
     }
 
-    /// The pixels of `row`, decoded here, to `out`: those that [`ImageDecoder`] would have delivered.
+    /// Decodes the pixels of `row` here, to `out`: those that [`ImageDecoder`] would have delivered.
     ///
     /// # Errors
-    /// What is wrong with the JPEG, or with the row.
+    /// The fault of the JPEG, or of the row.
     pub fn pixels(&self, row: &[u8], out: &mut [u8]) -> Result<()> {
         match self.held(row)? {
             Held::Nothing => out.fill(0),
@@ -129,7 +129,7 @@ impl Deferred {
         Ok(())
     }
 
-    /// Writes the header of `row` and gives what follows.
+    /// Writes the header of `row` and returns the rest.
     fn header<'a>(row: &'a mut [u8], kind: u8, len: usize, drawn: &Drawn) -> &'a mut [u8] {
         let (header, rest) = row.split_at_mut(HEADER);
         header.fill(0);

@@ -1,8 +1,8 @@
-//! EXIF orientation: how the stored image is turned and mirrored to be seen. `image` finds the number; it can only turn whole images, while
-//! decoders here turn pixels on their way into the batch.
+//! EXIF orientation: the rotation and mirroring that turn the stored image into the displayed one. `image` finds the
+//! number; it can only turn whole images, while decoders here turn pixels on their way into the batch.
 
-/// A transform of pixels: the output pixel `(x, y)` is the stored one at `(x, y)`, transposed first if `transpose`, then mirrored within
-/// the stored image.
+/// A transform of pixels: the output pixel `(x, y)` is the stored one at `(x, y)`, transposed first if `transpose`,
+/// then mirrored within the stored image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Orientation {
     /// Columns and rows are exchanged.
@@ -14,7 +14,7 @@ pub struct Orientation {
 }
 
 impl Orientation {
-    /// The transform that EXIF numbers `value` (1 to 8); other numbers leave the image as it is.
+    /// The transform for the EXIF value `value` (1 to 8); other values leave the image as it is.
     pub(crate) fn from_exif(value: u16) -> Self {
         let (transpose, flip_x, flip_y) = match value {
             2 => (false, true, false),
@@ -29,20 +29,21 @@ impl Orientation {
         Self { transpose, flip_x, flip_y }
     }
 
-    /// The orientation in the first directory of an EXIF block (a TIFF header and what follows); as stored where there is none.
+    /// The orientation in the first directory of an EXIF block (a TIFF header and the following data); as stored if
+    /// there is none.
     pub(super) fn from_tiff(tiff: &[u8]) -> Self {
         let found = image::metadata::Orientation::from_exif_chunk(tiff);
         found.map(|found| Self::from_exif(found.to_exif().into())).unwrap_or_default()
     }
 
-    /// Width and height after the transform of an image of `width` x `height`, and the other way round.
+    /// Width and height after the transform of an image of `width` x `height`, and vice versa.
     pub fn apply(self, width: u32, height: u32) -> (u32, u32) {
         if self.transpose { (height, width) } else { (width, height) }
     }
 
     /// This transform, with the output flipped horizontally if `flip`.
     pub(super) fn then_flip(self, flip: bool) -> Self {
-        // The output's columns are the stored rows where it is transposed.
+        // The output's columns are the stored rows if it is transposed.
         Self { flip_x: self.flip_x ^ (flip && !self.transpose), flip_y: self.flip_y ^ (flip && self.transpose), ..self }
     }
 }

@@ -1,7 +1,8 @@
-//! What to decode of a JPEG: the rectangle and the scale. The rest is up to the decoder built in (`turbo` or `zune`).
+//! The part of a JPEG to decode: the rectangle and the scale. The rest is up to the built-in decoder (`turbo` or
+//! `zune`).
 //!
-//! Entropy decoding is most of the cost and cannot be skipped above the crop; below it, and for the colour and the transform of all that is
-//! beside it, nothing is done. See the figures in `benches/images.rs`.
+//! Entropy decoding is most of the cost and cannot be skipped above the crop; below it nothing is decoded, and beside
+//! it no colours are converted or transformed. See the figures in `benches/images.rs`.
 
 use super::crop::Rect;
 use super::probe::Jpeg;
@@ -16,17 +17,17 @@ pub(super) fn failed_by(what: &str, error: impl Into<crate::error::Source>) -> E
     Error::corrupt_by(Place::default(), format!("JPEG: {what}"), error)
 }
 
-/// What is wanted: this rectangle of the stored image, as so many pixels.
+/// The request: this rectangle of the stored image, in this many pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Want {
     pub(super) rect: Rect,
-    /// No pixel outside of the rectangle may count.
+    /// Set if no pixel outside of the rectangle may count.
     pub(super) sealed: bool,
     pub(super) width: u32,
     pub(super) height: u32,
 }
 
-/// What a decoder gives: a rectangle of whole pixels of the image at 1 / `denominator` of its size.
+/// A decoder's output: a rectangle of whole pixels of the image at 1 / `denominator` of its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) denominator: u32,
@@ -46,7 +47,7 @@ impl Part {
         (self.width as usize).saturating_mul(self.height as usize)
     }
 
-    /// The wanted rectangle in pixels of this part.
+    /// The requested rectangle in pixels of this part.
     pub(super) fn local(&self, rect: &Rect) -> Rect {
         let scale = f64::from(self.denominator);
         Rect {
@@ -57,7 +58,7 @@ impl Part {
         }
     }
 
-    /// Whether this part is what is wanted, pixel for pixel.
+    /// Returns true if this part is the request, pixel for pixel.
     pub(super) fn is(&self, want: &Want) -> bool {
         let (width, height) = (f64::from(self.width), f64::from(self.height));
         (self.width, self.height) == (want.width, want.height)
@@ -65,8 +66,8 @@ impl Part {
     }
 }
 
-/// The part to decode of an image of `size` (width, height). `block_width`: pixels between the columns where a crop may start, `None` if the
-/// decoder does not crop; `scales`: whether it may decode at 1/2, 1/4, 1/8.
+/// The part to decode of an image of `size` (width, height). `block_width`: pixels between the columns where a crop may
+/// start, `None` if the decoder does not crop; `scales`: true if it may decode at 1/2, 1/4, 1/8.
 pub(super) fn plan(size: (u32, u32), want: &Want, block_width: Option<u32>, scales: bool) -> Part {
     let enough = |denominator: &u32| {
         let scale = f64::from(*denominator);
@@ -77,7 +78,8 @@ pub(super) fn plan(size: (u32, u32), want: &Want, block_width: Option<u32>, scal
     let whole = Part { denominator, ..Part::whole(size.0.div_ceil(denominator), size.1.div_ceil(denominator)) };
     let Some(block_width) = block_width else { return whole };
     let local = whole.local(&want.rect);
-    // One pixel, because at the edge of a cropped decode colours are interpolated otherwise; and what the filter sees beyond the box.
+    // One pixel, because colours are interpolated differently at the edge of a cropped decode; and the reach of the
+    // filter beyond the box.
     let margin = |from: f64, to: u32| if want.sealed { 1.0 } else { 1.0 + (from / f64::from(to)).max(1.0).ceil() };
     let range = |start: f64, len: f64, margin: f64, size: u32| {
         let first = (start - margin).floor().clamp(0.0, f64::from(size - 1)) as u32;
@@ -90,9 +92,10 @@ pub(super) fn plan(size: (u32, u32), want: &Want, block_width: Option<u32>, scal
     Part { denominator, left, top, width: right - left, height: bottom - top }
 }
 
-/// Refuses a JPEG that stops before its end marker, wherever the crop lies: libjpeg would fill up with grey.
+/// Refuses a JPEG that ends before its end marker, wherever the crop lies: libjpeg would fill up with grey.
 pub(super) fn check_complete(bytes: &[u8], jpeg: &Jpeg) -> Result<()> {
-    // In entropy-coded data 0xff is always followed by 0 or a restart marker, so this is no pixel data; the end is near, if there is one.
+    // In entropy-coded data 0xff is always followed by 0 or a restart marker, so this is not pixel data; the end is
+    // near, if there is one.
     let data = jpeg.scan.and_then(|scan| bytes.get(scan..)).unwrap_or_default();
     if data.windows(2).rev().any(|pair| pair == [0xff, 0xd9]) {
         return Ok(());

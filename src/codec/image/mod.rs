@@ -5,20 +5,21 @@
 //!            header   refuse    a box   what of  u8, only   SIMD     flip, scale,
 //!            only     bombs     drawn   it all   that part           type, layout
 //! ```
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | `options` | what can be asked, and the check that it makes sense |
-//! | `probe`, `exif` | what the header says |
-//! | `crop` | which box: a pure function of size and one random number |
-//! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
+//! | `options` | the options, and their check |
+//! | `probe`, `exif` | the data in an image's header |
+//! | `crop` | the crop box: a pure function of size and one random number |
+//! | `jpeg`, `turbo`, `zune` | the part of a JPEG to decode; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
 //! | `scratch` | the memory of a thread for decoding |
-//! | `deferred` | photos that a device will decode: their bytes, and what is wanted of them |
-//! | `preview` | an image of a batch as a small PNG, for people |
-//! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
+//! | `deferred` | photos to be decoded by a device: their bytes, and the requested part |
+//! | `preview` | an image of a batch as a small PNG, for display |
+//! | `stored` | images that are arrays: delivered pixel for pixel, as stored |
 //!
-//! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
+//! Resizing is bilinear with antialiasing, as in Pillow and torchvision. A damaged image is an error, never a picture
+//! with grey in it.
 
 mod colour;
 mod crop;
@@ -59,7 +60,7 @@ use crop::Rect;
 use jpeg::{Part, Want};
 use scratch::{Scratch, grow, with_scratch};
 
-/// The JPEG decoder that is built in, for people to read.
+/// Name of the built-in JPEG decoder, for display.
 pub fn backend() -> &'static str {
     backend::NAME
 }
@@ -90,7 +91,7 @@ impl ImageDecoder {
     /// A decoder for these options.
     ///
     /// # Errors
-    /// `Config` names the option that is impossible; `Limit` if the output itself is over `options.limits`.
+    /// `Config` names an impossible option; `Limit` if the output itself exceeds `options.limits`.
     pub fn new(options: &ImageOptions) -> Result<Self> {
         let size = options.check()?;
         Ok(Self { options: options.clone(), size, writer: normalise::Writer::new(options) })
@@ -114,7 +115,7 @@ impl ImageDecoder {
         self.options.channels.into()
     }
 
-    /// Reads the header of `cell` and draws.
+    /// Reads the header of `cell` and draws the crop and flip.
     fn draw(&self, cell: &[u8], random: u64) -> Result<Drawn> {
         let (info, jpeg) = probe::header(cell)?;
         self.options.limits.check(info.width, info.height, cost(&info, jpeg.as_ref(), self.channels()))?;
@@ -126,7 +127,7 @@ impl ImageDecoder {
         Ok(Drawn { info, jpeg, rect, sealed: sample.sealed, turn: orientation.then_flip(sample.flip) })
     }
 
-    /// Decodes what was drawn of `cell` to `row`.
+    /// Decodes the drawn part of `cell` to `row`.
     fn decode(&self, cell: &[u8], drawn: &Drawn, row: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let Drawn { info, jpeg, rect, sealed, turn } = *drawn;
         let channels = self.channels();
@@ -195,7 +196,7 @@ impl Decode for ImageDecoder {
     }
 }
 
-/// What becomes of one image, before any of it is decoded.
+/// The plan for one image, before any of it is decoded.
 #[derive(Debug, Clone, Copy)]
 struct Drawn {
     info: Info,
@@ -203,11 +204,12 @@ struct Drawn {
     /// The box, in the image as stored.
     rect: Rect,
     sealed: bool,
-    /// What is done to the box once resized.
+    /// Transform of the box once resized.
     turn: Orientation,
 }
 
-/// Bytes that decoding takes for each pixel, at most: the output, what is stored, and for JPEG in several scans all its coefficients.
+/// Maximum bytes that decoding takes for each pixel: the output, the stored pixel, and for JPEG in several scans all
+/// its coefficients.
 fn cost(info: &Info, jpeg: Option<&probe::Jpeg>, channels: usize) -> u64 {
     let stored = match jpeg {
         Some(jpeg) if jpeg.progressive => 2 * u64::from(info.channels),
@@ -217,7 +219,7 @@ fn cost(info: &Info, jpeg: Option<&probe::Jpeg>, channels: usize) -> u64 {
     channels as u64 + stored
 }
 
-/// A JPEG that is open, or the bytes of another image.
+/// An opened JPEG, or the bytes of another image.
 enum Source<'a> {
     Jpeg(backend::Decoder<'a>),
     Raster(&'a [u8]),
@@ -248,7 +250,7 @@ impl Source<'_> {
     }
 }
 
-/// Resizes the wanted box of `part`, whose pixels are given, to `out`: bilinear, with antialiasing.
+/// Resizes the requested box of `part`, whose pixels are given, to `out`: bilinear, with antialiasing.
 fn resize(
     resizer: &mut Resizer,
     pixels: &[u8],
@@ -268,7 +270,7 @@ fn resize(
     if !want.sealed {
         return scale(resizer, &source, &mut target, local);
     }
-    // The filter must not see beyond the box: give it no more than the pixels that the box touches.
+    // The filter must not see beyond the box: give it only the pixels that the box touches.
     let (left, top) = (local.x.floor().max(0.0), local.y.floor().max(0.0));
     let right = (local.x + local.width).ceil().min(f64::from(part.width));
     let bottom = (local.y + local.height).ceil().min(f64::from(part.height));
@@ -291,7 +293,7 @@ fn unfit(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::corrupt_by(Place::default(), "image cannot be resized", error)
 }
 
-/// `pixels` (as stored, rows of `width`) turned as the orientation says, to `out`.
+/// Writes `pixels` (as stored, rows of `width`), turned according to the orientation, to `out`.
 fn rotate(pixels: &[u8], width: usize, channels: usize, turn: Orientation, out: &mut [u8]) {
     let height = pixels.len() / (width * channels);
     let seen_width = if turn.transpose { height } else { width };

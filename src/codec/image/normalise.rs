@@ -1,7 +1,9 @@
-//! From pixels as decoded (u8, rows of interleaved channels) to their place in the batch: flip, scale, type, layout, in one pass.
+//! From decoded pixels (u8, rows of interleaved channels) to their place in the batch: flip, scale, type, layout, in
+//! one pass.
 //!
-//! A u8 has 256 values, so the result of every channel is a table, filled once with `fma(x, 1 / (255 std), -mean / std)`. Where the
-//! processor has AVX2, FMA and F16C the same arithmetic runs in registers (`simd`), three times as fast, with the same bits.
+//! A u8 has 256 values, so the result of every channel is a table, filled once with `fma(x, 1 / (255 std), -mean /
+//! std)`. On processors with AVX2, FMA and F16C the same arithmetic runs in registers (`simd`), three times as fast,
+//! with the same bits.
 
 use half::{bf16, f16};
 
@@ -22,7 +24,7 @@ pub(super) struct Writer {
     table: Table,
 }
 
-/// For each channel and each u8 the bytes of the result.
+/// For each channel and each u8, the bytes of the result.
 #[derive(Debug)]
 enum Table {
     /// u8 stays.
@@ -32,7 +34,7 @@ enum Table {
 }
 
 impl Writer {
-    /// For checked options.
+    /// A writer for checked options.
     pub(super) fn new(options: &ImageOptions) -> Self {
         let (scale, bias) = factors(options);
         let channels = usize::from(options.channels);
@@ -51,12 +53,13 @@ impl Writer {
         Self { channels, layout: options.layout, dtype: options.dtype, scale, bias, table }
     }
 
-    /// Whether the row holds pixels just as they are decoded, so that a decoder may write there.
+    /// Returns true if the row holds pixels exactly as decoded, so that a decoder may write there.
     pub(super) fn is_plain(&self) -> bool {
         self.dtype == DType::Uint8 && (self.layout == Layout::Hwc || self.channels == 1)
     }
 
-    /// Writes `pixels` (`[height, width, channels]`) to `row`, mirrored from left to right if `flip`. Both are exactly one image.
+    /// Writes `pixels` (`[height, width, channels]`) to `row`, mirrored from left to right if `flip`. Both are exactly
+    /// one image.
     pub(super) fn write(&self, pixels: &[u8], width: usize, flip: bool, row: &mut [u8]) {
         if self.channels == 3 && self.layout == Layout::Chw {
             let scale = [self.scale[0], self.scale[1], self.scale[2]];
@@ -88,8 +91,9 @@ impl Writer {
 }
 
 impl ImageOptions {
-    /// The same, decoded to what is cheapest to move, u8 `[height, width, channels]`, with what is left to do: for each channel a factor
-    /// and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). None if that is not the outcome that is asked for.
+    /// The same, decoded to the form that is cheapest to move, u8 `[height, width, channels]`, with the work left: for
+    /// each channel a factor and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). `None` if the
+    /// requested output is not of that kind.
     pub(crate) fn undone(&self) -> Option<(Self, [f32; 4], [f32; 4])> {
         let float = matches!(self.dtype, DType::Float16 | DType::Bfloat16 | DType::Float32);
         if !float || self.layout != Layout::Chw || self.decoder != Decoder::Cpu || self.check().is_err() {
@@ -100,11 +104,11 @@ impl ImageOptions {
         Some((pixels, scale, bias))
     }
 
-    /// The same with the decoding of JPEG left to a device, with what is then left to do: for each channel a factor and a summand, which
-    /// count where the type is a float.
+    /// The same with the decoding of JPEG left to a device, and the work left after that: for each channel a factor and
+    /// a summand, which apply if the type is a float.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for an option that is impossible, or that a device cannot follow.
+    /// [`Error::Config`](crate::Error::Config) for an option that is impossible, or that a device does not support.
     pub(crate) fn deferred(&self) -> Result<(Self, [f32; 4], [f32; 4])> {
         let deferred = Self { decoder: Decoder::Deferred, ..self.clone() };
         deferred.check()?;
@@ -139,7 +143,7 @@ pub(super) fn mirror(pixels: &mut [u8], width: usize, channels: usize) {
     }
 }
 
-/// Every value of `pixels` through `value`, N bytes each, to its place in `row`.
+/// Writes every value of `pixels` through `value`, N bytes each, to its place in `row`.
 fn spread<const N: usize>(
     pixels: &[u8],
     width: usize,
@@ -155,7 +159,7 @@ fn spread<const N: usize>(
     for (y, line) in lines.enumerate() {
         for channel in 0..channels {
             let values = line[channel..].iter().step_by(channels);
-            // Where this channel of this line goes, and how far apart its values are.
+            // The destination of this channel of this line, and the distance between its values.
             let (at, stride) = match layout {
                 Layout::Chw => (channel * plane + y * width, 1),
                 Layout::Hwc => (y * width * channels + channel, channels),

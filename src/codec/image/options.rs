@@ -1,9 +1,9 @@
-//! What the user asks of an image column, as plain fields, and the check that it makes sense.
+//! The options of an image column, as plain fields, and their check.
 
 use crate::error::{Error, Result};
 use crate::schema::DType;
 
-/// How an image column becomes a tensor. Every field has a default; all but `size` may be left alone.
+/// The conversion of an image column to a tensor. Every field has a default; all but `size` can be left as they are.
 ///
 /// The steps, in order: EXIF orientation, crop, resize, flip, normalise, layout.
 ///
@@ -16,9 +16,10 @@ use crate::schema::DType;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageOptions {
-    /// Size of every output image. `None` is for columns whose images all have one size: see [`ImageOptions::sized_as`].
+    /// Size of every output image. `None` is for columns whose images all have one size: see
+    /// [`ImageOptions::sized_as`].
     pub size: Option<Size>,
-    /// Which part of the image is taken.
+    /// The part of the image that is used.
     pub crop: Crop,
     /// With [`Crop::Center`]: the image is first resized so that its shorter side has this many pixels (torchvision's
     /// `Resize(256)` before `CenterCrop(224)`; done in one step here, with the same result).
@@ -36,19 +37,19 @@ pub struct ImageOptions {
     pub dtype: DType,
     /// 1 (grey: ITU-R 601 luma), 3 (RGB; alpha is dropped, as Pillow's `convert("RGB")`) or 4 (RGBA).
     pub channels: u8,
-    /// Whether the EXIF orientation is applied. torchvision's default loader does not, OpenCV's does.
+    /// If true, the EXIF orientation is applied. torchvision's default loader does not, OpenCV's does.
     pub orient: bool,
-    /// Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where the result is still not smaller than the output (Pillow's `draft`).
-    /// Faster; the pixels then differ slightly from a full decode. Without libjpeg-turbo it has no effect.
+    /// If true, JPEG may be decoded at 1/2, 1/4 or 1/8 as long as the result is not smaller than the output (Pillow's
+    /// `draft`). Faster; the pixels then differ slightly from a full decode. Without libjpeg-turbo it has no effect.
     pub draft: bool,
-    /// What becomes of a JPEG whose picture is not all there.
+    /// Handling of a JPEG with an incomplete picture.
     pub truncated: Truncated,
-    /// What an image may cost.
+    /// Limits on the cost of an image.
     pub limits: Limits,
-    /// Who decodes JPEG.
+    /// The decoder of JPEG.
     pub decoder: Decoder,
-    /// With [`Decoder::Nvjpeg`]: room for the bytes of one photo, at least that of its pixels once decoded. A photo of more is decoded on
-    /// the CPU. So many bytes of each photo cross the bus.
+    /// With [`Decoder::Nvjpeg`]: room for the bytes of one photo, at least that of its decoded pixels. A larger photo
+    /// is decoded on the CPU. This many bytes of each photo cross the bus.
     pub encoded_room: u32,
 }
 
@@ -74,36 +75,38 @@ impl Default for ImageOptions {
     }
 }
 
-/// What becomes of a JPEG that stops before its end, or whose pixels are damaged. Other formats are refused then, as is a JPEG without a
-/// good header.
+/// Handling of a JPEG that ends early, or whose pixels are damaged. Other formats are refused then, as is a JPEG
+/// without a good header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Truncated {
     /// The row is bad.
     #[default]
     Error,
-    /// What is missing is filled up as libjpeg does, as a rule with grey: what Pillow gives with `LOAD_TRUNCATED_IMAGES`. Needs
-    /// libjpeg-turbo and the CPU.
+    /// The missing part is filled up as by libjpeg, usually with grey: as Pillow does with `LOAD_TRUNCATED_IMAGES`.
+    /// Needs libjpeg-turbo and the CPU.
     Fill,
 }
 
-/// Who decodes the JPEGs of a column.
+/// The decoder of a column's JPEGs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decoder {
     /// The CPU: the pixels of libjpeg, damage is an error.
     #[default]
     Cpu,
-    /// NVIDIA's nvJPEG, on the GPU that batches are delivered on. Close to the CPU's pixels, not equal, and damage may go unnoticed. What
-    /// it does not do (PNG, progressive JPEG, CMYK, and what it refuses) is decoded on the CPU.
+    /// NVIDIA's nvJPEG, on the GPU that batches are delivered on. Close to the CPU's pixels, not equal, and damage may
+    /// go unnoticed. Unsupported images (PNG, progressive JPEG, CMYK, and those that it refuses) are decoded on the
+    /// CPU.
     Nvjpeg,
-    /// A device, later: rows hold what was stored and which part is wanted. What a loader asks for where the user asks for a device.
+    /// A device, later: rows hold the stored bytes and the requested part. Set by a loader when the user requests a
+    /// device.
     #[serde(skip)]
     #[doc(hidden)]
     Deferred,
 }
 
-/// Most that [`ImageOptions::encoded_room`] may be.
+/// Maximum of [`ImageOptions::encoded_room`].
 const MOST_ROOM: u32 = 64 << 20;
 
 /// Height and width in pixels. In JSON one number (a square) or `[height, width]`.
@@ -144,20 +147,20 @@ impl From<SizeForm> for Size {
     }
 }
 
-/// Which part of the image is taken. In JSON `"none"`, `"center"`, `"random_resized"` or
-/// `{"random_resized": {"scale": [0.08, 1], "ratio": [0.75, 1.3333]}}`.
+/// The part of the image that is used. In JSON `"none"`, `"center"`, `"random_resized"` or `{"random_resized":
+/// {"scale": [0.08, 1], "ratio": [0.75, 1.3333]}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case", from = "CropForm")]
 pub enum Crop {
     /// All of it, stretched to `size`.
     #[default]
     None,
-    /// The middle. With `resize_shorter` a box of `size` after that resize; else the largest box with the aspect of `size`; with
-    /// `resize: false` a box of `size` pixels.
+    /// The middle. With `resize_shorter`, a box of `size` after that resize; otherwise the largest box with the aspect
+    /// of `size`; with `resize: false`, a box of `size` pixels.
     Center,
     /// torchvision's `RandomResizedCrop`: a random box, resized to `size`.
     RandomResized {
-        /// Least and greatest part of the area, in 0..=1.
+        /// Minimum and maximum part of the area, in 0..=1.
         scale: [f64; 2],
         /// Least and greatest width / height.
         ratio: [f64; 2],
@@ -249,7 +252,7 @@ pub enum Layout {
     Hwc,
 }
 
-/// What one image may cost; checked from its header, before anything is allocated.
+/// Limits on the cost of one image; checked from its header, before anything is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -259,7 +262,7 @@ pub struct Limits {
     pub max_side: u32,
     /// Memory for decoding, in bytes; progressive JPEG needs the most (about 9 per pixel).
     pub max_bytes: u64,
-    /// Scans of a progressive JPEG; usual are about 10, and each is a pass over the whole image.
+    /// Scans of a progressive JPEG; usually about 10, and each is a pass over the whole image.
     pub max_scans: u32,
 }
 
@@ -270,7 +273,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Checks the size an image claims to have; `bytes_per_pixel` is what decoding it takes.
+    /// Checks the size an image claims to have; `bytes_per_pixel` is the cost of decoding it.
     pub(super) fn check(&self, width: u32, height: u32, bytes_per_pixel: u64) -> Result<()> {
         let refuse = |what: &str, asked, limit, option| {
             Err(Error::limit(format!("{what} of an image of {width} x {height} pixels"), asked, limit, option))
@@ -291,8 +294,8 @@ impl Limits {
 }
 
 impl ImageOptions {
-    /// These options, with `size` of `info` and no resize where `size` is not given: for a column whose images all have the size of its
-    /// first one. An image with another size is then an error that names both.
+    /// These options, with `size` from `info` and no resize if `size` is not given: for a column whose images all have
+    /// the size of its first one. An image with another size is then an error that names both.
     #[must_use]
     pub fn sized_as(&self, info: &super::Info) -> Self {
         let mut options = self.clone();
@@ -416,7 +419,7 @@ impl ImageOptions {
     }
 }
 
-/// A probability, or whether to flip at all.
+/// A probability, or true for a flip at all.
 fn probability<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

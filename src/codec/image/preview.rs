@@ -1,4 +1,4 @@
-//! One image of a batch as a small PNG, for people who look at a batch.
+//! One image of a batch as a small PNG, for viewing.
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -10,11 +10,13 @@ use super::options::{ImageOptions, Layout, Size};
 use crate::error::{Error, Place, Result};
 use crate::schema::DType;
 
-/// A PNG of `row`, one image of `size` pixels as a loader with `options` delivers it: `[C, H, W]` or `[H, W, C]`. No side has more
-/// than `side` pixels: a larger image is scaled down. Floats are taken back to 0..=255, the opposite of `options.normalize`.
+/// A PNG of `row`, one image of `size` pixels as a loader with `options` delivers it: `[C, H, W]` or `[H, W, C]`. No
+/// side has more than `side` pixels: a larger image is scaled down. Floats are mapped back to 0..=255, the inverse of
+/// `options.normalize`.
 ///
 /// # Errors
-/// [`Error::Mismatch`] if `row` is no such image; [`Error::Unsupported`] for an element type that images do not have.
+/// [`Error::Mismatch`] if `row` is not such an image; [`Error::Unsupported`] for an element type that images do not
+/// have.
 pub fn preview(row: &[u8], options: &ImageOptions, size: Size, side: u32) -> Result<Vec<u8>> {
     let (colour, kind) = match options.channels {
         1 => (ExtendedColorType::L8, PixelType::U8),
@@ -84,7 +86,7 @@ fn bytes(row: &[u8], options: &ImageOptions, size: Size) -> Result<Vec<u8>> {
 /// Reads the bytes of one value.
 type Read = fn(&[u8]) -> f32;
 
-/// What reads one value of a float type; none for bytes.
+/// The reader of one value of a float type; `None` for bytes.
 fn number(dtype: DType) -> Result<Option<Read>> {
     Ok(match dtype {
         DType::Uint8 => None,

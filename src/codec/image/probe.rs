@@ -1,6 +1,7 @@
-//! What an image says of itself in its header: format, size, orientation. Reads no pixels and allocates nothing.
+//! The data in an image's header: format, size, orientation. Reads no pixels and allocates nothing.
 //!
-//! Limits are checked on these numbers before a decoder sees the bytes, and a decoder that finds other numbers is not believed.
+//! Limits are checked on these numbers before a decoder sees the bytes, and a decoder that finds other numbers is not
+//! trusted.
 
 use super::exif::Orientation;
 use crate::error::{Error, Place, Result};
@@ -34,7 +35,7 @@ impl Format {
     }
 }
 
-/// What an image's header says.
+/// The data in an image's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     /// The format, from the first bytes.
@@ -47,12 +48,12 @@ pub struct Info {
     pub channels: u8,
     /// Bits of a value.
     pub bits: u8,
-    /// How the stored image is turned to be seen.
+    /// Orientation of the stored image.
     pub orientation: Orientation,
 }
 
 impl Info {
-    /// Width and height of the image as seen, after its orientation.
+    /// Width and height of the image as displayed, after its orientation.
     pub fn oriented(&self) -> (u32, u32) {
         self.orientation.apply(self.width, self.height)
     }
@@ -61,18 +62,19 @@ impl Info {
 /// Reads the header of `bytes`; the pixels may be missing.
 ///
 /// # Errors
-/// `Corrupt` if this is no image or its header is damaged, `Unsupported` if it is one of another format.
+/// `Corrupt` if this is not an image or its header is damaged, `Unsupported` if it is of another format.
 pub fn probe(bytes: &[u8]) -> Result<Info> {
     header(bytes).map(|(info, _)| info)
 }
 
-/// What more a JPEG's header says.
+/// Further data of a JPEG's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Jpeg {
-    /// Where the entropy-coded data starts, if the header is whole.
+    /// Start of the entropy-coded data, if the header is whole.
     pub(super) scan: Option<usize>,
     pub(super) progressive: bool,
-    /// What every decoder of JPEG reads alike: baseline, one scan, grey or YCbCr with colours at full or half resolution.
+    /// Set for a JPEG that all decoders read alike: baseline, one scan, grey or YCbCr with colours at full or half
+    /// resolution.
     pub(super) plain: bool,
 }
 
@@ -96,7 +98,7 @@ fn cut(format: &str) -> Error {
     corrupt(format!("{format} header is cut short or damaged"))
 }
 
-/// The error for what is none of the decoded formats: an image of another kind is named.
+/// The error for bytes in none of the decoded formats: an image of another kind is named.
 fn other(bytes: &[u8]) -> Error {
     let name = match bytes {
         [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..] => "TIFF",
@@ -130,7 +132,7 @@ fn u32_le(bytes: &[u8], at: usize) -> Option<u32> {
     u32_be(bytes, at).map(u32::swap_bytes)
 }
 
-/// Checks that there are pixels at all.
+/// Checks that there are any pixels.
 fn info(format: Format, width: u32, height: u32, channels: u8, bits: u8, orientation: Orientation) -> Result<Info> {
     if width == 0 || height == 0 {
         return Err(corrupt(format!("{} of {width} x {height} pixels has none", format.name())));
@@ -144,7 +146,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
     let mut orientation = None;
     let mut scan = None;
     let (mut plain, mut adobe) = (false, None);
-    // Markers until the first scan; bytes that are no marker are passed over, as libjpeg does.
+    // Markers until the first scan; bytes that are not a marker are skipped, as by libjpeg.
     while let Some(offset) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         let Some(fill) = bytes.get(at + offset..).and_then(|rest| rest.iter().position(|byte| *byte != 0xff)) else {
             break;
@@ -179,7 +181,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
             0xe1 if orientation.is_none() => {
                 orientation = body.strip_prefix(b"Exif\0\0").map(Orientation::from_tiff);
             }
-            // Its last byte is how the colours were made.
+            // Its last byte is the colour transform.
             0xee => adobe = body.strip_prefix(b"Adobe").and_then(|body| body.get(6)).or(adobe),
             0xda => {
                 let all = frame.is_some_and(|(.., channels, _)| body.first() == Some(&channels));
@@ -200,12 +202,12 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
     Ok((info, Jpeg { scan, progressive: matches!(code, 0xc2 | 0xca), plain: plain && scan.is_some() }))
 }
 
-/// Whether the body of a frame header is of one component, or of YCbCr with 4:4:4, 4:2:2, 4:2:0 or 4:4:0.
+/// Returns true if the body of a frame header is of one component, or of YCbCr with 4:4:4, 4:2:2, 4:2:0 or 4:4:0.
 fn is_plain_frame(body: &[u8]) -> bool {
     let components = body.get(6..).map(|rest| rest.as_chunks::<3>().0);
     match components {
         Some([_]) => body.get(5) == Some(&1),
-        // Without another word of it, components called R, G, B are these.
+        // Without further information, components called R, G, B are RGB.
         Some([[y, luma, _], [_, 0x11, _], [_, 0x11, _]]) => {
             body.get(5) == Some(&3) && matches!(luma, 0x11 | 0x12 | 0x21 | 0x22) && *y != b'R'
         }
@@ -231,7 +233,7 @@ fn png(bytes: &[u8]) -> Result<Info> {
         Some((u32_be(bytes, 16)?, u32_be(bytes, 20)?, channels, *bytes.get(24)?))
     };
     let (width, height, channels, bits) = read().ok_or_else(|| cut("PNG"))?;
-    // Chunks before the pixels: the last place where a reader that streams can know of an orientation.
+    // Chunks before the pixels: the last place where a streaming reader can learn the orientation.
     let mut orientation = Orientation::default();
     let mut at = 8;
     while let Some(len) = u32_be(bytes, at).and_then(|len| usize::try_from(len).ok()) {
@@ -276,7 +278,7 @@ fn webp(bytes: &[u8]) -> Result<Info> {
                 break;
             };
             if kind == b"EXIF" {
-                // Some writers keep the prefix that JPEG wants.
+                // Some writers keep the prefix that JPEG requires.
                 orientation = Orientation::from_tiff(body.strip_prefix(b"Exif\0\0").unwrap_or(body));
                 break;
             }

@@ -27,7 +27,7 @@ pub(super) fn decode(
         let what = format!("{} with pixels of type {kind:?}", info.format.name());
         return Err(Error::unsupported(what, "store 8 or 16 bits"));
     };
-    // The exact type: not more pixels than the limits allow, of which the caller has checked most.
+    // The exact type: not more pixels than the limits allow, most of which the caller has checked.
     limits.check(info.width, info.height, (stored + channels) as u64)?;
     let len = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
     let wanted = matches!(
@@ -43,8 +43,8 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Decodes all of `bytes` to `out`, 16 bits a value in native byte order, with the channels that are stored. Values of 8 bits stay
-/// the numbers that they are.
+/// Decodes all of `bytes` to `out`, 16 bits per value in native byte order, with the stored channels. 8-bit values keep
+/// their numbers.
 pub(super) fn decode_wide(bytes: &[u8], info: &Info, limits: &Limits, raw: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
     let failed = |error| failed(info, limits, error);
     let decoder = open_checked(bytes, info, limits)?;
@@ -65,7 +65,7 @@ pub(super) fn decode_wide(bytes: &[u8], info: &Info, limits: &Limits, raw: &mut 
     Ok(())
 }
 
-/// A decoder for an image of the size that its header says.
+/// A decoder for an image of the size in its header.
 fn open_checked<'a>(bytes: &'a [u8], info: &Info, limits: &Limits) -> Result<Box<dyn ImageDecoder + 'a>> {
     check_complete(bytes, info.format)?;
     let decoder = open(bytes, info.format, limits).map_err(|error| failed(info, limits, error))?;
@@ -82,7 +82,8 @@ fn open_checked<'a>(bytes: &'a [u8], info: &Info, limits: &Limits) -> Result<Box
     Ok(decoder)
 }
 
-/// Refuses a WebP shorter than it says: the decoder asks for no more than the pixels, and the orientation comes after them.
+/// Refuses a WebP shorter than its stated length: the decoder reads no further than the pixels, and the orientation
+/// comes after them.
 fn check_complete(bytes: &[u8], format: Format) -> Result<()> {
     let said = |size: &[u8; 4]| u64::from(u32::from_le_bytes(*size)) + 8;
     match bytes.get(4..).and_then(|rest| rest.first_chunk::<4>()).map(said) {

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 impl Scratch {
-    /// Most that a buffer keeps, in bytes: enough for photos of 10 megapixels; larger ones are rare enough to allocate.
+    /// Maximum bytes that a buffer keeps: enough for photos of 10 megapixels; larger ones are rare enough to allocate.
     const KEEP: usize = 32 << 20;
 
     fn trim(&mut self) {
@@ -39,14 +39,14 @@ impl Scratch {
 /// The first `len` bytes of `buffer`, which grows but is not cleared.
 pub(super) fn grow(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
-        // Nothing in it is worth copying.
+        // The old content is not worth copying.
         buffer.clear();
         buffer.resize(len, 0);
     }
     &mut buffer[..len]
 }
 
-/// Runs a decoder with this thread's memory. The decoders are made by others, and fed by strangers.
+/// Runs a decoder with this thread's memory. The decoders are third-party code, and their input is untrusted.
 pub(super) fn with_scratch(decode: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let outcome = crate::page::quiet(|| decode(&mut scratch));

@@ -10,20 +10,21 @@
 
 use crate::schema::DType;
 
-/// Whether the kernel runs on this processor.
+/// Returns true if the kernel runs on this processor.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
-/// Whether the kernel runs on this processor.
+/// Returns true if the kernel runs on this processor.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn available() -> bool {
     false
 }
 
-/// Writes `pixels` (`[height, width, 3]`) to `row` (`[3, height, width]` of `dtype`) as `fma(x, scale, bias)`; u8 stays as it is. Returns
-/// false, with nothing written, where the kernel does not apply: other processors, lines under 16 pixels, buffers of another size.
+/// Writes `pixels` (`[height, width, 3]`) to `row` (`[3, height, width]` of `dtype`) as `fma(x, scale, bias)`; u8 is
+/// unchanged. Returns false, with nothing written, if the kernel does not apply: other processors, lines under 16
+/// pixels, buffers of another size.
 pub(super) fn planes(
     pixels: &[u8],
     width: usize,

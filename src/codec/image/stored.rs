@@ -1,5 +1,5 @@
-//! Images that stand for arrays, as Petastorm's `CompressedImageCodec` writes them: delivered pixel for pixel, never turned,
-//! resized or converted, with the channels and bits that are stored.
+//! Images that represent arrays, as Petastorm's `CompressedImageCodec` writes them: delivered pixel for pixel, never
+//! turned, resized or converted, with the stored channels and bits.
 
 use super::jpeg::{self, Part};
 use super::options::Limits;
@@ -18,10 +18,10 @@ pub struct StoredImage {
 }
 
 impl StoredImage {
-    /// A decoder for what `stored` declares.
+    /// A decoder for the declaration in `stored`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for elements other than uint8 and uint16, and for shapes that are no image's.
+    /// [`Error::Unsupported`] for elements other than uint8 and uint16, and for shapes that no image has.
     pub fn new(stored: &Stored) -> Result<Self> {
         let refused = |what: String| {
             let hint = "images hold uint8 or uint16, of shape (height, width) or (height, width, channels)".to_owned();
@@ -46,7 +46,8 @@ impl StoredImage {
     /// Shape of the image in `cell`, from its header.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if this is no image or not one of the declared shape; [`Error::Limit`] if it is too large.
+    /// [`Error::Corrupt`] if this is not an image or not one of the declared shape; [`Error::Limit`] if it is too
+    /// large.
     pub fn shape(&self, cell: &[u8]) -> Result<Vec<usize>> {
         self.header(cell).map(|(_, _, shape)| shape)
     }
@@ -85,7 +86,7 @@ impl StoredImage {
     /// [`shape`](Self::shape).
     ///
     /// # Errors
-    /// What is wrong with the image; the caller adds the place.
+    /// The fault of the image; the caller adds the place.
     pub fn decode_into(&self, cell: &[u8], row: &mut [u8]) -> Result<()> {
         let (info, jpeg, shape) = self.header(cell)?;
         let bytes = shape.iter().product::<usize>() * self.dtype.size();

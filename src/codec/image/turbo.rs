@@ -1,7 +1,7 @@
 //! JPEG by libjpeg-turbo (feature `turbo`): decodes only the wanted rectangle, and only at the wanted scale.
 //!
-//! A handle lives for one image. libjpeg keeps the tables of the last image for "abbreviated" streams, so that with a handle used twice a
-//! damaged file without tables would decode with those of whatever image came before it on that thread.
+//! A handle lives for one image. libjpeg keeps the tables of the last image for "abbreviated" streams, so with a reused
+//! handle a damaged file without tables would decode with those of whatever image came before it on that thread.
 #![expect(unsafe_code, reason = "calls into C")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "libjpeg-turbo 3.1 (decodes only the crop, at 1/1 to 1/8)";
 
-/// The warnings of libjpeg that lose no pixel: bytes where none belong, version numbers, profiles. All others mean that some of the picture
-/// is made up. Texts are those of jerror.h; libjpeg's API hands out no codes.
+/// The warnings of libjpeg that lose no pixel: stray bytes, version numbers, profiles. All others mean that some of the
+/// picture is made up. The texts are those of jerror.h; libjpeg's API exposes no codes.
 const HARMLESS: [&str; 4] =
     ["extraneous bytes before marker", "unknown JFIF revision", "Unknown Adobe color transform", "bad ICC marker"];
 
@@ -32,7 +32,7 @@ pub(super) struct Decoder<'a> {
     block_width: Option<u32>,
     /// CMYK or YCCK.
     inks: bool,
-    /// Whether what is missing is filled up.
+    /// Set if missing parts are filled up.
     fill: bool,
 }
 
@@ -70,14 +70,14 @@ impl Handle {
         text.to_string_lossy().into_owned()
     }
 
-    /// Whether the last call, which failed, went on to its end.
+    /// Returns true if the last call, which failed, nevertheless ran to its end.
     fn is_warning(&self) -> bool {
         // SAFETY: the handle is live.
         unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) == tj::TJERR_TJERR_WARNING as c_int }
     }
 
-    /// Whether the last call, which failed, said only what loses no pixel, or what is lost is filled up. A fatal error after a warning
-    /// leaves its own text.
+    /// Returns true if the last call, which failed, reported only warnings that lose no pixel, or if lost pixels are
+    /// filled up. A fatal error after a warning leaves its own text.
     fn is_harmless(&self, fill: bool) -> bool {
         self.is_warning() && (fill || HARMLESS.iter().any(|text| self.message().contains(text)))
     }
@@ -102,7 +102,7 @@ impl<'a> Decoder<'a> {
         else {
             return Err(failed("no picture between the header and the end"));
         };
-        // Where the columns of blocks start; tjMCUWidth of the subsampling.
+        // Distance between column starts of blocks; tjMCUWidth of the subsampling.
         let block_width = match handle.get(tj::TJPARAM_TJPARAM_SUBSAMP) {
             tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY | tj::TJSAMP_TJSAMP_440 | tj::TJSAMP_TJSAMP_441 => Some(8),
             tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => Some(16),
@@ -167,7 +167,7 @@ impl<'a> Decoder<'a> {
         let mut run = |stop_on_warning| {
             self.handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, stop_on_warning)?;
             if self.fill {
-                // Whatever is not written is grey, and never what another image left here.
+                // Unwritten pixels are grey, and never those of another image that was here.
                 out.fill(128);
             }
             // SAFETY: the handle is live. Decoding reads the same bytes as `open` did, so the image has width x height pixels; it writes
@@ -189,7 +189,8 @@ impl<'a> Decoder<'a> {
             Err(failed(self.handle.message()))
         };
         match run(1) {
-            // libjpeg keeps only the text of the first warning: damage behind a harmless one in the header is not seen.
+            // libjpeg keeps only the text of the first warning: damage after a harmless warning in the header is not
+            // seen.
             Err(Error::Corrupt { .. }) if self.handle.is_harmless(self.fill) => run(0),
             outcome => outcome,
         }

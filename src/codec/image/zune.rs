@@ -13,7 +13,7 @@ use crate::error::Result;
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "zune-jpeg 0.5 (pure Rust; decodes the whole image)";
 
-/// A JPEG whose header is read.
+/// A JPEG whose header has been read.
 pub(super) struct Decoder<'a> {
     jpeg: &'a [u8],
     options: DecoderOptions,
@@ -38,7 +38,7 @@ impl<'a> Decoder<'a> {
             let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
             Ok(Self { jpeg, options, size: (side(width), side(height)), input })
         };
-        // Strictness also refuses stray bytes between segments, which lose no pixel.
+        // Strict mode also refuses stray bytes between segments, which lose no pixel.
         read(options).or_else(|_| read(options.set_strict_mode(false)))
     }
 

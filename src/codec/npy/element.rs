@@ -1,4 +1,4 @@
-//! NumPy's type of one element, as the header of an array spells it: `<f8`, `|b1`, `>M8[ms]`, `<U12`.
+//! NumPy's type of one element, as spelt in the header of an array: `<f8`, `|b1`, `>M8[ms]`, `<U12`.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use crate::schema::DType;
 /// The type of one element of a stored array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Npy {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes of one element; 0 for strings that are all empty.
     pub size: usize,
-    /// Whether the most significant byte comes first. Always false where an element has no byte order.
+    /// Set if the most significant byte comes first. Always false if an element has no byte order.
     pub big: bool,
     /// The unit of `datetime64` and `timedelta64`, and of nothing else.
     pub unit: Option<Unit>,
 }
 
-/// What an element is.
+/// The kind of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -30,7 +30,7 @@ pub enum Kind {
     Int,
     /// IEEE floats of 2, 4, 8 bytes.
     Float,
-    /// Two bytes that NumPy has no type for: how `ml_dtypes.bfloat16` is stored.
+    /// Two bytes without a type in NumPy: how `ml_dtypes.bfloat16` is stored.
     Raw,
     /// `datetime64`: int64, counted from 1970.
     Datetime,
@@ -67,7 +67,7 @@ enum Base {
     Atto,
 }
 
-/// Code of NumPy, name in bowstring, and length in months or in attoseconds: the units of each kind convert exactly.
+/// NumPy's code, name in bowstring, and length in months or in attoseconds: the units of each kind convert exactly.
 const BASES: [(Base, &str, &str, Length); 14] = [
     (Base::Generic, "", "generic", Length::None),
     (Base::Year, "Y", "years", Length::Months(12)),
@@ -100,7 +100,7 @@ impl Unit {
         BASES.iter().find(|(_, _, own, _)| *own == name).map(|(base, ..)| Self { multiple: 1, base: *base })
     }
 
-    /// What NumPy writes between the brackets: `ns`, `25s`.
+    /// Parses NumPy's text between the brackets: `ns`, `25s`.
     fn parse(code: &str) -> Option<Self> {
         let digits = code.bytes().take_while(u8::is_ascii_digit).count();
         let (multiple, code) = code.split_at(digits);
@@ -117,7 +117,7 @@ impl Unit {
         BASES.iter().find(|(base, ..)| *base == self.base).unwrap_or(&BASES[0])
     }
 
-    /// How many of `target` one of these is, if that is a whole number everywhere in the calendar.
+    /// The number of `target` units in this one, if that is a whole number everywhere in the calendar.
     pub fn per(self, target: Self) -> Option<i64> {
         if self == target {
             return Some(1);
@@ -185,15 +185,16 @@ impl Npy {
         })
     }
 
-    /// Reads NumPy's spelling.
+    /// Parses NumPy's spelling.
     ///
     /// # Errors
-    /// `Unsupported` for objects, structures, complex numbers, long doubles and whatever else has no tensor; `Corrupt` for no type at all.
+    /// `Unsupported` for objects, structures, complex numbers, long doubles and other types without a tensor; `Corrupt`
+    /// if it is not a type at all.
     pub fn parse(descr: &str) -> Result<Self> {
         let corrupt = || Error::corrupt(Place::default(), format!("{descr:?} is not a dtype of NumPy"));
         let (big, rest) = match descr.as_bytes().first() {
             Some(b'>') => (true, &descr[1..]),
-            // `=` and `|` are the writer's own order, and every machine that matters is little endian.
+            // `=` and `|` mean the writer's own order, and every machine that matters is little endian.
             Some(b'<' | b'=' | b'|') => (false, &descr[1..]),
             _ => (false, descr),
         };
@@ -238,7 +239,7 @@ impl Npy {
             _ => return Err(corrupt()),
         };
         let ordered = !matches!(kind, Kind::Bytes | Kind::Raw) && size > 1;
-        // Big-endian bfloat16 does not exist; nobody could say what such bytes mean.
+        // Big-endian bfloat16 does not exist; such bytes would have no meaning.
         if kind == Kind::Raw && big {
             return unsupported("store little-endian bfloat16");
         }

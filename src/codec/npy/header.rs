@@ -6,28 +6,28 @@ use std::ops::Range;
 use super::Npy;
 use crate::error::{Error, Place, Result};
 
-/// What every file starts with.
+/// The first bytes of every file.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// Most bytes of a header, its magic included. NumPy's own are 128 unless there are structures.
+/// Maximum bytes of a header, its magic included. NumPy's own are 128 unless there are structures.
 const MAX_HEADER: usize = 64 << 10;
 
-/// Most axes of an array, as in NumPy before version 2.
+/// Maximum axes of an array, as in NumPy before version 2.
 pub(super) const MAX_AXES: usize = 32;
 
-/// Bytes from which [`extent`] knows how long the header is.
+/// Bytes from which [`extent`] learns the length of the header.
 pub(super) const START: usize = 12;
 
-/// What the header says.
+/// The content of the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The type of the elements.
     pub element: Npy,
-    /// The shape, at most 32 axes. Its product, zeros left out, times the element's size fits `isize`.
+    /// The shape, at most 32 axes. Its product, zeros left out, times the element's size fits in `isize`.
     pub shape: Vec<usize>,
-    /// Whether the first axis varies fastest.
+    /// Set if the first axis varies fastest (Fortran order).
     pub fortran: bool,
-    /// Where the elements' bytes are, exactly.
+    /// The exact range of the elements' bytes.
     pub data: Range<usize>,
 }
 
@@ -38,10 +38,10 @@ impl Header {
     }
 }
 
-/// Reads the header of a `.npy`. Bytes after the array are left alone, as NumPy does.
+/// Reads the header of a `.npy`. Bytes after the array are ignored, as by NumPy.
 ///
 /// # Errors
-/// `Corrupt` says what is wrong; `Unsupported` names a type of elements that has no tensor.
+/// `Corrupt` describes the fault; `Unsupported` names a type of elements without a tensor.
 pub fn header(cell: &[u8]) -> Result<Header> {
     parse(cell, cell.len())
 }
@@ -63,7 +63,7 @@ pub(super) fn extent(start: &[u8]) -> Result<usize> {
     if extent > MAX_HEADER {
         return Err(corrupt(format!("a .npy header of {extent} bytes; at most {MAX_HEADER} are read")));
     }
-    // The shortest literal has more bytes than this, and so whoever reads on need not step back.
+    // The shortest literal is longer than this, so reading can continue without stepping back.
     if extent < START {
         return Err(corrupt("an empty .npy header"));
     }
@@ -84,7 +84,7 @@ pub(super) fn parse(head: &[u8], total: usize) -> Result<Header> {
     Ok(Header { element, shape, fortran, data: extent..extent + bytes })
 }
 
-/// Bytes of the elements. `None` if the product overflows, even where an axis of length 0 makes it 0.
+/// Bytes of the elements. `None` if the product overflows, even if an axis of length 0 makes it 0.
 pub(super) fn bytes(element: &Npy, shape: &[usize]) -> Option<usize> {
     let product =
         shape.iter().filter(|axis| **axis > 0).try_fold(element.size.max(1), |all, axis| all.checked_mul(*axis));
@@ -92,7 +92,7 @@ pub(super) fn bytes(element: &Npy, shape: &[usize]) -> Option<usize> {
     Some(shape.iter().product::<usize>() * element.size)
 }
 
-/// Writes a header of version 1 for an array in C order, as NumPy writes it: the data starts at a multiple of 64 bytes.
+/// Writes a header of version 1 for an array in C order, as NumPy does: the data starts at a multiple of 64 bytes.
 pub(super) fn write(element: &Npy, shape: &[usize], out: &mut Vec<u8>) {
     let mut text = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': (");
     for (at, axis) in shape.iter().enumerate() {
@@ -206,7 +206,7 @@ impl<'a> Literal<'a> {
         Ok(number)
     }
 
-    /// A string without escapes, at most 64 bytes: all that are known are shorter.
+    /// Parses a string without escapes, at most 64 bytes: all known ones are shorter.
     fn string(&mut self) -> Result<&'a str> {
         // Python 2 may write `u'descr'`, Python 3 `b'descr'`.
         let prefixed = matches!(self.peek(), Some(b'u' | b'b'));

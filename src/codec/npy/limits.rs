@@ -1,10 +1,10 @@
-//! What an array in a cell may cost.
+//! Limits on the cost of an array in a cell.
 
-/// What one array may cost.
+/// Limits on the cost of one array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Bytes of an unpacked `.npz`, and of the list of where the strings of an array end.
+    /// Bytes of an unpacked `.npz`, and of the list of the ends of an array's strings.
     pub max_bytes: u64,
 }
 

@@ -5,15 +5,16 @@
 //!   .npz ── entry ── inflate its header ──┘    └─ inflate ──────►
 //!                                              └─ Fortran order: by tiles ─►
 //! ```
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `element` | the type of an element: `<f8`, `>M8[ms]`, `<U12` |
-//! | `header` | the Python literal at the start, by a parser for just that |
+//! | `header` | the Python literal at the start, by a parser for only that |
 //! | `zip` | the one entry of an `.npz` |
-//! | `order` | Fortran order and big endian to what a tensor has |
+//! | `order` | Fortran order and big endian to a tensor's order |
 //! | `write` | arrays to cells |
 //!
-//! Nothing here runs the content of a cell, opens what it names, or allocates a claimed size before comparing it with the actual one.
+//! Nothing here runs the content of a cell, opens anything that it names, or allocates a claimed size before comparing
+//! it with the actual one.
 
 mod element;
 mod header;
@@ -33,15 +34,15 @@ use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, Element, Stored};
 use zip::{Entry, Unpack};
 
-/// Reads the header of the array in an `.npz`, whatever its elements and axes are.
+/// Reads the header of the array in an `.npz`, whatever its elements and axes.
 ///
 /// # Errors
-/// As of [`header`](fn@header), and `Limit` if it would unpack to too much.
+/// As [`header`](fn@header), and `Limit` if it would unpack to too much.
 pub fn npz_header(cell: &[u8]) -> Result<Header> {
     unzip(cell, &Limits::default()).map(|(header, _)| header)
 }
 
-/// The header of an `.npz`, and the rest to be unpacked.
+/// The header of an `.npz`, and the rest to unpack.
 fn unzip<'a>(cell: &'a [u8], limits: &Limits) -> Result<(Header, Unpack<'a>)> {
     let entry = Entry::find(cell, limits)?;
     let mut unpack = Unpack::new(&entry);
@@ -78,10 +79,10 @@ pub struct NpyDecoder {
 }
 
 impl NpyDecoder {
-    /// A decoder of cells that are stored so.
+    /// A decoder of cells with this storage.
     ///
     /// # Errors
-    /// `Config` if the cells are not arrays, or have a shape that no array can have.
+    /// `Config` if the cells are not arrays, or have an impossible shape.
     pub fn new(stored: &Stored) -> Result<Self> {
         let zipped = match stored.codec {
             Codec::Npy => false,
@@ -104,47 +105,49 @@ impl NpyDecoder {
         self
     }
 
-    /// The same decoder that gives times in `unit`: cells in other units are converted where that is exact, and refused where it is not.
+    /// The same decoder with times in `unit`: cells in other units are converted if that is exact, and refused
+    /// otherwise.
     #[must_use]
     pub fn with_unit(mut self, unit: Unit) -> Self {
         self.unit = Some(unit);
         self
     }
 
-    /// The shape of the cell's value, from its header alone: of an `.npz` no more is unpacked.
+    /// The shape of the cell's value, from its header alone: no more of an `.npz` is unpacked.
     ///
     /// # Errors
-    /// `Corrupt` if the header is damaged, claims more than the cell has, or is not as declared; `Unsupported` for elements that have no
-    /// tensor; `Limit` if an `.npz` would unpack to too much.
+    /// `Corrupt` if the header is damaged, claims more than the cell has, or differs from the declaration;
+    /// `Unsupported` for elements without a tensor; `Limit` if an `.npz` would unpack to too much.
     pub fn shape(&self, cell: &[u8]) -> Result<Vec<usize>> {
         self.header(cell).map(|header| header.shape)
     }
 
-    /// The unit of the cell's times (`datetime64`, `timedelta64`), as it will be delivered; `None` if they are something else.
+    /// The unit of the cell's times (`datetime64`, `timedelta64`), as delivered; `None` for other elements.
     ///
     /// # Errors
-    /// As of [`shape`](Self::shape).
+    /// As [`shape`](Self::shape).
     pub fn unit(&self, cell: &[u8]) -> Result<Option<Unit>> {
         let stored = self.header(cell)?.element.unit;
         Ok(stored.map(|stored| self.unit.unwrap_or(stored)))
     }
 
-    /// What the cell's header says, checked against what is declared. Of an `.npz`, `data` is where the elements are once unpacked.
+    /// The content of the cell's header, checked against the declaration. For an `.npz`, `data` is the range of the
+    /// elements once unpacked.
     ///
     /// # Errors
-    /// As of [`shape`](Self::shape).
+    /// As [`shape`](Self::shape).
     pub fn header(&self, cell: &[u8]) -> Result<Header> {
         let header = if self.zipped { self.open(cell)?.0 } else { header::header(cell)? };
         self.check(&header)?;
         Ok(header)
     }
 
-    /// Writes the value to `row`, in C order and little endian. The length of `row` is the product of [`shape`](Self::shape) times the
-    /// size of an element.
+    /// Writes the value to `row`, in C order and little endian. The length of `row` is the product of
+    /// [`shape`](Self::shape) times the size of an element.
     ///
     /// # Errors
-    /// As of [`shape`](Self::shape), and `Corrupt` if an `.npz` does not unpack to what it claims, with the sum it claims; `Mismatch` if
-    /// `row` has another length; `Config` if the elements are strings, see [`strings`](Self::strings).
+    /// As [`shape`](Self::shape), and `Corrupt` if an `.npz` does not unpack to what it claims, with the sum it claims;
+    /// `Mismatch` if `row` has another length; `Config` if the elements are strings, see [`strings`](Self::strings).
     pub fn decode_into(&self, cell: &[u8], row: &mut [u8]) -> Result<()> {
         if matches!(self.element, Element::Text | Element::Bytes) {
             return Err(Error::config("stored.element", "strings have no tensor form"));
@@ -195,17 +198,18 @@ impl NpyDecoder {
     /// The strings of an array, in C order.
     ///
     /// # Errors
-    /// As of [`decode_into`](Self::decode_into), and `Corrupt` for what is not Unicode; `Config` if the elements are not strings.
+    /// As [`decode_into`](Self::decode_into), and `Corrupt` for text that is not Unicode; `Config` if the elements are
+    /// not strings.
     pub fn strings(&self, cell: &[u8]) -> Result<Strings> {
         self.strings_within(cell, usize::MAX)
     }
 
-    /// The bytes of a cell, times `packed` where they unpack to more.
+    /// The bytes of a cell, times `packed` if they are packed.
     pub(crate) fn packed_by(&self, cell: &[u8], packed: usize) -> usize {
         cell.len().saturating_mul(if self.zipped { packed } else { 1 })
     }
 
-    /// As [`strings`](Self::strings), but an error, before anything is made of them, where they are more than `most`.
+    /// As [`strings`](Self::strings), but an error, before any string is made, if there are more than `most`.
     pub(crate) fn strings_within(&self, cell: &[u8], most: usize) -> Result<Strings> {
         if !matches!(self.element, Element::Text | Element::Bytes) {
             return Err(Error::config("stored.element", "numbers are not strings"));
@@ -225,12 +229,12 @@ impl NpyDecoder {
         self.split(&header, &array)
     }
 
-    /// The header of an `.npz`, and the rest to be unpacked.
+    /// The header of an `.npz`, and the rest to unpack.
     fn open<'a>(&self, cell: &'a [u8]) -> Result<(Header, Unpack<'a>)> {
         unzip(cell, &self.limits)
     }
 
-    /// Whether a cell is what its column is declared to be.
+    /// Checks a cell against the declaration of its column.
     fn check(&self, header: &Header) -> Result<()> {
         let element = &header.element;
         let same = match &self.element {
@@ -266,7 +270,7 @@ impl NpyDecoder {
         Ok(())
     }
 
-    /// What bits cannot say: booleans are 0 or 1, and times have one unit.
+    /// Normalises values beyond their bits: booleans are 0 or 1, and times have one unit.
     fn polish(&self, header: &Header, row: &mut [u8]) -> Result<()> {
         if header.element.kind == Kind::Bool {
             for value in &mut *row {
@@ -277,7 +281,7 @@ impl NpyDecoder {
         if factor != 1 {
             for bytes in row.as_chunks_mut().0 {
                 let time = i64::from_le_bytes(*bytes);
-                // The least number is "not a time" in every unit.
+                // The smallest number is "not a time" in every unit.
                 if time != i64::MIN {
                     let converted = time.checked_mul(factor).filter(|time| *time != i64::MIN);
                     let converted =
@@ -327,12 +331,12 @@ impl Strings {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Each string: UTF-8 if the array is of `str_`.
+    /// Iterates over the strings: UTF-8 if the array is of `str_`.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let mut start = 0;
         self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
@@ -371,11 +375,11 @@ fn fits(header: &Header, row: &[u8]) -> Result<()> {
 }
 
 thread_local! {
-    /// An unpacked array before it is turned.
+    /// An unpacked array before it is transposed.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Most that a thread keeps from cell to cell, in bytes.
+/// Maximum bytes that a thread keeps from cell to cell.
 const KEEP: usize = 32 << 20;
 
 /// The first `len` bytes of `buffer`, which grows but is not cleared.

@@ -36,13 +36,13 @@ fn swap_each<const SIZE: usize>(bytes: &mut [u8]) {
     }
 }
 
-/// Whether Fortran order is not C order for `shape`.
+/// Returns true if Fortran order differs from C order for `shape`.
 pub(super) fn differs(shape: &[usize]) -> bool {
     !shape.contains(&0) && shape.iter().filter(|axis| **axis > 1).count() > 1
 }
 
-/// Writes the array `from` of `shape`, whose first axis varies fastest, to `to`, where the last does. Elements have 1, 2, 4 or 8
-/// bytes; both slices hold all of them.
+/// Writes the array `from` of `shape`, whose first axis varies fastest, to `to`, where the last does. Elements have 1,
+/// 2, 4 or 8 bytes; both slices hold all of them.
 pub(super) fn transpose(from: &[u8], to: &mut [u8], shape: &[usize], size: usize) {
     match size {
         1 => transpose_each::<1>(from, to, shape),
@@ -65,7 +65,7 @@ fn transpose_each<const SIZE: usize>(from: &[u8], to: &mut [u8], shape: &[usize]
     // Each step of the first axis moves by 1 in `from` and by `across` in `to`; each of the last by `along` in `from` and by 1 in `to`.
     let across = middle.iter().product::<usize>() * last;
     let along = middle.iter().product::<usize>() * first;
-    // What a step of each middle axis moves by, in both.
+    // The strides of each middle axis, in both.
     let (mut source, mut target) = (first, across);
     let strides: Vec<(usize, usize, usize)> = middle
         .iter()
@@ -89,7 +89,7 @@ fn transpose_each<const SIZE: usize>(from: &[u8], to: &mut [u8], shape: &[usize]
                         *element = from[read + row + column * along];
                     }
                 }
-                // The next place of the middle axes, the first of them fastest: it is the one that is near in `from`.
+                // The next place of the middle axes, the first of them fastest: it is the nearest one in `from`.
                 let mut axis = 0;
                 while let Some((len, source, target)) = strides.get(axis) {
                     index[axis] += 1;

@@ -6,7 +6,7 @@ use super::Npy;
 use super::header::{self, MAX_AXES};
 use crate::error::{Error, Place, Result};
 
-/// The name of the array in an `.npz`; Petastorm asks for it by this name.
+/// The name of the array in an `.npz`; Petastorm requests it by this name.
 const NAME: &[u8] = b"arr.npy";
 
 /// 1 January 1980, the first day of zip: the same array gives the same bytes whenever it is written.
@@ -37,7 +37,7 @@ pub fn write_npy(element: &Npy, shape: &[usize], data: &[u8], out: &mut Vec<u8>)
 /// Appends an `.npz` of the array `data`, which is in C order and little endian, to `out`.
 ///
 /// # Errors
-/// As of [`write_npy`]; `Unsupported` for arrays of 4 GiB and more.
+/// As [`write_npy`]; `Unsupported` for arrays of 4 GiB and more.
 pub fn write_npz(element: &Npy, shape: &[usize], data: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let mut array = Vec::with_capacity(256 + data.len());
     write_npy(element, shape, data, &mut array)?;

@@ -1,8 +1,9 @@
 //! The one array of an `.npz`: a zip archive with a `.npy` in it, stored or deflated.
 //!
-//! Names are looked at for their ending only; nothing is ever opened by them. Sizes come from the central directory, and what it
-//! says is held against what deflate can give, and against a limit, before anything is allocated. The crate `zip` makes a list of all
-//! entries first, with their names, for each cell; this allocates nothing and finds the one that counts.
+//! Names are checked only for their ending; nothing is ever opened by them. Sizes come from the central directory, and
+//! its claims are checked against the maximum ratio of deflate, and against a limit, before anything is allocated. The
+//! crate `zip` first makes a list of all entries, with their names, for each cell; this allocates nothing and finds the
+//! one that counts.
 
 use std::cell::Cell;
 
@@ -12,7 +13,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::limits::Limits;
 use crate::error::{Error, Place, Result};
 
-/// Deflate gives at most 258 bytes for 2 bits.
+/// Deflate yields at most 258 bytes for 2 bits.
 const MAX_RATIO: usize = 1032;
 
 const END: &[u8] = b"PK\x05\x06";
@@ -24,7 +25,7 @@ const LOCAL: &[u8] = b"PK\x03\x04";
 /// The array's entry.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
-    /// The bytes as they are in the archive.
+    /// The bytes as stored in the archive.
     packed: &'a [u8],
     deflated: bool,
     /// Bytes when unpacked, as the archive claims.
@@ -50,9 +51,9 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The central directory and how many entries it has; `None` if there is none.
+/// The central directory and its number of entries; `None` if there is none.
 fn directory(archive: &[u8]) -> Option<(&[u8], u64)> {
-    // The end record is the last thing but for a comment of at most 2^16 bytes, which NumPy does not write.
+    // The end record is the last thing except for a comment of at most 2^16 bytes, which NumPy does not write.
     let earliest = archive.len().saturating_sub(22 + usize::from(u16::MAX));
     let end = (earliest..archive.len().checked_sub(21)?).rev().find(|at| {
         let comment = u16_at(archive, at + 20).map(usize::from);
@@ -126,7 +127,7 @@ impl<'a> Central<'a> {
             }
         };
         let packed = self.packed(archive).ok_or_else(|| corrupt("the .npz has no data where its directory says"))?;
-        // What cannot be is damage; what can be may still be too much.
+        // An impossible claim is damage; a possible one may still be too much.
         let most = if deflated { packed.len().saturating_mul(MAX_RATIO) } else { packed.len() } as u64;
         if self.size > most || (!deflated && self.size < most) {
             return Err(corrupt(format!("the .npz claims {} bytes, its {} cannot give them", self.size, packed.len())));
@@ -179,11 +180,11 @@ fn corrupt(what: impl Into<String>) -> Error {
     Error::corrupt(Place::default(), what)
 }
 
-/// Unpacks an entry piece by piece, each straight to where it belongs.
+/// Unpacks an entry piece by piece, each straight to its destination.
 pub(super) struct Unpack<'a> {
     packed: &'a [u8],
     inflate: Option<Inflate>,
-    /// Bytes that are still to come.
+    /// Bytes still to come.
     left: usize,
     expected: u32,
     crc: Hasher,
@@ -195,7 +196,7 @@ impl<'a> Unpack<'a> {
         Self { packed: entry.packed, inflate, left: entry.size, expected: entry.crc, crc: Hasher::new() }
     }
 
-    /// Fills `out` with what comes next.
+    /// Fills `out` with the next bytes.
     pub(super) fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         self.left = self.left.checked_sub(out.len()).ok_or_else(|| corrupt("the array in the .npz is too short"))?;
         match &mut self.inflate {
@@ -219,7 +220,7 @@ impl<'a> Unpack<'a> {
         Ok(())
     }
 
-    /// Reads what follows the array, if anything does, and checks the sum of it all.
+    /// Reads any bytes after the array, and checks the sum of all of it.
     pub(super) fn finish(mut self) -> Result<()> {
         let mut rest = [0; 4096];
         while self.left > 0 {
@@ -283,7 +284,7 @@ impl Inflate {
 
 impl Drop for Inflate {
     fn drop(&mut self) {
-        // After a panic nobody knows what state it is in.
+        // After a panic its state is unknown.
         if !std::thread::panicking() {
             INFLATE.set(self.state.take());
         }
