@@ -1,4 +1,4 @@
-//! Where something lies on a device.
+//! Addresses on a device.
 
 /// An address in a device's memory.
 pub type Address = u64;

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::schema::DType;
 use crate::tensor::Batch;
 
-/// A row-major tensor in a device's memory. It keeps the memory of its batch, and of nothing else.
+/// A row-major tensor in a device's memory. It keeps its batch's memory alive, and nothing else.
 #[derive(Clone)]
 pub struct DeviceTensor {
     pub(super) dtype: DType,
@@ -33,8 +33,8 @@ impl DeviceTensor {
         &self.shape
     }
 
-    /// Address of the first element in the device's memory. What reads there must have been let in by
-    /// [`give_to`](Self::give_to), and must be under way when the last share of the batch is dropped.
+    /// Address of the first element in the device's memory. A reader must have been admitted by
+    /// [`give_to`](Self::give_to), and its work must be queued when the last share of the batch is dropped.
     pub fn address(&self) -> Address {
         self.address
     }
@@ -49,8 +49,8 @@ impl DeviceTensor {
         self.lease.device()
     }
 
-    /// Lets `consumer` read: its stream waits for the batch, nobody waits here. The memory is not written again until the streams
-    /// that the batch was given to have done what they were told before it was dropped.
+    /// Lets `consumer` read: its stream waits for the batch, the calling thread does not. The memory is not written
+    /// again until the streams that the batch was given to have finished the work queued before it was dropped.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if the device refuses; [`Error::Closed`](crate::Error::Closed) in a forked child.
@@ -58,19 +58,19 @@ impl DeviceTensor {
         self.lease.give_to(consumer)
     }
 
-    /// A copy in memory of its own on the device, made on the stream of `consumer`, who may read it there; for
-    /// [`Consumer::Unordered`] it is there when this returns. It keeps nothing of the batch.
+    /// A copy in memory of its own on the device, made on the stream of `consumer`, which may read it there; for
+    /// [`Consumer::Unordered`] it is complete when this returns. It keeps nothing of the batch.
     ///
     /// # Errors
-    /// As [`give_to`](Self::give_to), and [`Error::Device`](crate::Error::Device) where there is not so much memory, or the stream
-    /// records a graph.
+    /// As [`give_to`](Self::give_to), and [`Error::Device`](crate::Error::Device) if there is not enough memory, or the
+    /// stream is capturing a graph.
     pub fn copied(&self, consumer: Consumer) -> Result<Self> {
         let Self { dtype, bytes, .. } = *self;
         let (lease, address) = self.lease.copy(self.address, bytes, consumer)?;
         Ok(Self { dtype, shape: self.shape.clone(), address, bytes, lease })
     }
 
-    /// Waits until the tensor is there.
+    /// Waits until the tensor is complete.
     ///
     /// # Errors
     /// As [`give_to`](Self::give_to).
@@ -102,12 +102,12 @@ impl fmt::Debug for DeviceTensor {
 pub enum DeviceValue {
     /// A tensor on the device.
     Tensor(DeviceTensor),
-    /// What has no tensor form: it stays on the host.
+    /// A column without a tensor form, which stays on the host.
     Arrow(ArrayRef),
 }
 
-/// As [`Batch`], with the tensors in a device's memory. What fills them may still be on its way:
-/// [`DeviceTensor::give_to`] sees to it that nobody reads too early.
+/// As [`Batch`], with the tensors in a device's memory. The copy that fills them may still be in flight:
+/// [`DeviceTensor::give_to`] ensures that nobody reads too early.
 #[derive(Debug, Clone)]
 pub struct DeviceBatch {
     /// Epoch, from 0.
@@ -130,7 +130,7 @@ impl DeviceBatch {
         self.columns.iter().find(|(column, _)| &**column == name).map(|(_, value)| value)
     }
 
-    /// The tensor named `name`; None for an Arrow column too.
+    /// The tensor named `name`; `None` for an Arrow column too.
     pub fn tensor(&self, name: &str) -> Option<&DeviceTensor> {
         match self.get(name) {
             Some(DeviceValue::Tensor(tensor)) => Some(tensor),
@@ -147,7 +147,7 @@ impl DeviceBatch {
     }
 }
 
-/// A batch where the option `device` wants it.
+/// A batch at the place that the option `device` names.
 #[derive(Debug, Clone)]
 pub enum AnyBatch {
     /// In this process's memory.
@@ -165,10 +165,10 @@ impl AnyBatch {
         }
     }
 
-    /// A copy whose tensors are in memory of their own, where the batch is.
+    /// A copy whose tensors are in memory of their own, at the same place.
     ///
     /// # Errors
-    /// [`Error::Limit`](crate::Error::Limit) or [`Error::Device`](crate::Error::Device) if there is not so much memory.
+    /// [`Error::Limit`](crate::Error::Limit) or [`Error::Device`](crate::Error::Device) if there is not enough memory.
     pub fn copied(&self) -> Result<Self> {
         let batch = match self {
             Self::Host(batch) => return batch.copied().map(Self::Host),

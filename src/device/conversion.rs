@@ -1,17 +1,17 @@
-//! What a device may do to a tensor on its way into place, and the definition of the result, bit by bit.
+//! Conversions that a device may apply to a tensor on its way into place, and the definition of the result, bit by bit.
 //!
 //! Padded lists cross the bus as values and offsets, without their padding.
 //!
-//! Photos cross the bus as u8, a quarter of the bytes of f32. The arithmetic is that of the host's own normalisation: one fused
-//! multiply-add for each value, `fma(x, scale, bias)`, then one rounding to the nearest, ties to even. [`Conversion::on_host`] is
-//! what a device's kernel is compared with.
+//! Photos cross the bus as u8, a quarter of the bytes of f32. The arithmetic is that of the host's own normalisation:
+//! one fused multiply-add for each value, `fma(x, scale, bias)`, then one rounding to the nearest, ties to even.
+//! [`Conversion::on_host`] is the reference for a device's kernel.
 
 use half::{bf16, f16};
 
 use super::address::Address;
 use crate::schema::DType;
 
-/// What becomes of the elements of one tensor.
+/// A conversion of the elements of one tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Conversion {
     /// u8 pixels `[images, height, width, channels]` become `[images, channels, height, width]` of `to`.
@@ -30,19 +30,20 @@ pub enum Conversion {
         scale: [f32; 4],
         /// A summand for each channel.
         bias: [f32; 4],
-        /// One byte for each image: where it is 0 the image becomes zeros. None: all images count.
+        /// One byte for each image: if it is 0, the image becomes zeros. `None`: all images count.
         mask: Option<Address>,
     },
-    /// Every element becomes one of another type; see [`Conversion::casts`].
+    /// Every element is converted to another type; see [`Conversion::casts`].
     Cast {
-        /// The type of the elements as they are.
+        /// Type of the input elements.
         from: DType,
-        /// The type that they become.
+        /// Type of the output elements.
         to: DType,
-        /// How many there are.
+        /// Number of elements.
         elements: u64,
     },
-    /// Values of lists, one list after another, become `[lists, length]` items: of each list the first `length`, and padding.
+    /// Values of lists, one list after another, become `[lists, length]` items: the first `length` of each list, and
+    /// padding.
     Pad {
         /// The lists.
         lists: Lists,
@@ -50,30 +51,31 @@ pub enum Conversion {
         item: u64,
         /// Bytes of one element: 1, 2, 4 or 8.
         width: u8,
-        /// The bits of the element that stands where a list has none, in the lower bytes.
+        /// The bits of the padding element, in the lower bytes.
         fill: u64,
-        /// Whether the padding stands before the values instead of after them.
+        /// Set if the padding comes before the values instead of after them.
         left: bool,
-        /// Where the offsets lie.
+        /// Address of the offsets.
         offsets: Address,
     },
-    /// Offsets of lists, int64 `[lists + 1]`, become how many items [`Pad`](Self::Pad) keeps of each, int64 `[lists]`.
+    /// Offsets of lists, int64 `[lists + 1]`, become the number of items that [`Pad`](Self::Pad) keeps of each, int64
+    /// `[lists]`.
     Lengths(Lists),
 }
 
-/// Lists that are padded to one length.
+/// Lists padded to one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lists {
-    /// How many there are; they have one offset more, int64, ascending from 0.
+    /// Number of lists; there is one more offset, int64, ascending from 0.
     pub count: u64,
-    /// Items of all of them. Offsets beyond are as this.
+    /// Items of all lists. Larger offsets are clamped to it.
     pub items: u64,
     /// Items of one list once padded.
     pub length: u64,
 }
 
 impl Lists {
-    /// Where list `number` begins among the items, and how many of them are kept. `offsets` is what lies there.
+    /// Start of list `number` among the items, and the number of items kept. `offsets` are the bytes of the offsets.
     fn kept(&self, offsets: &[u8], number: u64) -> (u64, u64) {
         let offset = |at: u64| {
             let found = usize::try_from(at).ok().and_then(|at| offsets.chunks_exact(8).nth(at)?.try_into().ok());
@@ -85,10 +87,12 @@ impl Lists {
 }
 
 impl Conversion {
-    /// Whether a cast from `from` to `to` is one that a device may do: no value is refused, and the result has one definition.
+    /// Returns true if a device may do a cast from `from` to `to`: no value is refused, and the result has one
+    /// definition.
     ///
-    /// These are: booleans to any type; integers to wider integers that hold all of them; integers to `float32` and `float64`;
-    /// integers of up to 16 bits and the smaller floats to any float; `float64` to `float32`; every type to itself.
+    /// These are: booleans to any type; integers to wider integers that hold all of them; integers to `float32` and
+    /// `float64`; integers of up to 16 bits and the smaller floats to any float; `float64` to `float32`; every type to
+    /// itself.
     pub fn casts(from: DType, to: DType) -> bool {
         use DType::{Bfloat16, Bool, Float16, Float32, Float64, Int8, Int16, Int32, Int64};
         use DType::{Uint8, Uint16, Uint32, Uint64};
@@ -108,7 +112,7 @@ impl Conversion {
             }
     }
 
-    /// Bytes that it reads, without those [`beside`](Self::beside); `None` if they are more than any memory has.
+    /// Bytes that it reads, without those [`beside`](Self::beside); `None` if they exceed any memory.
     pub fn from_bytes(&self) -> Option<usize> {
         match self {
             Self::Normalise { images, height, width, channels, .. } => pixels(*images, *height, *width, *channels),
@@ -118,7 +122,7 @@ impl Conversion {
         }
     }
 
-    /// Bytes that it writes; `None` if they are more than any memory has.
+    /// Bytes that it writes; `None` if they exceed any memory.
     pub fn to_bytes(&self) -> Option<usize> {
         match self {
             Self::Normalise { images, height, width, channels, to, .. } => {
@@ -130,7 +134,7 @@ impl Conversion {
         }
     }
 
-    /// What else it reads, if it does: where the mask or the offsets lie, and their bytes.
+    /// Further input, if any: the address of the mask or the offsets, and their bytes.
     pub fn beside(&self) -> Option<(Address, usize)> {
         match self {
             Self::Normalise { mask, images, .. } => Some(((*mask)?, product(&[*images])?)),
@@ -150,8 +154,9 @@ impl Conversion {
         self
     }
 
-    /// Does it on the host: `from` becomes `to`, which have [`from_bytes`](Self::from_bytes) and [`to_bytes`](Self::to_bytes).
-    /// `beside` is what lies [`beside`](Self::beside) it. What a device does not do is left as it was.
+    /// Runs it on the host: `from` to `to`, which have [`from_bytes`](Self::from_bytes) and
+    /// [`to_bytes`](Self::to_bytes). `beside` holds the bytes [`beside`](Self::beside) it. Conversions that a device
+    /// does not do leave `to` unchanged.
     pub fn on_host(&self, from: &[u8], to: &mut [u8], beside: Option<&[u8]>) {
         match *self {
             Self::Normalise { height, width, channels, to: dtype, scale, bias, .. } => {
@@ -212,8 +217,8 @@ fn normalise(pixels: &[u8], row: &mut [u8], channels: usize, dtype: DType, scale
     finish(pixels, row, channels, true, dtype, scale, bias);
 }
 
-/// The pixels of one image, `[height, width, channels]`, as values of `dtype` in `row`: bytes stay, floats are normalised. `planes`: one
-/// channel after the other.
+/// Writes the pixels of one image, `[height, width, channels]`, as values of `dtype` to `row`: bytes are unchanged,
+/// floats are normalised. `planes`: one channel after the other.
 pub(super) fn finish(
     pixels: &[u8],
     row: &mut [u8],
@@ -225,7 +230,7 @@ pub(super) fn finish(
 ) {
     let (plane, size) = (pixels.len() / channels, dtype.size());
     for channel in 0..channels {
-        // 256 values, as the host's own normalisation has them.
+        // 256 values, as in the host's own normalisation.
         let table: [f32; 256] = std::array::from_fn(|x| f32::from(x as u8).mul_add(scale[channel], bias[channel]));
         let (first, step) = if planes { (channel * plane, 1) } else { (channel, channels) };
         let values = pixels[channel..].iter().step_by(channels);
@@ -239,7 +244,7 @@ pub(super) fn finish(
     }
 }
 
-/// A value of any type, without a loss.
+/// A value of any type, held exactly.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Unsigned(u64),
@@ -278,7 +283,7 @@ impl Number {
     }
 }
 
-/// The element in `bytes`, which are as many as the type has.
+/// The element in `bytes`, which have the type's size.
 fn get(dtype: DType, bytes: &[u8]) -> Number {
     let mut raw = [0; 8];
     raw[..bytes.len()].copy_from_slice(bytes);
@@ -297,7 +302,7 @@ fn get(dtype: DType, bytes: &[u8]) -> Number {
     }
 }
 
-/// Writes `value` to `bytes`, which are as many as the type has.
+/// Writes `value` to `bytes`, which have the type's size.
 fn put(value: Number, dtype: DType, bytes: &mut [u8]) {
     let bits = match dtype {
         DType::Float16 => f16::from_f32(value.single()).to_bits().into(),

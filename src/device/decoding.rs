@@ -1,11 +1,12 @@
-//! Photos that a device decodes on their way into place: what it is told, and the definition of the result.
+//! Photos that a device decodes on their way into place: the parameters, and the definition of the result.
 //!
 //! ```text
 //!   row of the batch ── JPEG ──► decoder of the device ──► whole image ─┐
 //!                    └─ pixels of the final size ───────────────────────┴─► box, resize, turn, normalise, layout: one kernel
 //! ```
-//! Which bits a decoder gives is its own: [`Decoding::on_host`] has those of the CPU, which a device may differ from. The kernel's own
-//! arithmetic is [`View::resample`], bit by bit: bilinear with antialiasing, as the CPU's, with one rounding where that has two.
+//! The exact bits depend on the decoder: [`Decoding::on_host`] has those of the CPU, which a device may differ from.
+//! The kernel's own arithmetic is [`View::resample`], bit by bit: bilinear with antialiasing, as on the CPU, with one
+//! rounding where the CPU has two.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,33 +15,33 @@ use super::conversion::finish;
 use crate::error::{Error, Place, Result};
 use crate::schema::DType;
 
-/// Reads rows of photos that are not decoded yet, which only those know who wrote them.
+/// Reads rows of photos that are not decoded yet, in a format private to their writer.
 pub trait Photos: fmt::Debug + Send + Sync + 'static {
-    /// What `row` holds.
+    /// Reads the content of `row`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is no such row.
+    /// [`Error::Corrupt`] if it is not such a row.
     fn read<'a>(&self, row: &'a [u8]) -> Result<Photo<'a>>;
 
-    /// The pixels of `row` as the CPU decodes them, of the final size, `[height, width, channels]`.
+    /// Decodes the pixels of `row` on the CPU, of the final size, `[height, width, channels]`.
     ///
     /// # Errors
-    /// What is wrong with the photo.
+    /// The fault of the photo.
     fn pixels(&self, row: &[u8], out: &mut [u8]) -> Result<()>;
 }
 
-/// What a row holds.
+/// The content of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Photo<'a> {
-    /// None: it becomes zeros, as padding rows do.
+    /// No photo: it becomes zeros, as padding rows do.
     Nothing,
     /// Pixels of the final size, `[height, width, channels]`.
     Pixels(&'a [u8]),
-    /// A baseline JPEG, and what is wanted of it.
+    /// A baseline JPEG, and the requested part of it.
     Jpeg(&'a [u8], View),
 }
 
-/// Which part of a whole image is wanted, and how it is turned.
+/// The requested part of a whole image, and its orientation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     /// Pixels of a row of the whole image.
@@ -49,7 +50,7 @@ pub struct View {
     pub height: u32,
     /// The box: x, y, width, height; may lie between pixels.
     pub rect: [f64; 4],
-    /// Whether no pixel outside of the box counts.
+    /// Set if no pixel outside of the box counts.
     pub sealed: bool,
     /// Columns and rows of the resized box are exchanged.
     pub transpose: bool,
@@ -59,14 +60,14 @@ pub struct View {
     pub flip_y: bool,
 }
 
-/// How a column of photos is decoded by a device.
+/// The decoding of a column of photos by a device.
 #[derive(Debug, Clone)]
 pub struct Decoding {
     /// Reads its rows.
     pub photos: Arc<dyn Photos>,
-    /// How many there are.
+    /// Number of rows.
     pub rows: usize,
-    /// Bytes of one.
+    /// Bytes of one row.
     pub row_bytes: usize,
     /// Rows of pixels of a photo once resized.
     pub height: u32,
@@ -74,7 +75,7 @@ pub struct Decoding {
     pub width: u32,
     /// 1 or 3.
     pub channels: u8,
-    /// Whether one channel comes after the other, as `[channels, height, width]`.
+    /// Set if one channel comes after the other, as `[channels, height, width]`.
     pub planes: bool,
     /// `uint8`, `float16`, `bfloat16` or `float32`.
     pub to: DType,
@@ -85,12 +86,12 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Bytes that it reads; `None` if they are more than any memory has.
+    /// Bytes that it reads; `None` if they exceed any memory.
     pub fn from_bytes(&self) -> Option<usize> {
         self.rows.checked_mul(self.row_bytes)
     }
 
-    /// Bytes that it writes; `None` if they are more than any memory has.
+    /// Bytes that it writes; `None` if they exceed any memory.
     pub fn to_bytes(&self) -> Option<usize> {
         let values = (self.height as usize).checked_mul(self.width as usize)?.checked_mul(self.channels.into())?;
         values.checked_mul(self.to.size())?.checked_mul(self.rows)
@@ -104,7 +105,7 @@ impl Decoding {
     /// Decodes `from` to `to`, which have [`from_bytes`](Self::from_bytes) and [`to_bytes`](Self::to_bytes), with the bits of the CPU.
     ///
     /// # Errors
-    /// What is wrong with a photo, and which it is.
+    /// The fault of a photo, and its number.
     pub fn on_host(&self, from: &[u8], to: &mut [u8]) -> Result<()> {
         let mut pixels = vec![0; self.pixel_bytes()];
         let rows = from.chunks_exact(self.row_bytes.max(1));
@@ -131,7 +132,7 @@ pub(super) fn in_row(error: Error, number: usize) -> Error {
     }
 }
 
-/// `error` with the column, where it has a place.
+/// `error` with the column, if it has a place.
 pub(super) fn in_column(error: Error, column: &Arc<str>) -> Error {
     match error {
         Error::Corrupt { place: Place { column: None, file, row_group, row }, what, source } => {
@@ -141,7 +142,7 @@ pub(super) fn in_column(error: Error, column: &Arc<str>) -> Error {
     }
 }
 
-/// One axis of the box: where pixel `at` of `size` has its middle, and how wide the filter is.
+/// One axis of the box: the centre of pixel `at` of `size`, and the width of the filter.
 struct Axis {
     start: f64,
     scale: f64,
@@ -150,7 +151,7 @@ struct Axis {
     high: u32,
 }
 
-/// The pixels that count for one, from `first`: their distances from its middle begin with `distance`.
+/// The pixels that contribute to one, from `first`: their distances from its centre begin with `distance`.
 struct Taps {
     first: u32,
     end: u32,
@@ -171,7 +172,7 @@ impl Axis {
 
     fn taps(&self, at: u32) -> Taps {
         let middle = self.start + (f64::from(at) + 0.5) * self.scale;
-        // Numbers below 0 become 0.
+        // Casts turn numbers below 0 into 0.
         let bounded = |x: f64, low: u32, high: u32| (x as u32).max(low).min(high);
         let first = bounded(middle - self.support + 0.5, self.low, self.high.saturating_sub(1));
         let end = bounded(middle + self.support + 0.5, first + 1, self.high);
@@ -189,7 +190,8 @@ impl Taps {
 }
 
 impl View {
-    /// What the kernel makes of the pixels of the whole image: `height` rows of `width` pixels, turned, `[height, width, channels]`.
+    /// The kernel's result for the pixels of the whole image: `height` rows of `width` pixels, turned, `[height, width,
+    /// channels]`.
     pub fn resample(&self, whole: &[u8], channels: usize, (height, width): (u32, u32), out: &mut [u8]) {
         let [x, y, box_width, box_height] = self.rect;
         let (across, down) = if self.transpose { (height, width) } else { (width, height) };
@@ -223,7 +225,7 @@ impl View {
                 total += weight * weights;
             }
             for (out, sum) in out.iter_mut().zip(sums) {
-                // A mean of bytes: it is never below 0, and above 255 by a rounding at most.
+                // A mean of bytes: it is never below 0, and above 255 by at most a rounding.
                 *out = (sum / total + 0.5).min(255.0) as u8;
             }
         }

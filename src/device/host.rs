@@ -1,4 +1,4 @@
-//! The host's own memory as a device: what is staged is what is delivered, and everything is done when its call returns.
+//! The host's own memory as a device: staged memory is delivered as it is, and every call completes before it returns.
 
 #![expect(unsafe_code, reason = "raw host memory; the bounds are those of the trait, stated at each use")]
 

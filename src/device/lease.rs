@@ -10,12 +10,12 @@ use super::slot::{Core, Slot, SlotTable};
 use super::traits::{Device, Stream, refused};
 use crate::error::Result;
 
-/// Who reads a batch, as DLPack's `stream` says.
+/// The reader of a batch, in terms of DLPack's `stream`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Consumer {
-    /// Who works on this stream, which waits for the batch.
+    /// A reader on this stream, which waits for the batch.
     Stream(Stream),
-    /// Who waits by other means (-1): nothing waits, and the batch counts as used on every stream.
+    /// A reader that waits by other means (-1): nothing waits, and the batch counts as used on every stream.
     Unordered,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// A lease of a slot that was filled.
+    /// A lease of a filled slot.
     pub(super) fn new(core: Arc<Core>, slot: Arc<Slot>) -> Self {
         Self { core, slot }
     }
@@ -47,7 +47,7 @@ impl Lease {
         match consumer {
             Consumer::Unordered => body.used_anywhere(),
             Consumer::Stream(stream) => {
-                // Even if what follows fails: then it is used less than was thought.
+                // Even if the rest fails: then it is used less than recorded.
                 body.used_on(stream);
                 if let Some(ready) = &body.ready {
                     self.core.device.make_visible(ready, stream)?;
@@ -57,7 +57,8 @@ impl Lease {
         Ok(())
     }
 
-    /// The stream on which `consumer` may read from now on, which is let in; none if that is at once, since this waited for the batch.
+    /// The stream on which `consumer`, now admitted, may read from now on; `None` if it may read at once, since this
+    /// waited for the batch.
     pub(super) fn read_on(&self, consumer: Consumer) -> Result<Option<Stream>> {
         match consumer {
             Consumer::Stream(stream) => self.give_to(consumer).map(|()| Some(stream)),
@@ -65,11 +66,12 @@ impl Lease {
         }
     }
 
-    /// `bytes` at `from`, which is the slot's, in memory of their own: a lease of that, and where they are. They are copied on the stream
-    /// of `consumer`, who is let in there; for [`Consumer::Unordered`] they are there when this returns.
+    /// Copies `bytes` at `from`, which are the slot's, to memory of their own: returns a lease of that, and its
+    /// address. They are copied on the stream of `consumer`, which is admitted there; for [`Consumer::Unordered`] the
+    /// copy is complete when this returns.
     pub(super) fn copy(&self, from: Address, bytes: usize, consumer: Consumer) -> Result<(Arc<Self>, Address)> {
         let on = self.read_on(consumer)?;
-        // A slot of the ring like any other, so that its memory too comes back behind its readers, without anybody's waiting.
+        // A slot of the ring like any other, so that its memory too is returned behind its readers, without waiting.
         let slot = self.core.change(SlotTable::temporary);
         let mut body = slot.body();
         let appended = self.core.prepare(&mut body, bytes).and_then(|()| {
@@ -99,7 +101,7 @@ impl Lease {
         Ok((lease, at))
     }
 
-    /// Waits here until the batch is there.
+    /// Waits until the batch is complete.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.core.check_process()?;
         self.slot.body().ready.as_ref().map_or(Ok(()), |ready| self.core.device.synchronize(ready))

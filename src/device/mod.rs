@@ -1,16 +1,16 @@
 //! Batches in the memory of a device: page-locked staging, one copy per batch ahead of the consumer, and slots that are reused
 //! only after their last reader.
 //!
-//! | part | what it is |
+//! | part | description |
 //! |---|---|
-//! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
-//! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
+//! | [`Device`] | the interface of a device: memory, a copy stream, events, fences |
+//! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation for tests |
 //! | [`Conversion`] | a conversion that a device applies while it copies a tensor, defined bit by bit |
 //! | [`Decoding`], [`Photos`] | photos that a device decodes |
 //! | `cuda` | a GPU, with the feature of that name |
 //! | [`Place`], [`Fence`] | the options |
 //! | `ring` | the states of slots: a pure state machine |
-//! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
+//! | `slot`, `placement` | the memory of slots, their events and fences; the placement of a batch in one |
 //! | [`Transfer`] | the one thread per device that copies batches ahead of the consumer |
 //! | [`DeviceBatch`], [`DeviceTensor`] | the consumer's side; dropping the last tensor of a batch frees its slot |
 //! | [`AnyBatch`] | a batch on the host or on a device |
@@ -46,16 +46,17 @@ pub use target::{Target, Targets};
 pub use traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use upload::{DeviceStats, Feeding, Pull, Transfer};
 
-/// The GPU that `which` means.
+/// Opens the GPU that `which` names.
 ///
 /// # Errors
-/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one, and in builds without the feature `cuda`.
+/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one, and in builds without
+/// the feature `cuda`.
 #[cfg(feature = "cuda")]
 pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
     cuda::open(which)
 }
 
-/// The GPU that `which` means: none, in a build without the feature `cuda`.
+/// Opens the GPU that `which` names: never possible in a build without the feature `cuda`.
 ///
 /// # Errors
 /// [`Error::Device`](crate::Error::Device), always.

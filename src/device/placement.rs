@@ -1,12 +1,12 @@
-//! Where the parts of a batch lie in a slot: arithmetic only.
+//! The placement of a batch's parts in a slot: arithmetic only.
 //!
 //! ```text
 //!   slot │ slab as it is on the host ............ │ another slab ... │ what conversions make │
 //!          one copy                                 (windows: one)     kernels, after the copies
 //! ```
 //!
-//! A slab takes the room of its whole memory, of which the copy is the part that is used: with lists that are cut, batches differ in
-//! size, and their slots do not.
+//! A slab takes the room of its whole memory, of which only the used part is copied: with cut lists, batches differ in
+//! size, but their slots do not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::memory::HostBuffer;
 use crate::schema::{DType, part_name};
 use crate::tensor::{Batch, Tensor, Value};
 
-/// What a device does to tensors on their way into place.
+/// The conversions of a device for tensors on their way into place.
 #[derive(Debug, Clone, Default)]
 pub struct Recipes {
-    /// For columns of photos, u8 `[B, height, width, channels]`: how they are normalised.
+    /// Normalisation of columns of photos, u8 `[B, height, width, channels]`.
     pub photos: BTreeMap<Arc<str>, Normalisation>,
-    /// For columns of photos that are not decoded, u8 `[B, bytes]`: how they are.
+    /// Decoding of columns of photos that are not decoded, u8 `[B, bytes]`.
     pub decoded: BTreeMap<Arc<str>, Developing>,
-    /// For columns of lists, `name__values` and `name__offsets`: how they become `name` and `name__lengths`.
+    /// Padding of columns of lists: `name__values` and `name__offsets` become `name` and `name__lengths`.
     pub lists: BTreeMap<Arc<str>, Padding>,
-    /// The column that says which rows are padding, if there is one.
+    /// The column that marks padding rows, if there is one.
     pub mask: Option<Arc<str>>,
 }
 
-/// How the photos of a column are normalised: see [`Conversion::Normalise`].
+/// Normalisation of a column's photos: see [`Conversion::Normalise`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalisation {
     /// `float16`, `bfloat16` or `float32`.
@@ -44,7 +44,7 @@ pub struct Normalisation {
     pub bias: [f32; 4],
 }
 
-/// How the photos of a column are decoded: see [`Decoding`].
+/// Decoding of a column's photos: see [`Decoding`].
 #[derive(Debug, Clone)]
 pub struct Developing {
     /// Reads the rows.
@@ -53,32 +53,32 @@ pub struct Developing {
     pub row_bytes: usize,
     /// Height, width and channels.
     pub shape: [usize; 3],
-    /// Whether one channel comes after the other.
+    /// Set if one channel comes after the other.
     pub planes: bool,
     /// The type, a factor and a summand for each channel.
     pub values: Normalisation,
 }
 
 impl Developing {
-    /// The axes of one photo as it is delivered.
+    /// The axes of one delivered photo.
     pub fn axes(&self) -> [usize; 3] {
         let [height, width, channels] = self.shape;
         if self.planes { [channels, height, width] } else { [height, width, channels] }
     }
 }
 
-/// How the lists of a column are padded: see [`Conversion::Pad`].
+/// Padding of a column's lists: see [`Conversion::Pad`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Padding {
     /// Items of every list.
     pub length: usize,
-    /// The bits of the element that stands where a list has none.
+    /// The bits of the padding element.
     pub fill: u64,
-    /// Whether the padding stands before the values.
+    /// Set if the padding comes before the values.
     pub left: bool,
 }
 
-/// Where everything of one batch lies, in bytes from the slot's beginning.
+/// The places of everything in one batch, in bytes from the slot's start.
 #[derive(Debug)]
 pub(super) struct Placement {
     /// The slabs, each once.
@@ -96,17 +96,17 @@ pub(super) struct Part {
     pub(super) name: Arc<str>,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
-    /// Where it lies as it was on the host.
+    /// Place of the tensor as it was on the host.
     pub(super) from: Spot,
-    /// What makes it, and where, if it does not stay.
+    /// The work that makes it and its place, if it is not delivered as it is.
     pub(super) becomes: Option<(Work, usize)>,
-    /// What the conversion reads beside it: the mask of its rows, or its offsets.
+    /// Further input of the conversion: the mask of its rows, or its offsets.
     pub(super) beside: Option<Spot>,
-    /// Bytes that the consumer gets.
+    /// Bytes delivered to the consumer.
     pub(super) bytes: usize,
 }
 
-/// What makes a tensor.
+/// The work that makes a tensor.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Convert(Conversion),
@@ -114,7 +114,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Bytes that it writes; `None` if they are more than any memory has.
+    /// Bytes that it writes; `None` if they exceed any memory.
     fn to_bytes(&self) -> Option<usize> {
         match self {
             Self::Convert(what) => what.to_bytes(),
@@ -131,7 +131,7 @@ pub(super) struct Spot {
 }
 
 impl Placement {
-    /// Where the parts of `batch` go. `in_place`: slabs stay where they are, the slot holds only what is made.
+    /// Places the parts of `batch`. `in_place`: slabs stay where they are, and the slot holds only converted tensors.
     ///
     /// # Errors
     /// [`Error::Limit`] if the batch overflows memory.
@@ -186,7 +186,7 @@ impl Placement {
         start + spot.offset as Address
     }
 
-    /// Where `spot` lies on the host.
+    /// Address of `spot` on the host.
     pub(super) fn on_host(&self, spot: Spot) -> *const u8 {
         // A spot is that of a tensor within the slab.
         self.slabs[spot.slab].0.as_ptr().wrapping_add(spot.offset)
@@ -194,7 +194,8 @@ impl Placement {
 }
 
 impl Part {
-    /// What makes this part, and where, if it does not stay as it is; `beside` is where that lies.
+    /// The work that makes this part and its place, if it is not delivered as it is; `beside` is the address of its
+    /// further input.
     pub(super) fn work(&self, beside: Option<Address>) -> Option<(Work, usize)> {
         let (work, at) = self.becomes.clone()?;
         Some(match (work, beside) {
@@ -204,18 +205,18 @@ impl Part {
     }
 }
 
-/// What a recipe makes of a tensor.
+/// The result of a recipe for a tensor.
 struct Made<'a> {
     name: Arc<str>,
     dtype: DType,
     shape: Vec<usize>,
-    /// Without the address of what it reads beside the tensor.
+    /// Without the address of the further input.
     work: Work,
     beside: Option<&'a Tensor>,
 }
 
 impl Recipes {
-    /// What becomes of the column `name`; `None` if it stays as it is.
+    /// The result for the column `name`; `None` if it is delivered as it is.
     fn made<'a>(&self, name: &Arc<str>, tensor: &Tensor, batch: &'a Batch) -> Option<Made<'a>> {
         let lists = |suffix: &str| name.strip_suffix(suffix).and_then(|column| self.lists.get_key_value(column));
         if let Some(recipe) = self.photos.get(name) {

@@ -1,4 +1,4 @@
-//! Which slot is whose: a pure state machine, without memory, threads or a device.
+//! The ownership of slots: a pure state machine, without memory, threads or a device.
 //!
 //! ```text
 //!            acquire            fill            hold               release
@@ -8,48 +8,48 @@
 //!          abandon             release
 //! ```
 //!
-//! *Ready* begins when the copy is on its way: the device's events say when the bytes are there, the ring says who may write. A slot
-//! that is *deferred* has no fences yet, because a stream records a graph or because the fence means waiting; one that is
-//! *quarantined* has none and never will. Temporary slots, those of an overflow, are not filled again: they are given up when their
-//! fences are done.
+//! *Ready* begins when the copy is in flight: the device's events tell when the bytes have arrived, the ring tells who
+//! may write. A slot that is *deferred* has no fences yet, because a stream is capturing a graph or because the fence
+//! means waiting; one that is *quarantined* has none and never will. Temporary slots, those of an overflow, are not
+//! filled again: their memory is freed when their fences are done.
 
 use std::collections::VecDeque;
 
-/// What a slot is at the moment.
+/// The current state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody's.
+    /// Owned by nobody.
     Free,
-    /// The transfer thread's.
+    /// Owned by the transfer thread.
     Filling,
     /// Waits for the consumer.
     Ready,
-    /// The consumer's.
+    /// Owned by the consumer.
     Held,
     /// Given back; its fences are not recorded yet.
     Deferred,
     /// Given back; the next writer waits for its fences first.
     Fenced,
-    /// Given back, but nobody knows when the last reader is done.
+    /// Given back, but the end of its last reader is unknown.
     Quarantined,
-    /// Its memory was given up.
+    /// Its memory was freed.
     Gone,
 }
 
-/// How a slot comes back.
+/// The way in which a slot is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
     /// Nobody read it.
     Unread,
     /// Its fences are recorded.
     Fenced,
-    /// Its fences must be tried again.
+    /// Its fences must be recorded later.
     Deferred,
     /// A fence failed.
     Failed,
 }
 
-/// How many slots are what.
+/// Number of slots in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) free: usize,
@@ -61,23 +61,24 @@ pub(super) struct Counts {
     pub(super) quarantined: usize,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Ring {
     states: Vec<State>,
     /// Slots from here on are temporary.
     permanent: usize,
-    /// Fenced slots, the one that came back first at the front: its readers are done first.
+    /// Fenced slots, the first one given back at the front: its readers finish first.
     fenced: VecDeque<usize>,
 }
 
 impl Ring {
-    /// `slots` free slots.
+    /// A ring of `slots` free slots.
     pub(super) fn new(slots: usize) -> Self {
         Self { states: vec![State::Free; slots], permanent: slots, fenced: VecDeque::new() }
     }
 
-    /// The next slot to fill: a free one, else the one that was fenced first. None if the consumer has them all.
+    /// The next slot to fill: a free one, otherwise the one that was fenced first. `None` if the consumer holds all of
+    /// them.
     pub(super) fn acquire(&mut self) -> Option<usize> {
         let free = self.states[..self.permanent].iter().position(|state| *state == State::Free);
         let slot = free.or_else(|| {
@@ -88,7 +89,7 @@ impl Ring {
         Some(slot)
     }
 
-    /// A temporary slot to fill, beside the permanent ones.
+    /// A temporary slot to fill, in addition to the permanent ones.
     pub(super) fn overflow(&mut self) -> usize {
         let gone = self.states[self.permanent..].iter().position(|state| *state == State::Gone);
         let slot = gone.map_or(self.states.len(), |at| self.permanent + at);
@@ -100,24 +101,24 @@ impl Ring {
         slot
     }
 
-    /// The slot was not filled. `as_it_was`: its fences still count.
+    /// Records that the slot was not filled. `as_it_was`: its fences still count.
     pub(super) fn abandon(&mut self, slot: usize, as_it_was: bool) {
         if self.step(slot, &[State::Filling], if as_it_was { State::Fenced } else { State::Free }) && as_it_was {
             self.fenced.push_front(slot);
         }
     }
 
-    /// What fills the slot is on its way.
+    /// Records that the copies that fill the slot are in flight.
     pub(super) fn fill(&mut self, slot: usize) {
         self.step(slot, &[State::Filling], State::Ready);
     }
 
-    /// The consumer has it.
+    /// Records that the consumer has it.
     pub(super) fn hold(&mut self, slot: usize) {
         self.step(slot, &[State::Ready], State::Held);
     }
 
-    /// The slot comes back from the consumer, from the way there, or from having been deferred.
+    /// Takes the slot back from the consumer, from the way there, or from the deferred state.
     pub(super) fn release(&mut self, slot: usize, how: Release) {
         let to = match how {
             Release::Unread => State::Free,
@@ -130,34 +131,34 @@ impl Ring {
         }
     }
 
-    /// The memory of a slot that is nobody's was given up.
+    /// Records that the memory of a slot without an owner was freed.
     pub(super) fn give_up(&mut self, slot: usize) {
         self.fenced.retain(|fenced| *fenced != slot);
         self.step(slot, &[State::Free, State::Fenced, State::Quarantined, State::Filling], State::Gone);
     }
 
-    /// The slots that are `state`.
+    /// The slots in `state`.
     pub(super) fn all(&self, state: State) -> impl Iterator<Item = usize> + '_ {
         self.states.iter().enumerate().filter(move |(_, found)| **found == state).map(|(slot, _)| slot)
     }
 
-    /// Whether `slot` is there for an overflow only.
+    /// Returns true if `slot` exists only for an overflow.
     pub(super) fn is_temporary(&self, slot: usize) -> bool {
         slot >= self.permanent
     }
 
-    /// Whether the consumer has every permanent slot that is not lost.
+    /// Returns true if the consumer holds every permanent slot that is not lost.
     pub(super) fn is_all_held(&self) -> bool {
         let mut usable = self.states[..self.permanent].iter().filter(|state| **state != State::Quarantined);
         usable.all(|state| *state == State::Held)
     }
 
-    /// Whether no permanent slot can ever be filled again.
+    /// Returns true if no permanent slot can ever be filled again.
     pub(super) fn is_lost(&self) -> bool {
         self.states[..self.permanent].iter().all(|state| matches!(state, State::Quarantined | State::Gone))
     }
 
-    /// How many are what.
+    /// Number of slots in each state.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for state in &self.states {
@@ -176,7 +177,7 @@ impl Ring {
         counts
     }
 
-    /// Goes to `to` if the slot is one of `from`. If it is not, whose it is cannot be told any more, so that nobody gets it.
+    /// Moves the slot to `to` if its state is one of `from`. Otherwise its owner is unknown, so nobody gets it.
     fn step(&mut self, slot: usize, from: &[State], to: State) -> bool {
         let Some(state) = self.states.get_mut(slot) else { return false };
         let fits = from.contains(state);
@@ -247,13 +248,14 @@ mod tests {
         assert_eq!(ring.overflow(), more);
     }
 
-    /// One thread fills, one consumes, two let go, in every order that the seeds give: nobody writes what another reads.
+    /// One thread fills, one consumes, two release, in every order that the seeds give: nobody writes what another
+    /// reads.
     #[test]
     fn nobody_writes_what_another_reads() {
         use shuttle::sync::{Arc, Condvar, Mutex};
 
         const BATCHES: u64 = 6;
-        /// The ring, what each slot holds, and who reads it now.
+        /// The ring, the content of each slot, and its current reader.
         struct Shared {
             ring: Ring,
             contents: Vec<u64>,

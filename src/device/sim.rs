@@ -1,8 +1,9 @@
-//! A simulated device for tests: what it may do late, it does late.
+//! A simulated device for tests: everything that may happen late happens late.
 //!
-//! Streams are queues whose commands run when the seed says so, a few at every call, or when somebody waits; never by the clock, so
-//! that a run on a busy machine is as good as any. Consumers' streams are slow. A copy reads its source when it runs, not when it is
-//! appended; freed memory is overwritten at once. A wait that is missing anywhere shows as wrong bytes.
+//! Streams are queues whose commands run when the seed says so, a few at every call, or when somebody waits; never by
+//! the clock, so that a run on a busy machine is as good as any. Consumers' streams are slow. A copy reads its source
+//! when it runs, not when it is appended; freed memory is overwritten at once. A missing wait anywhere shows as wrong
+//! bytes.
 
 #![expect(unsafe_code, reason = "copies read host memory late, as a device does; the contract is the trait's")]
 
@@ -18,25 +19,26 @@ use super::traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refus
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
 
-/// What freed memory holds.
+/// Content of freed memory.
 const POISON: u8 = 0xDD;
 /// Handles of consumers' streams begin here; the numbers below are those of DLPack's default streams.
 const FIRST_HANDLE: u64 = 0x1000;
 /// The device's own copy stream, among the streams.
 const COPIES: u64 = 0;
-/// The copy stream is so many times as likely to go on as another one.
+/// The copy stream is this many times as likely to advance as another one.
 const HASTE: u64 = 4;
-/// Where nobody waits, only every so manieth command may be one of a consumer's stream: fewer than are appended, so that they pile up.
+/// Unless somebody waits, only one in this many commands may be of a consumer's stream: fewer than are appended, so
+/// that they pile up.
 const SLOWNESS: u64 = 4;
 
-/// A device made of this process's memory; see the module.
+/// A device made of this process's memory; see the module documentation.
 #[derive(Debug)]
 pub struct Sim {
     state: Mutex<State>,
     staging: Arc<Staging>,
 }
 
-/// What a [`Sim`] was asked to do so far.
+/// The calls to a [`Sim`] so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Blocks of device memory allocated.
@@ -61,14 +63,14 @@ pub struct Counters {
     pub unpinned: u64,
     /// Accesses to memory that was not allocated.
     pub strays: u64,
-    /// Calls that may not be made while a stream records a graph.
+    /// Calls that are not allowed while a stream is capturing a graph.
     pub spoiled: u64,
     /// Calls that could fail.
     pub calls: u64,
 }
 
 impl Counters {
-    /// Whether everything that was taken was given back.
+    /// Returns true if everything that was taken was given back.
     pub fn is_balanced(&self) -> bool {
         self.allocations == self.frees && self.events == self.destroyed && self.pinned == self.unpinned
     }
@@ -126,7 +128,7 @@ struct State {
     /// Given back and poisoned, and never given out again.
     freed: BTreeMap<Address, Vec<u8>>,
     next: Address,
-    /// What each event was last recorded as.
+    /// The last recorded ticket of each event.
     events: HashMap<u64, Option<u64>>,
     tickets: u64,
     done: HashSet<u64>,
@@ -137,7 +139,7 @@ struct State {
 }
 
 impl Sim {
-    /// A device whose streams run as `seed` says.
+    /// A device whose streams run according to `seed`.
     pub fn new(seed: u64) -> Arc<Self> {
         let state = State {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1),
@@ -172,7 +174,7 @@ impl Sim {
         reading
     }
 
-    /// What `reading` found, once its stream came to it; None if that cannot be.
+    /// The bytes that `reading` found, once its stream reached it; `None` if it cannot.
     pub fn collect(&self, reading: &Reading) -> Option<Vec<u8>> {
         let mut state = self.lock();
         let found = || reading.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -180,20 +182,20 @@ impl Sim {
         found()
     }
 
-    /// Whether `stream` records a graph from now on.
+    /// Sets whether `stream` is capturing a graph.
     pub fn capture(&self, stream: Stream, capturing: bool) {
         if let Some(queue) = self.lock().streams.get_mut(&number(stream)) {
             queue.capturing = capturing;
         }
     }
 
-    /// Lets the `n`th of the coming calls fail, from 1.
+    /// Makes the `n`th of the coming calls fail, counted from 1.
     pub fn fail_at(&self, n: u64) {
         let mut state = self.lock();
         state.fail_at = Some(state.counters.calls + n);
     }
 
-    /// What was done so far.
+    /// The calls so far.
     pub fn counters(&self) -> Counters {
         let (pinned, unpinned) = self.staging.counts();
         Counters { pinned, unpinned, ..self.lock().counters }
@@ -245,7 +247,7 @@ impl State {
             || self.sums.get(&ticket).is_some_and(|parts| parts.iter().all(|part| self.done.contains(part)))
     }
 
-    /// The state of `event`: what it was recorded as, if it ever was.
+    /// The state of `event`: its last recorded ticket, if any.
     fn ticket(&self, event: &Event) -> Result<Option<u64>> {
         let unknown = || refused("sim:0", "an event", "it was given back, or never made");
         self.events.get(&event.handle()).copied().ok_or_else(unknown)
@@ -277,12 +279,12 @@ impl State {
         }
     }
 
-    /// Runs one command of some stream, of `wanted` more often than of others; false if none can run.
+    /// Runs one command of some stream, preferring `wanted`; false if none can run.
     fn step(&mut self, wanted: Option<u64>) -> bool {
         self.step_by(|stream| if stream == COPIES || Some(stream) == wanted { HASTE } else { 1 })
     }
 
-    /// Runs one command of some stream, each as often as its weight says; false if none can run.
+    /// Runs one command of some stream, each in proportion to its weight; false if none can run.
     fn step_by(&mut self, weight: impl Fn(u64) -> u64) -> bool {
         let waits = |command: &Command| matches!(command, Command::Wait(ticket) if !self.is_done(*ticket));
         let heads = self.streams.iter().filter_map(|(number, queue)| Some((*number, queue.commands.front()?)));
@@ -351,7 +353,7 @@ impl State {
         }
     }
 
-    /// `bytes` of allocated memory at `at`; what was freed is poison, and counts as a stray.
+    /// `bytes` of allocated memory at `at`; freed memory is poison, and counts as a stray access.
     fn bytes(&mut self, at: Address, bytes: usize) -> Option<&mut [u8]> {
         let inside = |blocks: &BTreeMap<Address, Vec<u8>>| {
             let (start, block) = blocks.range(..=at).next_back()?;
@@ -363,7 +365,7 @@ impl State {
         }
         self.counters.strays += 1;
         let (start, offset) = inside(&self.freed)?;
-        // Nobody gets this memory again, so that what is written there does no more harm.
+        // Nobody gets this memory again, so writes to it do no further harm.
         self.freed.get_mut(&start).map(|block| &mut block[offset..offset + bytes])
     }
 }
@@ -441,7 +443,7 @@ impl Device for Sim {
         };
         // SAFETY: the caller promises that so many bytes are readable, and not written.
         let now = unsafe { std::slice::from_raw_parts(rows, read) };
-        // What is damaged is said now; the pixels come when the command runs, of what is in the device's memory by then.
+        // Damage is reported now; the pixels come when the command runs, from the device's memory at that time.
         what.on_host(now, &mut vec![0; written])?;
         self.call("decoding photos", |state| {
             state.push(COPIES, Command::Decode { what: what.clone(), from, to });
@@ -520,7 +522,7 @@ impl Device for Sim {
 
     fn is_done(&self, event: &Event) -> Result<bool> {
         self.call("asking for an event", |state| {
-            // Whoever asks often enough gets there.
+            // Asking often enough makes progress.
             state.step(Some(COPIES));
             Ok(state.ticket(event)?.is_none_or(|ticket| state.is_done(ticket)))
         })
@@ -563,7 +565,7 @@ impl Device for Sim {
     }
 }
 
-/// Host memory that is overwritten when it is freed, and stays readable for commands that come too late.
+/// Host memory that is overwritten when it is freed, and stays readable for commands that run too late.
 #[derive(Debug, Default)]
 struct Staging(Mutex<Blocks>);
 

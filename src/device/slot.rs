@@ -1,4 +1,4 @@
-//! The memory of slots, their events and fences: everything about a slot except whose it is, which the ring says.
+//! The memory of slots, their events and fences: everything about a slot except its owner, which the ring tracks.
 
 #![expect(unsafe_code, reason = "device memory is freed here; why nobody uses it any more is stated at each use")]
 
@@ -12,10 +12,10 @@ use super::traits::{Device, Event, Fenced, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::Batch;
 
-/// Memory for a batch is rounded up by an eighth at most, so that batches of nearly one size need no new memory.
+/// Memory for a batch is rounded up by at most an eighth, so that batches of similar size need no new memory.
 const STEPS_LOG2: u32 = 3;
 
-/// What the transfer thread and all leases share.
+/// State shared by the transfer thread and all leases.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) device: Arc<dyn Device>,
@@ -27,23 +27,23 @@ pub(super) struct Core {
     pub(super) counters: Counters,
 }
 
-/// Whose each slot is, and what the transfer thread is told.
+/// The owner of each slot, and the signals to the transfer thread.
 #[derive(Debug)]
 pub(super) struct SlotTable {
     pub(super) ring: Ring,
     slots: Vec<Arc<Slot>>,
-    /// Counts changes, so that none is missed between a look and a wait.
+    /// Counts changes, so that none is missed between a check and a wait.
     pub(super) version: u64,
     pub(super) closed: bool,
-    /// The transfer thread has given back what nobody has.
+    /// Set once the transfer thread has given back everything without an owner.
     pub(super) stopping: bool,
-    /// The transfer thread has ended.
+    /// Set once the transfer thread has ended.
     pub(super) finished: bool,
     /// The generation of which nothing more is made until the consumer asks.
     pub(super) paused: Option<u64>,
-    /// What does not belong to this generation is not wanted any more.
+    /// Batches of other generations are no longer wanted.
     pub(super) generation: u64,
-    /// A batch waits for a slot.
+    /// Set while a batch waits for a slot.
     pub(super) starved: bool,
 }
 
@@ -58,20 +58,20 @@ pub(super) struct Slot {
 pub(super) struct Body {
     pub(super) at: Address,
     pub(super) capacity: usize,
-    /// Recorded after what fills the slot.
+    /// Recorded after the work that fills the slot.
     pub(super) ready: Option<Event>,
     fences: Vec<Event>,
-    /// So many of the fences count.
+    /// Number of fences that count.
     recorded: usize,
-    /// The streams that the slot was given to.
+    /// The streams to which the slot was given.
     streams: Vec<Stream>,
-    /// Somebody uses it on streams that nobody knows.
+    /// Set if somebody uses it on unknown streams.
     unordered: bool,
-    /// Where the host's memory is the device's: what the slot holds.
+    /// Content of the slot, if the host's memory is the device's.
     pub(super) host: Option<Batch>,
 }
 
-/// What was done so far.
+/// Work done so far.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) batches: AtomicU64,
@@ -99,13 +99,13 @@ impl Core {
         Arc::new(Self { device, fence, pid, board, changed: Condvar::new(), counters: Counters::default() })
     }
 
-    /// Whose slots are whose. Never held while the device is called.
+    /// The owners of slots. Never held while the device is called.
     pub(super) fn board(&self) -> MutexGuard<'_, SlotTable> {
         // Consistent after every statement.
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the board and tells everybody.
+    /// Changes the board and notifies all waiters.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut SlotTable) -> T) -> T {
         let mut board = self.board();
         let changed = change(&mut board);
@@ -115,12 +115,12 @@ impl Core {
         changed
     }
 
-    /// Lets everybody look, although nothing of the ring changed.
+    /// Wakes all waiters although the ring has not changed.
     pub(super) fn announce(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until the board is not as it was at `version`, or until `most` has passed.
+    /// Waits until the board has changed since `version`, or until `most` has passed.
     pub(super) fn wait(&self, version: u64, most: std::time::Duration) {
         let board = self.board();
         drop(self.changed.wait_timeout_while(board, most, |board| board.version == version));
@@ -131,7 +131,7 @@ impl Core {
         drop(self.changed.wait_while(self.board(), |board| !done(board)));
     }
 
-    /// Whether this is a child of the process that opened the device.
+    /// Returns true if this is a child of the process that opened the device.
     pub(super) fn is_forked(&self) -> bool {
         std::process::id() != self.pid
     }
@@ -147,7 +147,7 @@ impl Core {
         Err(Error::Closed { why })
     }
 
-    /// A permanent slot to fill, or a temporary one if `overflow` says that it is time.
+    /// A permanent slot to fill, or a temporary one if `overflow` allows it.
     pub(super) fn acquire(&self, overflow: impl FnOnce(&Ring) -> bool) -> Option<Arc<Slot>> {
         let mut board = self.board();
         let number = match board.ring.acquire() {
@@ -161,13 +161,13 @@ impl Core {
         Some(Arc::clone(&board.slots[number]))
     }
 
-    /// The slots that are `state`.
+    /// The slots in `state`.
     pub(super) fn all(&self, state: State) -> Vec<Arc<Slot>> {
         let board = self.board();
         board.ring.all(state).filter_map(|number| board.slots.get(number)).map(Arc::clone).collect()
     }
 
-    /// The consumer let go of `slot`. Waits for nothing; any thread.
+    /// Takes back `slot` from the consumer. Waits for nothing; any thread.
     pub(super) fn release(&self, slot: &Slot) {
         if self.is_forked() {
             // The device belongs to the parent, and its locks may be held by threads that do not exist here.
@@ -181,7 +181,7 @@ impl Core {
         drop(host);
     }
 
-    /// Tries the fences of a deferred slot again; on the transfer thread, which may wait.
+    /// Retries the fences of a deferred slot; on the transfer thread, which may wait.
     pub(super) fn settle(&self, slot: &Slot) {
         let how = self.fences(&mut slot.body(), true);
         if how != Release::Deferred {
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// Records what must be done before the slot is written again.
+    /// Records the fences that must be done before the slot is written again.
     fn fences(&self, body: &mut Body, may_wait: bool) -> Release {
         body.recorded = 0;
         let nobody = body.streams.is_empty() && !body.unordered;
@@ -227,7 +227,7 @@ impl Core {
     }
 
     fn fence_context(&self, body: &mut Body) -> Result<Release> {
-        // The streams first: while one of them records a graph, the context must not be touched.
+        // The streams first: while one of them is capturing a graph, the context must not be touched.
         if self.fence_streams(body)? == Release::Deferred {
             return Ok(Release::Deferred);
         }
@@ -251,21 +251,21 @@ impl Core {
         Ok(Release::Unread)
     }
 
-    /// Waits here for the fences of a slot.
+    /// Waits for the fences of a slot.
     fn finish(&self, body: &mut Body) -> Result<()> {
         body.fences[..body.recorded].iter().try_for_each(|fence| self.device.synchronize(fence))?;
         body.recorded = 0;
         Ok(())
     }
 
-    /// Makes what is copied to the slot from now on wait for its fences.
+    /// Makes copies to the slot from now on wait for its fences.
     pub(super) fn wait_for_fences(&self, body: &mut Body) -> Result<()> {
         body.fences[..body.recorded].iter().try_for_each(|fence| self.device.wait(fence))?;
         body.recorded = 0;
         Ok(())
     }
 
-    /// Whether the fences of the slot are done.
+    /// Returns true if the fences of the slot are done.
     pub(super) fn is_done(&self, body: &Body) -> Result<bool> {
         for fence in &body.fences[..body.recorded] {
             if !self.device.is_done(fence)? {
@@ -275,7 +275,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Sees to it that the slot, which is the transfer thread's, has an event and memory for `bytes`.
+    /// Ensures that the slot, which the transfer thread owns, has an event and memory for `bytes`.
     pub(super) fn prepare(&self, body: &mut Body, bytes: usize) -> Result<()> {
         if body.ready.is_none() {
             body.ready = Some(self.device.event()?);
@@ -296,18 +296,18 @@ impl Core {
         Ok(())
     }
 
-    /// Waits here until nothing on the device uses the slot.
+    /// Waits until nothing on the device uses the slot.
     fn idle(&self, body: &mut Body) -> Result<()> {
         self.finish(body)?;
         body.ready.as_ref().map_or(Ok(()), |ready| self.device.synchronize(ready))
     }
 
-    /// Gives up the memory and the events of a slot that is nobody's. If nobody can tell when its readers are done, and waiting for
-    /// all that the device does fails too, they are lost.
+    /// Frees the memory and the events of a slot without an owner. If the end of its readers is unknown, and waiting
+    /// for all work of the device fails too, they are lost.
     pub(super) fn give_up(&self, slot: &Slot, is_fenced: bool) {
         let mut body = slot.body();
         let idle = if is_fenced { self.idle(&mut body) } else { self.quiet(&body) };
-        // Once more: what fails once may be over.
+        // Tried twice: a failure may be over.
         match idle.or_else(|_| self.quiet(&body)) {
             Ok(()) => {
                 if body.capacity > 0 {
@@ -326,14 +326,14 @@ impl Core {
         self.change(|board| board.ring.give_up(slot.number));
     }
 
-    /// Waits until the device has done all it was told, on whatever stream.
+    /// Waits until the device has finished all queued work, on every stream.
     fn quiet(&self, body: &Body) -> Result<()> {
         if body.capacity == 0 { Ok(()) } else { self.device.synchronize_all() }
     }
 }
 
 impl SlotTable {
-    /// A slot to fill beside the permanent ones, which is given up when nobody reads it any more.
+    /// A slot to fill in addition to the permanent ones, which is freed when nobody reads it any more.
     pub(super) fn temporary(&mut self) -> Arc<Slot> {
         let number = self.ring.overflow();
         if number == self.slots.len() {
@@ -356,19 +356,19 @@ impl Slot {
 }
 
 impl Body {
-    /// Remembers that `stream` reads the slot.
+    /// Records that `stream` reads the slot.
     pub(super) fn used_on(&mut self, stream: Stream) {
         if !self.streams.contains(&stream) {
             self.streams.push(stream);
         }
     }
 
-    /// Whether somebody must be waited for before the slot is written.
+    /// Returns true if there are fences to wait for before the slot is written.
     pub(super) fn is_fenced(&self) -> bool {
         self.recorded > 0
     }
 
-    /// Remembers that the slot is read on streams that nobody knows.
+    /// Records that the slot is read on unknown streams.
     pub(super) fn used_anywhere(&mut self) {
         self.unordered = true;
     }

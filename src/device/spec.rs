@@ -1,4 +1,4 @@
-//! The option `device`: where batches are delivered.
+//! The option `device`: the place of delivery.
 
 use std::fmt;
 
@@ -6,56 +6,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Where batches are delivered, as the option `device` says.
+/// The place of delivery, from the option `device`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Place {
     /// `cpu`: pageable host memory.
     #[default]
     Cpu,
-    /// `pinned`: page-locked host memory, for those who copy themselves.
+    /// `pinned`: page-locked host memory, for consumers that copy themselves.
     Pinned,
-    /// `auto`: the GPU of this process if there is a usable one, else `cpu`.
+    /// `auto`: the GPU of this process if there is a usable one, otherwise `cpu`.
     Auto,
     /// `cuda`, `cuda:N`, `cuda:GPU-<uuid>`, `cuda:MIG-<uuid>`: this GPU, or an error.
     Gpu(Gpu),
 }
 
-/// Which GPU.
+/// The choice of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Gpu {
-    /// The one of this process: what its scheduler gave it, or its local rank's.
+    /// The one of this process: assigned by its scheduler, or by its local rank.
     #[default]
     Default,
     /// By its number among those that this process sees, as CUDA counts them.
     Ordinal(u32),
-    /// By its identifier, `GPU-...` or `MIG-...`, or the beginning of one.
+    /// By its identifier, `GPU-...` or `MIG-...`, or a prefix of one.
     Uuid(String),
 }
 
-/// How a batch's memory becomes free for another one.
+/// The condition for reusing a batch's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Fence {
-    /// When the streams that it was given to have done what they were told until it was dropped. Right for those who use a batch on
-    /// the stream that they took it on.
+    /// When the streams that it was given to have finished the work queued until it was dropped. Right for consumers
+    /// that use a batch on the stream on which they took it.
     #[default]
     Stream,
-    /// When everything that the device was told until then is done, on any stream of the context that frameworks share.
+    /// When all work queued on the device until then is done, on any stream of the context that frameworks share.
     Context,
     /// As `context`, and the transfer thread waits for it on the host.
     Sync,
-    /// At once, which is wrong: for tests, which must notice.
+    /// At once, which is wrong: for tests, which must detect it.
     #[serde(skip)]
     #[doc(hidden)]
     Off,
 }
 
 impl Place {
-    /// What `text` means.
+    /// The place that `text` names.
     ///
     /// # Errors
-    /// [`Error::Config`] with what may be written.
+    /// [`Error::Config`] with the accepted forms.
     pub fn parse(text: &str) -> Result<Self> {
         match text {
             "cpu" => Ok(Self::Cpu),

@@ -1,4 +1,4 @@
-//! Memory of the consumer's own that a batch is copied into, e.g. the static inputs of a CUDA graph.
+//! The consumer's own memory that a batch is copied into, e.g. the static inputs of a CUDA graph.
 //!
 //! ```text
 //!   slot of the ring ──► copy on the consumer's stream ──► target        behind the batch's own copy, before what he appends next;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::schema::DType;
 use crate::tensor::{Batch, Value};
 
-/// Where a target lies.
+/// The side on which a target lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Host,
@@ -91,7 +91,7 @@ impl Target {
         Ok(Self { column, dtype, shape, bytes, at, side })
     }
 
-    /// The column that it is filled with.
+    /// The column that fills it.
     pub fn column(&self) -> &str {
         &self.column
     }
@@ -101,7 +101,7 @@ impl Target {
         self.side == other.side && self.bytes.min(other.bytes) > 0 && self.at < end(other) && other.at < end(self)
     }
 
-    /// That a column of this type and shape, on `side`, can be copied here as it is.
+    /// Checks that a column of this type and shape, on `side`, can be copied here as it is.
     fn check(&self, dtype: DType, shape: &[usize], side: Side) -> Result<()> {
         if self.dtype == dtype && self.shape == shape && self.side == side {
             return Ok(());
@@ -123,7 +123,7 @@ impl Target {
     }
 }
 
-/// Whether `shape` is `full` with fewer rows.
+/// Returns true if `shape` is `full` with fewer rows.
 fn has_fewer_rows(shape: &[usize], full: &[usize]) -> bool {
     matches!((shape, full), ([rows, inner @ ..], [all, others @ ..]) if rows < all && inner == others)
 }
@@ -139,7 +139,7 @@ impl Targets {
     /// These targets.
     ///
     /// # Errors
-    /// [`Error::Config`] if two of them lie over each other, or are for one column.
+    /// [`Error::Config`] if two of them overlap, or are for one column.
     pub fn new(targets: Vec<Target>) -> Result<Self> {
         for (at, one) in targets.iter().enumerate() {
             for other in &targets[..at] {
@@ -161,11 +161,11 @@ impl Targets {
         self.0.iter()
     }
 
-    /// Copies `batch` into them, here.
+    /// Copies `batch` into them, before returning.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Unsupported`], [`Error::Mismatch`] for a target that `batch` has no column for, or not such a
-    /// one; nothing was written then.
+    /// [`Error::NotFound`], [`Error::Unsupported`], [`Error::Mismatch`] for a target that `batch` has no column for, or
+    /// not a fitting one; nothing was written then.
     pub fn fill(&self, batch: &Batch) -> Result<()> {
         let mut pairs = Vec::with_capacity(self.0.len());
         for target in &self.0 {
@@ -186,12 +186,12 @@ impl Targets {
         Ok(())
     }
 
-    /// Appends copies of `batch` to the stream of `consumer`, behind what fills `batch`; `batch` may be dropped at once. For
-    /// [`Consumer::Unordered`] it waits until they are done.
+    /// Appends copies of `batch` to the stream of `consumer`, behind the work that fills `batch`; `batch` may be
+    /// dropped at once. For [`Consumer::Unordered`] it waits until they are done.
     ///
     /// # Errors
-    /// As [`fill`](Self::fill); [`Error::Device`] if the device refuses, above all while the stream records a graph: what was written
-    /// is then undefined.
+    /// As [`fill`](Self::fill); [`Error::Device`] if the device refuses, in particular while the stream is capturing a
+    /// graph: the written content is then undefined.
     pub fn fill_on_device(&self, batch: &DeviceBatch, consumer: Consumer) -> Result<()> {
         let mut pairs = Vec::with_capacity(self.0.len());
         for target in &self.0 {

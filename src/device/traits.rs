@@ -1,7 +1,7 @@
-//! What a device must offer: memory, one copy stream of its own, events, and fences on the streams of its consumers.
+//! The interface of a device: memory, one copy stream of its own, events, and fences on the streams of its consumers.
 //!
-//! Everything above this trait is the same for a GPU, for the host's own memory and for the simulation that the tests run: which
-//! slot may be written when is decided in `ring`, never here.
+//! Everything above this trait is the same for a GPU, for the host's own memory and for the simulation in tests: when a
+//! slot may be written is decided in `ring`, never here.
 
 #![expect(unsafe_code, reason = "raw device memory: the contracts of the unsafe functions are stated at each")]
 
@@ -14,14 +14,14 @@ use super::decoding::Decoding;
 use crate::error::{Error, Result};
 use crate::memory::HostAllocator;
 
-/// Every allocation of device memory is aligned to this many bytes at least, as tensors are within a slab.
+/// Minimum alignment in bytes of every allocation of device memory, as for tensors within a slab.
 pub const DEVICE_ALIGNMENT: usize = 256;
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The host's own memory: what is staged is what is delivered.
+    /// The host's own memory: staged memory is delivered as it is.
     Host,
     /// A simulation of a device, for tests.
     Sim,
@@ -39,8 +39,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One reusable event of a device: made by [`Device::event`], given back by [`Device::destroy`]. Not a copy, so that each is given
-/// back once.
+/// One reusable event of a device: made by [`Device::event`], given back by [`Device::destroy`]. Not `Copy`, so that
+/// each is given back once.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Event(u64);
 
@@ -50,7 +50,7 @@ impl Event {
         Self(handle)
     }
 
-    /// What the device knows it as.
+    /// The device's handle of it.
     pub fn handle(&self) -> u64 {
         self.0
     }
@@ -67,32 +67,32 @@ pub enum Stream {
     Handle(u64),
 }
 
-/// What became of a fence.
+/// The outcome of a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fenced {
     /// The event is recorded.
     Recorded,
-    /// The stream records a graph, which must not have the event in it: nothing was recorded, ask again later.
+    /// The stream is capturing a graph, which must not contain the event: nothing was recorded, try again later.
     Capturing,
 }
 
-/// A device. All of it may be called from any thread unless a function says otherwise, and nothing of it panics.
+/// A device. All of it may be called from any thread unless a function states otherwise, and nothing of it panics.
 ///
 /// Errors are [`Error::Device`].
 pub trait Device: fmt::Debug + Send + Sync + 'static {
-    /// What it is.
+    /// The kind of device.
     fn kind(&self) -> Kind;
 
     /// Its number among the devices of its kind that this process sees.
     fn ordinal(&self) -> u32;
 
-    /// Host memory that a copy reads without a detour: page-locked for a GPU.
+    /// Host memory that a copy reads directly: page-locked for a GPU.
     fn staging(&self) -> Arc<dyn HostAllocator>;
 
-    /// `bytes` of device memory, aligned to [`DEVICE_ALIGNMENT`]. `bytes` is never 0.
+    /// Allocates `bytes` of device memory, aligned to [`DEVICE_ALIGNMENT`]. `bytes` is never 0.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If there is not enough memory.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
     /// Gives device memory back. Failures are logged.
@@ -123,31 +123,32 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// Appends `what` to the copy stream. Only the transfer thread calls this.
     ///
     /// # Errors
-    /// If the device refuses or does not know this conversion; nothing was appended then.
+    /// If the device refuses or does not support this conversion; nothing was appended then.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
     /// [`Conversion::to_bytes`], not overlapping; and what is read [beside](Conversion::beside) it, of as many bytes as that says.
     unsafe fn convert(&self, what: &Conversion, from: Address, to: Address) -> Result<()>;
 
-    /// Makes ready for [`decode`](Self::decode), which is not called without it.
+    /// Prepares for [`decode`](Self::decode), which is not called without it.
     ///
     /// # Errors
-    /// If the device has no decoder, with what to do about it.
+    /// If the device has no decoder, with the remedy.
     fn open_decoder(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What decodes photos, for people to read, once it is open.
+    /// Describes the decoder of photos once it is open, for display.
     fn decoder(&self) -> Option<String> {
         None
     }
 
-    /// Appends the decoding of photos to the copy stream, and tells how many of them the host had to decode because the device refused. It
-    /// may take as long as that does. Only the transfer thread calls this.
+    /// Appends the decoding of photos to the copy stream, and returns how many of them the host had to decode because
+    /// the device refused. It may take as long as that does. Only the transfer thread calls this.
     ///
     /// # Errors
-    /// If the device refuses; [`Error::Corrupt`] for a photo that neither decodes. Something may have been appended even then.
+    /// If the device refuses; [`Error::Corrupt`] for a photo that neither can decode. Something may have been appended
+    /// even then.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy): `rows` is readable and `from`, to which a copy of them was appended, is memory of the device, both of
@@ -160,7 +161,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// If the device refuses.
     fn record(&self, event: &Event) -> Result<()>;
 
-    /// Makes what is appended to the copy stream from now on wait for `event`. Only the transfer thread calls this.
+    /// Makes work appended to the copy stream from now on wait for `event`. Only the transfer thread calls this.
     ///
     /// # Errors
     /// If the device refuses.
@@ -172,7 +173,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// If the device failed meanwhile.
     fn drain(&self) -> Result<()>;
 
-    /// Makes what is appended to `stream` from now on wait for `event`, without waiting here.
+    /// Makes work appended to `stream` from now on wait for `event`, without blocking.
     ///
     /// # Errors
     /// If the device refuses.
@@ -181,7 +182,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// Records `event` on `stream`, after everything that was appended to it up to now.
     ///
     /// # Errors
-    /// If the device refuses; the event tells nothing then.
+    /// If the device refuses; the event is then meaningless.
     fn fence(&self, event: &Event, stream: Stream) -> Result<Fenced>;
 
     /// Records `event` after everything that was appended up to now to any stream of the context that frameworks share.
@@ -190,34 +191,36 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// As [`fence`](Self::fence).
     fn fence_context(&self, event: &Event) -> Result<Fenced>;
 
-    /// Whether [`fence_context`](Self::fence_context) works here; without it, those who need it wait for everything.
+    /// Returns true if [`fence_context`](Self::fence_context) works here; without it, fences that need it wait for
+    /// everything.
     fn fences_context(&self) -> bool {
         true
     }
 
-    /// Waits here until everything is done that was appended up to now to any stream of the context that frameworks share. Must not
-    /// be called while one of them records a graph. Only the transfer thread calls this.
+    /// Waits until all work is done that was appended up to now to any stream of the context that frameworks share.
+    /// Must not be called while one of them is capturing a graph. Only the transfer thread calls this.
     ///
     /// # Errors
     /// If the device failed meanwhile.
     fn synchronize_all(&self) -> Result<()>;
 
-    /// Whether `event` is done. An event that was never recorded is.
+    /// Returns true if `event` is done, as is an event that was never recorded.
     ///
     /// # Errors
     /// If the device failed meanwhile.
     fn is_done(&self, event: &Event) -> Result<bool>;
 
-    /// Waits here until `event` is done.
+    /// Waits until `event` is done.
     ///
     /// # Errors
     /// If the device failed meanwhile.
     fn synchronize(&self, event: &Event) -> Result<()>;
 
-    /// Appends a copy within the device's memory to the stream `on`; without one, does it now and waits for it.
+    /// Appends a copy within the device's memory to the stream `on`; without one, copies now and waits for it.
     ///
     /// # Errors
-    /// If the device refuses, or `on` records a graph, of which the copy must not become a part; nothing was appended then.
+    /// If the device refuses, or `on` is capturing a graph, of which the copy must not become a part; nothing was
+    /// appended then.
     ///
     /// # Safety
     /// Both sides are device memory of `bytes`, not overlapping; nothing writes to either, nor reads `to`, before what was appended is
@@ -239,7 +242,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The error of `device`: what could not be done, and why.
+/// The error of `device`: the failed operation, and the reason.
 pub fn refused(device: impl Into<String>, what: impl Into<String>, why: impl Into<String>) -> Error {
     Error::Device { device: device.into(), what: what.into(), why: why.into() }
 }

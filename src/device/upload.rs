@@ -1,13 +1,14 @@
-//! The one transfer thread of a device: it takes batches from their source, copies each to a slot ahead of the consumer, and gives host
-//! memory back when the copies are done.
+//! The one transfer thread of a device: it takes batches from their source, copies each to a slot ahead of the
+//! consumer, and releases host memory when the copies are done.
 //!
 //! ```text
 //!   source ─► pull ─► pending ─► slot free or fenced? ─► copy stream: wait for the fences, copy the slab, convert, record ready ─► queue
 //!                                                          host memory back when `ready` is done
 //! ```
 //!
-//! Nothing is lost by an error: the batch that could not be copied is the next one again. What follows an error or the end of an
-//! epoch is made when the consumer has taken that and asks for more; nothing is made before he asks for the first time.
+//! Nothing is lost by an error: the batch that could not be copied comes next again. Whatever follows an error or the
+//! end of an epoch is made when the consumer has taken that and asks for more; nothing is made before the consumer asks
+//! for the first time.
 
 #![expect(unsafe_code, reason = "copies between host and device; the bounds are stated at each use")]
 
@@ -31,11 +32,11 @@ use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::tensor::{Batch, Next, Value};
 
-/// How often the thread looks after copies and streams that nobody announces.
+/// Interval at which the thread checks copies and streams that nobody announces.
 const BUSY: Duration = Duration::from_millis(1);
-/// How long it waits for a batch, or for somebody to change something, when there is nothing to look after.
+/// How long it waits for a batch, or for a change, when there is nothing to check.
 const IDLE: Duration = Duration::from_millis(20);
-/// How long it waits at most for the consumer to let go of a batch before it looks again, after the end.
+/// Maximum wait for the consumer to release a batch before the next check, after the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a device is fed.
@@ -45,17 +46,17 @@ pub struct Feeding {
     pub slots: usize,
     /// When their memory is written again.
     pub fence: Fence,
-    /// Whether more memory is taken when the consumer has all slots.
+    /// Set if more memory is taken when the consumer holds all slots.
     pub overflow: bool,
-    /// What the device does to tensors.
+    /// Conversions of tensors on the device.
     pub recipes: Recipes,
 }
 
-/// Where batches come from: the next one within a time, and the generation that it belongs to. After an error or an end it is not
+/// The source of batches: returns the next one within a time, and its generation. After an error or an end it is not
 /// called until the consumer has taken that.
 pub type Pull = Box<dyn FnMut(Duration) -> (u64, Result<Next<Batch>>) + Send>;
 
-/// How many batches are where, and what was done so far.
+/// Batches in each state, and the work done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Batches copied.
@@ -64,13 +65,13 @@ pub struct DeviceStats {
     pub bytes: u64,
     /// Pieces of device memory allocated.
     pub allocations: u64,
-    /// How often there was no slot and more memory was taken.
+    /// Number of times that there was no slot and more memory was taken.
     pub overflows: u64,
-    /// Photos that the device should have decoded, and refused, so that the host did.
+    /// Photos that the device refused to decode, so that the host did.
     pub refused: u64,
-    /// Batches that the consumer has, and copies of their tensors.
+    /// Batches held by the consumer, and copies of their tensors.
     pub held: usize,
-    /// Slots that are lost because a fence failed.
+    /// Slots lost because a fence failed.
     pub quarantined: usize,
 }
 
@@ -94,7 +95,7 @@ impl Queue {
     }
 }
 
-/// Batches on their way to a device, and the thread that brings them.
+/// Batches on their way to a device, and the thread that transfers them.
 pub struct Transfer {
     core: Arc<Core>,
     queue: Arc<Queue>,
@@ -108,7 +109,7 @@ impl fmt::Debug for Transfer {
 }
 
 impl Transfer {
-    /// Starts bringing what `pull` gives to `device`.
+    /// Starts transferring the batches of `pull` to `device`.
     ///
     /// # Errors
     /// [`Error::Config`] for fewer than 2 slots; [`Error::Closed`] if no thread can be started.
@@ -142,7 +143,7 @@ impl Transfer {
         &self.core.device
     }
 
-    /// What comes next within `wait`: a batch, perhaps still on its way.
+    /// The next batch, perhaps still in flight, within `wait`.
     ///
     /// # Errors
     /// That of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in a forked child.
@@ -157,7 +158,7 @@ impl Transfer {
             let next = self.queue.lock().pop_front();
             match next {
                 Some((generation, item)) => {
-                    // What is not wanted any more is dropped here, outside of every lock.
+                    // Unwanted batches are dropped here, outside of every lock.
                     if generation == self.core.board().generation {
                         return item.map(taken);
                     }
@@ -176,7 +177,7 @@ impl Transfer {
         }
     }
 
-    /// What follows an end, an error or a new position is made once it is asked for.
+    /// Whatever follows an end, an error or a new position is made once it is requested.
     fn wake(&self) {
         let asleep = |board: &SlotTable| board.paused.is_some_and(|paused| paused <= board.generation);
         if asleep(&self.core.board()) {
@@ -184,7 +185,7 @@ impl Transfer {
         }
     }
 
-    /// From now on only what belongs to `generation` is wanted, once it is asked for.
+    /// From now on only batches of `generation` are wanted, once requested.
     pub fn restart(&mut self, generation: u64) {
         if self.core.is_forked() {
             return;
@@ -203,7 +204,7 @@ impl Transfer {
         drop(stale);
     }
 
-    /// Why nothing comes, if it is the consumer who has all slots.
+    /// The reason that nothing comes, if the consumer holds all slots.
     pub fn blocked(&self) -> Option<String> {
         let board = self.core.board();
         let counts = board.ring.counts();
@@ -217,7 +218,7 @@ impl Transfer {
         })
     }
 
-    /// What was done so far.
+    /// The work done so far.
     pub fn stats(&self) -> DeviceStats {
         let counts = self.core.board().ring.counts();
         let counters = &self.core.counters;
@@ -232,8 +233,8 @@ impl Transfer {
         }
     }
 
-    /// Stops. Batches that the consumer has stay valid: their memory is given back when he drops them. That of all others is given
-    /// back before this returns.
+    /// Stops. Batches held by the consumer stay valid: their memory is given back when they are dropped. That of all
+    /// others is given back before this returns.
     pub fn close(&mut self) {
         close(&self.core, &self.queue, &mut self.thread);
     }
@@ -241,13 +242,13 @@ impl Transfer {
 
 fn close(core: &Core, queue: &Queue, thread: &mut Option<JoinHandle<()>>) {
     if core.is_forked() {
-        // The thread is not here, and it may have held any lock.
+        // The thread does not exist here, and it may have held any lock.
         drop(thread.take());
         return;
     }
     core.change(|board| board.closed = true);
     drop(std::mem::take(&mut *queue.lock()));
-    // While somebody still has batches, the thread waits for them, not this call.
+    // While somebody still holds batches, the thread waits for them, not this call.
     let kept = |counts: Counts| counts.held + counts.deferred > 0;
     core.wait_until(|board| board.finished || board.stopping && kept(board.ring.counts()));
     if core.board().finished
@@ -260,7 +261,7 @@ fn close(core: &Core, queue: &Queue, thread: &mut Option<JoinHandle<()>>) {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        // A panic of the thread was caught there, so that this ends.
+        // A panic of the thread was caught there, so this returns.
         close(&self.core, &self.queue, &mut self.thread);
     }
 }
@@ -282,13 +283,13 @@ struct Thread {
     queue: Arc<Queue>,
     feeding: Feeding,
     pull: Option<Pull>,
-    /// Slabs stay where they are: the host's memory is the device's.
+    /// Set if slabs stay where they are: the host's memory is the device's.
     in_place: bool,
     /// A batch that is not on the device yet, with its generation.
     pending: Option<(u64, Batch)>,
     /// Slabs that copies may still read, in order of the copies.
     flying: VecDeque<(Arc<Slot>, Vec<Arc<HostBuffer>>)>,
-    /// Slabs that copies may still read which failed half way.
+    /// Slabs that copies which failed half way may still read.
     stranded: Vec<Arc<HostBuffer>>,
 }
 
@@ -301,7 +302,7 @@ impl Thread {
             }
         });
         if let Err(panic) = ended {
-            // Said once, and then it is over for the consumer, as if it had been closed.
+            // Reported once, and then the consumer sees a closed transfer.
             let generation = core.board().generation;
             let said = crate::page::said(&*panic).unwrap_or("no message");
             let why = format!("it panicked ({said}), which is a bug of bowstring");
@@ -316,7 +317,7 @@ impl Thread {
         queue.filled.notify_all();
     }
 
-    /// One look at everything there is to do.
+    /// One pass over everything there is to do.
     fn turn(&mut self) {
         let (version, paused) = {
             let board = self.core.board();
@@ -357,23 +358,23 @@ impl Thread {
         }
     }
 
-    /// Says what must be taken before there is more.
+    /// Queues an item that must be taken before there is more.
     fn tell(&self, generation: u64, item: Result<Option<DeviceBatch>>) {
         self.core.board().paused = Some(generation);
         self.queue.push(generation, item);
     }
 
-    /// Gives back what is done with, and tries again what was deferred. Whether there is more to look after soon.
+    /// Gives back what is finished, and retries what was deferred. Returns whether to check again soon.
     fn look_after(&mut self) -> bool {
         while let Some((slot, _)) = self.flying.front() {
             let done = slot.body().ready.as_ref().map_or(Ok(true), |ready| self.core.device.is_done(ready));
-            // A device that fails says so at the next copy.
+            // A device that fails reports it at the next copy.
             if !done.unwrap_or(false) {
                 break;
             }
             self.flying.pop_front();
         }
-        // What is deferred may mean waiting: not while there are other slots.
+        // Deferred slots may require waiting: not while there are other slots.
         let mut left = false;
         if self.core.board().starved {
             self.core.all(State::Deferred).iter().for_each(|slot| self.core.settle(slot));
@@ -391,7 +392,7 @@ impl Thread {
         left || !self.flying.is_empty()
     }
 
-    /// `batch` on its way to a slot; None if there is none free.
+    /// Starts copying `batch` to a slot; `None` if no slot is free.
     fn bring(&mut self, batch: &Batch) -> Result<Option<DeviceBatch>> {
         // Copies read page-locked memory that is off the budget: no more of it than there are slots.
         if self.queue.lock().len() >= self.feeding.slots || self.flying.len() >= self.feeding.slots {
@@ -447,7 +448,8 @@ impl Thread {
         Ok(Some(delivered(batch, tensors)))
     }
 
-    /// Appends everything that fills a slot to the copy stream. `appended`: whether copies may be on their way, even after an error.
+    /// Appends everything that fills a slot to the copy stream. `appended` is set if copies may be in flight, even
+    /// after an error.
     fn fill(&self, body: &mut Body, placement: &Placement, appended: &mut bool) -> Result<()> {
         let device = &self.core.device;
         self.core.prepare(body, placement.total)?;
@@ -487,7 +489,7 @@ impl Thread {
         self.core.device.drain().or_else(|_| self.core.device.drain())
     }
 
-    /// Gives everything back that nobody has, then waits for the consumer to let go of the rest.
+    /// Gives everything back that has no owner, then waits for the consumer to release the rest.
     fn stop(&mut self) {
         drop(std::mem::take(&mut *self.queue.lock()));
         if let Err(error) = self.drain() {

@@ -4,9 +4,9 @@
 //!   lane 0 │ nvJPEG ► whole images (scratch) ─► resample ─► rows of the batch │ event │
 //!   lane 1 │                                  nvJPEG ► ...                             │ event │
 //! ```
-//! What a group needs while it is under way is its lane's: nvJPEG's own memory, the whole images, the table that the kernel reads, and the
-//! pixels of photos that the CPU decoded because nvJPEG refused. A lane is used again when its event is done. There are two, so that the
-//! next group is prepared while one is under way.
+//! Each group in flight uses its lane's resources: nvJPEG's own memory, the whole images, the table that the kernel
+//! reads, and the pixels of photos that the CPU decoded because nvJPEG refused. A lane is used again when its event is
+//! done. There are two, so that the next group is prepared while one is in flight.
 
 #![expect(unsafe_code, reason = "device memory and nvJPEG's streams; the bounds are stated at each use")]
 
@@ -23,9 +23,9 @@ use crate::device::traits::{DEVICE_ALIGNMENT, refused};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 
-/// Photos that nvJPEG is given at once: where there are no engines, it leaves fewer than 50 to the host.
+/// Photos given to nvJPEG at once: without engines, it leaves fewer than 50 to the host.
 const MOST_PHOTOS: usize = 64;
-/// Bytes of the whole images of a group, unless one alone has more.
+/// Bytes of the whole images of a group, unless a single image has more.
 const MOST_SCRATCH: usize = 128 << 20;
 /// Bytes of an entry of the kernel's table.
 const ENTRY: usize = 56;
@@ -44,11 +44,11 @@ pub(super) struct Decoder {
     context: Arc<Context>,
     staging: Arc<Pinned>,
     turn: usize,
-    /// A refusal was logged.
+    /// Set once a refusal was logged.
     told: bool,
 }
 
-/// What one group at a time uses.
+/// The resources of one group at a time.
 #[derive(Debug, Default)]
 struct Lane {
     state: Option<State>,
@@ -63,18 +63,18 @@ struct Lane {
     pixels: Memory,
 }
 
-/// How it is known that the last group of a lane is done.
+/// How the completion of a lane's last group is known.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 enum UnderWay {
     #[default]
     Nothing,
     /// By its event.
     Recorded,
-    /// By all of the stream: something failed on the way.
+    /// By the whole stream: something failed on the way.
     Unknown,
 }
 
-/// Memory of the device, and of the host as much, if any.
+/// Memory of the device, and the same amount of host memory, if any.
 #[derive(Debug, Default)]
 struct Memory {
     at: Address,
@@ -88,20 +88,20 @@ unsafe impl Send for Memory {}
 /// The next photos of a batch.
 #[derive(Debug, Default)]
 struct Group<'a> {
-    /// Number of the row, what it holds; and where its whole image goes in the scratch, if nvJPEG decodes it.
+    /// Number of the row, its photo, and the offset of its whole image in the scratch if nvJPEG decodes it.
     photos: Vec<(usize, Photo<'a>, Option<usize>)>,
     /// Bytes of the whole images.
     scratch: usize,
 }
 
 impl Decoder {
-    /// nvJPEG in `context`.
+    /// Opens nvJPEG in `context`.
     pub(super) fn open(context: &Arc<Context>, staging: &Arc<Pinned>, _: &Bound<'_>) -> Result<Self> {
         let lost = |why: String| refused(format!("cuda:{}", context.ordinal), "decoding photos with nvJPEG", why);
         let library = nvjpeg::library().map_err(lost)?;
         let (nvjpeg, lanes) = (Some(Nvjpeg::create(library).map_err(lost)?), <[Lane; 2]>::default());
         let (context_of, staging) = (Arc::clone(context), Arc::clone(staging));
-        // From here on the drop gives back what there is.
+        // From here on, dropping gives everything back.
         let mut decoder = Self { lanes, nvjpeg, context: context_of, staging, turn: 0, told: false };
         for lane in &mut decoder.lanes {
             // SAFETY: the pointer is valid for the one handle that is written.
@@ -115,7 +115,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// What decodes, for people to read.
+    /// Describes the decoder, for display.
     pub(super) fn describe(&self) -> Option<String> {
         self.nvjpeg.as_ref().map(Nvjpeg::describe)
     }
@@ -167,7 +167,7 @@ impl Decoder {
         Ok(group)
     }
 
-    /// Appends one group in the next lane; how many photos nvJPEG refused.
+    /// Appends one group in the next lane; returns the number of photos that nvJPEG refused.
     ///
     /// # Safety
     /// As for [`decode`](Self::decode).
@@ -200,7 +200,7 @@ impl Decoder {
             let decoded = state.and_then(|state| unsafe { nvjpeg.decode(state, &jobs, what.channels, stream) });
             if let Err(why) = decoded {
                 refusal = why;
-                // What the library thinks of its memory now, nobody knows. Whatever it appended must be over first.
+                // The state of the library's memory is unknown now. Whatever it appended must be over first.
                 lane.wait(context, stream)?;
                 lane.state = None;
                 group.photos.iter_mut().for_each(|(.., place)| *place = None);
@@ -223,7 +223,7 @@ impl Decoder {
     }
 }
 
-/// What nvJPEG is told of a photo, if it is one that it decodes.
+/// The job for nvJPEG for a photo, if it decodes it.
 fn job<'a>((_, photo, place): &(usize, Photo<'a>, Option<usize>), scratch: Address) -> Option<Job<'a>> {
     match (photo, place) {
         (Photo::Jpeg(jpeg, view), Some(place)) => {
@@ -233,13 +233,13 @@ fn job<'a>((_, photo, place): &(usize, Photo<'a>, Option<usize>), scratch: Addre
     }
 }
 
-/// Whether the CPU decodes this JPEG.
+/// Returns true if the CPU decodes this JPEG.
 fn is_refused((_, photo, place): &(usize, Photo<'_>, Option<usize>)) -> bool {
     matches!((photo, place), (Photo::Jpeg(..), None))
 }
 
 impl Lane {
-    /// Waits until what was appended last is done.
+    /// Waits until the lane's last group is done.
     fn wait(&mut self, context: &Context, stream: Handle) -> Result<()> {
         let code = match self.under_way {
             UnderWay::Nothing => return Ok(()),
@@ -253,7 +253,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Decodes what nvJPEG refused, and appends the copies of that and of the table.
+    /// Decodes the photos that nvJPEG refused, and appends the copies of these and of the table.
     ///
     /// # Safety
     /// Nothing that is under way uses the table and the pixels of this lane; `from` is where `rows` are on the device.
@@ -296,7 +296,7 @@ impl Lane {
             let (at, view) = match (photo, place) {
                 (Photo::Nothing, _) => (0, whole),
                 (Photo::Pixels(pixels), _) if pixels.len() == size => {
-                    // They are a part of the row.
+                    // The pixels are part of the row.
                     let row = from + (number * what.row_bytes) as Address;
                     let offset = pixels.as_ptr().addr() - rows[number * what.row_bytes..].as_ptr().addr();
                     (row + offset as Address, whole)
@@ -328,7 +328,7 @@ fn entry(at: Address, row: u32, view: &View) -> [u8; ENTRY] {
 }
 
 impl Memory {
-    /// Sees to it that there are `bytes`, on the host as well if `staging` is given; nothing uses what there was.
+    /// Ensures capacity for `bytes`, on the host as well if `staging` is given; nothing uses the old memory.
     fn grow(&mut self, context: &Context, staging: Option<&Pinned>, bytes: usize) -> Result<()> {
         if bytes <= self.capacity {
             return Ok(());
@@ -386,7 +386,7 @@ impl Memory {
 impl Drop for Decoder {
     fn drop(&mut self) {
         let Some(_bound) = self.context.bind_to_free() else {
-            // A forked child, or no context any more: neither is nvJPEG's memory there.
+            // A forked child, or a lost context: nvJPEG's memory is not there either.
             self.lanes.iter_mut().for_each(|lane| std::mem::forget(lane.state.take()));
             std::mem::forget(self.nvjpeg.take());
             return;

@@ -1,11 +1,11 @@
 //! The CUDA driver: found at run time, called through a table of its functions, and bound to a thread for the length of one call.
 //!
-//! Nothing is linked. `cudarc` finds and opens the library; every function that is used is looked up once, when the driver is first
-//! asked for, so that a missing library, a missing function and an error code from a newer driver are all plain errors. Nothing here
-//! panics.
+//! Nothing is linked. `cudarc` finds and opens the library; every function that is used is looked up once, when the
+//! driver is first requested, so that a missing library, a missing function and an error code from a newer driver are
+//! all plain errors. Nothing here panics.
 //!
-//! The context is the device's primary one, which PyTorch, JAX, TensorFlow and CuPy use as well. The thread's own context is put back
-//! after each call: it is what `torch.cuda.current_device()` goes by.
+//! The context is the device's primary one, which PyTorch, JAX, TensorFlow and CuPy use as well. The thread's own
+//! context is restored after each call: `torch.cuda.current_device()` depends on it.
 
 #![expect(unsafe_code, reason = "calls into the CUDA driver; the contracts are stated at each use")]
 
@@ -18,7 +18,8 @@ use cudarc::driver::sys;
 use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
-/// A handle of the driver (`CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`): a pointer that is never followed here.
+/// A handle of the driver (`CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`): a pointer that is never
+/// dereferenced here.
 pub(super) type Handle = usize;
 
 /// CUDA 12.0: the oldest driver that loads the kernels' PTX (version 8.0).
@@ -26,10 +27,10 @@ const OLDEST: c_int = 12_000;
 /// CUDA 12.5 has `cuCtxRecordEvent`.
 const RECORDS_CONTEXTS: c_int = 12_050;
 
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps, and nobody asks for times.
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a waiting thread sleeps, and no times are recorded.
 pub(super) const QUIET_EVENT: c_uint = 3;
 
-/// Codes that mean something here.
+/// Codes with a meaning here.
 pub(super) const NOT_READY: c_int = 600;
 pub(super) const CAPTURE_IMPLICIT: c_int = 906;
 const DEINITIALIZED: c_int = 4;
@@ -49,7 +50,8 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// All of them, or the name of the first that is missing. The library must be there: `is_culib_present` said so.
+            /// Loads all of them, or returns the name of the first missing one. The library must be present according
+            /// to `is_culib_present`.
             fn load() -> Result<Self, &'static str> {
                 // SAFETY: the library was opened a moment ago, so opening it again runs no new initialisers.
                 let library = unsafe { sys::culib() };
@@ -116,11 +118,11 @@ pub(super) struct Driver {
     process: u32,
 }
 
-/// The driver, looked for once.
+/// Finds the driver, once.
 pub(super) fn driver() -> Result<&'static Driver> {
     static FOUND: OnceLock<Result<Driver, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        // `cudarc` panics where the library vanishes between two looks; that too is only an error.
+        // `cudarc` panics if the library vanishes between two checks; that too is only an error.
         let looked = crate::page::quiet(look);
         looked.unwrap_or_else(|_| Err("the CUDA driver's library (libcuda.so.1) cannot be opened".to_owned()))
     });
@@ -172,12 +174,12 @@ impl Driver {
         format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// Whether an event can be recorded behind everything of a context.
+    /// Returns true if an event can be recorded behind all work of a context.
     pub(super) fn records_contexts(&self) -> bool {
         self.version >= RECORDS_CONTEXTS && self.call.cuCtxRecordEvent.is_some()
     }
 
-    /// Whether this process is the one that initialised the driver.
+    /// Returns true if this process is the one that initialised the driver.
     pub(super) fn is_own_process(&self) -> bool {
         self.process == std::process::id()
     }
@@ -191,7 +193,7 @@ impl Driver {
         Err(refused("cuda", "no usable GPU", why))
     }
 
-    /// What `code` means, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
+    /// Describes `code`, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
     pub(super) fn text(&self, code: c_int) -> String {
         let ask = |function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = ptr::null();
@@ -207,12 +209,12 @@ impl Driver {
         }
     }
 
-    /// `Ok` for code 0; otherwise that `what` failed on `device`.
+    /// `Ok` for code 0; otherwise an error that `what` failed on `device`.
     pub(super) fn check(&self, code: c_int, device: &str, what: &str) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.error(code, device, what)) }
     }
 
-    /// That `what` failed on `device` with `code`.
+    /// The error that `what` failed on `device` with `code`.
     pub(super) fn error(&self, code: c_int, device: &str, what: &str) -> Error {
         let advice = match code {
             OUT_OF_MEMORY => "; others use the device's memory too: lower batch_size or device_slots",
@@ -222,7 +224,7 @@ impl Driver {
     }
 }
 
-/// A device's primary context, held.
+/// A retained primary context of a device.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) driver: &'static Driver,
@@ -233,7 +235,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Holds the primary context of device `ordinal`.
+    /// Retains the primary context of device `ordinal`.
     pub(super) fn retain(driver: &'static Driver, ordinal: u32) -> Result<Arc<Self>> {
         let name = format!("cuda:{ordinal}");
         let (mut device, mut raw) = (0, 0);
@@ -247,16 +249,17 @@ impl Context {
         Ok(Arc::new(Self { driver, ordinal, device, raw }))
     }
 
-    /// Makes the context this thread's, and calls from it harmless to captures of CUDA graphs, until the result is dropped.
+    /// Makes the context current on this thread, and makes its calls harmless to captures of CUDA graphs, until the
+    /// result is dropped.
     pub(super) fn bind(&self) -> Result<Bound<'_>> {
         self.driver.check_process()?;
         let call = &self.driver.call;
         // SAFETY: `raw` is held until this is dropped.
         self.check(unsafe { (call.cuCtxPushCurrent_v2)(self.raw) }, "binding its context")?;
-        // From here on the drop takes the context off again.
+        // From here on, dropping pops the context again.
         let mut bound = Bound { context: self, mode: None };
-        // While anybody captures in the global mode (torch's default), calls such as cuEventQuery from any thread end the capture,
-        // unless the calling thread says that it has nothing to do with it.
+        // While anybody captures in the global mode (torch's default), calls such as cuEventQuery from any thread end
+        // the capture, unless the calling thread declares itself unrelated to it.
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: the pointer is valid for the one number that is read and written.
         let code = unsafe { (call.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
@@ -265,12 +268,13 @@ impl Context {
         Ok(bound)
     }
 
-    /// `Ok` for code 0; otherwise that `what` failed.
+    /// `Ok` for code 0; otherwise an error that `what` failed.
     pub(super) fn check(&self, code: c_int, what: &str) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.driver.error(code, &format!("cuda:{}", self.ordinal), what)) }
     }
 
-    /// For what is given back: a failure is only logged. A driver that already shuts down is no failure.
+    /// For resources being given back: a failure is only logged. A driver that is already shutting down is not a
+    /// failure.
     pub(super) fn log(&self, code: c_int, what: &str) {
         if code == DEINITIALIZED {
             tracing::debug!("cuda:{}: {what}: the driver is shutting down", self.ordinal);
@@ -279,12 +283,12 @@ impl Context {
         }
     }
 
-    /// Binds for giving something back; `None`, and a leak, in a forked child and where the context is gone.
+    /// Binds the context to give something back; `None`, and a leak, in a forked child and if the context is gone.
     pub(super) fn bind_to_free(&self) -> Option<Bound<'_>> {
         if !self.driver.is_own_process() {
             return None;
         }
-        // Once more, since what is not freed now is lost.
+        // Tried twice, since whatever is not freed now is lost.
         match self.bind().or_else(|_| self.bind()) {
             Ok(bound) => Some(bound),
             Err(error) => {
@@ -305,11 +309,12 @@ impl Drop for Context {
     }
 }
 
-/// The context is this thread's while this lives; then the one that was is again. Not `Send`: it is this thread's state.
+/// The context is current on this thread while this lives; then the previous one is again. Not `Send`: it is this
+/// thread's state.
 #[derive(Debug)]
 pub(super) struct Bound<'a> {
     context: &'a Context,
-    /// The thread's mode before, once it is changed.
+    /// The thread's mode before, once it has been changed.
     mode: Option<c_int>,
 }
 

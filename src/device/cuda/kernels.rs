@@ -1,4 +1,4 @@
-//! The kernels of `kernels.cu`, shipped as PTX that the driver compiles for its GPU when the first conversion is asked for.
+//! The kernels of `kernels.cu`, shipped as PTX that the driver compiles for its GPU at the first conversion.
 
 #![expect(unsafe_code, reason = "loading and launching kernels; the bounds are stated at each use")]
 
@@ -16,11 +16,12 @@ use crate::schema::DType;
 /// Made from `kernels.cu` by `scripts/kernels.py`, which `make lint` runs to check it.
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
-/// Threads of a block; the kernels are compiled for at most so many.
+/// Threads of a block; the maximum for which the kernels are compiled.
 const BLOCK: u32 = 256;
-/// Blocks in x at most: several for each multiprocessor of the largest GPUs. A thread goes on with the next element a grid further.
+/// Maximum blocks in x: several for each multiprocessor of the largest GPUs. A thread continues with the element one
+/// grid further.
 const MOST_BLOCKS: u64 = 1 << 14;
-/// Blocks in y at most, by the hardware.
+/// Maximum blocks in y, by the hardware.
 const MOST_ROWS: u64 = 65_535;
 
 const CHANNELS: [u8; 3] = [1, 3, 4];
@@ -51,12 +52,12 @@ pub(super) struct Kernels {
 /// Parameters of the longest list.
 const PARAMETERS: usize = 14;
 
-/// One launch: which kernel, over how many blocks, with which parameters.
+/// One launch: the kernel, the blocks, and the parameters.
 #[derive(Debug)]
 struct Launch {
     function: Handle,
     grid: (u32, u32),
-    /// As many as the longest list; a kernel that declares fewer leaves the rest alone.
+    /// As many as the longest list; a kernel that declares fewer ignores the rest.
     parameters: [Parameter; PARAMETERS],
 }
 
@@ -68,14 +69,14 @@ enum Parameter {
 }
 
 impl Kernels {
-    /// Loads them; the driver compiles them now, which takes a part of a second, or comes out of its cache.
+    /// Loads them; the driver compiles them now, which takes a fraction of a second, or takes them from its cache.
     pub(super) fn load(context: &Arc<Context>, _: &Bound<'_>) -> Result<Self> {
         let call = &context.driver.call;
         let mut module = 0;
         // SAFETY: the image is text that ends with a zero; the pointer is valid for the one handle that is written.
         let code = unsafe { (call.cuModuleLoadData)(&raw mut module, PTX.as_ptr().cast()) };
         context.check(code, "loading the kernels, which need a GPU of compute capability 7.5 or newer")?;
-        // From here on the drop unloads it.
+        // From here on, dropping unloads it.
         let context_of = Arc::clone(context);
         let mut kernels =
             Self { context: context_of, module, normalise: [[0; 3]; 3], cast: 0, pad: [0; 4], lengths: 0, resample: 0 };
@@ -117,7 +118,8 @@ impl Kernels {
         unsafe { self.start(launch, stream, "launching a conversion") }
     }
 
-    /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch at `to`.
+    /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch
+    /// at `to`.
     ///
     /// # Safety
     /// Until what was appended is done: `table` is device memory of `photos` entries as the kernel has them, the pixels of each are where it
@@ -232,7 +234,7 @@ impl Drop for Kernels {
 }
 
 impl Parameter {
-    /// Where the value lies, for the driver to copy.
+    /// Address of the value, for the driver to copy.
     fn address(&mut self) -> *mut c_void {
         match self {
             Self::Wide(value) => (&raw mut *value).cast(),
@@ -242,13 +244,13 @@ impl Parameter {
     }
 }
 
-/// `given`, and zeros behind them.
+/// `given`, followed by zeros.
 fn filled(given: &[Parameter]) -> [Parameter; PARAMETERS] {
     std::array::from_fn(|at| given.get(at).copied().unwrap_or(Parameter::Wide(0)))
 }
 
-/// Blocks in x and y for `lists` lists of `row` elements once padded, and the logarithm of the threads for one list: as many as it has
-/// elements, at most a block. Long lists are shared by the blocks in y.
+/// Blocks in x and y for `lists` lists of `row` elements once padded, and the logarithm of the threads for one list: as
+/// many as it has elements, at most a block. Long lists are shared by the blocks in y.
 fn padding_grid(lists: u64, row: u64) -> ((u32, u32), c_int) {
     let lanes = row.clamp(1, BLOCK.into()).next_power_of_two();
     let x = blocks(lists.saturating_mul(lanes));
@@ -261,7 +263,7 @@ fn blocks(threads: u64) -> u32 {
     u32::try_from(threads.div_ceil(BLOCK.into()).clamp(1, MOST_BLOCKS)).unwrap_or(1)
 }
 
-/// The number of a type in `kernels.cu`: its place in [`DType::ALL`].
+/// The number of a type in `kernels.cu`: its index in [`DType::ALL`].
 fn number(dtype: DType) -> c_int {
     DType::ALL.iter().position(|other| *other == dtype).and_then(|at| c_int::try_from(at).ok()).unwrap_or(-1)
 }

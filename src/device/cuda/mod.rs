@@ -1,14 +1,15 @@
 //! A GPU, driven through CUDA: found at run time, never linked.
 //!
-//! | part | what it is |
+//! | part | content |
 //! |---|---|
-//! | `driver` | the driver's library, its functions, the primary context and how a thread borrows it |
+//! | `driver` | the driver's library, its functions, the primary context and its binding to a thread |
 //! | `pinned` | page-locked host memory, near the GPU |
-//! | [`nvjpeg`], `decoder` | NVIDIA's decoder of JPEG, where it is asked for; a batch of photos through it |
+//! | [`nvjpeg`], `decoder` | NVIDIA's decoder of JPEG, if requested; a batch of photos through it |
 //! | `kernels` | conversions on the GPU: `kernels.cu` as PTX |
-//! | [`visible`] | which GPUs there are, and which one is this process's |
+//! | [`visible`] | the visible GPUs, and the one of this process |
 //!
-//! One [`Cuda`] is one GPU with a stream of its own that no other stream waits for by itself (`CU_STREAM_NON_BLOCKING`).
+//! One [`Cuda`] is one GPU with a stream of its own that no other stream waits for implicitly
+//! (`CU_STREAM_NON_BLOCKING`).
 
 #![expect(unsafe_code, reason = "calls into the CUDA driver; the contracts are stated at each use")]
 
@@ -38,7 +39,7 @@ use crate::memory::HostAllocator;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// The GPU that `which` means.
+/// Opens the GPU that `which` names.
 ///
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if there is no driver, no GPU, or not this one.
@@ -53,18 +54,18 @@ pub fn open(which: &Gpu) -> Result<Arc<dyn Device>> {
 pub struct Cuda {
     context: Arc<Context>,
     staging: Arc<Pinned>,
-    /// Where copies and conversions go, in order.
+    /// Stream of copies and conversions, in order.
     copies: Handle,
-    /// Where [`Device::read`] goes, so that it waits for no upload.
+    /// Stream of [`Device::read`], so that it waits for no upload.
     reads: Handle,
-    /// Loaded when the first conversion is asked for.
+    /// Loaded at the first conversion.
     kernels: Mutex<Option<Kernels>>,
     /// Opened when photos are to be decoded.
     decoder: Mutex<Option<Decoder>>,
 }
 
 impl Cuda {
-    /// GPU `ordinal`, as CUDA counts those that this process sees.
+    /// Opens GPU `ordinal`, as CUDA counts those that this process sees.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if there is none, or it refuses.
@@ -72,7 +73,7 @@ impl Cuda {
         let context = Context::retain(driver::driver()?, ordinal)?;
         let node = visible::bus_address(context.driver, context.device).as_deref().and_then(pinned::node_of);
         let staging = Arc::new(Pinned::new(Arc::clone(&context), node));
-        // With handles of zero, which the drop passes over.
+        // With handles of zero, which dropping skips.
         let (kernels, decoder) = (Mutex::new(None), Mutex::new(None));
         let mut cuda = Self { context, staging, copies: 0, reads: 0, kernels, decoder };
         let (copies, reads) = {
@@ -97,7 +98,7 @@ impl Cuda {
         Ok(stream)
     }
 
-    /// Whether `stream` records a graph now; the context is bound.
+    /// Returns true if `stream` is capturing a graph; the context is bound.
     fn is_capturing(&self, stream: Handle) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the pointer is valid for the one number that is written; a consumer's stream lives as long as its tensors.
@@ -117,8 +118,8 @@ impl Cuda {
         self.context.check(code, "recording an event")
     }
 
-    /// Waits for the copies on the stream of reads; the context is bound. What they write to must outlive them, so a wait that fails is
-    /// tried once more before it is given up.
+    /// Waits for the copies on the stream of reads; the context is bound. Their targets must outlive them, so a wait
+    /// that fails is tried once more before giving up.
     fn finish_reads(&self, what: &str) -> Result<()> {
         // SAFETY: the stream is this device's own, and lives.
         let wait = || unsafe { (self.context.driver.call.cuStreamSynchronize)(self.reads) };
@@ -274,7 +275,8 @@ impl Device for Cuda {
             }
             capturing
         };
-        // A foreign event would end the capture, and in the graph it would mean nothing: the data is made ready before.
+        // A foreign event would end the capture, and would mean nothing in the graph: the data is made ready
+        // beforehand.
         if capturing { self.synchronize(event) } else { Ok(()) }
     }
 
@@ -298,7 +300,7 @@ impl Device for Cuda {
             return Err(refused(self.name(), "a fence behind all of its streams", why));
         };
         let _bound = self.context.bind()?;
-        // Tells of captures on streams that wait for the legacy one; of others only their owner knows.
+        // Detects captures on streams that wait for the legacy one; of others only their owner knows.
         if self.is_capturing(stream_of(Stream::LegacyDefault))? {
             return Ok(Fenced::Capturing);
         }
@@ -368,7 +370,7 @@ impl Drop for Cuda {
             let call = &self.context.driver.call;
             // SAFETY: the stream is this device's own, and nobody else has it.
             self.context.log(unsafe { (call.cuStreamSynchronize)(stream) }, "waiting for its copies");
-            // Nothing that it appended is under way any more.
+            // Nothing that it appended is in flight any more.
             drop(self.decoder.lock().unwrap_or_else(PoisonError::into_inner).take());
             // SAFETY: as above; made once, destroyed once.
             self.context.log(unsafe { (call.cuStreamDestroy_v2)(stream) }, "giving back a stream");

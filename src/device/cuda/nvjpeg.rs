@@ -1,9 +1,10 @@
 //! NVIDIA's nvJPEG: found at run time, never linked, called through a table of its functions.
 //!
-//! Looked for, in this order: what `PATH` names, and then nothing else; `libnvjpeg.so.13`, `.12` and without a number, as the system finds
-//! libraries; the folders that [`look_in`] was told, which for Python are those of NVIDIA's wheels.
+//! Searched in this order: the file that `PATH` names, and then nothing else; `libnvjpeg.so.13`, `.12` and without a
+//! number, by the system's library search; the folders added by [`look_in`], which for Python are those of NVIDIA's
+//! wheels.
 //!
-//! It works in the context of the calling thread. On GPUs that have engines for JPEG those are used.
+//! It works in the context of the calling thread. GPUs with engines for JPEG use those.
 
 #![expect(unsafe_code, reason = "calls into nvJPEG; the contracts are stated at each use")]
 
@@ -17,19 +18,19 @@ use serde::Serialize;
 use super::driver::Handle;
 use crate::device::address::Address;
 
-/// Names the library's file.
+/// Environment variable with the library's file.
 pub(crate) const PATH: &str = "BOWSTRING_NVJPEG";
 const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
-/// What to do where there is none.
+/// The remedy if there is none.
 const ADVICE: &str =
     "install it (`pip install nvidia-nvjpeg-cu12`), set BOWSTRING_NVJPEG to its path, or decode with decoder=\"cpu\"";
 
 /// `NVJPEG_BACKEND_DEFAULT` and `NVJPEG_BACKEND_HARDWARE`.
 const BACKENDS: [c_int; 2] = [0, 3];
-/// `NVJPEG_OUTPUT_Y`: the brightness alone. `NVJPEG_OUTPUT_RGBI`: three bytes for each pixel.
+/// `NVJPEG_OUTPUT_Y`: luminance only. `NVJPEG_OUTPUT_RGBI`: three bytes for each pixel.
 const OUTPUTS: [c_int; 2] = [2, 5];
 
-/// Threads of the host that it may use at once, where it uses any.
+/// Maximum host threads that it may use at once, if it uses any.
 const MOST_THREADS: usize = 8;
 
 /// A table of functions, each looked up by its name.
@@ -44,7 +45,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// All of them, or the name of the first that is missing.
+            /// Loads all of them, or returns the name of the first missing one.
             fn load(library: &libloading::Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     // SAFETY: the types are those of the library's header (nvjpeg.h of 12.4 and 13.3); handles are pointers there.
@@ -79,14 +80,14 @@ struct Image {
     pitch: [usize; 4],
 }
 
-/// The library, open.
+/// The opened library.
 #[derive(Debug)]
 pub(super) struct Library {
     call: Functions,
     found: Found,
 }
 
-/// Which library was found.
+/// The library that was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Its name or path.
@@ -97,7 +98,7 @@ pub struct Found {
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Looks for the library in these folders too, from now on.
+/// Adds folders in which the library is searched from now on.
 pub fn look_in(folders: impl IntoIterator<Item = PathBuf>) {
     let mut known = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     for folder in folders {
@@ -107,15 +108,15 @@ pub fn look_in(folders: impl IntoIterator<Item = PathBuf>) {
     }
 }
 
-/// Which library is here.
+/// The library of this machine.
 ///
 /// # Errors
-/// Why there is none, with where it was looked for and what to do.
+/// The reason that there is none, with the places searched and the remedy.
 pub fn inventory() -> Result<Found, String> {
     library().map(|library| library.found.clone())
 }
 
-/// The library, opened once. Looked for again where it was not found.
+/// The library, opened once. Searched again if it was not found.
 pub(super) fn library() -> Result<&'static Library, String> {
     static FOUND: OnceLock<Library> = OnceLock::new();
     if FOUND.get().is_none() {
@@ -168,13 +169,13 @@ fn open(place: &Path) -> Result<Library, String> {
             return Err(status(code));
         }
     }
-    // It stays until the process ends: its functions are called from then on.
+    // It stays open until the process ends: its functions are called from then on.
     std::mem::forget(library);
     let version = version.map(|part| part.to_string()).join(".");
     Ok(Library { call, found: Found { path: place.display().to_string(), version } })
 }
 
-/// What a code of the library means.
+/// Describes a code of the library.
 fn status(code: c_int) -> String {
     let name = match code {
         1 => "not initialised",
@@ -201,9 +202,9 @@ fn checked(code: c_int, what: &str) -> Result<(), String> {
 pub(super) struct Nvjpeg {
     library: &'static Library,
     handle: Handle,
-    /// What headers are read with.
+    /// The handle that reads headers.
     header: Handle,
-    /// Engines for JPEG that are used; 0 where the GPU's other processors and the host do the work.
+    /// JPEG engines in use; 0 if the GPU's other processors and the host do the work.
     engines: c_uint,
 }
 
@@ -212,7 +213,7 @@ pub(super) struct Nvjpeg {
 pub(super) struct State {
     library: &'static Library,
     handle: Handle,
-    /// The photos and channels that it was prepared for.
+    /// The photos and channels for which it was prepared.
     prepared: Option<(usize, u8)>,
 }
 
@@ -220,14 +221,14 @@ pub(super) struct State {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) jpeg: &'a [u8],
-    /// Where its pixels go, one row after the other.
+    /// Address of its pixels, one row after the other.
     pub(super) to: Address,
     /// Pixels of a row.
     pub(super) width: u32,
 }
 
 impl Nvjpeg {
-    /// A handle for the context that is bound, on the GPU's engines for JPEG if it has any.
+    /// A handle for the bound context, on the GPU's engines for JPEG if it has any.
     pub(super) fn create(library: &'static Library) -> Result<Self, String> {
         let [usual, hardware] = BACKENDS;
         match Self::with(library, hardware) {
@@ -243,7 +244,7 @@ impl Nvjpeg {
         // SAFETY: no allocators of our own, no flags; the pointer is valid for the one handle that is written.
         let code = unsafe { (call.nvjpegCreateEx)(backend, none, none, 0, &raw mut nvjpeg.handle) };
         if code != 0 {
-            // Whatever was written there is none.
+            // The written value is not a handle.
             nvjpeg.handle = 0;
         }
         checked(code, "a handle of it, which needs a driver for the library's CUDA or newer")?;
@@ -261,7 +262,7 @@ impl Nvjpeg {
 
     /// Engines of the GPU, for a handle that would use them.
     fn count(&self) -> c_uint {
-        // A release that cannot tell makes no such handle where there are none.
+        // A release without this function makes no such handle if there are no engines.
         let Some(ask) = self.library.call.nvjpegGetHardwareDecoderInfo else { return 1 };
         let (mut engines, mut cores) = (0, 0);
         // SAFETY: the handle lives; the pointers are valid for the numbers that are written.
@@ -269,7 +270,7 @@ impl Nvjpeg {
         if code == 0 { engines } else { 0 }
     }
 
-    /// What decodes, for people to read.
+    /// Describes the decoder, for display.
     pub(super) fn describe(&self) -> String {
         let Found { path, version } = &self.library.found;
         match self.engines {
@@ -278,7 +279,7 @@ impl Nvjpeg {
         }
     }
 
-    /// Whether it decodes `jpeg`, and finds this size in it: then that is what it writes.
+    /// Returns true if it decodes `jpeg` and finds this size in it, which is then the size it writes.
     pub(super) fn accepts(&self, jpeg: &[u8], size: (u32, u32)) -> bool {
         let call = &self.library.call;
         let (mut width, mut height, mut unsupported) = (0, 0, 0);
@@ -288,7 +289,7 @@ impl Nvjpeg {
             (call.nvjpegJpegStreamParseHeader)(self.handle, jpeg.as_ptr(), jpeg.len(), self.header) == 0
                 && (call.nvjpegJpegStreamGetFrameDimensions)(self.header, &raw mut width, &raw mut height) == 0
                 && (width, height) == size
-                // Only engines are particular.
+                // Only engines are selective.
                 && (self.engines == 0
                     || (call.nvjpegDecodeBatchedSupported)(self.handle, self.header, &raw mut unsupported) == 0
                         && unsupported == 0)
@@ -375,7 +376,7 @@ impl Drop for State {
     }
 }
 
-/// For what is given back: a failure is only logged.
+/// For resources being given back: a failure is only logged.
 fn log(code: c_int) {
     if code != 0 {
         tracing::warn!("giving something of nvJPEG back: {}", status(code));

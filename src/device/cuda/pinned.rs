@@ -1,4 +1,4 @@
-//! Page-locked host memory: what a copy engine reads without staging, and what the decoders write into.
+//! Page-locked host memory, which a copy engine reads without staging and decoders write into.
 //!
 //! Portable, so that every GPU of the process may read it; never write-combined, since decoders read back what they wrote.
 
@@ -21,7 +21,7 @@ const PORTABLE: c_uint = 1;
 #[derive(Debug)]
 pub(super) struct Pinned {
     context: Arc<Context>,
-    /// The processors next to the GPU; empty where the machine does not say, or has one node.
+    /// The processors next to the GPU; empty if the machine does not report them, or has one node.
     near: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Pinned {
         let at = NonNull::new(at.cast::<u8>()).ok_or_else(|| {
             crate::device::refused(format!("cuda:{}", self.context.ordinal), "page-locked memory", "none came")
         })?;
-        // The driver does not promise zeros, and what it gives may have been used before.
+        // The driver does not promise zeros, and its memory may have been used before.
         // SAFETY: the driver gave `len` bytes at `at`, which nobody else knows.
         unsafe { at.write_bytes(0, len) };
         Ok(at)
@@ -73,8 +73,9 @@ struct Given(NonNull<u8>);
 // SAFETY: nobody else knows the memory yet, and it belongs to no thread.
 unsafe impl Send for Given {}
 
-/// Does `work` on a thread that stays on the processors `near`, since pages come from the node of the thread that asks. It is a thread
-/// of its own, so that no other is ever moved; slots are allocated once, at the start. None, and nothing done: no thread, or no `near`.
+/// Runs `work` on a thread pinned to the processors `near`, since pages come from the node of the requesting thread. It
+/// is a thread of its own, so that no other is ever moved; slots are allocated once, at the start. `None`, and nothing
+/// done, without a thread or without `near`.
 fn beside<T: Send>(near: &[usize], work: impl FnOnce() -> T + Send) -> Option<T> {
     if near.is_empty() {
         return None;
@@ -89,10 +90,11 @@ fn beside<T: Send>(near: &[usize], work: impl FnOnce() -> T + Send) -> Option<T>
     })
 }
 
-/// The NUMA node of the device at `address` on the PCI bus, e.g. `0000:3b:00.0`; `None` where the machine does not say.
+/// The NUMA node of the device at `address` on the PCI bus, e.g. `0000:3b:00.0`; `None` if the machine does not report
+/// it.
 pub(super) fn node_of(address: &str) -> Option<u32> {
     let text = fs::read_to_string(format!("/sys/bus/pci/devices/{}/numa_node", address.to_ascii_lowercase())).ok()?;
-    // -1: there is one node, or the firmware does not tell.
+    // -1: there is one node, or the firmware does not report it.
     text.trim().parse().ok()
 }
 
@@ -102,7 +104,7 @@ fn processors(node: u32) -> Vec<usize> {
     parse_list(&list)
 }
 
-/// The numbers in the kernel's form of a list, e.g. `0-3,8,10-11`; what is not one is passed over.
+/// The numbers in a list in the kernel's format, e.g. `0-3,8,10-11`; malformed parts are skipped.
 fn parse_list(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -111,10 +113,10 @@ fn parse_list(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// Processors that the C library's set has room for.
+/// Capacity of the C library's processor set.
 const MOST_PROCESSORS: usize = 1024;
 
-/// Keeps this thread on those of `near` that it may use; where there is none, or it fails, it stays where it is.
+/// Pins this thread to those of `near` that it may use; if there are none, or it fails, the thread is not pinned.
 #[cfg(target_os = "linux")]
 fn stay_on(near: &[usize]) {
     // SAFETY: the set is plain bits, for which zeros are none; both calls get its true size and this thread (0).

@@ -1,13 +1,14 @@
-//! Which GPUs this process sees, and which one is its own.
+//! The GPUs that this process sees, and the one that is its own.
 //!
-//! CUDA itself applies `CUDA_VISIBLE_DEVICES`: ordinals here count what is left. `device="cuda"` means, in this order,
-//! 1. what the scheduler gave the task: `BOWSTRING_RESOURCES`, the JSON of Spark's `TaskContext.resources()` or of its `--resources`
-//!    file (SPARK-24615), or the path of such a file. Spark's addresses are the machine's numbers or identifiers, so where
-//!    `CUDA_VISIBLE_DEVICES` is set they are looked up in it;
-//! 2. the process's rank on its machine, by the launcher's variable;
+//! CUDA itself applies `CUDA_VISIBLE_DEVICES`: ordinals here count the remaining devices. `device="cuda"` means, in this
+//! order,
+//! 1. the scheduler's assignment to the task: `BOWSTRING_RESOURCES`, the JSON of Spark's `TaskContext.resources()` or of
+//!    its `--resources` file (SPARK-24615), or the path of such a file. Spark's addresses are the machine's numbers or
+//!    identifiers, so if `CUDA_VISIBLE_DEVICES` is set they are looked up in it;
+//! 2. the process's rank on its machine, from the launcher's variable;
 //! 3. GPU 0.
 //!
-//! Nothing here makes a context: it asks the driver only for names and numbers.
+//! Nothing here makes a context: it queries the driver only for names and numbers.
 
 #![expect(unsafe_code, reason = "questions to the CUDA driver; the bounds are stated at each use")]
 
@@ -23,11 +24,11 @@ use crate::device::spec::Gpu;
 use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
-/// Holds what the scheduler gave the task, as JSON or as the path of a file.
+/// Environment variable with the resources that the scheduler assigned to the task, as JSON or as the path of a file.
 pub(crate) const RESOURCES: &str = "BOWSTRING_RESOURCES";
-/// CUDA's own choice of devices.
+/// CUDA's own selection of devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// The rank of a process on its machine, by launcher, in the order in which they are asked.
+/// The rank of a process on its machine, by launcher, in the order in which they are checked.
 pub(crate) const LOCAL_RANKS: [&str; 5] =
     ["LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
@@ -37,13 +38,13 @@ const CAPABILITY: [c_int; 2] = [75, 76];
 /// A GPU that this process sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// As CUDA counts.
+    /// CUDA's number of it.
     pub ordinal: u32,
-    /// E.g. `NVIDIA H200`; of a part of one, e.g. `NVIDIA A100 MIG 1g.5gb`.
+    /// E.g. `NVIDIA H200`; for a part of one, e.g. `NVIDIA A100 MIG 1g.5gb`.
     pub name: String,
     /// `GPU-...`, or `MIG-...` for a part of a GPU.
     pub uuid: String,
-    /// Whether it is a part of a GPU (multi-instance GPU).
+    /// True for a part of a GPU (multi-instance GPU).
     pub mig: bool,
     /// In bytes.
     pub memory: u64,
@@ -51,33 +52,33 @@ pub struct Seen {
     pub capability: String,
     /// On the PCI bus, e.g. `0000:3b:00.0`.
     pub bus: Option<String>,
-    /// The NUMA node that it is next to, where the machine says.
+    /// The NUMA node that it is next to, if the machine reports it.
     pub numa_node: Option<u32>,
 }
 
-/// A GPU, and why it is this one.
+/// A GPU, and the reason for choosing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// As CUDA counts.
+    /// CUDA's number of it.
     pub ordinal: u32,
-    /// Where it came from, e.g. `LOCAL_RANK=1`.
+    /// Origin, e.g. `LOCAL_RANK=1`.
     pub why: String,
 }
 
-/// What `doctor` shows.
+/// The devices as `doctor` shows them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inventory {
-    /// The newest CUDA that the driver serves, e.g. `12.4`.
+    /// The newest CUDA that the driver supports, e.g. `12.4`.
     pub driver: Option<String>,
     /// In CUDA's order.
     pub devices: Vec<Seen>,
-    /// What `device="cuda"` means here.
+    /// The GPU that `device="cuda"` selects here.
     pub own: Option<Found>,
-    /// Why there is no usable GPU, or why it is not clear which one is meant.
+    /// The reason that there is no usable GPU, or that the choice is not clear.
     pub problem: Option<String>,
 }
 
-/// What there is on this machine. Never fails: what is missing is said in `problem`.
+/// The devices of this machine. Never fails: faults are in `problem`.
 pub fn inventory() -> Inventory {
     let text = |error: Error| match error {
         Error::Device { why, .. } => why,
@@ -96,10 +97,10 @@ pub fn inventory() -> Inventory {
     }
 }
 
-/// The GPU that `which` means in this process.
+/// The GPU that `which` selects in this process.
 ///
 /// # Errors
-/// [`Error::Device`] if there is none; [`Error::Config`] if `which` names none of those that are there.
+/// [`Error::Device`] if there is none; [`Error::Config`] if `which` names none of those present.
 pub fn find(which: &Gpu) -> Result<Found> {
     choose(which, variable, &devices(driver::driver()?)?)
 }
@@ -108,7 +109,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// All that the driver lets this process see.
+/// All GPUs that the driver shows to this process.
 fn devices(driver: &Driver) -> Result<Vec<Seen>> {
     let mut count = 0;
     // SAFETY: the pointer is valid for the one number that is written.
@@ -137,7 +138,7 @@ fn look(driver: &Driver, ordinal: u32) -> Result<Seen> {
         ask(code, "asking for its compute capability")?;
     }
     let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // The driver has no question for it, but its names have this word.
+    // The driver cannot be queried for it, but its names have this word.
     let mig = name.contains(" MIG ");
     let bus = bus_address(driver, device);
     Ok(Seen {
@@ -152,7 +153,7 @@ fn look(driver: &Driver, ordinal: u32) -> Result<Seen> {
     })
 }
 
-/// Where a device is on the PCI bus; `None` if the driver does not say.
+/// Address of a device on the PCI bus; `None` if the driver does not report it.
 pub(super) fn bus_address(driver: &Driver, device: c_int) -> Option<String> {
     let mut text = [0 as c_char; 32];
     // SAFETY: the length is one less than there is, so that a zero stays at the end.
@@ -167,7 +168,7 @@ fn hyphenated(uuid: &[u8; 16]) -> String {
     [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex).join("-")
 }
 
-/// Which of `devices` is meant by `which`, with variables as `lookup` gives them.
+/// The GPU of `devices` that `which` selects, with variables as `lookup` returns them.
 ///
 /// # Errors
 /// As [`find`].
@@ -205,7 +206,7 @@ fn one(ordinal: u32, devices: &[Seen], listed: &[&str], why: String) -> Result<F
     Err(Error::config("device", problem))
 }
 
-/// The GPU whose identifier begins with `uuid`, by CUDA's list first: MIG's older names are known to nobody else.
+/// The GPU whose identifier begins with `uuid`, by CUDA's list first: only that knows MIG's older names.
 fn by_uuid(uuid: &str, devices: &[Seen], listed: &[&str]) -> Option<u32> {
     let in_list = listed.iter().position(|entry| entry.starts_with(uuid) && !entry.is_empty());
     let known = |uuid: &str| {
@@ -214,7 +215,7 @@ fn by_uuid(uuid: &str, devices: &[Seen], listed: &[&str]) -> Option<u32> {
             .iter()
             .filter(|device| !wanted.is_empty() && device.uuid.get(4..).is_some_and(|rest| rest.starts_with(&wanted)))
             .map(|d| d.ordinal);
-        // A beginning that several share names none.
+        // A prefix shared by several names none.
         matching.next().filter(|_| matching.next().is_none())
     };
     in_list.filter(|at| *at < devices.len()).and_then(|at| u32::try_from(at).ok()).or_else(|| known(uuid))
@@ -236,7 +237,7 @@ fn local_rank(lookup: &impl Fn(&str) -> Option<String>) -> Option<(&'static str,
     LOCAL_RANKS.into_iter().find_map(|name| Some((name, lookup(name)?.trim().parse().ok()?)))
 }
 
-/// By what the scheduler gave: one address, or that of this process's local rank among them.
+/// By the scheduler's assignment: one address, or that of this process's local rank among them.
 fn by_resources(
     text: &str,
     lookup: &impl Fn(&str) -> Option<String>,
@@ -270,7 +271,8 @@ fn by_resources(
 }
 
 /// The addresses of the resource `gpu`, in any of the forms that Spark writes: `{"name": "gpu", "addresses": [..]}`,
-/// `{"id": {"resourceName": "gpu"}, "addresses": [..]}`, a list of those, or `{"gpu": ..}` with either, or with the addresses.
+/// `{"id": {"resourceName": "gpu"}, "addresses": [..]}`, a list of those, or `{"gpu": ..}` with either, or with the
+/// addresses.
 fn addresses(value: &Value) -> Option<Vec<String>> {
     let list = |value: &Value| -> Option<Vec<String>> {
         let text = |address: &Value| {
@@ -343,7 +345,7 @@ mod tests {
         ];
         for form in forms {
             assert_eq!(default(&[(RESOURCES, form)], 4), Some(2), "{form}");
-            // CUDA counts what its list leaves: address 2 is the second.
+            // CUDA counts the entries of its list: address 2 is the second.
             assert_eq!(default(&[(RESOURCES, form), ("CUDA_VISIBLE_DEVICES", "7, 2")], 2), Some(1), "{form}");
             assert_eq!(default(&[(RESOURCES, form), ("CUDA_VISIBLE_DEVICES", "7,1")], 2), None, "{form}");
             assert_eq!(default(&[(RESOURCES, form)], 2), None, "{form}");
