@@ -1,4 +1,4 @@
-//! How waits and loaders end: given up, interrupted, closed, dropped.
+//! The ends of waits and loaders: given up, interrupted, closed, dropped.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use bowstring::{Error, Loader, Next};
 use super::ways::{Way, epoch, next, seen};
 use crate::support::HANG;
 
-/// What Ctrl-C does in Python: the wait is in slices, and what was not handed over goes back.
+/// As Ctrl-C in Python: the wait is in slices, and a batch that was not handed over is put back.
 pub(super) fn an_interrupted_wait_loses_nothing(way: &Way) {
     let expected = epoch(&mut way.whole());
     let mut loader = way.whole();
@@ -33,7 +33,7 @@ pub(super) fn an_interrupted_wait_loses_nothing(way: &Way) {
 }
 
 pub(super) fn a_wait_that_is_too_long_names_its_culprit(way: &Way) {
-    // A first batch takes a while; now and then the thread that asks for it is the one that comes late.
+    // A first batch takes a while; now and then the requesting thread is the one that is late.
     let waits = |mut loader: Loader| matches!(loader.next_within(Duration::ZERO), Ok(Next::Pending)).then_some(loader);
     let mut loader = (0..50).find_map(|_| waits(way.open(0, 2, |_| ()))).expect(way.name);
     assert_eq!(loader.timeout(), Duration::from_secs(60), "{}", way.name);
@@ -67,7 +67,8 @@ pub(super) fn a_closed_loader_says_so_and_its_batches_stay(way: &Way) {
 pub(super) fn a_loader_is_dropped_while_it_waits(way: &Way) {
     for wait in [0, 1, 5] {
         let mut loader = way.open(0, 1, |options| options.prefetch = 1);
-        // Another thread waits for what comes; it gives up, and the loader goes at once, in the middle of what it does.
+        // Another thread waits for the next batch; it gives up, and the loader is dropped at once, in the middle of its
+        // work.
         let waiting = std::thread::spawn(move || {
             let found = loader.next_within(Duration::from_millis(wait)).map(|next| next.map(|batch| seen(&batch)));
             let started = Instant::now();
@@ -77,6 +78,6 @@ pub(super) fn a_loader_is_dropped_while_it_waits(way: &Way) {
         let (is_ok, took) = waiting.join().unwrap();
         assert!(is_ok && took < HANG, "{}: dropping took {took:?}", way.name);
     }
-    // Nothing that was dropped is in the way of the next one.
+    // Nothing that was dropped obstructs the next one.
     assert_eq!(epoch(&mut way.whole()).len() as u64, way.whole().steps(), "{}", way.name);
 }

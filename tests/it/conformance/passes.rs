@@ -1,4 +1,4 @@
-//! Passes: every iterator has an epoch of its own, however the one before it ended.
+//! Passes: every iterator has its own epoch, however the previous one ended.
 
 use bowstring::pipeline::Pass;
 use bowstring::plan::State;
@@ -44,13 +44,13 @@ pub(super) fn every_pass_is_an_epoch_of_its_own(way: &Way) {
     assert_eq!(pass(&mut loader, ALL), epochs[4], "{}", way.name);
     loader.load_state(&state).unwrap();
     assert_eq!(pass(&mut loader, 2), epochs[1][3..5], "{}: a state goes on in the middle", way.name);
-    // A batch that came back was not taken.
+    // A batch that was put back was not taken.
     loader.load_state(&state).unwrap();
     let begun = loader.begin().unwrap();
     let batch = next_in(&mut loader, begun).unwrap();
     loader.put_back_in(begun, batch);
     assert_eq!(pass(&mut loader, ALL), epochs[1][3..], "{}", way.name);
-    // What a stream takes is taken too.
+    // A batch taken by a stream counts as taken.
     assert_eq!(next(&mut loader).as_ref(), epochs[2].first(), "{}", way.name);
     assert_eq!(pass(&mut loader, ALL), epochs[3], "{}", way.name);
     if loader.device().is_none() {
@@ -65,13 +65,13 @@ pub(super) fn an_epoch_begins_where_it_is_asked_for(way: &Way) {
     for of in [0, 2, 2, 0, 1] {
         loader.set_epoch(of).unwrap();
         assert_eq!((loader.epoch(), loader.step()), (of, 0), "{}", way.name);
-        // Left in the middle, it is begun again.
+        // Left in the middle, it begins again.
         assert_eq!(pass(&mut loader, 4), epochs[of as usize][..4], "{}", way.name);
         loader.set_epoch(of).unwrap();
         loader.set_epoch(of).unwrap();
         assert_eq!(pass(&mut loader, ALL), epochs[of as usize], "{}", way.name);
     }
-    // A loop that was stopped goes on with the epoch that it asks for first.
+    // A loop that was stopped continues with the epoch that it requests first.
     assert_eq!(pass(&mut loader, 4), epochs[2][..4], "{}", way.name);
     let state = loader.state();
     let mut resumed = way.whole();
@@ -90,7 +90,7 @@ pub(super) fn a_state_from_the_end_of_an_epoch_has_an_empty_pass(way: &Way) {
     for epoch in 0..2 {
         assert_eq!(pass(&mut writer, steps), epochs[epoch as usize], "{}", way.name);
         assert_eq!((writer.epoch(), writer.step()), (epoch, steps as u64), "{}", way.name);
-        // As `for epoch in saved..3` has it.
+        // As `for epoch in saved..3` does.
         for set in [false, true] {
             let mut resumed = way.whole();
             resumed.load_state(&State::from_json(writer.state().to_json()).unwrap()).unwrap();
@@ -134,7 +134,7 @@ pub(super) fn a_pass_has_one_end_and_ends_with_the_next(way: &Way) {
     assert_eq!(next_in(&mut loader, third).map(|batch| seen(&batch)).as_ref(), epochs[2].first(), "{}", way.name);
     loader.set_epoch(2).unwrap();
     superseded(&mut loader, third);
-    // One of which nothing was taken goes where the loader is sent.
+    // A pass from which nothing was taken moves with the loader.
     let fourth = loader.begin().unwrap();
     loader.load_state(&state).unwrap();
     loader.set_epoch(1).unwrap();
@@ -162,7 +162,7 @@ pub(super) fn a_look_moves_nothing(way: &Way) {
         assert_eq!(&seen(&batch), expected, "{}", way.name);
         look(&mut loader, epochs[0].get(step + 1).unwrap_or(&epochs[1][0]));
         if step == 2 {
-            // One that came back is the next.
+            // A batch that was put back is the next.
             loader.put_back_in(pass, batch);
             look(&mut loader, expected);
             next_in(&mut loader, pass).unwrap();

@@ -1,4 +1,4 @@
-//! Where a loader is: states, worlds, what came back, epochs.
+//! Positions of a loader: states, worlds, batches put back, epochs.
 
 use bowstring::Error;
 use bowstring::plan::State;
@@ -14,7 +14,7 @@ pub(super) fn a_state_goes_on_at_every_step(way: &Way) {
         let json = writer.state().to_json();
         let state = State::from_json(&json).unwrap();
         let mut resumed = way.whole();
-        // Twice, and in the middle of other things.
+        // Twice, and in the middle of other calls.
         resumed.load_state(&state).unwrap();
         next(&mut resumed);
         resumed.load_state(&state).unwrap();
@@ -80,7 +80,7 @@ pub(super) fn what_came_back_comes_again_in_order(way: &Way) {
     let (first, second) = (epoch(&mut whole), epoch(&mut whole));
     let mut loader = way.open(0, 1, |options| options.device_slots = 8);
     let mut taken: Vec<_> = (0..6).map(|_| loader.next_any().unwrap().unwrap()).collect();
-    // Of six that are out at once, three reach nobody.
+    // Of six batches out at once, three are put back.
     for at in [4, 1, 2] {
         loader.put_back(taken.remove(at.min(taken.len() - 1)));
     }
@@ -92,7 +92,7 @@ pub(super) fn what_came_back_comes_again_in_order(way: &Way) {
         assert_eq!(loader.step(), missing.get(at + 1).copied().unwrap_or(6), "{}", way.name);
     }
     drop(taken);
-    // The last one comes back when the end has been told.
+    // The last one is put back after the end was reported.
     let mut last = None;
     while let Some(batch) = loader.next_any().unwrap() {
         last = Some(batch);
@@ -106,7 +106,7 @@ pub(super) fn what_came_back_comes_again_in_order(way: &Way) {
     let stale = loader.next_any().unwrap().unwrap();
     assert_eq!(Some(&seen(&stale)), second.first(), "{}", way.name);
     loader.load_state(&state).unwrap();
-    // It is of a position that was left.
+    // It belongs to a position that was left.
     loader.put_back(stale);
     assert_eq!(epoch(&mut loader), first[steps - 1..], "{}", way.name);
     assert_eq!(epoch(&mut loader), second, "{}", way.name);

@@ -1,4 +1,4 @@
-//! What is delivered: rows, order, steps, tails, filters, bad rows, the consumer's own tensors.
+//! The delivered data: rows, order, steps, tails, filters, bad rows, the consumer's own tensors.
 
 #![expect(unsafe_code, reason = "tensors of a consumer, by address")]
 
@@ -19,7 +19,7 @@ fn ids(batches: &[Seen]) -> Vec<i64> {
     batches.iter().flat_map(|batch| batch.ids.iter().copied()).collect()
 }
 
-/// That each of `batches`' rows comes once and is among `rows`, of which a mixture leaves out some.
+/// Checks that each row of `batches` comes once and is among `rows`, of which a mixture leaves out some.
 fn come_once(way: &Way, batches: &[Seen], rows: &[i64]) {
     let mut ids = ids(batches);
     ids.sort_unstable();
@@ -108,7 +108,7 @@ pub(super) fn tails_are_padded_repeated_or_dropped(way: &Way) {
 }
 
 pub(super) fn tails_are_short_or_even_on_any_ranks(way: &Way) {
-    // 9 steps and 5 rows, or of a mixture 4: under `even` the last two steps share 30, or 29.
+    // 9 steps and 5 rows, or 4 for a mixture: under `even` the last two steps share 30, or 29.
     const BATCH: u64 = 25;
     let open = |tail, rank, world| {
         way.open(rank, world, |options| (options.tail, options.global_batch_size) = (Some(tail), Some(BATCH)))
@@ -133,7 +133,7 @@ pub(super) fn tails_are_short_or_even_on_any_ranks(way: &Way) {
         if tail == Tail::Short {
             assert_eq!(sizes(whole), vec![left.div_ceil(world as usize); world as usize], "{what}");
             assert_eq!(step(whole - 1), expected[whole - 1], "{what}");
-            // What fills it comes from the start of the epoch.
+            // The filling comes from the start of the epoch.
             let start: Vec<_> = expected[..2].concat();
             let again: Vec<_> = last.iter().copied().filter(|id| !expected[whole].contains(id)).collect();
             assert_eq!(again.len(), last.len() - left, "{what}: {again:?}");
@@ -175,7 +175,7 @@ pub(super) fn tails_are_short_or_even_on_any_ranks(way: &Way) {
 }
 
 pub(super) fn a_filter_leaves_exactly_its_rows(way: &Way) {
-    // As many of either half, so that a mixture of the halves ends with both.
+    // Equally many from each half, so that a mixture of the halves ends with both.
     let filter = "(id >= 15 and id < 100 and id != 33) or id >= 146";
     let mut loader = way.open(0, 1, |options| options.filter = Some(Filter::Text(filter.to_owned())));
     let expected: Vec<_> = (15..100).filter(|id| *id != 33).chain(146..ROWS).collect();
@@ -209,7 +209,7 @@ pub(super) fn bad_rows_are_errors_or_replaced_and_steps_stay_equal(way: &Way) {
                 bad += u64::from(is_bad);
                 match bad_rows {
                     BadRows::Zero => assert_eq!(pixel, [if is_bad { 0 } else { own }; 3], "{}, row {row}", way.name),
-                    // Another row stands there, with its own id.
+                    // Another row takes its place, with its own id.
                     _ => assert!(!is_bad && pixel == [own; 3], "{}, row {row}: {pixel:?}", way.name),
                 }
             }

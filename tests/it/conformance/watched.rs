@@ -1,4 +1,4 @@
-//! A source around a source, as anybody may write one: it counts what passes, and leaves all else to the one inside.
+//! A source around a source, as users may write one: it counts batches, and delegates everything else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use bowstring::{AnyBatch, BatchSource, Loader, LoaderOptions, Next, Result, Sche
 use super::ways::next;
 use crate::support;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Watched {
     inner: LocalSource,

@@ -1,4 +1,4 @@
-//! The ways to the batches of one dataset: each opens a loader for any options.
+//! The ways to the batches of one dataset: each opens a loader with any options.
 
 use std::any::Any;
 use std::fs::File;
@@ -24,17 +24,17 @@ pub(super) const GLOBAL: u64 = 24;
 
 type Open = Box<dyn Fn(LoaderOptions) -> Result<Loader>>;
 
-/// A way to the batches of [`ROWS`] rows: `id`, `f0` as [`cell`] has it, and `image`, which is bad in every seventh row.
+/// A way to the batches of [`ROWS`] rows: `id`, `f0` as in [`cell`], and `image`, which is bad in every seventh row.
 pub(super) struct Way {
     pub(super) name: &'static str,
     open: Open,
-    /// Rows of an epoch: a mixture ends with the first of its members, and leaves a row of the other.
+    /// Rows of an epoch: a mixture ends with the first of its members, and leaves out a row of the other.
     pub(super) rows: u64,
-    /// Where a file order begins anew: between the members of a mixture.
+    /// Points where a file order starts again: between the members of a mixture.
     pub(super) borders: &'static [i64],
-    /// Whether this process decodes, so that bad rows are in the loader's own ledger.
+    /// Set if this process decodes, so that bad rows are in the loader's own ledger.
     pub(super) decodes: bool,
-    /// What must live as long: files, servers.
+    /// Resources that must live as long: files, servers.
     _keep: Box<dyn Any>,
 }
 
@@ -43,7 +43,7 @@ impl Way {
         Self { name, open: Box::new(open), rows: ROWS as u64, borders: &[], decodes: true, _keep: Box::new(keep) }
     }
 
-    /// A loader of rank `rank` of `world`, padded, without images unless `change` asks for them.
+    /// A loader of rank `rank` of `world`, padded, without images unless `change` includes them.
     pub(super) fn try_open(&self, rank: u32, world: u32, change: impl FnOnce(&mut LoaderOptions)) -> Result<Loader> {
         let mut options = support::options(Path::new(""), GLOBAL, rank, world);
         (options.seed, options.timeout) = (7, 60.0);
@@ -56,13 +56,13 @@ impl Way {
         self.try_open(rank, world, change).unwrap_or_else(|error| panic!("{}: {}", self.name, error.chain()))
     }
 
-    /// Of one rank alone.
+    /// A loader of a single rank.
     pub(super) fn whole(&self) -> Loader {
         self.open(0, 1, |_| ())
     }
 }
 
-/// A batch, wherever it was: its position, the ids of its real rows, and each tensor's bytes by name.
+/// A batch, on the host or a device: its position, the ids of its real rows, and each tensor's bytes by name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) at: (u64, u64),
@@ -99,7 +99,7 @@ pub(super) fn next(loader: &mut Loader) -> Option<Seen> {
     loader.next_any().unwrap().map(|batch| seen(&batch))
 }
 
-/// What is left of the epoch.
+/// The rest of the epoch.
 pub(super) fn epoch(loader: &mut Loader) -> Vec<Seen> {
     std::iter::from_fn(|| next(loader)).collect()
 }
@@ -113,7 +113,7 @@ fn bitmap(row: i64) -> Vec<u8> {
     bytes
 }
 
-/// Whether the image of a row cannot be decoded.
+/// Returns true if the image of a row cannot be decoded.
 pub(super) fn is_bad(row: i64) -> bool {
     row % 7 == 3
 }
@@ -153,7 +153,7 @@ fn at(url: &str, options: LoaderOptions) -> LoaderOptions {
     LoaderOptions { urls: vec![url.to_owned()], ..options }
 }
 
-/// This process reads files.
+/// Files read by this process.
 pub(super) fn local() -> Way {
     let (keep, url) = files();
     Way::new("local", keep, move |options| Loader::open(at(&url, options)))
@@ -182,7 +182,7 @@ pub(super) fn simulated_device() -> Way {
     Way::new("simulated device", keep, move |options| Loader::open_on(&at(&url, options), Sim::new(3)))
 }
 
-/// Files, delivered where the option `device` says.
+/// Files, delivered as the option `device` says.
 #[cfg(all(target_os = "linux", feature = "cuda"))]
 pub(super) fn at_device(device: &'static str) -> Way {
     let (keep, url) = files();
@@ -226,7 +226,7 @@ mod remote {
         served("shared_memory", "shared memory")
     }
 
-    /// What tasks put at a server, as those of Spark do, and what that then serves.
+    /// Files put at a server by tasks, as by Spark's, and then served by it.
     pub(crate) fn put() -> Way {
         let directory = tempfile::tempdir().unwrap();
         let options = ServerOptions { put: Some(directory.path().display().to_string()), ..hasty() };
