@@ -1,6 +1,7 @@
-//! The CUDA device over a fake driver, in child processes: the real calls, with streams that are threads. And without any driver.
+//! The CUDA device over a fake driver, in child processes: the real calls, with streams that are threads. And without
+//! any driver.
 //!
-//! What this cannot show: a real driver's asynchrony, its compiler's work on the PTX, and speed.
+//! Not covered: a real driver's asynchrony, its compiler's work on the PTX, and speed.
 
 #![expect(unsafe_code, reason = "the device's own contract: copies and conversions by address")]
 
@@ -58,7 +59,7 @@ fn a_driver_that_refuses_says_why() {
 }
 
 pub(crate) fn refused() {
-    // Asked twice: the answer is kept.
+    // Opened twice: the answer is kept.
     for _ in 0..2 {
         let error = cuda::open(&Gpu::Default).unwrap_err();
         assert!(matches!(error, Error::Device { .. }), "{error}");
@@ -157,7 +158,7 @@ pub(crate) fn reuse() {
             settled(&fake);
         }
     }
-    // The control: without fences the very same loop must go wrong.
+    // The control: without fences the same loop must fail.
     fake.reset(first, 60);
     let cuda = Cuda::new(0).unwrap();
     let wrong = circulate(&cuda, &fake, first, Fences::Off);
@@ -168,7 +169,7 @@ pub(crate) fn reuse() {
     fake.finish();
 }
 
-/// Whether the driver has `cuCtxRecordEvent`; where it has not, the error says what to do.
+/// Returns true if the driver has `cuCtxRecordEvent`; otherwise the error names the remedy.
 fn contexts_are_recorded(cuda: &Cuda) -> bool {
     let mut held = Held::new(cuda);
     let event = held.event().unwrap();
@@ -185,12 +186,13 @@ const BATCHES: usize = 24;
 const SLOTS: usize = 3;
 const LEN: usize = 4096;
 
-/// Sends batches through three slots to two streams that read late; each is dropped as soon as its read is queued. Wrong ones.
+/// Sends batches through three slots to two streams that read late; each is dropped as soon as its read is queued.
+/// Returns the number of wrong ones.
 fn circulate(cuda: &Cuda, fake: &Fake, seed: u64, fences: Fences) -> usize {
     let mut dice = Dice(seed);
     let mut held = Held::new(cuda);
     let streams = [fake.stream(), fake.stream()];
-    // What every framework may use besides.
+    // The default streams, which every framework may also use.
     let streams = [streams[0], streams[1], Stream::LegacyDefault, Stream::PerThreadDefault];
     if fences == Fences::Off {
         streams.iter().for_each(|stream| fake.hold(*stream, true));
@@ -251,7 +253,7 @@ pub(crate) fn manners() {
     let (capturing, other) = (fake.stream(), fake.stream());
     let before = fake.current_context();
     fake.begin_capture(capturing);
-    // While somebody captures in the global mode: everything that the two threads of a loader do, on this thread and another.
+    // While somebody captures in the global mode: all calls of the two threads of a loader, on this thread and another.
     let cuda = Cuda::new(0).unwrap();
     let work = || {
         let mut held = Held::new(&cuda);
@@ -260,7 +262,7 @@ pub(crate) fn manners() {
         let event = &held.events[event];
         cuda.record(event).unwrap();
         cuda.make_visible(event, other).unwrap();
-        // A foreign event would end the capture: it is waited for here instead.
+        // A foreign event would end the capture: it is waited for on the host instead.
         cuda.make_visible(event, capturing).unwrap();
         assert!(cuda.is_done(event).unwrap());
         assert_eq!(cuda.fence(event, capturing).unwrap(), Fenced::Capturing);
@@ -276,7 +278,7 @@ pub(crate) fn manners() {
     drop(cuda);
     fake.end_capture(capturing);
     assert_eq!(fake.current_context(), before);
-    // A stream that waits stands still until the event is done, and no host thread does.
+    // A waiting stream stands still until the event is done, and no host thread does.
     let cuda = Cuda::new(0).unwrap();
     let mut held = Held::new(&cuda);
     let (at, event) = (upload(&mut held, &[4; 64]).unwrap(), held.event().unwrap());
@@ -331,7 +333,7 @@ pub(crate) fn failures() {
         assert_eq!(bytes[..4], 5_f32.to_le_bytes());
         Ok(())
     };
-    // The driver itself is looked for once, before.
+    // The driver itself is found once, beforehand.
     scenario().unwrap();
     fake.reset(1, 0);
     scenario().unwrap();
@@ -347,7 +349,7 @@ pub(crate) fn failures() {
                     errors += 1;
                 }
                 Err(other) => panic!("call {nth}: {other}"),
-                // What is given back is only logged.
+                // A failure to give something back is only logged.
                 Ok(()) => logged += 1,
             }
             fake.fail("*", 0, 0);

@@ -1,4 +1,5 @@
-//! Photos whose decoding is left to a device: what rows hold, and a loader whose device decodes with the bits of the CPU.
+//! Photos whose decoding is left to a device: the content of rows, and a loader whose device decodes with the bits of
+//! the CPU.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -61,11 +62,11 @@ pub(super) fn by_device(options: &LoaderOptions) -> LoaderOptions {
     options
 }
 
-/// A photo with its middle turned to nonsense: headers, size and end are as they were.
+/// A photo with its middle corrupted: headers, size and end are unchanged.
 pub(super) fn damaged(photo: &[u8]) -> Vec<u8> {
     let mut damaged = photo.to_vec();
     let middle = damaged.len() / 2;
-    // No marker that is allowed there.
+    // A marker that is not allowed there.
     damaged[middle..middle + 4].copy_from_slice(&[0xff, 0xc5, 0xff, 0xc5]);
     damaged
 }
@@ -143,7 +144,7 @@ fn rows_that_are_none_and_photos_without_room_are_told_apart() {
     }
     assert!(deferred.held(&row[..192]).is_err());
     assert!(matches!(deferred.decode_into(photo, 0, &mut [0; 255]), Err(Error::Mismatch { .. })));
-    // What the CPU refuses by the header is refused here.
+    // Images that the CPU refuses by the header are refused here.
     let big = ImageOptions { encoded_room: 1 << 20, ..image };
     let deferred = Deferred::new(&big).unwrap();
     let mut row = vec![0; deferred.row_bytes()];
@@ -241,7 +242,7 @@ fn a_device_that_fails_now_and_then_costs_no_batch() {
             match loader.next_any() {
                 Ok(Some(AnyBatch::Device(batch))) => {
                     let tensor = batch.tensor("image").unwrap();
-                    // Reading it may be what fails.
+                    // Reading it may be the call that fails.
                     found.push(tensor.to_host().or_else(|_| tensor.to_host()).unwrap());
                 }
                 Ok(None) => break,
@@ -272,7 +273,7 @@ fn damage_that_only_the_decoder_sees_is_told_with_its_place() {
         let text = error.to_string();
         assert!(matches!(error, Error::Corrupt { .. }), "{text}");
         assert!(text.starts_with("column image: JPEG: ") && text.ends_with("in row 3 of the batch"), "{text}");
-        // The same batch is the next one again, and no better.
+        // The same batch comes next again, with the same fault.
         assert_eq!(loader.next_any().unwrap_err().to_string(), text);
         assert_eq!(loader.step(), 1);
     }

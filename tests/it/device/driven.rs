@@ -14,13 +14,13 @@ use super::held::settled;
 use super::loader::{cpu, epoch, photos};
 use super::suite::{self, Bench};
 
-/// The real calls over the fake, as the suite wants a device.
+/// The real calls over the fake driver, in the suite's interface.
 struct Driven {
     fake: Arc<Fake>,
     cuda: Arc<Cuda>,
     streams: Mutex<Vec<Stream>>,
     captures: AtomicUsize,
-    /// Allocations that others made before.
+    /// Allocations made earlier by others.
     before: [i64; 2],
 }
 
@@ -55,15 +55,15 @@ impl Bench for Driven {
         } else if self.captures.fetch_add(1, Ordering::SeqCst) == 0 {
             self.fake.begin_capture(stream);
         } else {
-            // Only fences on streams, which come first, go together with captures: those of the whole context end them, and
-            // no driver tells beforehand.
+            // Only fences on streams, which come first, are compatible with captures: those of the whole context end
+            // them, and no driver tells beforehand.
             return false;
         }
         true
     }
 
     fn fail_at(&self, n: u64) -> bool {
-        // A call of the device is several of the driver; seven has no divisor in common with how many.
+        // A call of the device makes several calls of the driver; seven has no divisor in common with their number.
         self.fake.fail("*", 1 + 7 * (n as i64 - 1), if n.is_multiple_of(2) { 2 } else { 719 });
         true
     }

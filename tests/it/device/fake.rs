@@ -21,17 +21,18 @@ pub(crate) fn build(version: u32) -> PathBuf {
     library.parent().unwrap().to_owned()
 }
 
-/// The library of nvJPEG that works on the driver's streams.
+/// An nvJPEG library that works on the driver's streams.
 pub(crate) fn build_nvjpeg() -> PathBuf {
     compile("tests/fake_cuda/nvjpeg.c", "libnvjpeg.so.12", &[], &[])
 }
 
-/// An older one, that cannot tell how many engines there are.
+/// An older one, which cannot report its number of engines.
 pub(crate) fn build_old_nvjpeg() -> PathBuf {
     compile("tests/fake_cuda/nvjpeg.c", "libnvjpeg.so.12", &["-DFAKE_OLD".to_owned()], &[])
 }
 
-/// Runs the role `name` as a child that finds the driver in `library` (none: an empty directory), and returns what it printed.
+/// Runs the role `name` as a child that finds the driver in `library` (`None`: an empty directory), and returns its
+/// output.
 pub(crate) fn child(name: &str, library: Option<&Path>, variables: &[(&str, &str)]) -> String {
     let empty = tempfile::tempdir().unwrap();
     let mut command = child::command(name);
@@ -46,7 +47,7 @@ pub(crate) fn child(name: &str, library: Option<&Path>, variables: &[(&str, &str
     let Output { status, stdout, stderr } = command.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success() && said.contains("1 passed"), "{name}: {status}\n{said}");
-    // A panic inside a call would be caught there and come out as an error: it must not even happen.
+    // A panic inside a call would be caught there and become an error: it must not even happen.
     assert!(!said.contains("panicked"), "{name}\n{said}");
     said
 }
@@ -56,8 +57,8 @@ macro_rules! call {
     ($name:ident($($argument:expr => $type:ty),*)) => {{
         let call: unsafe extern "C" fn($($type),*) -> c_int = function(stringify!($name));
         let exempt: unsafe extern "C" fn(c_int) -> c_int = function("fakeExempt");
-        // SAFETY: pointers are valid for what the driver's documentation says is read and written. A consumer's own calls are not
-        // the ones that fail.
+        // SAFETY: pointers are valid for the reads and writes in the driver's documentation. A consumer's own calls are
+        // not the ones that fail.
         let code = unsafe {
             exempt(1);
             let code = call($($argument),*);
@@ -68,7 +69,7 @@ macro_rules! call {
     }};
 }
 
-/// What is not given back, and faults.
+/// Resources not given back, and faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub(crate) struct Balance {
@@ -82,13 +83,13 @@ pub(crate) struct Balance {
     pub(crate) pageable: i64,
 }
 
-/// The fake, from within a child; and a consumer of tensors, as a framework is: with streams of its own.
+/// The fake driver, from within a child; and a consumer of tensors, like a framework: with streams of its own.
 #[derive(Debug)]
 pub(crate) struct Fake {
     streams: Mutex<Vec<usize>>,
 }
 
-/// Bytes that a stream will have read once it comes to it.
+/// Bytes that a stream will have read once it reaches the read.
 #[derive(Debug)]
 pub(crate) struct Reading {
     bytes: Vec<u8>,
@@ -110,7 +111,7 @@ fn function<F: Copy>(name: &str) -> F {
 }
 
 impl Fake {
-    /// Makes GPU 0's primary context this thread's, as frameworks do.
+    /// Makes GPU 0's primary context current on this thread, as frameworks do.
     pub(crate) fn consumer() -> Self {
         let mut context = 0_usize;
         call!(cuInit(0 => c_uint));
@@ -119,7 +120,7 @@ impl Fake {
         Self { streams: Mutex::default() }
     }
 
-    /// Ends the consumer: its streams, its hold of the context.
+    /// Ends the consumer: its streams, its hold on the context.
     pub(crate) fn finish(self) {
         for stream in self.streams.into_inner().unwrap() {
             call!(cuStreamDestroy_v2(stream => usize));
@@ -133,7 +134,7 @@ impl Fake {
         call!(fakeReset(seed => u64, most => c_uint));
     }
 
-    /// Call number `nth` from now on of `function` (`*`: of any) fails with `code`.
+    /// Makes call number `nth` from now on of `function` (`*`: of any) fail with `code`.
     pub(crate) fn fail(&self, function_name: &str, nth: i64, code: c_int) {
         let name = CString::new(function_name).unwrap();
         call!(fakeFail(name.as_ptr() => *const c_char, nth => i64, code => c_int));
@@ -171,7 +172,7 @@ impl Fake {
         Stream::Handle(stream as u64)
     }
 
-    /// Whether `stream` stands still.
+    /// Sets whether `stream` stands still.
     pub(crate) fn hold(&self, stream: Stream, on: bool) {
         call!(fakeHold(handle(stream) => usize, c_int::from(on) => c_int));
     }
@@ -190,7 +191,7 @@ impl Fake {
         std::mem::take(&mut reading.bytes)
     }
 
-    /// Gives a stream back, which still does what it was told.
+    /// Gives a stream back, which still completes its queued work.
     pub(crate) fn destroy(&self, stream: Stream) {
         let handle = handle(stream);
         self.streams.lock().unwrap().retain(|other| *other != handle);

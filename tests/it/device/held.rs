@@ -1,4 +1,4 @@
-//! What the tests of a device share: values from a seed, and what is given back whatever happens.
+//! Shared by the tests of a device: values from a seed, and resources that are given back in any case.
 
 #![expect(unsafe_code, reason = "the device's own contract: copies by address")]
 
@@ -28,7 +28,7 @@ impl Dice {
     }
 }
 
-/// Page-locked memory, device memory and events that are given back whatever happens.
+/// Page-locked memory, device memory and events that are given back in any case.
 pub(crate) struct Held<'a> {
     pub(crate) device: &'a dyn Device,
     staging: Arc<dyn HostAllocator>,
@@ -63,7 +63,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // What was appended may still touch the memory, also where a later call failed.
+        // Appended work may still touch the memory, even if a later call failed.
         drop(self.device.drain().or_else(|_| self.device.drain()));
         for (at, len) in self.host.drain(..) {
             // SAFETY: allocated once with this length; nothing is in flight.
@@ -91,7 +91,7 @@ pub(crate) fn upload(held: &mut Held<'_>, bytes: &[u8]) -> Result<Address> {
     Ok(memory)
 }
 
-/// Everything that the device took is given back, if not now then soon: threads that end hold the last of it.
+/// Waits until everything that the device took is given back: ending threads hold the last of it.
 pub(crate) fn settled(fake: &Fake) {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {

@@ -20,9 +20,9 @@ impl Bench for Own {
 
     #[expect(unsafe_code, reason = "an address is all that a reader on a stream has")]
     fn read_later(&self, _stream: Stream, at: Address, bytes: usize) -> Box<dyn FnOnce() -> Vec<u8>> {
-        // Memory of the host has no streams: who wants it later keeps its batch.
+        // Memory of the host has no streams: a late reader keeps its batch.
         let mut read = vec![0; bytes];
-        // SAFETY: the suite asks for tensors of batches that it has.
+        // SAFETY: the suite requests tensors of batches that it holds.
         unsafe { self.0.read(at, &mut read).unwrap() }
         Box::new(move || read)
     }

@@ -1,4 +1,4 @@
-//! The kernels, compiled as C and launched by the real calls: bit for bit what the host's reference gives.
+//! The kernels, compiled as C and launched by the real calls: bit for bit equal to the host's reference.
 
 #![expect(unsafe_code, reason = "the device's own contract: conversions by address")]
 
@@ -34,7 +34,7 @@ pub(crate) fn conversions() {
             (0..images * u64::from(height * width) * u64::from(channels)).map(|_| dice.next() as u8).collect();
         let rows: Vec<u8> = (0..images).map(|_| dice.below(3) as u8).collect();
         let what = |mask| Conversion::Normalise { images, height, width, channels, to, scale, bias, mask };
-        // An odd place in the slab, as columns behind others may have: the slow path of the kernel.
+        // An odd offset in the slab, as for columns after others: the slow path of the kernel.
         let shift = [0, 0, 1, 2, 4][dice.below(5) as usize];
         compare(&cuda, &what, &pixels, (round % 2 == 0).then_some(&rows[..]), shift);
     }
@@ -53,7 +53,7 @@ pub(crate) fn conversions() {
             compare(&cuda, &|_| Conversion::Cast { from, to, elements }, &bytes, None, 0);
         }
     }
-    // What no kernel does is an error, and appends nothing.
+    // A conversion without a kernel is an error, and appends nothing.
     let lists = Lists { count: 1, items: 1, length: 1 };
     for width in [3, 16] {
         let bad = Conversion::Pad { lists, item: 1, width, fill: 0, left: false, offsets: 0 };
@@ -116,7 +116,7 @@ fn compare(cuda: &Cuda, what: &dyn Fn(Option<Address>) -> Conversion, from: &[u8
     assert_eq!(found[len..], [0xDD; 4], "nothing is written behind the end");
 }
 
-/// Values of `dtype` with all that is special about it, and random ones.
+/// Values of `dtype` including all its special ones, and random ones.
 fn interesting(dtype: DType, dice: &mut Dice) -> Vec<u8> {
     let mut bits: Vec<u64> =
         vec![0, 1, u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 24) + 1, (1 << 53) + 1, (1 << 62) + (1 << 38) + 1];

@@ -1,4 +1,4 @@
-//! The loader whose batches are on a device: bit by bit those of the CPU, at the same positions.
+//! The loader whose batches are on a device: equal to those of the CPU bit by bit, at the same positions.
 
 #![expect(unsafe_code, reason = "tensors of a consumer, by address")]
 
@@ -99,7 +99,7 @@ fn padded(options: &mut LoaderOptions, length: usize, truncate: Truncate, left: 
     options.columns.lists.0 = [("*".to_owned(), Lists::Padded(one)), ("deep".to_owned(), Lists::Padded(two))].into();
 }
 
-/// What a batch holds: names, element types, shapes and bytes.
+/// The content of a batch: names, element types, shapes and bytes.
 pub(super) type Held = (u64, u64, Vec<(String, DType, Vec<usize>, Vec<u8>)>);
 
 fn host(batch: &Batch) -> Held {
@@ -203,7 +203,7 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
         let mut on_host = Loader::open_on(&options, Arc::new(Host::default())).unwrap();
         assert!(epoch(&mut on_host) == epoch(&mut cpu(&options)), "the host as a device");
     }
-    // Too long for `error`: the same words.
+    // Too long for `error`: the same message.
     let mut options = whole.clone();
     padded(&mut options, 20, Truncate::Error, false);
     let said = |mut loader: Loader| loop {
@@ -212,7 +212,7 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
         }
     };
     assert_eq!(said(Loader::open_on(&options, Sim::new(1)).unwrap()), said(cpu(&options)));
-    // Whoever asks for cut lists gets them.
+    // Cut lists are delivered if requested.
     let cut = Padded { truncate: Truncate::Right, ..Padded::new(20) };
     options.columns.lists.0.insert("words".to_owned(), Lists::Cut(cut.clone()));
     options.columns.lists.0.insert("*".to_owned(), Lists::Padded(cut));
@@ -222,7 +222,7 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
     let expected = epoch(&mut cpu(&options));
     assert!(epoch(&mut loader) == expected && expected[0].2.iter().any(|column| column.0 == "words__offsets"));
     assert_eq!(sim.counters().conversions, 6 * expected.len() as u64);
-    // Short lists stay with the host.
+    // Short lists stay on the host.
     padded(&mut options, 15, Truncate::Left, false);
     let sim = Sim::new(2);
     let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
@@ -267,7 +267,7 @@ fn tables_are_copied_once_and_nothing_is_allocated_for_later_epochs() {
         // A slot that was not needed yet may be needed in a later epoch.
         assert!(stats.allocations <= options.device_slots as u64, "device memory is allocated once: {stats:?}");
     }
-    // In flight at most: those being made, one for each slot, and one that waits for a slot.
+    // Maximum in flight: batches being made, one for each slot, and one that waits for a slot.
     let most = options.prefetch as u64 + 2 + options.device_slots as u64 + 1;
     assert!(sim.counters().pinned <= most, "{:?}", sim.counters());
     drop(loader);
@@ -308,7 +308,7 @@ fn positions_are_those_of_what_was_yielded() {
         assert!(epoch(&mut resumed) == whole[0][cut..]);
         assert!(epoch(&mut resumed) == whole[1], "and on into the next epoch");
 
-        // What was given back is the next one again.
+        // A batch that was put back comes next again.
         let Some(AnyBatch::Device(batch)) = loader.next_any().unwrap() else { panic!("no batch") };
         let after = loader.state();
         loader.put_back(batch);
@@ -324,7 +324,7 @@ fn positions_are_those_of_what_was_yielded() {
         assert!(epoch(&mut loader) == whole[0][cut + 1..]);
         assert_eq!((loader.epoch(), loader.step()), (1, 0));
 
-        // Epochs begin at their start, one that was left too.
+        // Epochs begin at their start, including one that was left.
         next(&mut loader).unwrap();
         loader.set_epoch(1).unwrap();
         assert_eq!(loader.step(), 0);
@@ -346,7 +346,7 @@ fn whoever_keeps_all_batches_is_told_so() {
     let error = loop {
         assert!(matches!(loader.next_within(Duration::from_millis(20)).unwrap(), Next::Pending));
         let error = loader.timed_out(Duration::from_secs(1)).to_string();
-        // Until the next batch is there, it is what is waited for.
+        // Until the next batch is there, the wait is for that.
         if error.contains("device_slots") {
             break error;
         }
@@ -375,7 +375,7 @@ fn tensors_of_the_consumer_are_filled_at_the_positions_of_next() {
     let len = options.global_batch_size.unwrap() as usize;
 
     let mut memory = vec![0_u8; len * 8];
-    // SAFETY: the memory outlives the targets, and is only looked at between batches.
+    // SAFETY: the memory outlives the targets, and is only read between batches.
     let target = unsafe { Target::on_host("id", DType::Int64, vec![len], memory.as_mut_ptr()).unwrap() };
     let targets = Targets::new(vec![target]).unwrap();
     let (mut loader, mut reference) = (cpu(&options), cpu(&options));
@@ -387,7 +387,7 @@ fn tensors_of_the_consumer_are_filled_at_the_positions_of_next() {
     }
     assert!(found == expected);
 
-    // On a device whose calls fail now and then: the batch is the next one again.
+    // On a device whose calls fail now and then: the batch comes next again.
     for n in 1..if soak() { 200 } else { 40 } {
         let sim = Sim::new(n);
         let stream = sim.stream();
@@ -433,7 +433,7 @@ fn options_of_devices_are_checked_where_they_are_given() {
         r#"{"urls": ["x"], "device": "cuda:1", "device_slots": 6, "device_fence": "context", "device_overflow": true}"#;
     let read: LoaderOptions = serde_json::from_str(json).unwrap();
     assert_eq!((&*read.device, read.device_slots, read.device_fence), ("cuda:1", 6, Fence::Context));
-    // Batches on a device are not given out as if they were on the host.
+    // Batches on a device are not delivered as if they were on the host.
     let mut loader = Loader::open_on(&options, Sim::new(0)).unwrap();
     assert!(matches!(loader.next(), Err(Error::Config { option: "device", .. })));
     let Some(AnyBatch::Device(batch)) = loader.next_any().unwrap() else { panic!("no batch") };

@@ -1,7 +1,7 @@
-//! Photos decoded by nvJPEG, over a fake of it on the streams of the fake driver: the real calls, with a decoder of its own that is close to
-//! the CPU's. And without the library.
+//! Photos decoded by nvJPEG, over a fake of it on the streams of the fake driver: the real calls, with a decoder of its
+//! own that is close to the CPU's. And without the library.
 //!
-//! What this cannot show: the pixels of the real one, engines, and speed.
+//! Not covered: the pixels of the real library, engines, and speed.
 
 #![expect(unsafe_code, reason = "the device's own contract: photos by address")]
 
@@ -22,7 +22,7 @@ use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use super::loader::{cpu, epoch, next};
 use crate::support::soak;
 
-/// How far a photo may be from the CPU's: the mean difference of its bytes, when the CPU too decodes at full size.
+/// Tolerance of a photo against the CPU's: the mean difference of its bytes, when the CPU also decodes at full size.
 const TOLERANCE: f64 = 1.5;
 /// The same when the CPU decodes at an eighth to a half, which is a difference of its own.
 const TOLERANCE_OF_DRAFTS: f64 = 4.0;
@@ -38,7 +38,7 @@ fn on_gpu(options: &LoaderOptions) -> LoaderOptions {
     LoaderOptions { device: "cuda".to_owned(), ..by_device(options) }
 }
 
-/// Mean differences of the photos of two batches, and the greatest of them.
+/// Greatest of the mean differences between the photos of two batches.
 fn difference(found: &[u8], expected: &[u8], photos: usize) -> f64 {
     assert_eq!(found.len(), expected.len());
     let size = found.len() / photos;
@@ -145,7 +145,7 @@ fn decode(cuda: &Cuda, photo: &[u8], views: &[View], channels: u8, (height, widt
     let from = upload(&mut held, &rows).unwrap();
     let len = what.to_bytes().unwrap();
     let to = held.memory(len + 4).unwrap();
-    // SAFETY: all three sides have the sizes that are wanted, and live until the copies are drained.
+    // SAFETY: all three sides have the required sizes, and live until the copies are drained.
     assert_eq!(unsafe { cuda.decode(&what, rows.as_ptr(), from, to).unwrap() }, 0);
     cuda.drain().unwrap();
     let mut found = vec![0; len + 4];
@@ -159,7 +159,7 @@ fn decode(cuda: &Cuda, photo: &[u8], views: &[View], channels: u8, (height, widt
 
 #[test]
 fn the_loader_delivers_what_nvjpeg_decodes() {
-    // Without engines everything goes another way through the library.
+    // Without engines everything takes another path through the library.
     for engines in ["7", "0"] {
         let said = with_nvjpeg("device::nvjpeg::loader", &[("FAKE_NVJPEG_ENGINES", engines)]);
         said.lines().filter(|line| line.contains("differ")).for_each(|line| println!("{engines} engines: {line}"));
@@ -206,7 +206,7 @@ pub(crate) fn loader() {
         drop(loader);
         settled(&fake);
     }
-    // Everything is taken once: by the slots, and by both lanes.
+    // Everything is allocated once: by the slots, and by both lanes.
     let options = LoaderOptions { device_slots: 2, ..dataset(folder.path(), &photos[..20], training.clone()) };
     let mut loader = Loader::open(on_gpu(&options)).unwrap();
     (0..3).for_each(|_| assert_eq!(epoch(&mut loader).len(), 4));
@@ -215,7 +215,7 @@ pub(crate) fn loader() {
     assert_eq!(fake.allocations(), before);
     drop(loader);
     settled(&fake);
-    // Floats are the bytes, normalised, and padding rows zeros; every layout.
+    // Floats are the normalised bytes, and padding rows zeros; every layout.
     for (dtype, layout) in [
         (DType::Bfloat16, Layout::Chw),
         (DType::Float32, Layout::Hwc),
@@ -240,8 +240,8 @@ pub(crate) fn loader() {
     fake.finish();
 }
 
-/// What the device makes of bytes `[9, 64, 64, 3]`, the last five of which are padding, by the CPU's own normalisation of an image of
-/// these bytes.
+/// The device's expected result for bytes `[9, 64, 64, 3]`, the last five of which are padding, by the CPU's own
+/// normalisation of an image of these bytes.
 fn cpu_values(pixels: &[u8], dtype: DType, layout: Layout) -> Vec<u8> {
     use bowstring::codec::{Decode, ImageDecoder};
     let image = ImageOptions {
@@ -274,7 +274,7 @@ fn lanes_are_used_again_only_when_they_are_done() {
 pub(crate) fn lanes() {
     let fake = Fake::consumer();
     let folder = tempfile::tempdir().unwrap();
-    // Small, so that this side is far ahead of a stream that is slow; several groups a batch.
+    // Small, so that the host is far ahead of a slow stream; several groups per batch.
     let small: Vec<_> =
         zoo().into_iter().filter(|(name, _)| name.starts_with("exif") && name.ends_with("jpg")).collect();
     let cells: Vec<_> = small.iter().map(|(_, cell)| cell.clone()).cycle().take(8 * 35).collect();
@@ -309,7 +309,7 @@ pub(crate) fn mixed() {
     let folder = tempfile::tempdir().unwrap();
     let zoo = zoo();
     let cells: Vec<_> = zoo.iter().map(|(_, cell)| cell.clone()).collect();
-    // All of these are 24 x 17 as seen, in full: nothing is resized.
+    // All of these are displayed at 24 x 17, in full: nothing is resized.
     let image = ImageOptions { size: Some(Size { height: 17, width: 24 }), draft: false, ..ImageOptions::default() };
     let options = dataset(folder.path(), &cells, image);
     let (found, expected) = (epoch(&mut Loader::open(on_gpu(&options)).unwrap()), epoch(&mut cpu(&options)));
@@ -324,7 +324,7 @@ pub(crate) fn mixed() {
         if name.ends_with(".jpg") && by_nvjpeg.iter().any(|start| name.starts_with(start)) {
             let differs = difference(found, expected, 1);
             println!("{name} differs by {differs:.3}");
-            // At full size, colours that are repeated instead of interpolated are further off.
+            // At full size, colours that are repeated instead of interpolated differ more.
             assert!(differs <= 8.0 && (differs > 0.0 || name == "grey.jpg"), "{name}: {differs}");
         } else {
             assert!(found == expected, "{name}");
@@ -332,7 +332,7 @@ pub(crate) fn mixed() {
     }
     settled(&fake);
 
-    // What nvJPEG refuses, and the CPU decodes: counted, and of the CPU's bits.
+    // Photos that nvJPEG refuses and the CPU decodes: counted, with the CPU's bits.
     let photos = real_photos();
     let image = ImageOptions { size: Some(24.into()), crop: Crop::RANDOM_RESIZED, ..ImageOptions::default() };
     let options = dataset(folder.path(), &photos[..10], image);
@@ -345,7 +345,7 @@ pub(crate) fn mixed() {
     drop(loader);
     settled(&fake);
 
-    // Damage that both see.
+    // Damage that both detect.
     let mut cells = photos[..10].to_vec();
     cells[7] = damaged(&cells[7]);
     let mut loader =
@@ -392,7 +392,7 @@ pub(crate) fn failing() {
     let image = ImageOptions { size: Some(12.into()), draft: false, ..ImageOptions::default() };
     let options = LoaderOptions { threads: Some(1), ..dataset(folder.path(), &photos[..13], image) };
     let expected = epoch(&mut cpu(&options));
-    // The whole way: opening, three batches, closing. Errors are of the device, and the same batch is the next one again.
+    // The whole path: opening, three batches, closing. Errors are of the device, and the same batch comes next again.
     let run = |what: &str, nth: i64| {
         fake.fail(what, nth, 2);
         let opened = Loader::open(on_gpu(&options));
@@ -408,7 +408,7 @@ pub(crate) fn failing() {
                     match loader.next_any() {
                         Ok(Some(AnyBatch::Device(batch))) => {
                             let tensor = batch.tensor("image").unwrap();
-                            // Reading it may be what fails.
+                            // Reading it may be the call that fails.
                             let again = |_| {
                                 errors += 1;
                                 tensor.to_host()
@@ -418,7 +418,7 @@ pub(crate) fn failing() {
                         Ok(Some(AnyBatch::Host(_))) => panic!("on the host"),
                         Ok(None) => break true,
                         Err(Error::Device { .. }) if errors < 3 => errors += 1,
-                        // The host had no memory for a batch, which is the end of a loader.
+                        // The host had no memory for a batch, which ends a loader.
                         Err(Error::Closed { .. }) if errors > 0 && what == "cuMemHostAlloc" => break false,
                         Err(error) => panic!("{what} {nth}: {error}"),
                     }
@@ -488,9 +488,9 @@ fn without_nvjpeg_it_is_said_where_it_was_looked_for() {
         let said = child("device::nvjpeg::described", Some(&driver), &variables);
         assert!(said.contains(&format!("nvJPEG 12.3.1 ({}), {expected}", old.display())), "{said}");
     }
-    // On the CPU for want of a GPU, and so decoded there.
+    // On the CPU for lack of a GPU, and so decoded there.
     child("device::nvjpeg::no_gpu", None, &[]);
-    // In a folder that is named, as those of Python's wheels are.
+    // In an explicitly named folder, as for Python's wheels.
     let library = build_nvjpeg();
     child(
         "device::nvjpeg::in_a_folder",
@@ -543,7 +543,7 @@ pub(crate) fn no_gpu() {
 pub(crate) fn in_a_folder() {
     let fake = Fake::consumer();
     let folder = PathBuf::from(std::env::var_os("FAKE_FOLDER").unwrap());
-    // A system may have the real one, which is then found by name.
+    // A system may have the real library, which is then found by name.
     if nvjpeg::inventory().is_err() {
         nvjpeg::look_in([folder.clone()]);
         let found = nvjpeg::inventory().unwrap();

@@ -1,5 +1,5 @@
-//! What every device must do, and the means to see it: contents that are checked late, by slow readers, right when memory is used
-//! again. `all` is the whole suite; whoever has a device implements [`Bench`].
+//! The requirements of every device, and the means to check them: contents that are verified late, by slow readers,
+//! just when memory is reused. `all` is the whole suite; a device implements [`Bench`].
 
 #![expect(unsafe_code, reason = "tensors of a consumer, by address")]
 
@@ -28,7 +28,7 @@ const LENGTH: usize = 3;
 const ROOM: usize = 12 << 10;
 /// Elements of the plain tensor.
 const LEN: usize = 700;
-/// Long enough for any machine: only what hangs gets there.
+/// Long enough for any machine: only a hang exceeds it.
 const LONG: Duration = Duration::from_secs(120);
 
 /// A device under test, and its consumers.
@@ -43,27 +43,27 @@ pub(crate) trait Bench {
     fn is_asynchronous(&self) -> bool {
         true
     }
-    /// Whether `stream` records a graph from now on; false if that cannot be tried here.
+    /// Sets whether `stream` is capturing a graph; returns false if that cannot be tried here.
     fn capture(&self, _stream: Stream, _capturing: bool) -> bool {
         false
     }
-    /// Lets the `n`th of the coming calls fail, from 1; false if that cannot be done here.
+    /// Makes the `n`th of the coming calls fail, counted from 1; returns false if that cannot be done here.
     fn fail_at(&self, _n: u64) -> bool {
         false
     }
     /// Blocks of device memory and of page-locked memory allocated so far.
     fn allocations(&self) -> (u64, u64);
-    /// What was taken and not given back, or done that must not be; None if all is well.
+    /// Resources taken and not given back, or forbidden calls; `None` if there are none.
     fn complaint(&self) -> Option<String>;
 }
 
-/// How many seeds a run takes.
+/// The number of seeds of a run.
 pub(crate) fn seeds() -> u64 {
     if soak() { 200 } else { 20 }
 }
 
-/// The whole suite on devices that `make` makes, one for each seed. It prints how many batches were wrong without fences, over all
-/// seeds: on asynchronous devices some must be.
+/// Runs the whole suite on devices made by `make`, one for each seed. Prints how many batches were wrong without
+/// fences, over all seeds: on asynchronous devices some must be.
 pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) {
     let (mut wrong, mut wrong_copies) = (0, 0);
     for seed in 0..seeds() {
@@ -103,7 +103,7 @@ pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) {
 }
 
 fn well(bench: &impl Bench, name: &str) {
-    // The transfer thread gives things back; a consumer's last batch may be on its way there.
+    // The transfer thread gives things back; a consumer's last batch may still be on its way there.
     let deadline = Instant::now() + LONG;
     while let Some(complaint) = bench.complaint() {
         assert!(Instant::now() < deadline, "{name}: {complaint}");
@@ -111,7 +111,7 @@ fn well(bench: &impl Bench, name: &str) {
     }
 }
 
-/// Batches whose every byte tells their number, in page-locked memory, `count` of them to an epoch.
+/// Batches whose every byte encodes their number, in page-locked memory, `count` of them per epoch.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     pool: Arc<Pool>,
@@ -138,10 +138,10 @@ impl Numbered {
         }
         let batch = match batch(&self.pool, self.next) {
             Ok(batch) => batch,
-            // Page-locked memory that does not come: the batch is made again.
+            // Page-locked memory was refused: the batch is made again.
             Err(error) => return (generation, Err(error)),
         };
-        // As the pipeline does: what was taken is off the budget.
+        // As in the pipeline: a batch that was taken is off the budget.
         batch.deliver();
         self.next += 1;
         (generation, Ok(Next::Item(batch)))
@@ -161,12 +161,12 @@ fn mask(number: u64) -> Vec<u8> {
     (0..ROWS).map(|row| u8::from(row + 1 < ROWS || !number.is_multiple_of(3))).collect()
 }
 
-/// How many pairs each list has.
+/// The number of pairs in each list.
 fn lengths(number: u64) -> Vec<usize> {
     (0..ROWS as u64).map(|row| ((number * 3 + row * number) % (LENGTH as u64 + 2)) as usize).collect()
 }
 
-/// The element of list `row` at `at`, of which the last fill it up.
+/// The element of list `row` at `at`; the last ones are padding.
 fn word(number: u64, row: usize, at: usize) -> u16 {
     (number * 1009 + row as u64 * 97 + at as u64) as u16
 }
@@ -208,7 +208,7 @@ fn start(bench: &impl Bench, feeding: Feeding, count: u64) -> Transfer {
     Transfer::start(device, feeding, source.pull()).unwrap()
 }
 
-/// The next batch, and its number; None at the end.
+/// The next batch and its number; `None` at the end.
 fn take(transfer: &mut Transfer) -> Option<(DeviceBatch, u64)> {
     match transfer.next(LONG).unwrap() {
         Next::Item(batch) => {
@@ -220,7 +220,8 @@ fn take(transfer: &mut Transfer) -> Option<(DeviceBatch, u64)> {
     }
 }
 
-/// How many of `count` batches a slow reader found wrong, which lets go of each as soon as its reads are under way.
+/// Counts the batches among `count` that a slow reader found wrong, which releases each as soon as its reads are
+/// queued.
 fn reuse(bench: &impl Bench, fence: Fence, seed: u64, count: u64) -> usize {
     let mut transfer = start(bench, feeding(2 + seed as usize % 3, fence), count);
     let streams = [bench.stream(), bench.stream()];
@@ -262,7 +263,8 @@ fn target(bench: &impl Bench, column: &str, dtype: DType, len: usize, at: Addres
     unsafe { Target::on_device(column, dtype, vec![len], (device.kind(), device.ordinal()), at).unwrap() }
 }
 
-/// How many of the consumer's copies a slow reader found wrong: batches are copied into one tensor, and dropped at once.
+/// Counts the consumer's copies that a slow reader found wrong: batches are copied into one tensor, and dropped at
+/// once.
 fn filling(bench: &impl Bench, fence: Fence, seed: u64) -> usize {
     let mut transfer = start(bench, feeding(2, fence), 16);
     let (stream, device) = (bench.stream(), bench.device());
@@ -271,7 +273,7 @@ fn filling(bench: &impl Bench, fence: Fence, seed: u64) -> usize {
     let (mut reads, mut wrong) = (Vec::new(), 0);
     while let Some((batch, number)) = take(&mut transfer) {
         if (number + seed).is_multiple_of(4) {
-            // Nobody else uses it: what was queued is done.
+            // Nobody else uses it: queued reads are done.
             reads.drain(..).for_each(|(number, read): (u64, Box<dyn FnOnce() -> Vec<u8>>)| {
                 wrong += usize::from(read() != plain(number));
             });
@@ -292,7 +294,8 @@ fn filling(bench: &impl Bench, fence: Fence, seed: u64) -> usize {
     wrong
 }
 
-/// What does not fit is an error before anything is written, and a graph that is recorded never has the copy in it.
+/// A target that does not fit is an error before anything is written, and a graph being captured never contains the
+/// copy.
 fn misfits(bench: &impl Bench) {
     let mut transfer = start(bench, feeding(2, Fence::Stream), 4);
     let (stream, device) = (bench.stream(), bench.device());
@@ -306,7 +309,7 @@ fn misfits(bench: &impl Bench) {
         unsafe { Target::on_host("x", DType::Uint64, vec![LEN], std::ptr::dangling_mut()).unwrap() }
     };
     let fill = |targets| Targets::new(targets).unwrap().fill_on_device(&batch, consumer);
-    // The last target is wrong: the first is not written either.
+    // If the last target is wrong, the first is not written either.
     for wrong in [
         target(bench, "image", DType::Uint64, LEN, beside),
         target(bench, "none", DType::Float32, 1, beside),
@@ -338,8 +341,8 @@ fn misfits(bench: &impl Bench) {
     unsafe { device.free(at, 2 * LEN * 8) }
 }
 
-/// Copies of tensors outlive their batches and the loader, and their memory comes back behind their readers. Where a call fails, there
-/// is no copy, and nothing is lost.
+/// Copies of tensors outlive their batches and the loader, and their memory is returned behind their readers. If a call
+/// fails, there is no copy, and nothing is lost.
 fn copies(bench: &impl Bench) {
     let (stream, other) = (bench.stream(), bench.stream());
     for n in 0..if soak() { 100 } else { 30 } {
@@ -364,7 +367,7 @@ fn copies(bench: &impl Bench) {
             let address = x.address();
             let copy = x.copied(consumer).and_then(|copy| {
                 drop(batch);
-                // Done when it returned, or else behind the copy.
+                // Done when it returned, or otherwise behind the copy.
                 let reader = if number % 3 == 0 { Consumer::Unordered } else { Consumer::Stream(other) };
                 copy.give_to(reader).map(|()| copy)
             });
@@ -378,7 +381,7 @@ fn copies(bench: &impl Bench) {
                 Err(error) => panic!("{error}"),
             }
         }
-        // A call that failed may also have lost a slot, or a copy's memory until the end; never more than one thing.
+        // A failed call may also have lost a slot, or a copy's memory until the end; never more than one of them.
         assert!(errors <= 1 && reads.len() >= 11, "call {n}: {errors} errors, {} read", reads.len());
         transfer.close();
         reads
@@ -393,7 +396,7 @@ fn copies(bench: &impl Bench) {
     }
 }
 
-/// A consumer that waits by other means and works where nobody knows.
+/// A consumer that waits by other means and works on unknown streams.
 fn unordered(bench: &impl Bench) {
     let mut transfer = start(bench, feeding(2, Fence::Stream), 12);
     let stream = bench.stream();
@@ -407,7 +410,8 @@ fn unordered(bench: &impl Bench) {
     reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
 }
 
-/// Photos become planes of floats on the device, bit by bit as on the host, and padding rows zeros; lists are filled up and cut.
+/// Photos become planes of floats on the device, bit by bit as on the host, and padding rows zeros; lists are padded
+/// and cut.
 fn conversions(bench: &impl Bench, seed: u64) {
     let to = [DType::Float32, DType::Float16, DType::Bfloat16][seed as usize % 3];
     let recipe = Normalisation { to, scale: [0.017, 0.0175, 0.0174, 0.0], bias: [-2.1, -2.0, -1.8, 0.0] };
@@ -464,7 +468,7 @@ fn conversions(bench: &impl Bench, seed: u64) {
     }
 }
 
-/// While a stream records a graph its batches are fenced later, and the graph is left alone.
+/// While a stream is capturing a graph, its batches are fenced later, and the graph is left alone.
 fn capture(bench: &impl Bench) {
     for fence in [Fence::Stream, Fence::Context, Fence::Sync] {
         let stream = bench.stream();
@@ -477,7 +481,8 @@ fn capture(bench: &impl Bench) {
             x.give_to(Consumer::Stream(stream)).unwrap();
             reads.push((number, bench.read_later(stream, x.address(), x.byte_len())));
             if number == 1 {
-                // The slot of batch 0 was taken again: nobody is about to wait for the whole device, which would end the recording.
+                // The slot of batch 0 was taken again: nothing is about to wait for the whole device, which would end
+                // the capture.
                 let deadline = Instant::now() + LONG;
                 while transfer.stats().batches < 3 {
                     assert!(Instant::now() < deadline, "batch 2 does not come");
@@ -489,7 +494,7 @@ fn capture(bench: &impl Bench) {
                 }
             }
         }
-        // The second was dropped while the graph is recorded: what comes now goes through the slot of the first.
+        // The second was dropped while the graph is captured: the next batches go through the slot of the first.
         for expected in 2..4 {
             let (batch, number) = take(&mut transfer).unwrap();
             assert_eq!(number, expected);
@@ -514,13 +519,13 @@ fn steady(bench: &impl Bench) {
     epoch(&mut transfer);
     let warm = bench.allocations();
     (0..3).for_each(|_| epoch(&mut transfer));
-    // How many batches are on their way at once is not the same every time: at most one for each slot, and one that waits.
+    // The number of batches in flight at once varies: at most one for each slot, and one that waits.
     assert!(warm.0 <= 3 && bench.allocations().0 == warm.0, "device memory: {warm:?}, then {:?}", bench.allocations());
     assert!(bench.allocations().1 <= 5, "page-locked memory: {:?}", bench.allocations());
     assert_eq!(transfer.stats().allocations, if bench.is_asynchronous() { warm.0 } else { 0 });
 }
 
-/// A consumer that keeps everything gets a word about it, and goes on when he lets go.
+/// A consumer that keeps everything is told so, and continues once it lets go.
 fn pressure(bench: &impl Bench) {
     let mut transfer = start(bench, feeding(3, Fence::Stream), 10);
     let mut kept: Vec<_> = (0..3).map(|_| take(&mut transfer).unwrap().0).collect();
@@ -545,7 +550,7 @@ fn pressure(bench: &impl Bench) {
     assert!(matches!(refused, Err(Error::Config { option: "device_slots", .. })));
 }
 
-/// With an overflow he gets more, and the device gets it back.
+/// With an overflow it gets more, and the device gets it back.
 fn overflow(bench: &impl Bench) {
     let mut transfer = start(bench, Feeding { overflow: true, ..feeding(2, Fence::Stream) }, 30);
     let kept: Vec<_> = (0..7).map(|_| take(&mut transfer).unwrap()).collect();
@@ -563,7 +568,7 @@ fn overflow(bench: &impl Bench) {
     assert_eq!(expected, 30);
 }
 
-/// What the consumer has outlives the loader; what is on its way is given back.
+/// Batches of the consumer outlive the loader; those on their way are given back.
 fn close_in_the_middle(bench: &impl Bench) {
     let stream = bench.stream();
     for held in 0..3 {
@@ -586,7 +591,7 @@ fn close_in_the_middle(bench: &impl Bench) {
     }
 }
 
-/// What was made ahead is forgotten when the position changes, and nothing after it is lost.
+/// Batches made ahead are dropped when the position changes, and nothing after it is lost.
 fn restart(bench: &impl Bench) {
     let device = bench.device();
     let source = Numbered::new(&*device, 50);
@@ -595,7 +600,7 @@ fn restart(bench: &impl Bench) {
     let mut last = None;
     for round in 1..20 {
         let (_, number) = take(&mut transfer).unwrap_or_else(|| take(&mut transfer).unwrap());
-        // The source goes on where it is: numbers never go back except at an epoch's end.
+        // The source continues where it is: numbers never go back except at an epoch's end.
         assert!(last.is_none_or(|last| number > last || number < 10), "{number} after {last:?}");
         last = Some(number);
         generation.store(round, Ordering::SeqCst);
@@ -603,7 +608,7 @@ fn restart(bench: &impl Bench) {
     }
 }
 
-/// Tensors of one batch are let go of on several threads, in any order.
+/// Tensors of one batch are released on several threads, in any order.
 fn dropped_on_other_threads(bench: &impl Bench) {
     let mut transfer = start(bench, feeding(2, Fence::Stream), 60);
     let stream = bench.stream();
@@ -637,7 +642,7 @@ fn dropped_on_other_threads(bench: &impl Bench) {
     reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
 }
 
-/// Every call fails once: the error has a type, every batch comes all the same and in order, and everything is given back.
+/// Every call fails once: the error has a type, every batch still comes and in order, and everything is given back.
 fn failures<B: Bench>(name: &str, make: &impl Fn(u64) -> B) {
     let last = if soak() { 400 } else { 100 };
     for n in 1..=last {
