@@ -1,8 +1,10 @@
-//! What the cache costs: an epoch from local files, from a store, from a store through a cache that has nothing, and from one that has it all.
+//! The cost of the cache: an epoch from local files, from a store, from a store through an empty cache, and from one
+//! through a full cache.
 //!
-//! `cargo bench --bench cache -- 64` makes files of so many MiB together (256 without a number) of plain numbers, which cost the least to decode: images hide the cost.
-//! The store is a server in this process that answers at once. Ways take turns; told is the median of five epochs of each, as row groups are
-//! fetched, and as batches are delivered.
+//! `cargo bench --bench cache -- 64` makes files of that many MiB in total (256 without a number) of plain numbers,
+//! which cost the least to decode: images would hide the cost. The store is a server in this process that answers at
+//! once. The variants take turns; reported is the median of five epochs of each, as row groups are fetched, and as
+//! batches are delivered.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures")]
 
 use std::collections::BTreeMap;
@@ -25,7 +27,7 @@ const GROUP_ROWS: usize = 65_536;
 const FILE_GROUPS: usize = 4;
 const ROUNDS: usize = 5;
 
-/// Answers requests for files below `root`, which have one version.
+/// Answers requests for files below `root`, which have a single version.
 fn serve(mut stream: TcpStream, root: &Path) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -160,7 +162,7 @@ fn main() {
         let mut add = |name, taken| seconds.entry(name).or_default().push(taken);
         add("1 local files", epoch(&local));
         add("2 store", epoch(&store));
-        // There is none at first.
+        // The cache is absent at first.
         let _removed = bowstring::store::cache::remove(&cache);
         add("3 store, every read a miss", epoch(&cached));
         add("4 store, every read a hit", epoch(&cached));

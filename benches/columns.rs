@@ -1,8 +1,8 @@
 //! Gathering rows of shuffled row groups: rows and bytes per second, by form.
 //!
-//! `recsys` answers whether to make matrices row-major once per row group (`packed`: prepare + gather), what the same 39 columns
-//! cost on their own (`loose`), and what they would cost if they did not lie side by side in memory (`apart`). 16 row groups of 65,536 rows, batches of 4,096 rows drawn
-//! from all of them.
+//! `recsys` compares making matrices row-major once per row group (`packed`: prepare + gather), the same 39 columns on
+//! their own (`loose`), and the same if they were not side by side in memory (`apart`). 16 row groups of 65,536 rows,
+//! batches of 4,096 rows drawn from all of them.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Job {
         let columns = Columns::new(&schema, &options).unwrap().shuffled(!apart);
         let rows = arrays[0].1.len();
         let arrays: Vec<ArrayRef> = arrays.into_iter().map(|(_, array)| array).collect();
-        // Every group has memory of its own, as if read from a file.
+        // Every group has its own memory, as if read from a file.
         let cells = (0..groups)
             .map(|_| {
                 let copies: Vec<ArrayRef> = arrays.iter().map(copy).collect();

@@ -1,13 +1,14 @@
-//! Photos per core: random resized crop to 224, as the loader does it, against a bare chain of the same libraries.
+//! Photos per core: random resized crop to 224, as in the loader, compared with a bare chain of the same libraries.
 //!
 //! ```text
 //! BOWSTRING_PHOTOS=photos.parquet cargo bench --features turbo --bench images
 //! ```
-//! The photos are column `image` of that file, by default the 40 of `fixtures/`. One thread; the chains take turns, so that whatever else
-//! the machine does falls on all of them. Figures are medians over the passes, per second of this thread's CPU time and of wall time.
+//! The photos are column `image` of that file, by default the 40 of `fixtures/`. One thread; the chains take turns, so
+//! that other load on the machine affects all of them. Figures are medians over the passes, per second of this thread's
+//! CPU time and of wall time.
 //!
-//! The bare chain calls libjpeg-turbo as fast as it can be called: one handle for ever, crop and scale, no look at the header for limits or
-//! orientation, no check for truncation, warnings ignored; then fast_image_resize. It ends at u8 pixels.
+//! The bare chain calls libjpeg-turbo as fast as possible: a single handle, crop and scale, no check of the header for
+//! limits or orientation, no check for truncation, warnings ignored; then fast_image_resize. It ends at u8 pixels.
 #![cfg_attr(feature = "turbo", expect(unsafe_code, reason = "the bare chain calls C itself"))]
 #![allow(clippy::print_stdout, reason = "a table for people")]
 
@@ -68,7 +69,7 @@ fn photos(path: &Path) -> Vec<Vec<u8>> {
     rows.map(|row| image(row.expect("a row")).expect("a column `image` of bytes")).collect()
 }
 
-/// Seconds this thread has run, where the system says.
+/// Seconds this thread has run, if the system reports it.
 fn cpu_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
@@ -124,7 +125,7 @@ mod bare {
     use super::{Chain, SIDE, black_box};
 
     pub(super) fn chain() -> Chain {
-        // SAFETY: no preconditions; the handle is never freed, which a process that ends does not mind.
+        // SAFETY: no preconditions; the handle is never freed, which is fine for a process about to end.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
         let (mut decoded, mut out) = (Vec::new(), vec![0; (SIDE * SIDE * 3) as usize]);
         let mut resizer = Resizer::new();

@@ -1,7 +1,8 @@
-//! Opening many small files, and the first batch of them: CPU seconds, and memory that stays.
+//! Opening many small files, and taking their first batch: CPU seconds, and memory that stays.
 //!
-//! `cargo bench --bench opening -- 10000` makes so many hard links of one file of 40 columns and 100 rows, opens them, and takes a
-//! batch; and once more from an index. Times of the processor are those of all threads; memory is what the process has beside what it had before.
+//! `cargo bench --bench opening -- 10000` makes that many hard links of one file of 40 columns and 100 rows, opens
+//! them, and takes a batch; and once more from an index. CPU times are those of all threads; memory is the increase of
+//! the process's memory.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures")]
 
 use std::path::Path;
@@ -21,7 +22,7 @@ const ROWS: usize = 100;
 #[global_allocator]
 static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
-/// Hard links of one file, as many to a directory as are asked for.
+/// Makes hard links of one file, a limited number per directory.
 fn make(root: &Path, files: usize) {
     let column = |at: usize| {
         let values: Vec<f64> = (0..ROWS).map(|row| (row * 31 + at) as f64 / 7.0).collect();
@@ -47,7 +48,7 @@ fn make(root: &Path, files: usize) {
     }
 }
 
-/// CPU seconds of this process so far, and MiB that it has now and had at most.
+/// CPU seconds of this process so far, and its current and peak memory in MiB.
 fn used() -> (f64, f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -1,9 +1,10 @@
-//! Opening by many ranks at once from a store that answers after 5 ms and refuses what is beyond 3,000 requests a second, as S3 does.
+//! Opening by many ranks at once from a store that answers after 5 ms and refuses requests beyond 3,000 a second, as S3
+//! does.
 //!
-//! `cargo bench --bench opening_ranks -- 3000` puts so many files of 40 columns into such a store, of this process, and opens them: by one rank; by
-//! 64 ranks of which the first one's index goes to the others, as `bowstring.torch.shared_index` does it; by 64 ranks that find an index
-//! beside the files; and, with the word `alone` behind the number, by 64 ranks that each read all footers. Told are seconds until all are ready and requests,
-//! refused ones too.
+//! `cargo bench --bench opening_ranks -- 3000` puts that many files of 40 columns into such a store, in this process,
+//! and opens them: by one rank; by 64 ranks that receive the first one's index, as in `bowstring.torch.shared_index`;
+//! by 64 ranks that find an index beside the files; and, with the word `alone` after the number, by 64 ranks that each
+//! read all footers. Reported are seconds until all are ready, and requests, including refused ones.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures")]
 
 use std::collections::BTreeMap;
@@ -20,9 +21,9 @@ use parquet::arrow::ArrowWriter;
 const COLUMNS: usize = 40;
 const ROWS: usize = 100;
 const RANKS: usize = 64;
-/// Before each answer.
+/// Delay before each answer.
 const LATENCY: Duration = Duration::from_millis(5);
-/// Requests of a second.
+/// Maximum requests per second.
 const LIMIT: u32 = 3000;
 /// Names in one answer of a listing.
 const PAGE: usize = 1000;
@@ -30,12 +31,12 @@ const PAGE: usize = 1000;
 #[derive(Debug)]
 struct Store {
     objects: Mutex<BTreeMap<String, Bytes>>,
-    /// Requests of all, and of the second that began then.
+    /// Requests in total and refused ones, and start and count of the current second.
     asked: Mutex<(u64, u64, Instant, u32)>,
 }
 
 impl Store {
-    /// Whether one more request is answered.
+    /// Returns true if one more request is answered.
     fn admit(&self) -> bool {
         let mut asked = self.asked.lock().unwrap();
         let (all, refused, since, count) = &mut *asked;
@@ -117,7 +118,7 @@ impl Store {
     }
 }
 
-/// One page of all objects, as S3 tells of them.
+/// One page of all objects, in S3's format.
 fn list(objects: &BTreeMap<String, Bytes>, query: &str) -> Bytes {
     let token = query.split('&').find_map(|pair| pair.strip_prefix("continuation-token="));
     let first = token.and_then(|token| token.parse::<usize>().ok()).unwrap_or(0);
@@ -170,7 +171,7 @@ async fn open(address: SocketAddr, index: Index) -> Dataset {
     Dataset::open(&[URL.to_owned()], options(address, index)).await.unwrap()
 }
 
-/// `ranks` ranks at once.
+/// Opens on `ranks` ranks at once.
 async fn all(address: SocketAddr, ranks: usize, index: &Index) {
     let ranks = (0..ranks).map(|_| tokio::spawn(open(address, index.clone())));
     for rank in ranks.collect::<Vec<_>>() {

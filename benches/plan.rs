@@ -1,5 +1,6 @@
-//! What a plan costs at a million row groups and a billion rows. The promises: made in under 1 s and 200 MB, a step of 1024 rows
-//! in under 50 us after the one before it, and in under 2 ms anywhere: the orders of its windows are drawn then.
+//! The cost of a plan at a million row groups and a billion rows. The promises: made in under 1 s and 200 MB, a step of
+//! 1024 rows in under 50 us after the previous one, and in under 2 ms anywhere, since the orders of its windows are
+//! drawn then.
 //!
 //! `cargo bench --bench plan`; each figure is the best of several runs, in ns per call.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -17,7 +18,7 @@ fn time<T>(what: &str, rounds: u32, calls: u64, mut run: impl FnMut(u64) -> T) {
     for round in 0..rounds {
         let started = Instant::now();
         for call in 0..calls {
-            // Spread over the epoch, another place each time.
+            // Spread over the epoch, at a different place each time.
             black_box(run((call + u64::from(round) * calls).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32));
         }
         best = best.min(started.elapsed().as_secs_f64() / calls as f64);
@@ -25,7 +26,7 @@ fn time<T>(what: &str, rounds: u32, calls: u64, mut run: impl FnMut(u64) -> T) {
     println!("{what:<60} {:>14.0} ns", best * 1e9);
 }
 
-/// Peak memory of this process so far in MiB, where the system tells it.
+/// Peak memory of this process so far in MiB, if the system reports it.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();

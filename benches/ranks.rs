@@ -1,5 +1,5 @@
-//! What a row costs a rank of a gang: ranks of W are run for real, some of them, one after another, over the same files; what all of
-//! them read together is counted by the plan, and what those that run read is held against it.
+//! The cost of a row for a rank of a gang: some ranks of W are actually run, one after another, over the same files;
+//! the plan counts the reads of all ranks together, and the reads of the ranks that run are compared with it.
 //!
 //! `cargo bench --bench ranks`. From the environment: `RANKS_ROWS` rows of a row group (20,000), `RANKS_GROUPS` row groups
 //! ("8,64,1000"), `RANKS_WORLDS` ("1,8,64,256,1024"), `RANKS_BATCH` rows per rank and step (512), `RANKS_COLUMNS` (20),
@@ -33,7 +33,7 @@ fn list(name: &str, usual: &str) -> Vec<usize> {
     text.split(',').filter_map(|part| part.trim().parse().ok()).collect()
 }
 
-/// CPU seconds of this process so far, where the system tells them.
+/// CPU seconds of this process so far, if the system reports them.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default();
@@ -48,12 +48,12 @@ struct Shape {
     groups: usize,
     rows: usize,
     columns: usize,
-    /// Snappy, pages of 20,000 rows, columns that may be null and are not: every other one integers in a dictionary, a quarter doubles.
-    /// Otherwise zstd and floats.
+    /// Snappy, pages of 20,000 rows, nullable columns without nulls: every other one integers in a dictionary, a
+    /// quarter doubles. Otherwise zstd and floats.
     spark: bool,
 }
 
-/// Writes them, of 10 random bits or so in each value.
+/// Writes them, with about 10 random bits in each value.
 fn write(directory: &Path, shape: Shape) {
     let Shape { groups, rows, columns, spark } = shape;
     let mut state = 1_u64;
@@ -69,7 +69,7 @@ fn write(directory: &Path, shape: Shape) {
             _ => Arc::new(values.map(|value| value as f32 / 64.0).collect::<Float32Array>()),
         }
     };
-    // The same cells in each row group: they are packed once and cost as much.
+    // The same cells in each row group: they are packed once and cost the same.
     let cells: Vec<_> = (0..columns).map(&mut column).collect();
     let field = |(at, cells): (usize, &ArrayRef)| Field::new(format!("x{at}"), cells.data_type().clone(), spark);
     let schema = Arc::new(Schema::new(cells.iter().enumerate().map(field).collect::<Vec<_>>()));
@@ -77,7 +77,7 @@ fn write(directory: &Path, shape: Shape) {
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(rows));
     let properties = if spark {
         let mut properties = properties.set_compression(Compression::SNAPPY).set_data_page_row_count_limit(20_000);
-        // parquet-mr gives dictionaries up after the first page where they save nothing.
+        // parquet-mr abandons dictionaries after the first page if they save nothing.
         for field in batch.schema().fields().iter().filter(|field| field.data_type().is_floating()) {
             properties = properties.set_column_dictionary_enabled(field.name().as_str().into(), false);
         }
@@ -96,7 +96,7 @@ fn write(directory: &Path, shape: Shape) {
     }
 }
 
-/// Seconds to the first batch of a rank that goes on in the middle of an epoch.
+/// Seconds to the first batch of a rank that resumes in the middle of an epoch.
 fn seconds_in_the_middle(options: LoaderOptions) -> f64 {
     let source = LocalSource::open(options).expect("a dataset");
     let state = State::new(source.plan(), source.plan().steps() / 2);

@@ -1,7 +1,7 @@
-//! Many small row groups: what one costs, where it holds hardly any rows.
+//! Many small row groups: the cost of one that holds hardly any rows.
 //!
-//! `cargo bench --bench row_groups -- 30000` writes a file with so many row groups of one row and three columns, and takes an epoch of
-//! it, in file order and shuffled. The best of three is what counts.
+//! `cargo bench --bench row_groups -- 30000` writes a file with that many row groups of one row and three columns, and
+//! takes an epoch of it, in file order and shuffled. The best of three counts.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures")]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What shared memory carries from a server to a rank, against `memcpy`: a gigabyte in batches of several sizes, each in a slab of its
-//! own or shared by all readers, handed over and copied out.
+//! Throughput of shared memory from a server to a rank, compared with `memcpy`: a gigabyte in batches of several sizes,
+//! each in a slab of its own or shared by all readers, handed over and copied out.
 //!
 //! `cargo bench --bench shared_memory`; the rank is a process of its own.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -16,7 +16,7 @@ use futures::StreamExt;
 
 const BUDGET: usize = 1 << 30;
 const WINDOW: u16 = 4;
-/// Where the rank finds the server's name.
+/// Environment variable with the server's name, for the rank.
 const NAME: &str = "BOWSTRING_BENCH_SHM";
 
 fn main() {
@@ -40,7 +40,8 @@ async fn server() {
         let text = String::from_utf8_lossy(&ticket).into_owned();
         let numbers: Vec<usize> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
         let (count, len, exclusive) = (numbers[0], numbers[1], numbers[2] == 1);
-        // As in a server: batches that nobody else gets have slabs of their own; others of one length share some, if they are small.
+        // As in a server: batches for a single receiver have slabs of their own; others of one length share some, if
+        // they are small.
         let pool: Arc<Pool> = {
             let mut pools = pools.lock().expect("nobody panics");
             let of = if exclusive { 0 } else { len };
@@ -51,7 +52,7 @@ async fn server() {
                 }
             }))
         };
-        // As if decoded before: what is measured is the way from here to there.
+        // As if decoded beforehand: only the transport is measured.
         let batches = futures::stream::iter(0..count + 2 * usize::from(WINDOW)).then(move |_| {
             let pool = Arc::clone(&pool);
             async move {
@@ -80,7 +81,7 @@ async fn rank(name: &str) {
         for consume in [false, true] {
             let options = ConnectOptions { window: WINDOW, ..ConnectOptions::default() };
             let mut batches = connect(name, ticket.clone().into(), options).await.expect("the server answers");
-            // The first slabs are mapped once.
+            // The first slabs are mapped only once.
             for _ in 0..2 * WINDOW {
                 drop(batches.next().await.expect("there are more").expect("it comes whole"));
             }
