@@ -28,7 +28,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place that names a file.
+    /// A place in the file `file`.
     pub fn file(file: impl Into<Arc<str>>) -> Self {
         Self { file: Some(file.into()), ..Self::default() }
     }

@@ -71,7 +71,7 @@ pub use dataset::Dataset;
 pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
 pub use loader::{Epoch, Loader};
-/// For the bindings, which must not unwind into foreign frames either.
+/// For the bindings, which must not unwind into foreign frames.
 #[doc(hidden)]
 pub use page::quiet;
 pub use pipeline::{BatchSource, LoaderOptions};

@@ -209,7 +209,8 @@ impl Batch {
     }
 
     /// Adds the columns of `frames`, whose rows are windows of `length` rows, time-major: `[length * B, ...]` becomes
-    /// `[length, B, ...]`, but not for tensors in `flat`, which have no batch axis. Arrow columns stay one after another.
+    /// `[length, B, ...]`, but not for tensors in `flat`, which have no batch axis. Rows of Arrow columns stay one
+    /// after another.
     pub(crate) fn add_frames(&mut self, frames: Self, length: usize, flat: &[Arc<str>]) {
         for (name, value) in frames.columns {
             let value = match value {

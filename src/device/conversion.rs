@@ -202,7 +202,7 @@ impl Conversion {
 }
 
 fn product(factors: &[u64]) -> Option<usize> {
-    // A factor of 0 makes the product 0, wherever it stands.
+    // A factor of 0 makes the product 0 at any position.
     if factors.contains(&0) {
         return Some(0);
     }

@@ -76,7 +76,7 @@ impl Device for Host {
     fn destroy(&self, _event: Event) {}
 
     unsafe fn copy(&self, to: Address, from: *const u8, bytes: usize) -> Result<()> {
-        // SAFETY: the caller promises that both sides have so many bytes, and that nothing else uses `to`.
+        // SAFETY: the caller promises that both sides have that many bytes, and that nothing else uses `to`.
         unsafe { std::ptr::copy_nonoverlapping(from, pointer(to), bytes) }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Device for Host {
         let (Some(read), Some(written)) = (what.from_bytes(), what.to_bytes()) else {
             return Err(refused(self.name(), "a conversion", "its size overflows memory"));
         };
-        // SAFETY: the caller promises sides of these sizes, which do not overlap, and what is beside them.
+        // SAFETY: the caller promises sides of these sizes, which do not overlap, and the bytes beside them.
         unsafe {
             let beside = what.beside();
             let beside = beside.map(|(at, bytes)| std::slice::from_raw_parts(pointer(at).cast_const(), bytes));

@@ -75,7 +75,8 @@ impl Lease {
         let slot = self.core.change(SlotTable::temporary);
         let mut body = slot.body();
         let appended = self.core.prepare(&mut body, bytes).and_then(|()| {
-            // SAFETY: this lease keeps the source behind what the stream was told; the slot is nobody else's, and has as many bytes.
+            // SAFETY: this lease keeps the source until the work queued on the stream is done; the slot is nobody
+            // else's, and has that many bytes.
             unsafe { self.core.device.copy_within(on, body.at, from, bytes) }
         });
         if let Err(error) = appended {
@@ -124,8 +125,8 @@ impl Lease {
         if !on_host && !inside(body.at, body.capacity) {
             return Err(refused(self.core.device.name(), "reading a tensor", "it lies outside of its batch"));
         }
-        // SAFETY: the bytes lie in memory that this lease keeps: the slot's, or the slab's that stands for it (checked above).
-        // What fills it is done, and nobody writes to it while the lease lives.
+        // SAFETY: the bytes lie in memory that this lease keeps: the slot's, or that of the slab in its place (checked
+        // above). The work that fills it is done, and nobody writes to it while the lease lives.
         unsafe { self.core.device.read(at, to) }
     }
 }

@@ -11,7 +11,7 @@
 //! *Ready* begins when the copy is in flight: the device's events tell when the bytes have arrived, the ring tells who
 //! may write. A slot that is *deferred* has no fences yet, because a stream is capturing a graph or because the fence
 //! means waiting; one that is *quarantined* has none and never will. Temporary slots, those of an overflow, are not
-//! filled again: their memory is freed when their fences are done.
+//! filled again: they are given up when their fences are done.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub(super) enum State {
     Fenced,
     /// Given back, but the end of its last reader is unknown.
     Quarantined,
-    /// Its memory was freed.
+    /// Its memory was given up.
     Gone,
 }
 
@@ -131,7 +131,7 @@ impl Ring {
         }
     }
 
-    /// Records that the memory of a slot without an owner was freed.
+    /// Records that the memory of a slot without an owner was given up.
     pub(super) fn give_up(&mut self, slot: usize) {
         self.fenced.retain(|fenced| *fenced != slot);
         self.step(slot, &[State::Free, State::Fenced, State::Quarantined, State::Filling], State::Gone);

@@ -165,7 +165,7 @@ impl Sim {
         Stream::Handle(handle)
     }
 
-    /// Reads device memory on `stream`, when its turn comes.
+    /// Reads device memory on `stream` when its turn comes.
     pub fn read_on(&self, stream: Stream, at: Address, bytes: usize) -> Reading {
         let reading = Reading { stream, bytes: Arc::default() };
         let mut state = self.lock();
@@ -309,7 +309,8 @@ impl State {
                 self.counters.copies += 1;
                 self.counters.copied += bytes as u64;
                 if let Some(to) = self.bytes(to, bytes) {
-                    // SAFETY: whoever appended the copy promised that its source is readable, and not written, until it is done.
+                    // SAFETY: the caller that appended the copy promised that its source is readable, and not written,
+                    // until it is done.
                     to.copy_from_slice(unsafe { std::slice::from_raw_parts(from.0, bytes) });
                 }
             }
@@ -441,7 +442,7 @@ impl Device for Sim {
         let (Some(read), Some(written)) = (what.from_bytes(), what.to_bytes()) else {
             return Err(refused("sim:0", "decoding photos", "their size overflows memory"));
         };
-        // SAFETY: the caller promises that so many bytes are readable, and not written.
+        // SAFETY: the caller promises that this many bytes are readable, and not written.
         let now = unsafe { std::slice::from_raw_parts(rows, read) };
         // Damage is reported now; the pixels come when the command runs, from the device's memory at that time.
         what.on_host(now, &mut vec![0; written])?;

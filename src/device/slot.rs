@@ -285,7 +285,7 @@ impl Core {
         }
         if body.capacity > 0 {
             self.idle(body)?;
-            // SAFETY: nobody has the slot, its readers are done, and so is what was copied to it.
+            // SAFETY: nobody has the slot, its readers are done, and so are the copies to it.
             unsafe { self.device.free(body.at, body.capacity) }
             body.capacity = 0;
         }

@@ -47,9 +47,8 @@ impl Target {
     /// # Errors
     /// [`Error::Limit`] if the shape overflows memory.
     ///
-    /// # Safety
-    /// For as long as the target lives, `at` can be written for as many bytes as `dtype` and `shape` say, and while a batch is copied
-    /// there nothing else reads or writes them.
+    /// # Safety For as long as the target lives, `at` is writable for the bytes that `dtype` and `shape` give, and
+    /// while a batch is copied there nothing else reads or writes them.
     pub unsafe fn on_host(column: impl Into<Arc<str>>, dtype: DType, shape: Vec<usize>, at: *mut u8) -> Result<Self> {
         Self::new(column.into(), dtype, shape, at.expose_provenance() as Address, Side::Host)
     }
@@ -59,9 +58,9 @@ impl Target {
     /// # Errors
     /// [`Error::Limit`] if the shape overflows memory.
     ///
-    /// # Safety
-    /// For as long as the target lives, and until the streams on which it was filled have done that, `at` is memory of that device
-    /// of as many bytes as `dtype` and `shape` say; what else uses it is ordered with those streams.
+    /// # Safety For as long as the target lives, and until the streams on which it was filled have done so, `at` is
+    /// memory of that device with the bytes that `dtype` and `shape` give; any other use of it is ordered with those
+    /// streams.
     pub unsafe fn on_device(
         column: impl Into<Arc<str>>,
         dtype: DType,
@@ -179,8 +178,9 @@ impl Targets {
         }
         for (target, tensor) in pairs {
             let (from, to) = (tensor.bytes(), std::ptr::with_exposed_provenance_mut::<u8>(target.at as usize));
-            // SAFETY: the target has as many bytes as the tensor, of the same type and shape, and whoever made it promised that they
-            // can be written and that nothing else uses them now. A tensor's memory is no target's: it is a batch's that nobody had.
+            // SAFETY: the target has as many bytes as the tensor, of the same type and shape, and its creator promised
+            // that they can be written and that nothing else uses them now. A tensor's memory is never a target's: it
+            // belongs to a batch that nobody had.
             unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) }
         }
         Ok(())
@@ -206,8 +206,9 @@ impl Targets {
         let Some(lease) = batch.lease().filter(|_| !pairs.is_empty()) else { return Ok(()) };
         let on = lease.read_on(consumer)?;
         for (target, tensor) in pairs.into_iter().filter(|(target, _)| target.bytes > 0) {
-            // SAFETY: `from` is the tensor's memory, which its lease keeps behind what this stream was told; `to` has as many bytes, and
-            // whoever made the target promised that they are ordered with the stream. The two are never one.
+            // SAFETY: `from` is the tensor's memory, which its lease keeps until the work queued on this stream is
+            // done; `to` has that many bytes, and the target's creator promised that they are ordered with the stream.
+            // The two are never the same.
             unsafe { lease.device().copy_within(on, target.at, tensor.address(), target.bytes)? }
         }
         Ok(())

@@ -39,12 +39,12 @@ const IDLE: Duration = Duration::from_millis(20);
 /// Maximum wait for the consumer to release a batch before the next check, after the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a device is fed.
+/// The parameters of feeding a device.
 #[derive(Debug, Clone)]
 pub struct Feeding {
     /// Batches in the device's memory at once, at least 2.
     pub slots: usize,
-    /// When their memory is written again.
+    /// The condition for reusing their memory.
     pub fence: Fence,
     /// Set if more memory is taken when the consumer holds all slots.
     pub overflow: bool,
@@ -145,8 +145,8 @@ impl Transfer {
 
     /// The next batch, perhaps still in flight, within `wait`.
     ///
-    /// # Errors
-    /// That of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in a forked child.
+    /// # Errors The error of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in
+    /// a forked child.
     pub fn next(&mut self, wait: Duration) -> Result<Next<DeviceBatch>> {
         self.core.check_process()?;
         let deadline = Instant::now() + wait;
@@ -470,11 +470,11 @@ impl Thread {
             *appended = true;
             let (from, to) = (address(part.from), body.at + at as Address);
             match work {
-                // SAFETY: both sides and what is beside them lie in the slot (or in slabs that stay where they are), where the placement put
-                // them without overlap, with the sizes that the conversion has.
+                // SAFETY: both sides and the bytes beside them lie in the slot (or in slabs that stay where they are),
+                // where the placement put them without overlap, with the sizes of the conversion.
                 Work::Convert(what) => unsafe { device.convert(&what, from, to)? },
                 Work::Decode(what) => {
-                    // SAFETY: as above; the rows on the host are those that were copied to `from`, and live as long.
+                    // SAFETY: as above; the rows on the host are those copied to `from`, and live as long.
                     let refused = unsafe { device.decode(&what, placement.on_host(part.from), from, to) };
                     let refused = refused.map_err(|error| in_column(error, &part.name))?;
                     self.core.counters.refused.fetch_add(refused, Ordering::Relaxed);

@@ -80,7 +80,7 @@ pub(super) fn deferred(options: &LoaderOptions) -> Result<(LoaderOptions, BTreeM
     Ok((changed, columns))
 }
 
-/// Checks that the columns are as the device was told.
+/// Checks that the columns match the device's instructions.
 pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>) -> Result<()> {
     for (name, developing) in columns {
         let below = |field: &Field| field.name.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('.'));

@@ -190,7 +190,7 @@ impl BatchSource for DeviceSource {
 /// without their padding. The schema tells which lists are cut.
 fn shared_work(options: &LoaderOptions) -> (LoaderOptions, BTreeMap<Arc<str>, Normalisation>) {
     let (mut asked, mut photos) = (options.clone(), BTreeMap::new());
-    // Windows have axes of their own.
+    // Windows have additional axes.
     if options.ngram.is_some() {
         return (asked, photos);
     }

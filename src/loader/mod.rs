@@ -251,7 +251,7 @@ impl Loader {
         Error::late(stage, culprit, waited, self.timeout())
     }
 
-    /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
+    /// The position after the last batch yielded: the same on every rank, and independent of the number of ranks.
     ///
     /// After the last batch of an epoch, and before its end was reported, this is the end of that epoch: a loader that
     /// resumes there has an empty pass before the next epoch, so that `for epoch in saved..n` counts right.

@@ -26,8 +26,7 @@ pub trait HostAllocator: Send + Sync + Debug {
     /// `ptr` came from `allocate(len)` of this allocator, was not freed, and nothing refers to it any more.
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize);
 
-    /// Returns true if a pool may keep memory that nothing refers to any more for another buffer; otherwise the pool
-    /// gives it back.
+    /// Returns true if a pool may keep unreferenced memory for another buffer; otherwise the pool gives it back.
     fn keeps(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let _ = (ptr, len);
         true

@@ -77,8 +77,7 @@ fn trim() {
 
 /// Memory from the system for a block of a class, when none is kept.
 ///
-/// # Safety
-/// `whole` has a size of [`SMALLEST`] at least.
+/// # Safety `whole` has a size of at least [`SMALLEST`].
 unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
     trim();
     // SAFETY: the caller's promise.
@@ -106,7 +105,7 @@ fn layout_of(number: usize) -> Option<Layout> {
     Layout::from_size_align(part << (log2 - STEPS_LOG2), ALIGN).ok()
 }
 
-/// The class of a block, and the bytes that every block of the class has; `None` for blocks that are not kept.
+/// The class of a block, and the layout of every block of the class; `None` for blocks that are not kept.
 fn class(layout: Layout) -> Option<(usize, Layout)> {
     let size = layout.size();
     if size < SMALLEST || layout.align() > ALIGN {
@@ -176,7 +175,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
                 // SAFETY: `whole` has a size of `SMALLEST` at least.
                 take(number, whole.size()).unwrap_or_else(|| unsafe { fresh(whole, false) })
             }
-            // SAFETY: the caller's promises about `layout` are those that the system asks for.
+            // SAFETY: the caller's promises about `layout` are those that the system requires.
             None => unsafe { System.alloc(layout) },
         }
     }
@@ -199,8 +198,8 @@ unsafe impl GlobalAlloc for CachingAllocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class(layout) {
-            // SAFETY: `alloc` made this block with the class's layout, since `class` is a function of `layout`; the caller
-            // gives it up. What is not kept goes back to the system with that layout.
+            // SAFETY: `alloc` made this block with the class's layout, since `class` is a function of `layout`; the
+            // caller gives it up. A block that is not kept goes back to the system with that layout.
             Some((number, whole)) => unsafe {
                 if !put(block, number, whole.size()) {
                     System.dealloc(block, whole);
@@ -215,7 +214,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
         // SAFETY: the caller promises that `new_size` is valid for this alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (class(layout), class(new)) {
-            // SAFETY: both sizes are the system's own business.
+            // SAFETY: blocks of both layouts belong to the system allocator.
             (None, None) => unsafe { System.realloc(block, layout, new_size) },
             (Some((old, _)), Some((number, _))) if old == number => block,
             _ => {

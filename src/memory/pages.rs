@@ -85,8 +85,8 @@ impl Pages {
             for start in (0..whole).step_by(HUGE) {
                 allocate(file, start, 1)?;
             }
-            // SAFETY: the range is within this mapping, and making huge pages changes nothing that is in it. Where the kernel cannot
-            // or will not (before 6.1, memory in pieces), small pages stay.
+            // SAFETY: the range is within this mapping, and making huge pages does not change its content. Where the
+            // kernel cannot or will not (before 6.1, memory in pieces), small pages stay.
             let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
         }
         allocate(file, 0, self.len)?;
@@ -104,7 +104,7 @@ impl Pages {
 
     /// Start of `range`; none if it is not within this mapping.
     fn start(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
-        // SAFETY: where the range is within the mapping, so is its start, or it is one past its end.
+        // SAFETY: if the range is within the mapping, so is its start, or it is one past the end.
         (range.start <= range.end && range.end <= self.len).then(|| unsafe { self.base.add(range.start) })
     }
 
@@ -159,7 +159,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the range is this mapping, whole; nobody has a reference into it, for owners of buffers own this.
+        // SAFETY: the range is this mapping, whole; nobody has a reference into it, since owners of buffers own this.
         let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -181,7 +181,7 @@ fn aligned(len: usize) -> *mut libc::c_void {
 
 /// Bytes of a page.
 pub(super) fn page_size() -> usize {
-    // SAFETY: it has no preconditions.
+    // SAFETY: no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     // Linux always answers; a wrong answer is larger than any page.
     usize::try_from(size).unwrap_or(HUGE)

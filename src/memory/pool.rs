@@ -104,7 +104,7 @@ impl State {
         self.spare.remove(at)
     }
 
-    /// Takes kept buffers out until `bytes` more fit beside the rest; the caller frees them outside the lock.
+    /// Removes kept buffers until `bytes` more fit in addition to the rest; the caller frees them outside the lock.
     fn evict(&mut self, bytes: usize, budget: usize) -> Vec<Raw> {
         let mut evicted = Vec::new();
         while self.used + bytes + self.kept_bytes > budget && self.kept_bytes > 0 {
@@ -154,7 +154,7 @@ impl Pool {
         self.lock().used
     }
 
-    /// The most bytes ever held at once, free-listed buffers included.
+    /// Peak of the bytes held at once, free-listed buffers included.
     pub fn peak(&self) -> usize {
         self.lock().peak
     }

@@ -275,7 +275,7 @@ impl SharedAllocator {
         self.slabs().values().map(|slab| slab.len()).sum()
     }
 
-    /// The slab that was allocated last.
+    /// The slab allocated last.
     #[cfg(test)]
     pub(crate) fn newest(&self) -> Arc<Slab> {
         let slabs = self.slabs();
@@ -298,7 +298,8 @@ impl HostAllocator for SharedAllocator {
 
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
         if !self.remove(ptr) {
-            // SAFETY: the caller promises that `ptr` came from `allocate(len)`; it is no slab's, so the system allocator made it.
+            // SAFETY: the caller promises that `ptr` came from `allocate(len)`; it is not a slab's, so the system
+            // allocator made it.
             unsafe { SystemAllocator.free(ptr, len) }
         }
     }

@@ -49,7 +49,7 @@ struct PartialSlab {
     slab: Arc<Slab>,
     /// Free blocks, by number.
     free: Vec<usize>,
-    /// Blocks that are not free.
+    /// Number of blocks that are not free.
     taken: usize,
 }
 

@@ -20,7 +20,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::ColumnDescPtr;
 
-/// Values of fewer bytes are copied, so that many small arrays do not hold many small pieces of memory.
+/// Values with fewer bytes are copied, so that many small arrays do not hold many small pieces of memory.
 const SMALL: usize = 16 << 10;
 
 /// Maximum bytes of the values of one row: sizes of pages are 32 bits.

@@ -28,7 +28,7 @@ const FOREVER: Duration = Duration::from_secs(3600);
 
 /// The reason that a step was not prepared.
 enum Stop {
-    /// Another member's step comes first now.
+    /// Another member's step takes precedence now.
     Overtaken,
     Failed(Error),
 }

@@ -20,7 +20,7 @@ use crate::plan::{Order, Share};
 use crate::schema::Schema;
 use crate::tensor::{Batch, Next};
 
-/// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
+/// Threads of the I/O runtime. They only wait and hand over data; decoding has its own pool.
 const IO_THREADS: usize = 2;
 
 /// See the module documentation.

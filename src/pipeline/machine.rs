@@ -14,7 +14,7 @@ pub fn threads() -> usize {
 }
 
 /// Bytes this process may still allocate: the smaller of the system's available memory and the cgroup's remainder.
-/// `None` where neither is known.
+/// `None` if neither is known.
 pub fn available_memory() -> Option<u64> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));

@@ -17,7 +17,7 @@ pub enum Kind {
         /// The maximum.
         most: u64,
     },
-    /// Seconds: above zero, at most as many as given.
+    /// Seconds: above zero, and at most this many.
     Seconds(f64),
     /// True or false.
     Switch,

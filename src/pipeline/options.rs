@@ -225,7 +225,7 @@ impl LoaderOptions {
         Self { urls: vec![url.into()], batch_size: Some(batch_size), ..Self::default() }
     }
 
-    /// The options for opening the dataset alone.
+    /// The options for only opening the dataset.
     ///
     /// # Errors
     /// [`Error::Config`] if the filter or the time-out is wrong.
@@ -260,7 +260,7 @@ impl LoaderOptions {
         match &self.cache {
             Some(place) if !place.is_empty() => Ok(Some(CachePlace { place: place.clone(), bytes: self.cache_bytes })),
             Some(_) => Err(Error::config("cache", "it is empty; give a directory, or memory, or leave it out")),
-            // A variable may set the limit once for programs with a cache and without.
+            // A variable may set the limit once for programs both with a cache and without.
             None => Ok(None),
         }
     }

@@ -73,7 +73,7 @@ pub(crate) struct PreparedPlan {
 struct View {
     sources: Arc<[Source]>,
     manifests: Vec<Arc<Manifest>>,
-    /// What plans tell caches, if there are any.
+    /// The announcer of plans to caches, if there are any.
     foresight: Option<Arc<Foresight>>,
 }
 
@@ -186,7 +186,7 @@ impl PreparedPlan {
         &self.view(version).manifests
     }
 
-    /// What plans of `version` tell caches; `None` without a cache.
+    /// The announcer of plans of `version` to caches; `None` without a cache.
     pub(super) fn foresight(&self, version: OrderVersion) -> Option<&Arc<Foresight>> {
         self.view(version).foresight.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The rows of a dataset as they are stored, a row group at a time: for engines that want tables, not batches.
+//! The rows of a dataset as stored, a row group at a time: for engines that need tables, not batches.
 
 use std::sync::Arc;
 

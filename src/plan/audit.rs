@@ -30,7 +30,7 @@ type At = (u64, u64);
 pub enum Fault {
     /// Consumed by no loader.
     NotConsumed,
-    /// Consumed more than once, and not because a later loader resumed before it.
+    /// Consumed more than once, other than because a later loader resumed before it.
     Repeated,
 }
 
@@ -64,7 +64,7 @@ pub struct Audit {
     pub loaders: usize,
     /// Times that loaders continued from a state.
     pub resumes: usize,
-    /// Steps of ranks that were consumed, and again after a resume before them.
+    /// Steps of ranks that were consumed, and consumed again after a resume before them.
     pub replaced_steps: u64,
     /// The first position of the epoch that the run began in.
     pub from: At,
@@ -237,12 +237,12 @@ struct Raw {
 #[derive(Debug, Default)]
 struct Found {
     raw: Vec<Raw>,
-    /// The end of the last interval that every rank consumed.
+    /// End of the last interval that every rank consumed.
     agreed: u128,
     replaced: u128,
     /// Ranks that consumed nothing of a range of steps, beyond those that are named.
     unlisted: u64,
-    /// Findings that end where the sweep is, which the next interval may prolong.
+    /// Findings that end at the sweep's position, which the next interval may extend.
     open: BTreeMap<(Fault, Option<u32>, u32), usize>,
 }
 

@@ -208,7 +208,7 @@ mod tests {
         };
         assert_eq!((pictures(1, 32), pictures(1, 256), pictures(8, 64)), (8, 8, 16));
         assert_eq!((pictures(64, 32), pictures(96, 64), pictures(256, 64)), (32, 48, 32));
-        // A batch without a fitting divisor.
+        // A batch without a suitable divisor.
         assert_eq!(v3(1, 99_991, 1000, 80), 16);
     }
 

@@ -11,7 +11,7 @@ use super::share::Share;
 use super::spec::Stop;
 use super::steps::{Plan, Run};
 
-/// Needed from the first moment to the second, both included.
+/// An interval of need from the first moment to the second, both included.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     from: u64,

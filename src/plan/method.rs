@@ -7,8 +7,8 @@ use super::version::OrderVersion;
 
 /// Maximum rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
 const MOST_DRAWN: u64 = 1 << 14;
-/// Windows of this many rows are drawn at any number of lanes. It costs less than a microsecond, so nothing is lost if
-/// the order is not kept.
+/// Windows of up to this many rows are drawn at any number of lanes. It costs less than a microsecond, so nothing is
+/// lost if the order is not kept.
 const FEWEST_DRAWN: u64 = 256;
 /// Rows of the drawn windows of all lanes together, two bytes each.
 const DRAWN_ROWS: u64 = 1 << 19;

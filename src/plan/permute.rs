@@ -94,7 +94,7 @@ pub(super) fn key(parts: &[u64]) -> u64 {
 /// assert_ne!(random(7, 0, 3), random(7, 1, 3));
 /// ```
 pub fn random(seed: u64, epoch: u64, row_id: u64) -> u64 {
-    // The first part keeps it apart from the keys of the order, which start with other numbers.
+    // The first part separates it from the keys of the order, which start with other numbers.
     key(&[RANDOM, seed, epoch, row_id])
 }
 

@@ -22,7 +22,7 @@ const MOST_WINDOWS: u64 = 1 << 18;
 /// The data that one rank reads in an epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Read {
-    /// Row groups, each as often as it is read.
+    /// Row groups, each counted as often as it is read.
     pub groups: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -43,7 +43,7 @@ pub enum Tail {
     /// Every row once: ranks differ by at most one row. The last two steps share their rows where fewer than half a
     /// global batch are left, and become one where ranks of one row each would get none, so that no batch is empty.
     Even,
-    /// Batches keep their size; a mask says which rows are real.
+    /// Batches keep their size; a mask marks the real rows.
     Pad,
     /// Rows from the start of the epoch fill the step.
     Repeat,
@@ -154,7 +154,7 @@ impl Mix {
 pub struct PlanSpec {
     /// Seed of the order.
     pub seed: u64,
-    /// How rows are shuffled.
+    /// The shuffle of rows.
     #[serde(default)]
     pub shuffle: Shuffle,
     /// Rows of all ranks together per step.
@@ -192,7 +192,7 @@ impl PlanSpec {
         }
     }
 
-    /// The same spec with everything open filled in. Resolving again changes nothing.
+    /// The same spec with all open values filled in. Resolving again changes nothing.
     ///
     /// Lanes: enough to give [a rank its own](OrderVersion::V3) for every few hundred rows of the global batch, but
     /// never fewer than in the second version: the largest power of two that is at most 32, the global batch and the
@@ -210,7 +210,7 @@ impl PlanSpec {
             mix.reduce();
         }
         match spec.shuffle {
-            // A window of its own for each row group: nothing is held longer than its rows last.
+            // One window per row group: nothing is held longer than its rows last.
             Shuffle::None => {
                 spec.lanes.get_or_insert(1);
                 spec.window_rows.get_or_insert(1);

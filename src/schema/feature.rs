@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field};
 /// The key of the field's metadata that holds a [`Feature`] as text.
 pub(crate) const FEATURE_KEY: &str = "bowstring.feature";
 
-/// The key of the metadata of a field of integers that holds the names of the classes that they number, as JSON.
+/// The key of the metadata of an integer field that holds the names of the classes that the integers number, as JSON.
 pub(crate) const CLASSES_KEY: &str = "bowstring.classes";
 
 /// The type of a column in another library.

@@ -36,7 +36,7 @@ pub enum Type {
     Arrow(DataType),
 }
 
-/// One column as it is delivered. It may come as several columns of the batch, see [`names`](Self::names).
+/// One delivered column. It may come as several columns of the batch, see [`names`](Self::names).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     /// The column's name; parts of a struct are dotted: `a.b`.

@@ -23,9 +23,9 @@ pub enum Codec {
     Npy,
     /// NumPy's `.npz` with one array.
     Npz,
-    /// An image file: PNG, or whatever its first bytes say.
+    /// An image file: PNG, or the format that its first bytes indicate.
     Png,
-    /// An image file: JPEG, or whatever its first bytes say.
+    /// An image file: JPEG, or the format that its first bytes indicate.
     Jpeg,
 }
 

@@ -205,7 +205,7 @@ fn failing<S: Cast<T>, T>(input: &[u8]) -> Vec<usize> {
     input.iter().enumerate().filter(|(_, value)| value.cast().is_none()).map(|(at, _)| at).collect()
 }
 
-/// The bytes of one element of `dtype` with this value; `None` if it does not fit.
+/// Returns the bytes of one element of `dtype` with this value; `None` if it does not fit.
 pub(super) fn element(value: &Scalar, dtype: DType) -> Option<Vec<u8>> {
     let mut bytes = [0u64; 1];
     let output = &mut bytemuck::cast_slice_mut(&mut bytes)[..dtype.size()];

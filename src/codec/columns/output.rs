@@ -264,7 +264,7 @@ impl RowGroupBlock {
     }
 }
 
-/// The output of a leaf that is delivered on its own.
+/// The output of a leaf delivered on its own.
 pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<(Member, Output)> {
     let name: Arc<str> = leaf.name.as_str().into();
     let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));

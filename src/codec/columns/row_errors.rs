@@ -17,7 +17,7 @@ use crate::tensor::BatchBuilder;
 /// each may cost the decoding of an image.
 const SUBSTITUTES: usize = 16;
 
-/// A row that could not be delivered as it is stored.
+/// A row that could not be delivered as stored.
 #[derive(Debug)]
 pub struct BadRow {
     /// Its index in the batch.

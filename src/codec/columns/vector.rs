@@ -218,7 +218,7 @@ fn sparse(member: &Member, vectors: &Vectors<'_>, values: bool) -> Checked<Part>
                 numbers.push(row, &vectors.numbers().values()[of.clone()]);
                 of.len()
             }
-            // A dense vector is no longer than its list, whose offsets are 32 bits where Spark wrote them.
+            // A dense vector is no longer than its list, whose offsets are 32 bits if Spark wrote them.
             Vector::Dense(of) => {
                 places.extend((0..of.len()).map(|at| i32::try_from(at).unwrap_or(i32::MAX)));
                 of.len()

@@ -162,7 +162,7 @@ pub enum Crop {
     RandomResized {
         /// Minimum and maximum part of the area, in 0..=1.
         scale: [f64; 2],
-        /// Least and greatest width / height.
+        /// Minimum and maximum width / height.
         ratio: [f64; 2],
     },
 }

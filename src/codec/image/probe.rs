@@ -6,7 +6,7 @@
 use super::exif::Orientation;
 use crate::error::{Error, Place, Result};
 
-/// The formats that are decoded.
+/// The supported formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {

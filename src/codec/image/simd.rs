@@ -125,7 +125,7 @@ mod avx2 {
             let mut x = 0;
             loop {
                 let from = if FLIP { width - STEP - x } else { x };
-                // SAFETY: from + 16 <= width, so that 48 bytes at 3 * from end within the line of 3 * width bytes.
+                // SAFETY: from + 16 <= width, so 48 bytes at 3 * from end within the line of 3 * width bytes.
                 let [a, b, c] = unsafe {
                     let at = line.as_ptr().add(3 * from).cast::<__m128i>();
                     [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1)), _mm_loadu_si128(at.add(2))]

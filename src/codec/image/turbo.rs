@@ -1,4 +1,4 @@
-//! JPEG by libjpeg-turbo (feature `turbo`): decodes only the wanted rectangle, and only at the wanted scale.
+//! JPEG by libjpeg-turbo (feature `turbo`): decodes only the requested rectangle, and only at the requested scale.
 //!
 //! A handle lives for one image. libjpeg keeps the tables of the last image for "abbreviated" streams, so with a reused
 //! handle a damaged file without tables would decode with those of whatever image came before it on that thread.

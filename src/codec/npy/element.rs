@@ -36,13 +36,14 @@ pub enum Kind {
     Datetime,
     /// `timedelta64`: int64.
     Timedelta,
-    /// `str_`: UTF-32, filled up with zeros.
+    /// `str_`: UTF-32, padded with zeros.
     Text,
-    /// `bytes_`, filled up with zeros.
+    /// `bytes_`, padded with zeros.
     Bytes,
 }
 
-/// The unit of a time: a number of equal parts of a calendar or a clock. The least `i64` is "not a time" in every unit.
+/// The unit of a time: a number of equal parts of a calendar or a clock. The smallest `i64` is "not a time" in every
+/// unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unit {
     multiple: u32,

@@ -246,7 +246,7 @@ impl<'a> Unpack<'a> {
 }
 
 thread_local! {
-    /// Its tables and window take some 40 KB, which one thread keeps from cell to cell.
+    /// Its tables and window take about 40 KB, which each thread keeps from cell to cell.
     static INFLATE: Cell<Option<Box<Decompress>>> = const { Cell::new(None) };
 }
 

@@ -38,7 +38,7 @@ const FLIP_Y: u32 = 8;
 /// nvJPEG on one GPU. Used by one thread at a time.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    // Declared first, dropped first: their states are of the handle.
+    // Declared first, dropped first: their states belong to the handle.
     lanes: [Lane; 2],
     nvjpeg: Option<Nvjpeg>,
     context: Arc<Context>,
@@ -195,8 +195,9 @@ impl Decoder {
                 Some(state) => Ok(state),
                 none => nvjpeg.state().map(|state| none.insert(state)),
             };
-            // SAFETY: the lane was waited for, so that nothing is under way with its state; the JPEGs are rows, which the caller keeps; each
-            // photo was accepted with the size that its part of the scratch has room for, and no other part overlaps it.
+            // SAFETY: the lane was waited for, so nothing is in flight with its state; the JPEGs are rows, which the
+            // caller keeps; each photo was accepted with the size that its part of the scratch has room for, and no
+            // other part overlaps it.
             let decoded = state.and_then(|state| unsafe { nvjpeg.decode(state, &jobs, what.channels, stream) });
             if let Err(why) = decoded {
                 refusal = why;
@@ -255,8 +256,8 @@ impl Lane {
 
     /// Decodes the photos that nvJPEG refused, and appends the copies of these and of the table.
     ///
-    /// # Safety
-    /// Nothing that is under way uses the table and the pixels of this lane; `from` is where `rows` are on the device.
+    /// # Safety Nothing in flight uses the table and the pixels of this lane; `from` is the address of `rows` on the
+    /// device.
     #[expect(clippy::too_many_arguments, reason = "one caller; what a group needs is all of it")]
     unsafe fn place(
         &mut self,
@@ -334,7 +335,7 @@ impl Memory {
             return Ok(());
         }
         self.give_back(context, staging);
-        // Batches differ a little.
+        // Batches differ slightly in size.
         let capacity = bytes.next_multiple_of(1 << 16) + bytes / 8;
         // SAFETY: the pointer is valid for the one address that is written.
         let code = unsafe { (context.driver.call.cuMemAlloc_v2)(&raw mut self.at, capacity) };
@@ -355,7 +356,8 @@ impl Memory {
     /// The first `bytes` of the host's memory.
     fn host(&mut self, bytes: usize) -> &mut [u8] {
         match self.host {
-            // SAFETY: as much was allocated, filled with zeros at first; nothing else refers to it while the lane is not under way.
+            // SAFETY: that much was allocated, initially filled with zeros; nothing else refers to it while the lane is
+            // not in flight.
             Some(host) => unsafe { std::slice::from_raw_parts_mut(host.as_ptr(), bytes.min(self.capacity)) },
             None => &mut [],
         }
@@ -364,7 +366,7 @@ impl Memory {
     /// Appends a copy of the first `bytes` to the device.
     fn upload(&mut self, bytes: usize, context: &Context, stream: Handle) -> Result<()> {
         let from = self.host(bytes).as_ptr();
-        // SAFETY: both sides have as many bytes, and are not written before the lane was waited for.
+        // SAFETY: both sides have that many bytes, and are not written before the lane has been waited for.
         let code = unsafe { (context.driver.call.cuMemcpyHtoDAsync_v2)(self.at, from.cast(), bytes, stream) };
         context.check(code, "a copy to it")
     }

@@ -114,16 +114,16 @@ impl Kernels {
         _: &Bound<'_>,
     ) -> Result<()> {
         let Some(launch) = self.prepare(what, from, to)? else { return Ok(()) };
-        // SAFETY: `prepare` has the parameters that the kernel declares; the caller promises the memory.
+        // SAFETY: `prepare` returns the parameters that the kernel declares; the caller promises the memory.
         unsafe { self.start(launch, stream, "launching a conversion") }
     }
 
     /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch
     /// at `to`.
     ///
-    /// # Safety
-    /// Until what was appended is done: `table` is device memory of `photos` entries as the kernel has them, the pixels of each are where it
-    /// says, and `to` has [`Decoding::to_bytes`], with every row that is named.
+    /// # Safety Until what was appended is done: `table` is device memory of `photos` entries in the kernel's layout,
+    /// the pixels of each are at the address it names, and `to` has [`Decoding::to_bytes`], including every row that is
+    /// named.
     pub(super) unsafe fn resample(
         &self,
         what: &Decoding,
@@ -149,8 +149,8 @@ impl Kernels {
 
     /// Appends a launch to `stream`.
     ///
-    /// # Safety
-    /// The function is one of this module and the parameters are those that it declares; the memory that they name is there until it is done.
+    /// # Safety The function is one of this module and the parameters are those that it declares; the memory that they
+    /// name stays valid until it is done.
     unsafe fn start(&self, launch: Launch, stream: Handle, what: &str) -> Result<()> {
         let Launch { function, grid, mut parameters } = launch;
         let mut addresses = parameters.each_mut().map(Parameter::address);

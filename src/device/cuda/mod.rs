@@ -194,7 +194,7 @@ impl Device for Cuda {
 
     fn destroy(&self, event: Event) {
         if let Some(_bound) = self.context.bind_to_free() {
-            // SAFETY: `Event` is no copy, so this is the only time; the driver keeps what streams still need of it.
+            // SAFETY: `Event` is not `Copy`, so this is the only call; the driver keeps what streams still need of it.
             let code = unsafe { (self.context.driver.call.cuEventDestroy_v2)(raw(&event)) };
             self.context.log(code, "giving back an event");
         }
@@ -242,7 +242,7 @@ impl Device for Cuda {
         let (Some(decoder), Some(bytes @ 1..), Some(_)) = (&mut *decoder, what.from_bytes(), what.to_bytes()) else {
             return Err(refused(self.name(), "decoding photos", "there is no decoder, or no memory has so much"));
         };
-        // SAFETY: the caller promises so many bytes, which nobody writes until what is appended is done.
+        // SAFETY: the caller promises that many bytes, which nobody writes until the appended work is done.
         let rows = unsafe { std::slice::from_raw_parts(rows, bytes) };
         // SAFETY: the caller promises the same.
         unsafe { decoder.decode(what, rows, (from, to), kernels, self.copies, &bound) }
@@ -316,7 +316,7 @@ impl Device for Cuda {
 
     fn synchronize_all(&self) -> Result<()> {
         let _bound = self.context.bind()?;
-        // SAFETY: it takes nothing; the context is this thread's.
+        // SAFETY: it takes no arguments; the context is current on this thread.
         let code = unsafe { (self.context.driver.call.cuCtxSynchronize)() };
         self.context.check(code, "waiting for all of its streams")
     }

@@ -158,7 +158,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn open(place: &Path) -> Result<Library, String> {
-    // SAFETY: opening a library runs its initialisers; this is nvJPEG by name, or what the user says is.
+    // SAFETY: opening a library runs its initialisers; this is nvJPEG by name, or the user's explicit choice.
     let library = unsafe { libloading::Library::new(place) }.map_err(|_| "not found".to_owned())?;
     let call = Functions::load(&library).map_err(|name| format!("lacks {name}: too old, or not nvJPEG"))?;
     let mut version = [0; 3];
@@ -307,11 +307,11 @@ impl Nvjpeg {
         checked(code, "memory for decoding").map(|()| state)
     }
 
-    /// Appends the decoding of `jobs`, whose pixels have `channels` bytes (1: brightness, 3: RGB), to `stream`.
+    /// Appends the decoding of `jobs`, whose pixels have `channels` bytes (1: luminance, 3: RGB), to `stream`.
     ///
-    /// # Safety
-    /// Nothing that was appended with this `state` is under way. Until what is appended now is done, the JPEGs stay as they are, and `to` of
-    /// each is memory of the device for all pixels of a photo that was [accepted](Self::accepts).
+    /// # Safety No work appended with this `state` is in flight. Until the work appended now is done, the JPEGs are
+    /// unchanged, and `to` of each is memory of the device for all pixels of a photo that was
+    /// [accepted](Self::accepts).
     pub(super) unsafe fn decode(
         &self,
         state: &mut State,
@@ -326,7 +326,7 @@ impl Nvjpeg {
             let output = if channels == 1 { grey } else { colour };
             let count = c_int::try_from(jobs.len()).map_err(|_| "too many photos at once".to_owned())?;
             let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get().min(MOST_THREADS));
-            // SAFETY: both handles live, and nothing is under way with the state.
+            // SAFETY: both handles live, and nothing is in flight with the state.
             let code = unsafe {
                 (call.nvjpegDecodeBatchedInitialize)(self.handle, state.handle, count, threads as c_int, output)
             };

@@ -124,7 +124,7 @@ fn look(driver: &Driver, ordinal: u32) -> Result<Seen> {
     let (mut device, mut memory, mut uuid, mut name) = (0, 0_usize, [0_u8; 16], [0_u8; 256]);
     // SAFETY: the pointer is valid for the one number that is written.
     ask(unsafe { (driver.call.cuDeviceGet)(&raw mut device, number) }, "finding it")?;
-    // SAFETY: the length is one less than there is, so that a zero stays at the end.
+    // SAFETY: the length is one less than the buffer's, so a zero stays at the end.
     let code = unsafe { (driver.call.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int - 1, device) };
     ask(code, "asking for its name")?;
     // SAFETY: an identifier has 16 bytes.
@@ -156,7 +156,7 @@ fn look(driver: &Driver, ordinal: u32) -> Result<Seen> {
 /// Address of a device on the PCI bus; `None` if the driver does not report it.
 pub(super) fn bus_address(driver: &Driver, device: c_int) -> Option<String> {
     let mut text = [0 as c_char; 32];
-    // SAFETY: the length is one less than there is, so that a zero stays at the end.
+    // SAFETY: the length is one less than the buffer's, so a zero stays at the end.
     let code = unsafe { (driver.call.cuDeviceGetPCIBusId)(text.as_mut_ptr(), text.len() as c_int - 1, device) };
     // SAFETY: the last byte is 0 whatever the driver wrote.
     let text = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().to_ascii_lowercase();

@@ -194,7 +194,7 @@ pub(super) fn what_a_new_pass_leaves_behind_is_not_consumed(way: &Way) {
     assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1))], "{}", way.name);
     assert_eq!(pass(&mut loader, 2).len(), 2);
     assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1)), ((1, 0), (1, 2))], "{}", way.name);
-    // A closed loader goes nowhere.
+    // A closed loader does not move.
     loader.close();
     loader.set_epoch(5).unwrap();
     assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1)), ((1, 0), (1, 2))], "{}", way.name);

@@ -230,7 +230,7 @@ pub(super) fn tensors_of_the_consumer_are_filled_or_the_batch_stays(way: &Way) {
     let at = device.as_ref().map_or(host.as_mut_ptr() as u64, |device| device.allocate(bytes).unwrap());
     let target = |rows: usize| {
         let shape = vec![rows];
-        // SAFETY: the memory outlives the targets, and is only looked at between batches, when whoever filled it is done.
+        // SAFETY: the memory outlives the targets, and is only read between batches, when the copies to it are done.
         let target = unsafe {
             match &device {
                 Some(device) => Target::on_device("id", DType::Int64, shape, (device.kind(), device.ordinal()), at),
@@ -259,7 +259,7 @@ pub(super) fn tensors_of_the_consumer_are_filled_or_the_batch_stays(way: &Way) {
     assert_eq!((loader.next_into(&fits, Consumer::Unordered).unwrap().is_none(), loader.epoch()), (true, 1));
     assert_eq!(next(&mut loader).unwrap().at, (1, 0), "{}", way.name);
     if let Some(device) = device {
-        // SAFETY: allocated above; nothing is under way to it.
+        // SAFETY: allocated above; no copy to it is in flight.
         unsafe { device.free(at, bytes) }
     }
 }

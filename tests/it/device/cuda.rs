@@ -216,7 +216,7 @@ fn circulate(cuda: &Cuda, fake: &Fake, seed: u64, fences: Fences) -> usize {
             Fences::All => cuda.synchronize_all().unwrap(),
             Fences::Stream | Fences::Context => cuda.wait(released).unwrap(),
         }
-        // SAFETY: `staged` is not written before `copied` is done; that nobody reads `memory` is what is tested.
+        // SAFETY: `staged` is not written before `copied` is done; the test checks that nobody reads `memory`.
         unsafe { cuda.copy(memory, staged.as_ptr(), LEN).unwrap() };
         cuda.record(ready).unwrap();
         cuda.record(copied).unwrap();

@@ -146,7 +146,7 @@ impl Fake {
         balance
     }
 
-    /// Allocations of device and of page-locked memory, ever.
+    /// Total allocations of device and of page-locked memory.
     pub(crate) fn allocations(&self) -> [i64; 2] {
         let mut totals = [0; 2];
         call!(fakeTotals(totals.as_mut_ptr() => *mut i64));
@@ -155,7 +155,7 @@ impl Fake {
 
     pub(crate) fn calls(&self) -> i64 {
         let call: unsafe extern "C" fn() -> c_int = function("fakeCalls");
-        // SAFETY: it takes nothing.
+        // SAFETY: it takes no arguments.
         unsafe { call() }.into()
     }
 

@@ -43,7 +43,7 @@ pub(crate) fn conversions() {
         let (item, length, count) = (1 + dice.below(3), 1 + dice.below(700), dice.below(40));
         pad(&cuda, &mut dice, width, item, length, count);
     }
-    // More than the largest grid has threads: in one list, and in many.
+    // More elements than the largest grid has threads: in one list, and in many.
     pad(&cuda, &mut dice, 1, 1, (1 << 22) + 300, 1);
     pad(&cuda, &mut dice, 1, 1, 200, (1 << 14) + 90);
     for from in DType::ALL {

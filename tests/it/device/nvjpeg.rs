@@ -446,7 +446,7 @@ pub(crate) fn failing() {
             assert!(!matters || refused > Some(0), "{what} {nth}: {refused:?}");
         }
     }
-    // Calls of the driver as well.
+    // Calls of the driver fail as well.
     for what in [
         "cuMemAlloc_v2",
         "cuMemHostAlloc",

@@ -39,7 +39,7 @@ pub(crate) trait Bench {
     fn stream(&self) -> Stream;
     /// Appends a slow read of device memory to `stream`.
     fn read_later(&self, stream: Stream, at: Address, bytes: usize) -> Box<dyn FnOnce() -> Vec<u8>>;
-    /// Whether reads and copies run later than they are appended, so that a missing fence can show.
+    /// Returns true if reads and copies run later than they are appended, so that a missing fence can show.
     fn is_asynchronous(&self) -> bool {
         true
     }
@@ -259,7 +259,7 @@ fn reuse(bench: &impl Bench, fence: Fence, seed: u64, count: u64) -> usize {
 /// A tensor of the consumer's in the device's memory, for the column `x` of [`batch`].
 fn target(bench: &impl Bench, column: &str, dtype: DType, len: usize, at: Address) -> Target {
     let device = bench.device();
-    // SAFETY: whoever calls this allocated so many bytes, and frees them when its streams are done.
+    // SAFETY: the caller allocated that many bytes, and frees them when its streams are done.
     unsafe { Target::on_device(column, dtype, vec![len], (device.kind(), device.ordinal()), at).unwrap() }
 }
 
