@@ -124,7 +124,7 @@ impl Cuts {
             Tail::Even => real,
             Tail::Short if real == self.batch => real,
             Tail::Short => {
-                // [`Share::whole`] stands for all ranks of the plan.
+                // `Share::whole` stands for all ranks of the plan.
                 let world = u64::from(if share.world == 1 { self.world } else { share.world });
                 real.div_ceil(world) * world
             }

@@ -194,13 +194,13 @@ impl PlanSpec {
 
     /// The same spec with all open values filled in. Resolving again changes nothing.
     ///
-    /// Lanes: enough to give [a rank its own](OrderVersion::V3) for every few hundred rows of the global batch, but
-    /// never fewer than in the second version: the largest power of two that is at most 32, the global batch and the
-    /// number of row groups, and keeps a row group of median size per lane and dataset within 256 MiB, or for up to 8
-    /// lanes within 1 GiB. A divisor of the global batch if that leaves at least 4. In file order, one.
-    /// Window rows: enough to make the windows of all lanes 256 MiB, but at least four steps' worth; no more than four
-    /// steps' worth, so that each row group is a window, if there are several lanes and fewer than two row groups of
-    /// median size make up a window.
+    /// Lanes: enough for [a rank of its own](OrderVersion::V3) per few hundred rows of the global batch, but never
+    /// fewer than in the second version: the largest power of two that is at most 32, the global batch and the number
+    /// of row groups, and keeps a row group of median size per lane and dataset within 256 MiB, or for up to 8 lanes
+    /// within 1 GiB. A divisor of the global batch if that leaves at least 4. In file order, one. Window rows: enough
+    /// to make the windows of all lanes 256 MiB, but at least four steps' worth; no more than four steps' worth, so
+    /// that each row group is a window, if there are several lanes and fewer than two row groups of median size make up
+    /// a window.
     ///
     /// # Errors
     /// [`Error::Config`] for values that no plan can have.
