@@ -47,7 +47,8 @@ impl Target {
     /// # Errors
     /// [`Error::Limit`] if the shape overflows memory.
     ///
-    /// # Safety For as long as the target lives, `at` is writable for the bytes that `dtype` and `shape` give, and
+    /// # Safety
+    /// For as long as the target lives, `at` is writable for the bytes that `dtype` and `shape` give, and
     /// while a batch is copied there nothing else reads or writes them.
     pub unsafe fn on_host(column: impl Into<Arc<str>>, dtype: DType, shape: Vec<usize>, at: *mut u8) -> Result<Self> {
         Self::new(column.into(), dtype, shape, at.expose_provenance() as Address, Side::Host)
@@ -58,7 +59,8 @@ impl Target {
     /// # Errors
     /// [`Error::Limit`] if the shape overflows memory.
     ///
-    /// # Safety For as long as the target lives, and until the streams on which it was filled have done so, `at` is
+    /// # Safety
+    /// For as long as the target lives, and until the streams on which it was filled have done so, `at` is
     /// memory of that device with the bytes that `dtype` and `shape` give; any other use of it is ordered with those
     /// streams.
     pub unsafe fn on_device(

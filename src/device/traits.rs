@@ -115,7 +115,8 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// If the device refuses; nothing was appended then.
     ///
-    /// # Safety `from` is readable for `bytes` and not written, and `to` is device memory of `bytes` that nothing else
+    /// # Safety
+    /// `from` is readable for `bytes` and not written, and `to` is device memory of `bytes` that nothing else
     /// uses, until the work appended up to here is done, as reported by an event recorded afterwards.
     unsafe fn copy(&self, to: Address, from: *const u8, bytes: usize) -> Result<()>;
 
@@ -124,7 +125,8 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// If the device refuses or does not support this conversion; nothing was appended then.
     ///
-    /// # Safety As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
+    /// # Safety
+    /// As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
     /// [`Conversion::to_bytes`], not overlapping; and the input [beside](Conversion::beside) it, of the bytes that it
     /// returns.
     unsafe fn convert(&self, what: &Conversion, from: Address, to: Address) -> Result<()>;
@@ -221,7 +223,8 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// If the device refuses, or `on` is capturing a graph, of which the copy must not become a part; nothing was
     /// appended then.
     ///
-    /// # Safety Both sides are device memory of `bytes`, not overlapping; nothing writes to either, nor reads `to`,
+    /// # Safety
+    /// Both sides are device memory of `bytes`, not overlapping; nothing writes to either, nor reads `to`,
     /// before the appended work is done. Without `on`, nothing does from now on until this returns.
     unsafe fn copy_within(&self, on: Option<Stream>, to: Address, from: Address, bytes: usize) -> Result<()>;
 
@@ -230,7 +233,8 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// If the device refuses or failed meanwhile.
     ///
-    /// # Safety `from` is device memory of as many bytes as `to`, and nothing writes to it meanwhile.
+    /// # Safety
+    /// `from` is device memory of as many bytes as `to`, and nothing writes to it meanwhile.
     unsafe fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
 
     /// Its name in errors and logs, e.g. `cuda:0`.

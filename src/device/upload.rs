@@ -145,7 +145,8 @@ impl Transfer {
 
     /// The next batch, perhaps still in flight, within `wait`.
     ///
-    /// # Errors The error of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in
+    /// # Errors
+    /// The error of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in
     /// a forked child.
     pub fn next(&mut self, wait: Duration) -> Result<Next<DeviceBatch>> {
         self.core.check_process()?;

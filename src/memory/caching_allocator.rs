@@ -77,7 +77,8 @@ fn trim() {
 
 /// Memory from the system for a block of a class, when none is kept.
 ///
-/// # Safety `whole` has a size of at least [`SMALLEST`].
+/// # Safety
+/// `whole` has a size of at least [`SMALLEST`].
 unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
     trim();
     // SAFETY: the caller's promise.

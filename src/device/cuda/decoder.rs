@@ -256,7 +256,8 @@ impl Lane {
 
     /// Decodes the photos that nvJPEG refused, and appends the copies of these and of the table.
     ///
-    /// # Safety Nothing in flight uses the table and the pixels of this lane; `from` is the address of `rows` on the
+    /// # Safety
+    /// Nothing in flight uses the table and the pixels of this lane; `from` is the address of `rows` on the
     /// device.
     #[expect(clippy::too_many_arguments, reason = "one caller; what a group needs is all of it")]
     unsafe fn place(

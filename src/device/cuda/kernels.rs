@@ -121,7 +121,8 @@ impl Kernels {
     /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch
     /// at `to`.
     ///
-    /// # Safety Until what was appended is done: `table` is device memory of `photos` entries in the kernel's layout,
+    /// # Safety
+    /// Until what was appended is done: `table` is device memory of `photos` entries in the kernel's layout,
     /// the pixels of each are at the address it names, and `to` has [`Decoding::to_bytes`], including every row that is
     /// named.
     pub(super) unsafe fn resample(
@@ -149,7 +150,8 @@ impl Kernels {
 
     /// Appends a launch to `stream`.
     ///
-    /// # Safety The function is one of this module and the parameters are those that it declares; the memory that they
+    /// # Safety
+    /// The function is one of this module and the parameters are those that it declares; the memory that they
     /// name stays valid until it is done.
     unsafe fn start(&self, launch: Launch, stream: Handle, what: &str) -> Result<()> {
         let Launch { function, grid, mut parameters } = launch;

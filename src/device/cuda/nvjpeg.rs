@@ -309,7 +309,8 @@ impl Nvjpeg {
 
     /// Appends the decoding of `jobs`, whose pixels have `channels` bytes (1: luminance, 3: RGB), to `stream`.
     ///
-    /// # Safety No work appended with this `state` is in flight. Until the work appended now is done, the JPEGs are
+    /// # Safety
+    /// No work appended with this `state` is in flight. Until the work appended now is done, the JPEGs are
     /// unchanged, and `to` of each is memory of the device for all pixels of a photo that was
     /// [accepted](Self::accepts).
     pub(super) unsafe fn decode(
