@@ -22,6 +22,8 @@ FEATURES = $(if $(TURBO),--features bowstring/turbo)
 # Python extension share one build of every dependency.
 WORLD = --locked --workspace $(FEATURES)
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
+# Clippy's driver compiles our own crates in the dev profile: what is built is linted, and nothing is checked a second time for it.
+LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 
 .PHONY: help
 help: ## this list
@@ -39,12 +41,12 @@ $(VENV)/made:
 # What the demo needs, and what everything else does.
 $(VENV)/demo: python/requirements-demo.txt $(VENV)/made
 	@echo "installing PyTorch into $(VENV) (once)"
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(VENV)/ready: python/requirements-dev.txt $(VENV)/demo
 	@echo "installing Python tools and frameworks into $(VENV) (once)"
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(VENV)/turbo: scripts/native-tools.sh | $(VENV)/made
@@ -53,10 +55,11 @@ $(VENV)/turbo: scripts/native-tools.sh | $(VENV)/made
 
 # ---- the two builds ---------------------------------------------------------------------------------------------------
 
-# Everything in the dev profile (dependencies optimised): libraries, binary, tests, examples, Python extension.
+# Everything in the dev profile (dependencies optimised): libraries, binary, tests, examples, benches, Python extension. A lint
+# is an error; plain `cargo build` shows it as a warning.
 .PHONY: build
 build: $(VENV)/turbo
-	cargo build $(WORLD) --lib --bins --tests --examples
+	$(LINTED) cargo build $(WORLD) --all-targets
 	@ln -sf ../../target/debug/lib_native.so python/bowstring/_native.abi3.so
 
 .PHONY: build-release
@@ -72,7 +75,7 @@ demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
 	$(PY) examples/train_torch.py
 
 .PHONY: test
-test: prepare lint check-features test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
+test: prepare lint test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
 	@passed() { grep -oE '[0-9]+ passed' "$$1" | awk '{sum += $$1} END {print sum}'; }; \
 		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
 		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"
@@ -82,22 +85,22 @@ test: prepare lint check-features test-rust test-doc test-python ## lint, all te
 prepare: $(VENV)/made
 	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(VENV)/ready build
 
-# All features together are what everything else builds: the Python extension adds `cuda`.
+# Not part of `make test`, which builds all features together: the workflow checks this with the oldest Rust.
 .PHONY: check-features
-check-features: $(VENV)/turbo
+check-features: ## the crate without its features
 	cargo check --locked --no-default-features
 
 .PHONY: test-rust
 test-rust: build
 ifneq ($(NEXTEST),)
-	cargo nextest run $(WORLD) 2>&1 | tee target/test-rust.log
+	$(LINTED) cargo nextest run $(WORLD) 2>&1 | tee target/test-rust.log
 else
-	cargo test $(WORLD) --lib --bins --tests 2>&1 | tee target/test-rust.log
+	$(LINTED) cargo test $(WORLD) --lib --bins --tests 2>&1 | tee target/test-rust.log
 endif
 
 .PHONY: test-doc
-test-doc: build
-	cargo test $(WORLD) --doc
+test-doc: build ## doc tests, the lints of docs, examples
+	RUSTDOC=$(CURDIR)/scripts/rustdoc.sh $(LINTED) cargo test $(WORLD) --doc
 	for example in examples/*.rs; do name=$$(basename $$example .rs); echo "example $$name"; target/debug/examples/$$name; done
 
 .PHONY: test-python
@@ -111,17 +114,15 @@ test-python: build $(VENV)/ready
 		tee -a ../target/test-python.log
 
 .PHONY: lint
-lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
+lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
 	ruff check .
 	ruff format --check .
 	$(PY) scripts/kernels.py --check
-	cargo clippy $(WORLD) --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc $(WORLD) --no-deps --document-private-items
 	$(MAKE) build
 	mypy --config-file python/pyproject.toml --strict python/bowstring
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
-	cargo test $(WORLD) --test it -- floors:: circles:: advisories::
+	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
 # Licences of what the wheel contains, for whoever gets it.
 python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(VENV)/made
