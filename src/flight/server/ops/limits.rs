@@ -1,4 +1,4 @@
-//! What one peer may take: every limit of the server, with defaults that a training job never meets.
+//! All limits of the server per peer, with defaults that a training job never reaches.
 
 use std::time::Duration;
 
@@ -106,10 +106,10 @@ impl Default for Limits {
 /// Room for the type of an action, and for keys and lengths of fields.
 const AROUND: usize = 4 << 10;
 
-/// Largest window and least and greatest frame of HTTP/2.
+/// Largest window, and smallest and largest frame, of HTTP/2.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 const FRAMES: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
-/// Longest time that can be asked for, about 30 years: what is added to a clock must not overflow.
+/// Longest time that can be set, about 30 years: adding it to a clock must not overflow.
 const MAX_SECONDS: u64 = 1_000_000_000;
 
 impl Limits {
@@ -178,15 +178,16 @@ impl Limits {
         Ok(())
     }
 
-    /// Time for a handshake.
+    /// Returns the time for a handshake.
     pub fn handshake(&self) -> Duration {
         Duration::from_secs(self.handshake_seconds)
     }
 
-    /// Sets what the transport can hold a client to. Connections, their idleness and their greatest age are held by
-    /// `connections::admit`; sizes of messages by the services.
+    /// Sets the limits that the transport enforces. Connections, their idle time and their age are limited by `connections::admit`;
+    /// sizes of messages by the services.
     pub fn apply(&self, server: Server) -> Server {
-        // The grace after the age is not the transport's: with it, tonic cuts a connection without having asked it to end.
+        // The grace after the maximum age is not given to the transport: with it, tonic cuts a connection without asking it to end
+        // first.
         server
             .max_concurrent_streams(self.streams_per_connection)
             .http2_max_header_list_size(self.header_list_bytes)
@@ -201,7 +202,7 @@ impl Limits {
             .tcp_nodelay(true)
     }
 
-    /// Largest message of a call that puts no data: an action or a descriptor, and what is around it.
+    /// Returns the largest message of a call that puts no data: an action or a descriptor, and its framing.
     pub(crate) fn call_bytes(&self) -> usize {
         self.action_bytes.max(self.ticket_bytes).saturating_add(AROUND)
     }
@@ -252,7 +253,7 @@ mod tests {
             for bad in [0, u64::MAX >> 12] {
                 let mut text = text.clone();
                 text[name] = bad.into();
-                // What does not fit its type is refused when it is read.
+                // A value that does not fit its type is refused when it is read.
                 if let Ok(limits) = serde_json::from_value::<Limits>(text) {
                     let error = limits.validate().unwrap_err().to_string();
                     assert!(error.contains(name.as_str()), "{name} {bad}: {error}");
