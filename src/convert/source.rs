@@ -66,7 +66,7 @@ pub trait Batches: Send {
     /// Returns the next batch; `None` at the end.
     ///
     /// Errors about the data, with file and offset.
-    /// What is wrong with the data, with file and offset.
+    /// Errors about the data, with file and offset.
     fn next(&mut self) -> Result<Option<RecordBatch>>;
 
     /// Returns the bytes of the shard that were read so far.

@@ -41,21 +41,21 @@ const OPEN_BYTES: u64 = 256 << 20;
 /// Valid leases; below the range a busy machine is taken for a dead one.
 const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// What the table `[server]` of the configuration can say; flags have the same names.
+/// The table `[server]` of the configuration; flags have the same names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerOptions {
     /// Address and port for Flight; 127.0.0.1:8815 by default.
     pub listen: Option<String>,
-    /// Address and port for `/metrics`, `/livez` and `/readyz`; without, there are none.
+    /// Address and port for `/metrics`, `/livez` and `/readyz`; without it, there are none.
     pub admin: Option<String>,
-    /// File of tokens for `/metrics`; without, counters name no datasets to other hosts.
+    /// File of tokens for `/metrics`; without it, counters name no datasets to other hosts.
     pub admin_tokens: Option<PathBuf>,
-    /// Bytes that everything in flight may take; the default is that of a loader.
+    /// Bytes that everything in flight may take; by default as for a loader.
     pub memory_budget: Option<u64>,
-    /// CPU threads for decoding; the default is all that this process may use.
+    /// CPU threads for decoding; by default all that this process may use.
     pub threads: Option<usize>,
-    /// Streams of batches at once over all tenants; the same as `limits.max_streams`.
+    /// Most streams of batches at once over all tenants; the same as `limits.max_streams`.
     pub max_streams: Option<u32>,
     /// Addresses of all servers that serve the same datasets with the same key, this one included, as clients reach them.
     pub replicas: Vec<String>,
@@ -63,36 +63,35 @@ pub struct ServerOptions {
     pub tls: Option<TlsFiles>,
     /// File of tokens.
     pub tokens: Option<PathBuf>,
-    /// File of the key that tickets are signed with; without, tickets end with this process.
+    /// File of the key that signs tickets; without it, tickets end with this process.
     pub key_file: Option<PathBuf>,
-    /// Serve everybody who can reach the address.
+    /// True to serve everyone who can reach the address.
     pub insecure: bool,
-    /// Seconds that streams have to end after the server was told to; 30 by default.
+    /// Seconds that streams have to end after shutdown began; 30 by default.
     pub drain_grace: Option<f64>,
-    /// File of the journal that a gang's generation and step survive a crash in.
+    /// File of the journal in which a gang's generation and step survive a crash.
     pub journal: Option<PathBuf>,
-    /// Seconds after which a rank of a gang that was not heard of is lost; 10 by default, 0.1 to 86,400.
+    /// Seconds after which a silent rank of a gang is lost; 10 by default, 0.1 to 86,400.
     pub gang_lease: Option<f64>,
-    /// Seconds for which the files of a dataset that nobody reads are taken for the same; 60 by default, up to 86,400.
+    /// Seconds for which the files of a dataset that nobody reads count as unchanged; 60 by default, up to 86,400.
     pub refresh: Option<f64>,
-    /// Bytes of the last batches of each stream that are kept for others that ask for the same, as far as a quarter of the memory
-    /// budget that is free holds them, and 1,024 batches at most: who begins within them shares the decoding. 64 MiB, and 256
-    /// batches at most, by default.
+    /// Bytes of the last batches of each stream that are kept for others that request the same, limited to a quarter of the free memory
+    /// budget and to 1,024 batches: a stream that begins within them shares the decoding. 64 MiB, and at most 256 batches, by default.
     pub share_bytes: Option<u64>,
-    /// Bytes of memory that datasets take while they are open: their files, row groups, and the rows that filters selected. Those that are open
-    /// for stored rows have as many apart. A quarter of the memory budget, and at least 256 MiB, by default.
+    /// Bytes of memory that open datasets take: their files, row groups, and the rows that filters selected. Datasets open for stored
+    /// rows have as many of their own. A quarter of the memory budget, and at least 256 MiB, by default.
     pub open_bytes: Option<u64>,
-    /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
+    /// Destination of datasets that clients write: `memory`, or a directory. Without it, clients cannot write.
     pub put: Option<String>,
-    /// Whether ranks on this host get their batches through shared memory; they do by default.
+    /// True if ranks on this host get their batches through shared memory; the default.
     pub shared_memory: Option<bool>,
-    /// File that a line of JSON is added to for each call and each end of a stream.
+    /// File that gets a line of JSON for each call and each end of a stream.
     pub audit_log: Option<PathBuf>,
-    /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
+    /// Tenants whose gangs and written datasets share a space of names, by its name; each other tenant has its own.
     pub spaces: BTreeMap<String, Vec<String>>,
-    /// What one peer may take.
+    /// Limits of one peer.
     pub limits: Limits,
-    /// What one tenant may take.
+    /// Quotas of tenants.
     pub quotas: QuotaOptions,
 }
 

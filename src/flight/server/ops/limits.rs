@@ -19,24 +19,25 @@ pub struct Limits {
     pub ticket_bytes: usize,
     /// Largest body of an action.
     pub action_bytes: usize,
-    /// Connections at once; more are closed as soon as they are accepted.
+    /// Most connections at once; more are closed as soon as they are accepted.
     pub connections: usize,
-    /// Connections at once from one address; of IPv6 from one network of 64 bits, which is one host's.
+    /// Most connections at once from one address; for IPv6 from one network of 64 bits, which belongs to one host.
     pub connections_per_peer: usize,
-    /// Streams at once on one connection.
+    /// Most streams at once on one connection.
     pub streams_per_connection: u32,
-    /// Streams of batches at once on the whole server.
+    /// Most streams of batches at once on the whole server.
     pub max_streams: u32,
-    /// Calls at once of one tenant, beside its streams of batches. Those that wait for other ranks of a gang count only beyond
-    /// `gang_ranks_per_tenant` of them.
+    /// Most calls at once of one tenant, in addition to its streams of batches. Calls that wait for other ranks of a gang count only
+    /// beyond `gang_ranks_per_tenant`.
     pub calls_per_tenant: u32,
-    /// Attempts that one tenant puts at once.
+    /// Most attempts that one tenant writes at once.
     pub writes_per_tenant: u32,
     /// Gangs of one tenant, or of those that share a space; 1,024 in all.
     pub gangs_per_tenant: u32,
     /// Ranks of all gangs of one tenant; 65,536 in all.
     pub gang_ranks_per_tenant: u32,
-    /// Calls of one address, or network as above, that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
+    /// Refusals per minute of calls of one address, or network as above, for lack of a good token or ticket; further ones are delayed
+    /// by a second each.
     pub refused_per_minute: u32,
     /// Headers of one call together, as HTTP/2 counts them.
     pub header_list_bytes: u32,
@@ -46,26 +47,26 @@ pub struct Limits {
     pub connection_window_bytes: u32,
     /// Largest frame that a client may send.
     pub frame_bytes: u32,
-    /// Streams that a client may reset before the server has looked at them.
+    /// Streams that a client may reset before the server has processed them.
     pub pending_resets: usize,
-    /// Streams that the server may reset for a client's faults before it ends the connection.
+    /// Streams that the server may reset for a client's errors before it ends the connection.
     pub error_resets: usize,
     /// Time for the TLS handshake, for the first bytes of HTTP/2, and for the whole request of every call but DoPut.
     pub handshake_seconds: u64,
     /// Longest silence of a writer between two messages.
     pub put_silence_seconds: u64,
-    /// Time for a message that is put, from its first byte to its last.
+    /// Time for a written message, from its first byte to its last.
     pub put_message_seconds: u64,
-    /// A connection is pinged when it has been quiet for so long.
+    /// Silence after which a connection is pinged.
     pub keepalive_seconds: u64,
     /// Time to answer a ping.
     pub keepalive_timeout_seconds: u64,
-    /// A connection on which not a byte has come for so long is closed; one that answers pings is not, unless its client reads nothing of a
-    /// stream for so long while others wait for memory.
+    /// Silence after which a connection is closed; answers to pings count, unless the client leaves a stream unread for that long while
+    /// others wait for memory.
     pub idle_seconds: u64,
-    /// Age at which a connection is asked to end: calls in progress go on, new ones use a new connection.
+    /// Age at which a connection is asked to end: calls in progress continue, new ones use a new connection.
     pub connection_age_seconds: u64,
-    /// Time from then to when it is closed; a stream that is cut is resumed by its client.
+    /// Time from then until it is closed; the client resumes streams that were cut.
     pub connection_grace_seconds: u64,
 }
 

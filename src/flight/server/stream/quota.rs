@@ -37,7 +37,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Most tenants remembered; beyond them those without streams are forgotten.
 const TENANTS: usize = 10_000;
 
-/// What one tenant may take; what is not given has the default's value.
+/// Quotas of one tenant; a missing one has the default's value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
@@ -45,11 +45,11 @@ pub struct Quota {
     pub streams: Option<u32>,
     /// Bytes per second over all its streams; unlimited by default.
     pub bytes_per_second: Option<u64>,
-    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. Where none of them goes
-    /// for 5 s, each stream that waits goes beyond them by one batch.
+    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. If none of them
+    /// goes out for 5 s, each stream that waits exceeds them by one batch.
     pub in_flight_bytes: Option<u64>,
-    /// Bytes on the disk of the datasets that are written in the space of this name, which is a tenant's unless `spaces` says otherwise;
-    /// unlimited by default.
+    /// Bytes on disk of the datasets written in the space of this name, which is a tenant's unless `spaces` says otherwise; unlimited
+    /// by default.
     pub written_bytes: Option<u64>,
 }
 
