@@ -1,4 +1,4 @@
-"""A batch as it left the loader, to convert and to look at."""
+"""A batch as yielded by the loader, to convert and to inspect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bowstring.schema import Schema
 
 __all__ = ["Batch", "Layout"]
 
-# Of the pictures of a batch: how many, and pixels of a side.
+# Most pictures shown of a batch, and their side in pixels.
 _PICTURES = 8
 _SIDE = 96
 
@@ -34,7 +34,7 @@ class Layout:
 
 
 def _image_options(column: Column, images: Mapping[str, Any]) -> str | None:
-    """The options by which ``column`` is a picture; those of stored arrays follow from type and shape."""
+    """The options that make ``column`` a picture; those of stored arrays follow from type and shape."""
     if not column.is_plain or len(column.inner) != 3 or column.dtype is None:
         return None
     for pattern, options in images.items():

@@ -36,7 +36,7 @@ class _World(TypedDict):
 
 
 class World(_World, total=False):
-    """As :class:`_World`; with ``first_batch_seconds`` where a rate is given."""
+    """As :class:`_World`; with ``first_batch_seconds`` if a rate is given."""
 
     first_batch_seconds: float
 
