@@ -1,4 +1,4 @@
-"""What a server pays for ranks: one plan, W ranks in lockstep, as data-parallel training takes its steps, or running free.
+"""The cost of ranks to a server: one plan, W ranks in lockstep, as data-parallel training takes its steps, or running free.
 
     python benches/server_ranks.py [--ranks 1 8 64] [--files 64] [--rows 1000000] [--page-index] [--batch-size 512]
                                    [--steps 200] [--memory-budget 4GiB] [--free] [--shared-memory]
@@ -36,7 +36,7 @@ PERIOD = 100_000
 
 
 def write(directory: Path, files: int, rows: int, page_index: bool) -> None:
-    """The files, unless they are there."""
+    """Writes the files, unless they exist."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +69,7 @@ def peak_mib(pid: int) -> int:
 
 
 class Share:
-    """So much of a core for one process, by a control group of either version."""
+    """Limits one process to a share of a core, by a control group of either version."""
 
     def __init__(self, name: str, cpu: float) -> None:
         unified = (CGROUP / "cgroup.controllers").exists()
@@ -195,7 +195,7 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         write(directory, args.files, args.rows, args.page_index)
         for ranks in args.ranks:
-            # Servers of its own, so that their peak is this run's.
+            # Separate servers, so that their peak belongs to this run.
             servers, shares = [], []
             try:
                 for number in range(args.servers):

@@ -47,7 +47,7 @@ print(json.dumps({"first": max(firsts), "end": time.time(), "rows": sum(rows)}))
 
 
 def ranks(work: Callable[[int], tuple[float, int]]) -> dict[str, float]:
-    """When the last rank got its first batch, the end, and the rows of all."""
+    """Time of the last rank's first batch, time of the end, and the rows of all."""
     found: list[tuple[float, int]] = []
     threads = [threading.Thread(target=lambda rank=rank: found.append(work(rank))) for rank in range(RANKS)]
     for thread in threads:
@@ -80,7 +80,7 @@ def handed(frame: Any, batch: int) -> dict[str, float]:
 
 
 def by_files(frame: Any, directory: pathlib.Path) -> dict[str, float]:
-    """Parquet written by Spark, read when `_SUCCESS` is there."""
+    """Parquet written by Spark, read once `_SUCCESS` exists."""
     shutil.rmtree(directory, ignore_errors=True)
     frame.write.parquet(str(directory))
     while not (directory / "_SUCCESS").exists():

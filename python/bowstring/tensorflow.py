@@ -37,7 +37,7 @@ from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
-# What one message of Protocol Buffers may have.
+# Most bytes of one message of Protocol Buffers.
 _MOST_TEXT = (1 << 31) - (1 << 20)
 
 
