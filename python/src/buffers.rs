@@ -41,7 +41,7 @@ fn unfit(column: &str, expected: &str, found: String, hint: &str) -> Error {
     Error::Mismatch { what, expected: expected.to_owned(), found, hint: hint.to_owned() }
 }
 
-/// Exports the capsule of `tensor`, and returns true if the capsule tells whether it is writable or needs no flag.
+/// Exports the capsule of `tensor`. The flag is true if the capsule tells whether it is writable.
 fn export<'py>(tensor: &Bound<'py, PyAny>, device: i32) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let py = tensor.py();
     let asked = PyDict::new(py);

@@ -70,7 +70,8 @@ impl RecordReader {
     }
 
     fn of(found: &Found, limits: &Limits) -> Result<Self> {
-        // A plain file begins with a length. One that looks like zlib's mark belongs to a record of 376 bytes or a few others, and has
+        // A plain file begins with a length. One that looks like zlib's mark belongs to a record of 376 bytes or a few other sizes, and
+        // has a checksum.
         // a checksum.
         let mut input = Input::open(found, false)?;
         let plain = match input.peek()?.first_chunk::<12>() {

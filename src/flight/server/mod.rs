@@ -1,6 +1,6 @@
 //! The server.
 //!
-//! | room | what is in it |
+//! | room | content |
 //! |---|---|
 //! | `access` | authentication, authorization and their records: [`auth`], [`certificate`], [`key`], [`secret`], [`tls`], [`space`], the audit log, refusals |
 //! | `catalog` | the server's content: [`config`], [`file`](mod@file), [`catalogue`], [`entry`], watched files, open datasets |

@@ -132,7 +132,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         encoding.check(&field)?;
         fields.push(field);
     }
-    // Nullability is as it was requested when writing; the values do not show it.
+    // Nullability is as requested when writing; the values themselves are never null.
     if let Some(written) = &opening.written {
         for field in &mut fields {
             let nullable = written.field_with_name(field.name()).is_ok_and(Field::is_nullable);

@@ -1,8 +1,8 @@
 //! Namespaces of tenants: names of gangs and of written datasets are valid only within their tenant's space.
 //!
 //! Each tenant has a space of its own, named like it. The operator may put several tenants into one, and they then share its content.
-//! Datasets written by this process, and those from before there were tenants, are in the common space: every tenant reads them, while
-//! only the tenants put into that space write them and join its gangs.
+//! Datasets written by this process, and everything from before there were tenants, are in the common space: every tenant reads its
+//! datasets, while only the tenants put into that space write them and join its gangs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

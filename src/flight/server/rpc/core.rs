@@ -151,7 +151,7 @@ impl Core {
         if !asked.options.contains_key(TAIL) {
             options.tail.get_or_insert(Tail::Pad);
         }
-        // Unlike a loader's, `batch_size` is per rank here.
+        // As for every address, `batch_size` is per rank.
         if let Some(batch) = options.batch_size.take() {
             let global = batch
                 .checked_mul(u64::from(asked.world_size))

@@ -18,7 +18,7 @@ use crate::flight::server::access::auth::Tenant;
 pub(crate) trait Held: fmt::Debug + Send + Sync {
     /// Returns the tenant of the stream.
     fn tenant(&self) -> &Tenant;
-    /// Returns the time since the last message was taken; `None` while a message is made, or if nothing is held.
+    /// Returns the time since the stream last used it; `None` while a message is made, or if nothing is held.
     fn idle(&self) -> Option<Duration>;
     /// Returns the time since a message was sent to the client; `None` while the next one is made.
     fn unread(&self) -> Option<Duration>;
@@ -43,7 +43,7 @@ struct Inner<T> {
 
 #[derive(Debug)]
 enum State<T> {
-    /// Held, since the time when the last message was taken.
+    /// Held, and the time when the stream last used it.
     Here(T, Instant),
     /// With the stream, which is making a message.
     Away,
