@@ -1,17 +1,17 @@
-"""The cost of ranks to a server: one plan, W ranks in lockstep, as data-parallel training takes its steps, or running free.
+"""The cost of ranks to a server: one plan, W ranks in lockstep, as in data-parallel training, or running free.
 
     python benches/server_ranks.py [--ranks 1 8 64] [--files 64] [--rows 1000000] [--page-index] [--batch-size 512]
                                    [--steps 200] [--memory-budget 4GiB] [--free] [--shared-memory]
                                    [--servers 1] [--cpu 0.4] [--data DIR]
 
 The data are `--files` files of one row group of `--rows` rows and 20 float32 and int64 columns, zstd, which pyarrow writes, with
-a page index if asked for; they are hard links of one. Each server is a process of its own on loopback, with `--cpu` of a core to
+a page index if requested; they are hard links of one. Each server is a process of its own on loopback, with `--cpu` of a core to
 itself if that is given (by a control group, which root alone may make); all ranks are threads of one client process. `--steps 0`
-is a whole epoch: what is decoded ahead of the last step weighs nothing then. One JSON line for each number of ranks: rows a
+is a whole epoch, in which decoding ahead of the last step does not weigh. One JSON line for each number of ranks: rows a
 second of all ranks together, CPU seconds of the servers and of all ranks per million rows, rows decoded (whole row groups) by
 each server and rows delivered, seconds until every rank has its first batch, the peak memory of a server, and, running free, how
-many steps the first rank is ahead of the last at most; where a plan does not fit `--memory-budget`, within how many seconds each
-rank is told.
+many steps the first rank is ahead of the last at most; if a plan does not fit `--memory-budget`, the seconds within which each
+rank gets the error.
 """
 
 from __future__ import annotations

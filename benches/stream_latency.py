@@ -2,14 +2,16 @@
 
     python benches/stream_latency.py [--rate 5000] [--seconds 20] [--deadline-ms 20] [--batch-size 256] [--repeats 3] [--frozen]
 
-The server is a process of its own, whose model costs nothing, so that all there is was added. Requests leave at a steady pace; a
-row's latency (`latency_ms`) runs from the moment that it was due until its answer is there, so that a client that falls behind is
-not taken for a fast server; how late it was sent and how long its answer took from there is told too (`sent_late_ms`, `answer_ms`),
-and for how long Python's garbage collector held up the client each time (`collector_ms`); `--frozen` spares it what was imported.
+The server is a process of its own, whose model costs nothing, so that all latency is the server's. Requests leave at a steady
+pace; a row's latency (`latency_ms`) runs from the moment that it was due until its answer has arrived, so that a client that
+falls behind does not pass for a fast server; its delay in sending and the time from there to its answer are reported too
+(`sent_late_ms`, `answer_ms`), and each pause of the client by Python's garbage collector (`collector_ms`); `--frozen` exempts
+imported objects from it.
 
-What the machine itself adds is measured beside it. In the same seconds, by another process: how much later than asked a sleep of
-1 ms ends (`sleep_ms`), and the round trip of a byte over loopback (`loopback_ms`). Right afterwards: how late somebody is who keeps
-the same pace, computes for as long as the client did, and asks nobody (`pace_ms`). On a busy machine that is most of it.
+The latency of the machine itself is measured as well. At the same time, by another process: the delay of the end of a sleep of
+1 ms (`sleep_ms`), and the round trip of a byte over loopback (`loopback_ms`). Right afterwards: the delays of a process that
+keeps the same pace, computes for as long as the client did, and sends no requests (`pace_ms`). On a busy machine these are most
+of the latency.
 
 Milliseconds, one JSON line for each run. Ids are checked: each has its own answer.
 """

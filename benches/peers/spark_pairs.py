@@ -2,10 +2,10 @@
 
     python benches/peers/spark_pairs.py [--repeats 3] [--rows 400000]
 
-Both take turns in one Spark session, over the same frame, 4 ranks in threads of one process each time. A run's clock starts when
-Spark is asked and ends when the last rank has its last batch; the first batch counts when every rank has one. The reader of the
-files is Petastorm where PETASTORM_PYTHON names an interpreter that has it, else bowstring.petastorm, which is faster. Medians are
-printed as JSON lines.
+Both take turns in one Spark session, over the same frame, 4 ranks in threads of one process each time. A run's clock starts
+when the call to Spark is made and ends when the last rank has its last batch; the first batch counts when every rank has one.
+The reader of the files is Petastorm if PETASTORM_PYTHON names an interpreter that has it, else bowstring.petastorm, which is
+faster. Medians are printed as JSON lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: ``bowstring`` where the package is installed, and ``python -m bowstring``."""
+"""The command line: ``bowstring`` of an installed package, and ``python -m bowstring``."""
 
 from __future__ import annotations
 

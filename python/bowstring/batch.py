@@ -125,7 +125,7 @@ class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
     def to_pyarrow(self) -> Any:
         """A ``pyarrow.RecordBatch`` over the same memory, with one column for each column of the dataset.
 
-        Lists are ``large_list``, tensors of several axes ``arrow.fixed_shape_tensor``; where the loader has a mask
+        Lists are ``large_list``, tensors of several axes ``arrow.fixed_shape_tensor``; if the loader has a mask
         ``<column>__valid``, the column has nulls instead. Lengths of padded columns, shapes, ``_row_id`` and ``_mask`` are columns
         of their own. Booleans and nulls are copied, to bits; tensors on a GPU to the host. bfloat16, which Arrow lacks, and windows
         (``ngram``) are :class:`bowstring.UnsupportedError`.

@@ -49,8 +49,8 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
     :param url: as for :class:`bowstring.Loader`.
     :param batch_size: rows of a block.
     :param options: the other options of :class:`bowstring.Loader`, except those that assign rows. Each task has row groups of
-        its own, unless ``shuffle=False`` asks for file order, in which each takes its part of every one. A task decodes in one
-        thread unless ``threads`` is given.
+        its own, unless ``shuffle=False`` requests file order, in which each reads its part of every row group. A task decodes in
+        one thread unless ``threads`` is given.
     """
 
     def __init__(self, url: Url | Sequence[Url], *, batch_size: int = 4096, **options: Any) -> None:

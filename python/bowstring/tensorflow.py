@@ -5,7 +5,7 @@
 
 Numbers reach TensorFlow without a copy, lists as ``tf.RaggedTensor``, text and binary as ``tf.string``; no Python runs per row.
 
-**Positions.** Every batch is a function of (epoch, step), and the dataset's graph asks for batches by these two numbers. Only
+**Positions.** Every batch is a function of (epoch, step), and the dataset's graph requests batches by these two numbers. Only
 the consumer knows what was *consumed*: stages after this one (``prefetch``, ``map``, those that a strategy adds) read ahead. Three
 ways to save exactly what was consumed:
 
@@ -219,11 +219,11 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return self._structured([tf.convert_to_tensor(array) for array in arrays])
 
     def callback(self) -> Any:
-        """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
+        """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then the position that the model has trained to.
 
-        It also says at which epoch each iterator begins, whatever later stages read ahead, and ends Keras' epoch where the data's
-        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch. Put it before callbacks that
-        save or stop.
+        It also sets the epoch at which each iterator begins, independently of reading ahead in later stages, and ends Keras'
+        epoch where the data's ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch.
+        Put it before callbacks that save or stop.
         """
         return callback(self)
 

@@ -42,7 +42,7 @@ class Settings:
     shard_seed: int | None
     transform: TransformSpec | None
     workers: int
-    """Threads for the user's functions; 0 runs them where the reader is called."""
+    """Threads for the user's functions; 0 runs them in the reader's caller."""
     cached: bool
     batched: bool
 

@@ -56,7 +56,7 @@ class Location:
 
 
 def partition_values(groups: Iterable[tuple[str, int, int]]) -> dict[str, list[str | None]]:
-    """The values of ``key=value`` directories, one per row group; ``None`` is null, as where a file's path lacks the key."""
+    """The values of ``key=value`` directories, one per row group; ``None`` is null, or a missing key in a file's path."""
     keys = [_keys(path) for path, _, _ in groups]
     names = dict.fromkeys(name for of in keys for name in of)
     return {name: [of.get(name) for of in keys] for name in names}

@@ -82,7 +82,7 @@ def make_petastorm_dataset(reader: Any) -> Any:
     """A ``tf.data.Dataset`` of the reader's named tuples, or of dictionaries of them for an NGram.
 
     ``bowstring.Loader`` under ``tf.data.Dataset.from_generator`` is the faster form: TensorFlow takes some 0.3 ms per element,
-    whether that is a row or a batch.
+    be it a row or a batch.
     """
     tf = needed("tensorflow", "make_petastorm_dataset")
 

@@ -1,7 +1,7 @@
 """The meeting point of Spark's tasks and the ranks: a small Flight server in the driver.
 
 Tasks report their address; ranks ask for it, and from then on talk to the tasks directly. Both send heartbeats, and when
-one stops, the others are told. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
+one stops, the others are notified. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
 its wire: actions with JSON.
 """
 
@@ -108,7 +108,7 @@ class MeetingServer(Endpoint):
             self._changed.notify_all()
 
     def fail(self, why: str) -> None:
-        """Ends it, for a reason that all are told."""
+        """Ends it, with a reason that is reported to all."""
         with self._changed:
             self._meeting.failed = self._meeting.failed or why
             self._changed.notify_all()

@@ -34,8 +34,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def stored_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that rows with ``schema`` are stored with.
 
-    Every column may be null, as with Spark's own files: whether Spark could tell that a column has no nulls must not decide
-    whether rows can be appended.
+    Every column may be null, as with Spark's own files: appending rows must not depend on whether
+    Spark knows that a column has no nulls.
     """
     return pa.schema([_nullable(field) for field in arrow_schema(schema)])
 
