@@ -2,12 +2,12 @@
 
     python benches/gpu_session.py --part A --out gpu-out     facts, bits, reuse, frameworks, graphs, bus, sanitizer, a full GPU
     python benches/gpu_session.py --part B --out gpu-out     decoding, ResNet-50 fed in several ways, plain batches, nvJPEG, a soak
-    python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: whether it runs at all
+    python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: a smoke test
     python benches/gpu_session.py --dry-run --fake DIR       the same with device="cuda:0" over the fake driver in DIR
 
-It needs bowstring's wheel, torch and NumPy; what else is there (JAX and TensorFlow with CUDA, torchvision, pyarrow,
-compute-sanitizer) is used. Each stage is a process of its own with a time limit, and writes JSON when it is done, so that what was
-measured is there whatever happens later; ``session.json`` holds all of it. Exit code 1: a stage failed or its figures do not pass.
+It needs bowstring's wheel, torch and NumPy; others that are installed (JAX and TensorFlow with CUDA, torchvision, pyarrow,
+compute-sanitizer) are used. Each stage is a process of its own with a time limit, and writes JSON when it is done, so that
+measurements survive later failures; ``session.json`` holds all of it. Exit code 1: a stage failed or its figures do not pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
     ("A", "sanitizer", "sanitizer", 100, {}),
     ("B", "decode", "decode", 45, {}),
     ("B", "train-synthetic", "train", 45, {"GPU_FEED": "synthetic"}),
-    # There and back again, so that what changes on the machine meanwhile meets both.
+    # In a palindromic order, so that changes of the machine affect both alike.
     ("B", "train-ours-1", "train", 50, {"GPU_FEED": "ours"}),
     ("B", "train-torch-1", "train", 60, {"GPU_FEED": "torch"}),
     ("B", "train-torch-2", "train", 60, {"GPU_FEED": "torch"}),
@@ -56,7 +56,7 @@ DRY_LIMIT = 240
 
 
 def run_stage(name: str, file: str, seconds: int, extra: dict[str, str], args: argparse.Namespace) -> dict[str, Any]:
-    """Runs one stage and returns its document, whatever becomes of it."""
+    """Runs one stage and returns its document, even if the stage fails."""
     result = args.out / f"{name}.json"
     result.unlink(missing_ok=True)
     given = {
@@ -99,7 +99,7 @@ def run_stage(name: str, file: str, seconds: int, extra: dict[str, str], args: a
 
 
 def verdicts(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What follows from several stages together."""
+    """Conclusions from several stages together."""
 
     def value(name: str, key: str) -> Any:
         return stages.get(name, {}).get(key)
@@ -129,7 +129,7 @@ def verdicts(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs the stages that are asked for."""
+    """Runs the requested stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("A", "B"), action="append", help="both if none is given")
     parser.add_argument("--only", help="stages by name, separated by commas")

@@ -1,11 +1,11 @@
-"""A long run: epochs without end over a small dataset, local and from a server, and whether anything grows.
+"""A long run: endless epochs over a small dataset, local and from a server, checked for growth.
 
     make long-run LONG_SECONDS=300
 
-Each epoch's rows are counted and added up, and every so often an epoch's order is held against that of a loader that begins at
-that epoch: what the plan says of epoch 1,000 is what comes after 999 others. Sixty times a run memory, descriptors, threads and
+Each epoch's rows are counted and added up, and every so often an epoch's order is compared with that of a loader that begins at
+that epoch: the order of epoch 1,000 must be the same after 999 others. Sixty times a run memory, descriptors, threads and
 the latency of a step are noted. It fails if one of them grows: memory of the second half by more than ``--most-mib``,
-descriptors or threads by more than a pool of either breathes, the median latency of a step by more than half.
+descriptors or threads by more than their pools fluctuate, the median latency of a step by more than half.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 
 SAMPLES = 60
 FILES = 8
-# Threads that wait for files, and the descriptors of what they read, come and go.
+# Threads that wait for files, and the descriptors of the files, come and go.
 BREATH = 8
 
 
 @dataclass
 class Sample:
-    """What the process has at one moment, and the steps since the last one."""
+    """State of the process at one moment, and the steps since the last sample."""
 
     seconds: float
     epochs: int
@@ -68,7 +68,7 @@ def rss_mib() -> float:
 
 
 def digest_of(loader: Any, epoch: int) -> str:
-    """The order of an epoch, as a loader has it that begins there."""
+    """The order of an epoch, from a loader that begins there."""
     loader.set_epoch(epoch)
     seen = hashlib.blake2b(digest_size=16)
     for batch in loader:
@@ -77,7 +77,7 @@ def digest_of(loader: Any, epoch: int) -> str:
 
 
 class Run:
-    """Loaders of one dataset, read in turns, and what was seen of them."""
+    """Loaders of one dataset, read in turns, and their records."""
 
     def __init__(self, sources: dict[str, dict[str, Any]], rows: int, check_every: int) -> None:
         self.options = sources
@@ -87,7 +87,7 @@ class Run:
         self.latencies: list[float] = []
 
     def epoch(self) -> None:
-        """One epoch of each loader: every row once, and now and then in the order that the plan says."""
+        """One epoch of each loader: every row once, and now and then in the order of the plan."""
         for name, loader in self.loaders.items():
             number, count, total = loader.epoch, 0, 0
             seen = hashlib.blake2b(digest_size=16)
@@ -110,7 +110,7 @@ class Run:
         self.epochs += 1
 
     def sample(self, seconds: float) -> Sample:
-        """What there is now, and the latencies since the last sample."""
+        """The current state, and the latencies since the last sample."""
         gc.collect()
         ordered = sorted(self.latencies)
         self.latencies = []
@@ -125,8 +125,8 @@ class Run:
 
 
 def growth(samples: list[Sample], most_mib: float) -> dict[str, Any]:
-    """How the second half differs from the first, and what of it is too much."""
-    # What is warmed up in the first tenth is no growth.
+    """Differences of the second half from the first, and those that are excessive."""
+    # Warming up in the first tenth is no growth.
     warm = samples[len(samples) // 10 :]
     first, second = warm[: len(warm) // 2], warm[len(warm) // 2 :]
 

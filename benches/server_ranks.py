@@ -1,17 +1,17 @@
-"""What a server pays for ranks: one plan, W ranks in lockstep, as data-parallel training takes its steps, or running free.
+"""The cost of ranks to a server: one plan, W ranks in lockstep, as in data-parallel training, or running free.
 
     python benches/server_ranks.py [--ranks 1 8 64] [--files 64] [--rows 1000000] [--page-index] [--batch-size 512]
                                    [--steps 200] [--memory-budget 4GiB] [--free] [--shared-memory]
                                    [--servers 1] [--cpu 0.4] [--data DIR]
 
 The data are `--files` files of one row group of `--rows` rows and 20 float32 and int64 columns, zstd, which pyarrow writes, with
-a page index if asked for; they are hard links of one. Each server is a process of its own on loopback, with `--cpu` of a core to
+a page index if requested; they are hard links of one. Each server is a process of its own on loopback, with `--cpu` of a core to
 itself if that is given (by a control group, which root alone may make); all ranks are threads of one client process. `--steps 0`
-is a whole epoch: what is decoded ahead of the last step weighs nothing then. One JSON line for each number of ranks: rows a
+is a whole epoch, in which decoding ahead of the last step does not weigh. One JSON line for each number of ranks: rows a
 second of all ranks together, CPU seconds of the servers and of all ranks per million rows, rows decoded (whole row groups) by
 each server and rows delivered, seconds until every rank has its first batch, the peak memory of a server, and, running free, how
-many steps the first rank is ahead of the last at most; where a plan does not fit `--memory-budget`, within how many seconds each
-rank is told.
+many steps the first rank is ahead of the last at most; if a plan does not fit `--memory-budget`, the seconds within which each
+rank gets the error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PERIOD = 100_000
 
 
 def write(directory: Path, files: int, rows: int, page_index: bool) -> None:
-    """The files, unless they are there."""
+    """Writes the files, unless they exist."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +69,7 @@ def peak_mib(pid: int) -> int:
 
 
 class Share:
-    """So much of a core for one process, by a control group of either version."""
+    """Limits one process to a share of a core, by a control group of either version."""
 
     def __init__(self, name: str, cpu: float) -> None:
         unified = (CGROUP / "cgroup.controllers").exists()
@@ -195,7 +195,7 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         write(directory, args.files, args.rows, args.page_index)
         for ranks in args.ranks:
-            # Servers of its own, so that their peak is this run's.
+            # Separate servers, so that their peak belongs to this run.
             servers, shares = [], []
             try:
                 for number in range(args.servers):

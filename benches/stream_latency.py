@@ -1,15 +1,17 @@
-"""What a model's server adds to a row's way: 5,000 requests of one row each second, micro-batches by size or deadline.
+"""The latency that a model's server adds to a row: 5,000 requests of one row each second, micro-batches by size or deadline.
 
     python benches/stream_latency.py [--rate 5000] [--seconds 20] [--deadline-ms 20] [--batch-size 256] [--repeats 3] [--frozen]
 
-The server is a process of its own, whose model costs nothing, so that all there is was added. Requests leave at a steady pace; a
-row's latency (`latency_ms`) runs from the moment that it was due until its answer is there, so that a client that falls behind is
-not taken for a fast server; how late it was sent and how long its answer took from there is told too (`sent_late_ms`, `answer_ms`),
-and for how long Python's garbage collector held up the client each time (`collector_ms`); `--frozen` spares it what was imported.
+The server is a process of its own, whose model costs nothing, so that all latency is the server's. Requests leave at a steady
+pace; a row's latency (`latency_ms`) runs from the moment that it was due until its answer has arrived, so that a client that
+falls behind does not pass for a fast server; its delay in sending and the time from there to its answer are reported too
+(`sent_late_ms`, `answer_ms`), and each pause of the client by Python's garbage collector (`collector_ms`); `--frozen` exempts
+imported objects from it.
 
-What the machine itself adds is measured beside it. In the same seconds, by another process: how much later than asked a sleep of
-1 ms ends (`sleep_ms`), and the round trip of a byte over loopback (`loopback_ms`). Right afterwards: how late somebody is who keeps
-the same pace, computes for as long as the client did, and asks nobody (`pace_ms`). On a busy machine that is most of it.
+The latency of the machine itself is measured as well. At the same time, by another process: the delay of the end of a sleep of
+1 ms (`sleep_ms`), and the round trip of a byte over loopback (`loopback_ms`). Right afterwards: the delays of a process that
+keeps the same pace, computes for as long as the client did, and sends no requests (`pace_ms`). On a busy machine these are most
+of the latency.
 
 Milliseconds, one JSON line for each run. Ids are checked: each has its own answer.
 """
@@ -41,7 +43,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def serve(deadline_ms: float, batch_size: int) -> None:
-    """The server's process: it ends with its standard input."""
+    """The server's process, which ends with its standard input."""
     from bowstring.inference import serve_model
 
     with serve_model(lambda batch: {"id": batch["id"]}, batch_size=batch_size, deadline_ms=deadline_ms) as server:
@@ -51,7 +53,7 @@ def serve(deadline_ms: float, batch_size: int) -> None:
 
 
 def noise() -> None:
-    """The machine's own: sleeps and round trips until standard input ends."""
+    """The machine's own latency: sleeps and round trips until standard input ends."""
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     late: list[float] = []
@@ -79,7 +81,7 @@ def noise() -> None:
 
 
 def pace(rate: float, busy: float, count: int) -> dict[str, Any]:
-    """How late requests would be that nobody answers: each costs ``busy`` of the time until the next."""
+    """Delays of requests without a server: each costs ``busy`` of the time until the next."""
     begun = time.perf_counter() + 0.01
     late: list[float] = []
     for number in range(count):
@@ -96,7 +98,7 @@ def pace(rate: float, busy: float, count: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """This file again, in another part."""
+    """Runs this file again, in another role."""
     command = [sys.executable, __file__, *arguments]
     running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -107,13 +109,13 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def said(running: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a process says at its end."""
+    """The final output of a process."""
     return dict(json.loads(running.communicate()[0]))
 
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[float]]:
-    """Seconds for which Python's garbage collector held up all threads, for each time that it ran."""
+    """Seconds for which Python's garbage collector stopped all threads, for each run."""
     pauses: list[float] = []
     begun = 0.0
 
@@ -132,7 +134,7 @@ def collected() -> Iterator[list[float]]:
 
 
 def client(url: str, rate: float, count: int, frozen: bool) -> dict[str, Any]:
-    """Sends ``count`` rows to the server, one request each, and tells how long they took."""
+    """Sends ``count`` rows to the server, one request each, and returns their latencies."""
     import pyarrow as pa
     from bowstring.inference import ModelClient
 
@@ -150,7 +152,7 @@ def client(url: str, rate: float, count: int, frozen: bool) -> dict[str, Any]:
         return note
 
     with ModelClient(url) as asking, collected() as pauses:
-        for number in range(20):  # the connection, and what is imported late
+        for number in range(20):  # the connection, and late imports
             asking.predict(row(number))
         if frozen:
             gc.collect()
@@ -181,7 +183,7 @@ def client(url: str, rate: float, count: int, frozen: bool) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One run: a server, a client, and the machine's noise meanwhile."""
+    """One run: a server, a client, and the machine's noise at the same time."""
     options = ["--deadline-ms", str(arguments.deadline_ms), "--batch-size", str(arguments.batch_size)]
     with process("--part", "serve", *options) as server, process("--part", "noise") as machine:
         assert server.stdout is not None

@@ -1,5 +1,5 @@
-# Tables as they are: 40 nullable columns in 8 files, delivered as a dict of torch tensors, nulls as 0.
-# `columns` is zstd and `columns-snappy` snappy, both by pyarrow; `columns-spark` is what Spark writes by default, where Java is.
+# Tables unchanged: 40 nullable columns in 8 files, delivered as a dict of torch tensors, nulls as 0.
+# `columns` is zstd and `columns-snappy` snappy, both by pyarrow; `columns-spark` is Spark's default, if Java is installed.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# What a contender is: a named way to turn one dataset into training batches, and what it needs and promises.
+# A contender: a named way to turn one dataset into training batches, with its requirements and promises.
 # The harness (peers.py) imports the modules first, so that imports are not timed, then opens and iterates.
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# Two arrays of one framework (torch or tensorflow) per step: the matrix and what goes with each row (label or length).
+# Two arrays of one framework (torch or tensorflow) per step: the matrix, and the label or length of each row.
 Batches = Iterator[tuple[Any, Any]]
 # Called once per epoch; the number feeds the order.
 Epoch = Callable[[int], Batches]
@@ -19,7 +19,7 @@ Epoch = Callable[[int], Batches]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every contender of a task is given."""
+    """Parameters that every contender of a task gets."""
 
     task: str
     data: pathlib.Path
@@ -38,13 +38,13 @@ class Contender:
     open: Callable[[Job], Epoch]
     # Modules that must be importable; the first one is the peer itself.
     modules: tuple[str, ...]
-    # What order the rows come in, in words.
+    # Order of the rows, in words.
     shuffle: str
-    # The key in expected.json of the rows that it must deliver (some copies hold fewer rows).
+    # Key in expected.json of the rows that it must deliver (some copies hold fewer rows).
     dataset: str
-    # What a reader of the table must know to judge the figure.
+    # Note that readers of the table need to judge the figure.
     note: str
-    # Whether matrices must be row-major and contiguous.
+    # True if matrices must be row-major and contiguous.
     contiguous: bool
 
 
@@ -64,7 +64,7 @@ def contender(
     return register
 
 
-# The distribution that holds a module, where the names differ.
+# The distribution that holds a module, if the names differ.
 DISTRIBUTIONS = {"lance": "pylance", "cv2": "opencv-python-headless", "turbojpeg": "PyTurboJPEG", "PIL": "pillow"}
 
 

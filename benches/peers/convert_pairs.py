@@ -1,4 +1,4 @@
-# bowstring.convert against the scripts that people write today: PIL and pyarrow, TensorFlow's writer, MDSWriter, webdataset.
+# bowstring.convert against typical scripts: PIL and pyarrow, TensorFlow's writer, MDSWriter, webdataset.
 # Every run is a process of its own; contenders take turns; the medians and the ratio are printed at the end.
 #
 #   CONVERT_PYTHON=/path/to/python .venv/bin/python benches/peers/convert_pairs.py --photos photos.parquet --rows 200000
@@ -24,11 +24,11 @@ AIM = 5.0
 LIMIT_S = 1200
 
 
-# ---- what people write today ---------------------------------------------------------------------------------------------
+# ---- the scripts ---------------------------------------------------------------------------------------------------------
 
 
 def folder_to_parquet(src: pathlib.Path, dst: pathlib.Path) -> None:
-    """Every file is opened with PIL, as such scripts do to leave out what is no image, and its bytes go to pyarrow."""
+    """Every file is opened with PIL, as such scripts do to skip files that are no images, and its bytes go to pyarrow."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from PIL import Image
@@ -106,7 +106,7 @@ def webdataset_to_parquet(src: pathlib.Path, dst: pathlib.Path) -> None:
             writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
-# Task -> the script, the destination's format, and which data it has.
+# Task -> the script, the destination's format, and its data.
 TASKS: dict[str, tuple[Callable[[pathlib.Path, pathlib.Path], None], str, str]] = {
     "images -> parquet": (folder_to_parquet, "parquet", "folder"),
     "parquet -> tfrecord": (parquet_to_tfrecord, "tfrecord", "rows.parquet"),
@@ -119,7 +119,7 @@ TASKS: dict[str, tuple[Callable[[pathlib.Path, pathlib.Path], None], str, str]] 
 
 
 def run_one(task: str, side: str, src: pathlib.Path, dst: pathlib.Path) -> None:
-    """In a process of its own: seconds from the first byte to the last, imports left out."""
+    """In a process of its own: seconds from the first byte to the last, without imports."""
     script, to, _ = TASKS[task]
     if side == "bowstring":
         import bowstring
@@ -151,7 +151,7 @@ def measure(python: str, task: str, side: str, data: pathlib.Path, dst: pathlib.
 
 
 def disk_rate(data: pathlib.Path) -> float:
-    """MB/s of writing and flushing 256 MiB: what no conversion to disk can pass."""
+    """MB/s of writing and flushing 256 MiB: the upper bound of any conversion to disk."""
     path, block = data / "disk", os.urandom(1 << 20)
     started = time.perf_counter()
     with path.open("wb") as file:
@@ -185,7 +185,7 @@ def prepare(python: str, photos: pathlib.Path, rows: int, copies: int, data: pat
     pq.write_table(many, data / "photos.parquet", row_group_size=64, compression="none")
     bowstring.convert(data / "photos.parquet", data / "folder", to="images")
     bowstring.convert(data / "photos.parquet", data / "tars", to="webdataset", target_file_size=32 << 20)
-    # What is left of a conversion is not part of the data.
+    # The mark of a conversion is not part of the data.
     (data / "folder" / "_SUCCESS").unlink()
     (data / "tars" / "_SUCCESS").unlink()
 

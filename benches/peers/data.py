@@ -1,5 +1,5 @@
 # The datasets of the peer comparison and the copies that peers need, made deterministically under bench-out/peers/.
-# A dataset is complete when its expected.json is written, a copy when it has its name; what is there is not made again.
+# A dataset is complete when its expected.json is written, a copy when it has its name; existing ones are not made again.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 20261121
 # Rows at scale 1.
 ROWS = {"columns": 4_194_304, "recsys": 4_000_000, "photos": 1_000, "tokens": 1_000_000, "fixed": 200_000}
 ROW_GROUP = {"columns": 131_072, "recsys": 262_144, "tokens": 65_536, "fixed": 16_384}
-# Rows for the peers that go row by row (about 0.1M rows/s): enough for a rate. The first rows of the first row group.
+# Rows for the peers that read row by row (about 0.1M rows/s): enough for a rate. The first rows of the first row group.
 PART_ROWS = 200_000
 PHOTO_ROW_GROUP_BYTES = 32 << 20
 TAR_SHARDS = 8
@@ -36,7 +36,7 @@ WIDTH = 1024
 
 
 def folder(scale: float) -> pathlib.Path:
-    """Where the datasets of a scale lie."""
+    """The directory of the datasets of a scale."""
     return ROOT / "bench-out" / "peers" / ("full" if scale == 1 else f"scale-{scale:g}")
 
 
@@ -54,14 +54,14 @@ def groups(task: str, scale: float) -> Iterator[tuple[int, int]]:
 
 
 def has(module: str) -> bool:
-    """Whether a module can be found."""
+    """True if a module can be found."""
     return importlib.util.find_spec(module) is not None
 
 
 # ---- columns -------------------------------------------------------------------------------------------------------
 
 COLUMN_FILES = 8
-# Of the float columns, so many have nulls, 15 % each.
+# Number of float columns with nulls, 15 % each.
 WITH_NULLS = 4
 
 
@@ -171,7 +171,7 @@ def make_recsys(out: pathlib.Path, scale: float) -> dict[str, Any]:
 
 
 def recsys_part(file: pq.ParquetFile) -> pa.Table:
-    """The first rows, for the peers that go row by row."""
+    """The first rows, for the peers that read row by row."""
     return file.read_row_group(0).slice(0, PART_ROWS)
 
 
@@ -247,7 +247,7 @@ def photos_tfrecord(source: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def photo_means(images: list[bytes]) -> list[float]:
-    """Mean of R, G and B over random resized crops, drawn as the contenders draw them."""
+    """Mean of R, G and B over random resized crops, drawn as by the contenders."""
     import random
 
     import PIL.Image
@@ -335,7 +335,7 @@ def arrow_copy(source: pathlib.Path, path: pathlib.Path) -> None:
     shutil.rmtree(cache)
 
 
-# The copies of each task: source, copy, the module whose format it is, and how it is made.
+# The copies of each task: source, copy, the module of its format, and the function that makes it.
 COPIES = {
     "columns": [("columns-zstd", "columns-spark", "pyspark", spark_copy)],
     "recsys": [
@@ -365,7 +365,7 @@ MAKERS = {
 
 
 def prepare(tasks: list[str], scale: float) -> pathlib.Path:
-    """Makes what is missing; returns the folder."""
+    """Makes missing datasets and copies; returns the folder."""
     out = folder(scale)
     out.mkdir(parents=True, exist_ok=True)
     for task in tasks:

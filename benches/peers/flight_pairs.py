@@ -60,7 +60,7 @@ def dataset(directory: pathlib.Path, payload: str, mib: int) -> pathlib.Path:
 
 
 def cpp_server(payload: str, rows: int, batches: int) -> None:
-    """A C++ Flight server that sends one batch so many times."""
+    """A C++ Flight server that sends one batch ``batches`` times."""
     batch = pa.record_batch([column(payload, rows, np.random.default_rng(0))], names=["x"])
 
     class Server(flight.FlightServerBase):
@@ -109,14 +109,14 @@ def our_client(url: str, rows: int, transport: str | None, server: int) -> dict[
 
 
 def kept_client(url: str, rows: int, transport: str, server: int) -> dict[str, float]:
-    """What another reader has taken of an epoch whose end it has not come to, so that the server goes on keeping it."""
+    """Batches that another reader has already taken of an epoch that it has not finished, so that the server keeps them."""
     ahead, behind = opened(url, rows, transport), opened(url, rows, transport)
     first = iter(ahead)
     taken = min(len(ahead) * 7 // 8, len(ahead) - 12, 600)
     for _ in range(taken):
         next(first)
     before, start = decoded(url), behind.state_dict()
-    # Once to warm up, and a first batch: neither connecting nor new memory is what is measured.
+    # Once to warm up, and a first batch: connecting and allocating are not measured.
     batches = iter(behind)
     for _ in range(taken):
         next(batches)
@@ -261,7 +261,7 @@ def main() -> None:
         for kib in arguments.batch_kib:
             rows = max(1, kib * 1024 // WIDTH[arguments.payload])
             names = ["tcp", "cpp", "shared_memory", "local"]
-            # Of smaller ones a server keeps too little to measure, of larger ones there are too few.
+            # A server keeps too few bytes of smaller ones to measure, and there are too few larger ones.
             names += ["kept_tcp", "kept_shared_memory"] if 512 <= kib <= 8192 else []
             names += ["raw", "memcpy"] if kib == 8192 else []
             runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}

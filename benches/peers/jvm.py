@@ -1,4 +1,4 @@
-"""Importable where Spark can run, and so could write its copies."""
+"""Importable if Spark can run, and so could write its copies."""
 
 import shutil
 

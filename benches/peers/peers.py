@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-# sys.path[0] is this folder, because it is run as a script.
+# sys.path[0] is this folder, because this runs as a script.
 import columns  # noqa: F401
 import lists  # noqa: F401
 import photos  # noqa: F401
@@ -57,13 +57,13 @@ def machine_busy() -> float:
 
 
 def close(found: float, wanted: float, what: str) -> None:
-    """Equal but for the rounding of float64 sums taken in another order."""
+    """Checks equality, except for the rounding of float64 sums in another order."""
     if abs(found - wanted) > 1e-3 + 1e-9 * abs(wanted):
         raise Mismatch(f"{what} is {found!r}, not {wanted!r}")
 
 
 class Totals:
-    """What was delivered in an epoch, to compare with expected.json."""
+    """Totals of the rows delivered in an epoch, to compare with expected.json."""
 
     def __init__(self, contender: Contender, expected: dict[str, Any], full: bool) -> None:
         self.contender, self.task, self.expected, self.full = contender, contender.task, expected, full
@@ -99,7 +99,7 @@ class Totals:
             self.cross += float((delivered["f00"].numpy() * label.numpy()).sum(dtype="float64"))
 
     def inspect(self, x: Any, y: Any) -> None:
-        """Sums everything, and looks at shape, type and layout."""
+        """Sums everything, and checks shape, type and layout."""
         shape = SHAPES.get(self.task)
         shapes = [(len(y), *shape)] if shape else [(len(y), 224, 224, 3), (len(y), 3, 224, 224)]
         if x.shape not in shapes or y.shape != (len(y),) or x.dtype.name != DTYPES[self.task]:
@@ -210,7 +210,7 @@ def main() -> int:
 
 
 def limit_threads(threads: int) -> None:
-    """Sets what environment variables do not reach."""
+    """Sets limits that environment variables do not cover."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
     if "pyarrow" in sys.modules:
@@ -224,7 +224,7 @@ def describe(contender: Contender) -> dict[str, Any]:
 
 
 def import_all(contender: Contender) -> tuple[list[str], str | None]:
-    """Imports what the contender needs; the versions, or what is missing.
+    """Imports the contender's modules; returns their versions, or the missing one.
 
     Only of this contender: some peers cannot live in one process (polars and TensorFlow each bring an LLVM).
     """
@@ -239,7 +239,7 @@ def import_all(contender: Contender) -> tuple[list[str], str | None]:
         except Exception as error:
             return versions, f"{module}: {type(error).__name__}: {error}".splitlines()[0]
     if "pyarrow" in sys.modules and importlib.util.find_spec("pandas"):
-        # pyarrow imports it at the first conversion where it is installed, as it is here for `datasets`.
+        # pyarrow imports it at the first conversion if it is installed, as it is here for `datasets`.
         importlib.import_module("pandas")
     return versions, None
 

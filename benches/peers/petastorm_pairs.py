@@ -4,7 +4,7 @@
 #   PETASTORM_PYTHON=/path/to/python .venv/bin/python benches/peers/petastorm_pairs.py --photos photos.parquet
 #
 # PETASTORM_PYTHON has petastorm 0.12.1 with pyspark (which writes the data), pyarrow 14, OpenCV and torch. Rows are counted in
-# every run: Petastorm's thread pool loses some now and then, and a run that did does not count.
+# every run: Petastorm's thread pool loses some now and then, and such a run does not count.
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ QUEUE = 100_000
 LIMIT_S = 1200
 
 
-# ---- what is measured --------------------------------------------------------------------------------------------------
+# ---- measurements ------------------------------------------------------------------------------------------------------
 
 
 def cropped(row: dict[str, Any]) -> dict[str, Any]:
-    """The middle of a photo, 224 x 224, with black where it is smaller."""
+    """The middle of a photo, 224 x 224, padded with black if it is smaller."""
     import numpy as np
 
     image = row["image"]
@@ -80,7 +80,7 @@ def augmented(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def petastorm_batches(root: str, task: str, data: pathlib.Path, threads: int, epochs: int) -> Iterator[int]:
-    """Sizes of batches of Petastorm's loaders over so many epochs of one reader, from either library."""
+    """Sizes of batches of Petastorm's loaders over ``epochs`` epochs of one reader, from either library."""
     import importlib
 
     import numpy as np
@@ -116,7 +116,7 @@ def petastorm_batches(root: str, task: str, data: pathlib.Path, threads: int, ep
 
 
 def native_batches(task: str, data: pathlib.Path, threads: int, epochs: int, shuffle: bool) -> Iterator[int]:
-    """Sizes of batches of bowstring's own loader over so many epochs."""
+    """Sizes of batches of bowstring's own loader over ``epochs`` epochs."""
     import bowstring
     import bowstring.torch
 
@@ -151,7 +151,7 @@ def run(side: str, task: str, data: pathlib.Path, threads: int, epochs: int) -> 
     else:
         sizes = petastorm_batches(side, task, data, threads, epochs + 1)
     once, first = rows_of(data, task), 0
-    # A queue mixes the rows of two epochs, so the clock starts with whatever batch comes then.
+    # A queue mixes the rows of two epochs, so the clock starts with the next batch.
     while first < once:
         first += next(sizes)
     wall, cpu = time.perf_counter(), used()
@@ -166,7 +166,7 @@ def run(side: str, task: str, data: pathlib.Path, threads: int, epochs: int) -> 
 
 
 def used() -> float:
-    """CPU seconds of this process and of those that it started."""
+    """CPU seconds of this process and of its children."""
     times = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in times)
 
@@ -175,7 +175,7 @@ def used() -> float:
 
 
 def make(data: pathlib.Path, photos: pathlib.Path, scale: float) -> None:
-    """Writes the three datasets and how many rows they have."""
+    """Writes the three datasets and their row counts."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -346,7 +346,7 @@ def main() -> int:
     results = {}
     for task in [args.task] if args.task else TASKS:
         print(f"{task}: {rows_of(data, task)} rows, {args.threads} threads", flush=True)
-        # In file order is no contender where rows are to be mixed.
+        # File order does not compete if rows must be mixed.
         others = ("native", "native-shuffled") if task in DROP_IN else ("native",) if task.endswith("shuffled") else ()
         sides = [side for side in args.sides if side not in others]
         results[task] = measure(task, data, args, sides)

@@ -1,4 +1,4 @@
-# Photos to batches: JPEG bytes to a random resized crop of 224 x 224, uint8 [B, 224, 224, 3] (or [B, 3, 224, 224] where
+# Photos to batches: JPEG bytes to a random resized crop of 224 x 224, uint8 [B, 224, 224, 3] (or [B, 3, 224, 224] if
 # that is the peer's own layout), and int64 [B] labels. Areas and ratios are drawn alike: 8-100 %, 3/4-4/3.
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class Sample:
 
 
 def tensors(batches: Any) -> Iterator[tuple[Any, Any]]:
-    """Whatever collation a loader used, as torch tensors."""
+    """The batch of any collation as torch tensors."""
     import torch
 
     for images, labels in batches:

@@ -11,7 +11,7 @@ from contender import Batches, Epoch, Job, contender, shuffled
 from data import FEATURES, FLOATS
 
 IN_ORDER = "none: file order"
-# bowstring's usual order.
+# bowstring's default order.
 WINDOWS = "rows, over row groups and windows"
 
 

@@ -27,7 +27,7 @@ BATCH = {
     "tokens": 1_024,
     "fixed": 1_024,
 }
-# Timed epochs of a run, where the default is not enough for a second or two.
+# Timed epochs of a run, if the default takes less than a second or two.
 EPOCHS = {
     "columns": 3,
     "columns-snappy": 3,
@@ -38,7 +38,7 @@ EPOCHS = {
     "tokens": 4,
     "fixed": 6,
 }
-# What a row counts for in the table: the key in expected.json, the divisor, the unit.
+# Weight of a row in the table: the key in expected.json, the divisor, the unit.
 UNIT = {
     "columns": ("rows", 1e6, "M rows"),
     "columns-snappy": ("rows", 1e6, "M rows"),
@@ -55,7 +55,7 @@ LIMIT_S = 1800
 
 
 def environment(threads: int) -> dict[str, str]:
-    """What the measured processes see: the thread count by every name that a peer knows, no network, quiet logs."""
+    """Environment of the measured processes: the thread count by every name that a peer knows, no network, quiet logs."""
     names = (
         "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS POLARS_MAX_THREADS RAYON_NUM_THREADS LANCE_CPU_THREADS "
         "TOKIO_WORKER_THREADS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS"
@@ -73,7 +73,7 @@ def python(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
 
 
 def selected(contenders: list[dict[str, Any]], only: list[str]) -> list[dict[str, Any]]:
-    """Contenders whose task, name or task:name is asked for; bowstring stays in every task that is left."""
+    """Contenders whose task, name or task:name is requested; bowstring stays in every remaining task."""
     if not only:
         return contenders
 
@@ -120,7 +120,7 @@ def once(contender: dict[str, Any], data: pathlib.Path, args: argparse.Namespace
 def measure(
     contenders: list[dict[str, Any]], data: pathlib.Path, args: argparse.Namespace
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str], dict[str, str]]:
-    """Takes turns: A B C, B C A, C A B, ... Runs by contender, and what was skipped or failed and why."""
+    """Takes turns: A B C, B C A, C A B, ... Runs by contender, and skipped or failed ones with reasons."""
     runs: dict[str, list[dict[str, Any]]] = {c["name"]: [] for c in contenders}
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -206,7 +206,7 @@ def table(task: str, medians: dict[str, dict[str, float]], contenders: list[dict
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The environment of the measurement."""
     model = platform.processor()
     try:
         for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():

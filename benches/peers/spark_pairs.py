@@ -2,10 +2,10 @@
 
     python benches/peers/spark_pairs.py [--repeats 3] [--rows 400000]
 
-Both take turns in one Spark session, over the same frame, 4 ranks in threads of one process each time. A run's clock starts when
-Spark is asked and ends when the last rank has its last batch; the first batch counts when every rank has one. The reader of the
-files is Petastorm where PETASTORM_PYTHON names an interpreter that has it, else bowstring.petastorm, which is faster. Medians are
-printed as JSON lines.
+Both take turns in one Spark session, over the same frame, 4 ranks in threads of one process each time. A run's clock starts
+when the call to Spark is made and ends when the last rank has its last batch; the first batch counts when every rank has one.
+The reader of the files is Petastorm if PETASTORM_PYTHON names an interpreter that has it, else bowstring.petastorm, which is
+faster. Medians are printed as JSON lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ print(json.dumps({"first": max(firsts), "end": time.time(), "rows": sum(rows)}))
 
 
 def ranks(work: Callable[[int], tuple[float, int]]) -> dict[str, float]:
-    """When the last rank got its first batch, the end, and the rows of all."""
+    """Time of the last rank's first batch, time of the end, and the rows of all."""
     found: list[tuple[float, int]] = []
     threads = [threading.Thread(target=lambda rank=rank: found.append(work(rank))) for rank in range(RANKS)]
     for thread in threads:
@@ -80,7 +80,7 @@ def handed(frame: Any, batch: int) -> dict[str, float]:
 
 
 def by_files(frame: Any, directory: pathlib.Path) -> dict[str, float]:
-    """Parquet written by Spark, read when `_SUCCESS` is there."""
+    """Parquet written by Spark, read once `_SUCCESS` exists."""
     shutil.rmtree(directory, ignore_errors=True)
     frame.write.parquet(str(directory))
     while not (directory / "_SUCCESS").exists():

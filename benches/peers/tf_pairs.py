@@ -1,4 +1,4 @@
-"""The tf.data adapter against `tf.data.Dataset.from_generator` over rows, as people write it, and over pyarrow's batches.
+"""The tf.data adapter against `tf.data.Dataset.from_generator` over rows, as commonly written, and over pyarrow's batches.
 
     python benches/peers/tf_pairs.py [--rows 40000] [--repeats 3]
 
@@ -89,13 +89,13 @@ def by_batches(path: str) -> Any:
 
 
 def measure(side: str, path: str, seconds: float) -> dict[str, float]:
-    """Rows per second, of whole epochs for about so long."""
+    """Rows per second of whole epochs, measured for about ``seconds``."""
     data = {"bowstring": by_bowstring, "rows": by_rows, "batches": by_batches}[side](path)
 
     def epoch() -> int:
         rows = 0
         for batch in data:
-            # What is padded does not count.
+            # Padding does not count.
             rows += int(batch["_mask"].numpy().sum()) if "_mask" in batch else int(batch["label"].shape[0])
         return rows
 

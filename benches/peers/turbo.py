@@ -1,5 +1,5 @@
-# libjpeg-turbo 3 called directly: decode only the part that a crop needs, at 1/2, 1/4 or 1/8 where that is enough.
-# The bare chain that other decoders are judged by; the library is the one that bowstring itself was built with.
+# libjpeg-turbo 3 called directly: decode only the part that a crop needs, at 1/2, 1/4 or 1/8 if that is enough.
+# The bare chain is the reference for other decoders; the library is the one that bowstring itself was built with.
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def wanted(options: Mapping[str, Any]) -> str:
 
 
 def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], bool]) -> dict[str, Any]:
-    """``options`` for batches on the GPU if they ask for one and ``framework`` can follow there; ``auto`` is then the host.
+    """``options`` for batches on the GPU if they ask for one and ``framework`` has a GPU too; ``auto`` otherwise means the host.
 
     By default, memory is reused after all work queued on the GPU (``device_fence="context"``).
     """

@@ -23,7 +23,7 @@ _PYARROW = importlib.util.find_spec("pyarrow") is not None
 
 
 def arrow(array: _native.ArrowArray) -> Any:
-    """``array`` as a ``pyarrow.Array`` over the same memory; as it is where pyarrow is not installed."""
+    """``array`` as a ``pyarrow.Array`` over the same memory; unchanged if pyarrow is not installed."""
     if not _PYARROW:
         return array
     import pyarrow
@@ -32,16 +32,16 @@ def arrow(array: _native.ArrowArray) -> Any:
 
 
 def by_dlpack(tensor: _native.Tensor, from_dlpack: Callable[[Any], Any]) -> Any:
-    """``tensor`` as what torch's ``from_dlpack`` makes of it, over the same memory, wherever it is."""
+    """Converts ``tensor`` by torch's ``from_dlpack``, over the same memory, on any device."""
     if tensor.device != "cpu":
-        # torch says which stream it works on.
+        # torch passes the stream that it works on.
         return from_dlpack(tensor)
-    # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
+    # The capsule itself: for an object torch makes three more calls, which for small tensors take as long as the conversion.
     return from_dlpack(tensor.__dlpack__())
 
 
 def objects(values: list[Any]) -> Any:
-    """``values`` as a NumPy array of Python's objects; as they are where NumPy is not installed."""
+    """``values`` as a NumPy array of Python's objects; unchanged if NumPy is not installed."""
     if not _NUMPY:
         return values
     import numpy
@@ -59,13 +59,13 @@ class Column:
     arrow: str | None
     """Type of an Arrow column."""
     rows: int | None
-    """Rows of the batch, with padding; of windows, rows of all their offsets. ``None`` where the last batches have others."""
+    """Rows of the batch, with padding; of windows, rows of all their offsets. ``None`` if the last batches differ."""
     leading: tuple[int | None, ...]
-    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``; ``None`` for the batch's where it varies."""
+    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``; ``None`` for the batch's if it varies."""
     inner: tuple[int, ...]
     """The fixed axes of one value."""
     ragged: int
-    """How many axes vary in length: so many arrays of offsets there are."""
+    """Number of axes that vary in length, and of arrays of offsets."""
     shaped: bool
     """True if values come flat, with their axes in ``<name>__shape``."""
     parts: tuple[str, ...]
@@ -138,7 +138,7 @@ class _Bits:
 
 
 def numpy_array(tensor: _native.Tensor) -> Any:
-    """``tensor`` as a NumPy array over the same memory; bfloat16 as that of ``ml_dtypes``, which TensorFlow and JAX bring along."""
+    """``tensor`` as a NumPy array over the same memory; bfloat16 by ``ml_dtypes``, which TensorFlow and JAX bring along."""
     if tensor.dtype != "bfloat16":
         return tensor.numpy()
     if importlib.util.find_spec("ml_dtypes") is None:
@@ -187,5 +187,5 @@ class Text:
 
     @property
     def used(self) -> Any:
-        """The bytes that the values take, without what other slices of the array have."""
+        """The bytes of the values, without those of other slices of the array."""
         return self.data[self.offsets[0] : self.offsets[-1]]

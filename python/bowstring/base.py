@@ -28,7 +28,7 @@ from bowstring.words import refuse
 A = TypeVar("A", covariant=True)
 B = TypeVar("B")
 L = TypeVar("L", bound="BaseLoader[Any]")
-# What becomes of a column's nulls.
+# The treatment of a column's nulls.
 Nulls: TypeAlias = Literal["error", "mask"] | Fill | float
 
 
@@ -371,7 +371,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def drop_last(self) -> bool:
-        """Whether the incomplete last step is left out."""
+        """True if the incomplete last step is dropped."""
         return bool(self._native.state()["spec"]["tail"] == "drop")
 
     @property

@@ -1,4 +1,4 @@
-"""A batch as it left the loader, to convert and to look at."""
+"""A batch as yielded by the loader, to convert and to inspect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bowstring.schema import Schema
 
 __all__ = ["Batch", "Layout"]
 
-# Of the pictures of a batch: how many, and pixels of a side.
+# Most pictures shown of a batch, and their side in pixels.
 _PICTURES = 8
 _SIDE = 96
 
@@ -34,7 +34,7 @@ class Layout:
 
 
 def _image_options(column: Column, images: Mapping[str, Any]) -> str | None:
-    """The options by which ``column`` is a picture; those of stored arrays follow from type and shape."""
+    """The options that make ``column`` a picture; those of stored arrays follow from type and shape."""
     if not column.is_plain or len(column.inner) != 3 or column.dtype is None:
         return None
     for pattern, options in images.items():
@@ -125,7 +125,7 @@ class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
     def to_pyarrow(self) -> Any:
         """A ``pyarrow.RecordBatch`` over the same memory, with one column for each column of the dataset.
 
-        Lists are ``large_list``, tensors of several axes ``arrow.fixed_shape_tensor``; where the loader has a mask
+        Lists are ``large_list``, tensors of several axes ``arrow.fixed_shape_tensor``; if the loader has a mask
         ``<column>__valid``, the column has nulls instead. Lengths of padded columns, shapes, ``_row_id`` and ``_mask`` are columns
         of their own. Booleans and nulls are copied, to bits; tensors on a GPU to the host. bfloat16, which Arrow lacks, and windows
         (``ngram``) are :class:`bowstring.UnsupportedError`.

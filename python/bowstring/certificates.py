@@ -1,4 +1,4 @@
-"""The audit of a run: whether each step was consumed exactly once on every rank."""
+"""The audit of a run: checks that each step was consumed exactly once on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bowstring import _native
 
 __all__ = ["Audit", "Finding", "audit"]
 
-# Functions, since `from` is a word of Python's.
+# The functional form, since `from` is a keyword.
 Finding = TypedDict(
     "Finding",
     {
@@ -58,7 +58,7 @@ def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *,
     some ranks reached. Of several certificates of one loader the last one counts.
 
     :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them.
-    :param key: the key that they are signed with; without one, signatures are not looked at.
+    :param key: the key that they are signed with; without one, signatures are not checked.
     """
     documents = [
         json.dumps(one) if isinstance(one, Mapping) else pathlib.Path(one).read_text("utf-8") for one in certificates

@@ -45,7 +45,7 @@ class Image:
     orient: bool = True
     """Apply the EXIF orientation."""
     draft: bool = True
-    """Permit decoding JPEG at 1/2, 1/4 or 1/8 where that is not smaller than the output."""
+    """Permit decoding JPEG at 1/2, 1/4 or 1/8 if that is not smaller than the output."""
     truncated: Literal["error", "fill"] = "error"
     """A JPEG that stops before its end or is damaged: a bad row, or filled up as libjpeg does."""
     limits: Mapping[str, int] | None = None
@@ -105,7 +105,7 @@ class Padded:
 class Vector:
     """Vectors of Spark (``VectorUDT``), dense or sparse, as one matrix ``[B, length]``.
 
-    It need not be said: without, the length is what Spark says of the column, or that of its first vector.
+    It is optional: without it, the length is the one in Spark's metadata of the column, or that of its first vector.
     """
 
     length: int

@@ -36,7 +36,7 @@ class Report:
     source_bytes: int
     """Bytes of the source."""
     tasks: int
-    """Tasks it was cut into."""
+    """Number of tasks."""
     resumed_tasks: int
     """Tasks that had been finished before."""
     unchanged: bool
@@ -44,7 +44,7 @@ class Report:
     verified: bool
     """True if the source was counted by other means, and the written rows were read again and found equal."""
     seconds: float
-    """Seconds it took."""
+    """Duration in seconds."""
     schema: dict[str, str]
     """Types of the columns written, by name."""
 
@@ -58,11 +58,11 @@ class Comparison:
     rows: tuple[int, int]
     """Their rows."""
     columns: list[dict[str, Any]]
-    """Of each column its ``name``, its ``types`` and ``nulls`` on either side, and whether its values are ``equal``."""
+    """For each column its ``name``, its ``types`` and ``nulls`` on either side, and whether its values are ``equal``."""
     only_first: int
-    """How many rows are only in the first."""
+    """Number of rows only in the first."""
     only_second: int
-    """How many rows are only in the second."""
+    """Number of rows only in the second."""
     examples_first: list[str]
     """Some rows that are only in the first."""
     examples_second: list[str]
@@ -123,25 +123,25 @@ def convert(
 
     ``resume=True`` continues an interrupted conversion; a finished one is not repeated. The source is never modified.
 
-    :param from_format: the format of the source, where its names do not tell it.
-    :param to: the format of the destination, where its name does not tell it.
+    :param from_format: the format of the source, if its names do not give it.
+    :param to: the format of the destination, if its name does not give it.
     :param columns: columns to take, in this order.
     :param schema: types by column, e.g. ``{"id": "int64", "tags": "list<string>"}``.
     :param filter: rows to take, e.g. ``"label >= 3"``.
-    :param rows_per_group: rows of a Parquet row group at most.
+    :param rows_per_group: most rows of a Parquet row group.
     :param target_file_size: bytes at which an output file ends.
-    :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, as far as the format has it.
+    :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, if the format supports it.
     :param image_quality: encode images again as JPEG of this quality.
     :param resize: scale images down to this length of the shorter side. JPEG is encoded again as JPEG, of quality 90 without
         ``image_quality``, other images as PNG.
-    :param images: the columns that ``resize`` and ``image_quality`` are for; needed if several hold images.
+    :param images: the columns that ``resize`` and ``image_quality`` apply to; needed if several hold images.
     :param shuffle: seed of a shuffle of all rows.
     :param shards: write exactly this many files.
     :param jobs: threads.
     :param resume: continue an interrupted conversion to the same place.
     :param overwrite: make the dataset at the destination again and replace it, if a conversion made it.
     :param overwrite_foreign: with ``overwrite``, delete what is at the destination even if no conversion made it.
-    :param verify: count the rows of the source by another way, read what was written, and compare, before anything appears.
+    :param verify: count the rows of the source by other means, read the output, and compare, before anything appears.
     :param memory_budget: bytes for everything in flight (512 MiB).
     :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
@@ -173,7 +173,7 @@ def convert(
 
 
 def report_of(text: str) -> Report:
-    """The report that the library gives."""
+    """Parses the report of the library."""
     report = json.loads(text)
     report["from_format"], report["to_format"] = report.pop("from"), report.pop("to")
     report["schema"] = dict(report["schema"])
@@ -228,9 +228,9 @@ def verify(
 ) -> Comparison:
     """Compares the rows of two datasets of any formats, in any order.
 
-    :param a_format: the format of the first, where its names do not tell it.
-    :param b_format: the format of the second, where its names do not tell it.
-    :param columns: columns to compare; all without.
+    :param a_format: the format of the first, if its names do not give it.
+    :param b_format: the format of the second, if its names do not give it.
+    :param columns: columns to compare; all by default.
     :param schema: types by column, for formats that have none.
     :param jobs: threads.
     :param memory_budget: bytes for everything in flight (512 MiB).

@@ -1,6 +1,6 @@
 """Credentials that expire, from a callable of yours: ``Loader(url, credential_provider=...)``.
 
-Both shapes that are in use are taken. obstore's: a mapping with ``expires_at``, a ``datetime`` with a time zone or ``None``.
+Both common shapes are accepted. obstore's: a mapping with ``expires_at``, a ``datetime`` with a time zone or ``None``.
 And polars': a pair of a mapping and the time of expiry, in seconds since 1970 or ``None``. The callable may be ``async``.
 """
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["CredentialProvider", "Given"]
 
 Given: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], float | None]"
-"""What a provider returns."""
+"""Return value of a provider."""
 CredentialProvider: TypeAlias = "Callable[[], Given | Awaitable[Given]]"
-"""What ``credential_provider`` may be."""
+"""Type of ``credential_provider``."""
 
 _OPTION = "credential_provider"
 
 
 def provider(given: CredentialProvider | None) -> tuple[str, Callable[[], tuple[dict[str, str], float | None]]] | None:
-    """``given`` as Rust takes it: its name, and a callable of one shape."""
+    """``given`` in the form for Rust: its name, and a callable with one return type."""
     if given is None:
         return None
     asked: object = given
@@ -39,13 +39,13 @@ def provider(given: CredentialProvider | None) -> tuple[str, Callable[[], tuple[
 
 
 def _name(given: Any) -> str:
-    """What names it in errors: not its ``repr``, which may have what it holds."""
+    """Its name for errors: not its ``repr``, which may reveal its content."""
     of = given if hasattr(given, "__qualname__") else type(given)
     return f"{of.__module__}.{of.__qualname__}"
 
 
 class _Asked:
-    """Calls a provider, and brings what it gives into one shape. Never called twice at a time."""
+    """Calls a provider and normalises its result. Never called concurrently."""
 
     def __init__(self, given: CredentialProvider) -> None:
         self._given = given
@@ -58,9 +58,9 @@ class _Asked:
         return _shaped(found)
 
     def _run(self, found: Awaitable[Given]) -> Given:
-        # One loop for all calls: what a provider keeps open, such as a session, belongs to it.
+        # One loop for all calls: objects that a provider keeps open, such as a session, belong to it.
         if self._loop is None:
-            # Not with the package: it takes longer to import than all of it.
+            # Not imported with the package: its import takes longer than that of the package.
             import asyncio
 
             self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Small HTML tables for notebooks. All text is escaped, and the size is bounded whatever the data are."""
+"""Small HTML tables for notebooks. All text is escaped, and the size is bounded for any data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by Flight servers in Python: authentication, typed errors, an end that waits for no caller."""
+"""Shared by Flight servers in Python: authentication, typed errors, a shutdown that waits for no caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Endpoint", "is_everywhere", "is_loopback", "split_listen"]
 
 E = TypeVar("E", bound="Endpoint")
 _MIN_TOKEN = 16
-# Seconds that calls have to end.
+# Seconds for calls to end.
 _CLOSING = 10.0
 
 
@@ -50,7 +50,7 @@ def is_everywhere(host: str) -> bool:
 
 
 def check_open(host: str, *, token: str | None, encrypted: bool, known: bool, insecure: bool) -> None:
-    """Refuses to be open by accident: beyond this machine only with TLS and a token or ``known`` clients, or as ``insecure``."""
+    """Refuses accidental exposure: listening beyond this machine requires TLS and a token or ``known`` clients, or ``insecure``."""
     if token is not None and len(token) < _MIN_TOKEN:
         raise ConfigError(f"option token: a token has {_MIN_TOKEN} characters or more", option="token")
     if not is_loopback(host) and not insecure and not (encrypted and (known or token is not None)):
@@ -72,7 +72,7 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
-    """A Flight server on threads of its own. What is derived from it answers the calls.
+    """A Flight server on threads of its own. Subclasses answer the calls.
 
     :param listen: ``host:port``; port 0 is any that is free.
     :param token: the token of callers, 16 characters or more.
@@ -114,7 +114,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         return self._url
 
     def close(self) -> None:
-        """Ends the server. Calls that are being answered end first, but a client that is stuck is not waited for."""
+        """Ends the server. Calls in progress end first, but it does not wait for a client that is stuck."""
         if self._open:
             self._open = False
             ending = threading.Thread(target=self.shutdown, name="bowstring-shutdown", daemon=True)
@@ -131,5 +131,5 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def answer(body: dict[str, Any]) -> list[bytes]:
-    """An action's answer."""
+    """Encodes an action's answer."""
     return [json.dumps(body).encode()]

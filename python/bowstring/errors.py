@@ -1,6 +1,6 @@
 """Errors, one class for each remedy.
 
-Each error carries its place in the dataset where it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
+Each error carries its place in the dataset if it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
 the row within its row group), and ``option``, the option to change.
 """
 

@@ -1,6 +1,6 @@
 """Filters of pyarrow, ``pc.field("label") >= 3``, as the text that Rust reads.
 
-pyarrow does not show the parts of an expression, only its text, in which a name and a value can look alike. So what was read is
+pyarrow does not show the parts of an expression, only its text, in which a name and a value can look alike. So the parsed text is
 built again from pyarrow's own functions, and only an expression equal to the given one counts as understood.
 """
 
@@ -14,7 +14,7 @@ from bowstring.errors import UnsupportedError
 
 __all__ = ["is_expression", "text_of"]
 
-# Deeper than any filter by hand; the filter's own grammar nests as deep.
+# Deeper than any hand-written filter; the filter's own grammar has the same limit.
 _DEPTH = 100
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -36,9 +36,9 @@ def is_expression(value: Any) -> bool:
 
 
 def text_of(expression: Any) -> str:
-    """The text of a filter that selects what ``expression`` does.
+    """The text of a filter that selects the same rows as ``expression``.
 
-    :raises UnsupportedError: for what a filter cannot say, and what pyarrow's text does not tell.
+    :raises UnsupportedError: for conditions that a filter cannot express, or that pyarrow's text leaves ambiguous.
     """
     shown = str(expression)
     for floats in (False, True):
@@ -56,17 +56,17 @@ def text_of(expression: Any) -> str:
 
 
 class _Strange(Exception):
-    """The text is none that is understood."""
+    """The text is not understood."""
 
 
 class _Reader:
-    """Reads the text of an expression; each part is the text of a filter and pyarrow's expression of the same."""
+    """Parses the text of an expression; each part is a pair of a filter's text and the equivalent pyarrow expression."""
 
     def __init__(self, text: str, floats: bool) -> None:
         import pyarrow.compute
 
         self.compute = pyarrow.compute
-        # A float without digits behind the point is written as an integer is.
+        # A float without digits after the point is written like an integer.
         self.floats = floats
         self.tokens: list[tuple[str, str]] = []
         at = 0
@@ -158,7 +158,7 @@ class _Reader:
             self.next(token)
         if not texts:
             raise _Strange
-        # A null is in no list, and pyarrow says so with false, not with null.
+        # A null is in no list, for which pyarrow gives false rather than null.
         return f"({inner} in ({', '.join(texts)}) and {inner} is not null)", expression.isin(values)
 
     def column(self, kind: str, token: str) -> tuple[str, Any]:

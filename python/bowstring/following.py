@@ -37,12 +37,12 @@ def callback(data: Dataset) -> Any:
             self.ended = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            # A new iterator, if Keras makes one, goes on where training is; with steps_per_epoch it may keep the one it has.
+            # A new iterator, if Keras makes one, continues where training is; with steps_per_epoch Keras may keep the old one.
             self.before = self.done
             data._start = self.at(self.done)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not say.
+            # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not report.
             asked = self.params.get("steps")
             whole = asked in (None, data._steps)
             rest = data._steps - (self.origin[1] + self.before) % data._steps
@@ -50,7 +50,7 @@ def callback(data: Dataset) -> Any:
             data._consumed = self.at(self.done)
             if data._consumed[1] == 0:
                 data._start = data._consumed
-                # Keras would ask for one batch more, and count a step of the optimizer that has no batch.
+                # Keras would request another batch, and count an optimizer step without a batch.
                 self.ended = whole and batch + 1 != asked and not self.model.stop_training
                 if self.ended:
                     self.model.stop_training = True
@@ -61,7 +61,7 @@ def callback(data: Dataset) -> Any:
 
         def on_train_end(self, logs: Any = None) -> None:
             data._followed = False
-            # Training that was stopped within an epoch is a pass that was left.
+            # Training stopped within an epoch is an abandoned pass.
             epoch, step = data._consumed
             data._start = self.origin = (epoch + (step > 0), 0)
 

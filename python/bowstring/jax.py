@@ -92,7 +92,7 @@ class Loader(BaseLoader[Any]):
         self._on_gpu = self.device != "cpu"
         self._sharding = sharding
         self._to = to
-        # A copy is only saved where the default device is the host.
+        # A copy is avoided only if the default device is the host.
         self._share = sharding is None and jax.default_backend() == "cpu"
         try:
             self._check_width()
@@ -105,7 +105,7 @@ class Loader(BaseLoader[Any]):
             self._follow(url, options)
 
     def _follow(self, url: Url | Sequence[Url], options: dict[str, Any]) -> None:
-        """Sees to it that what comes on the GPU is something that JAX can have there."""
+        """Ensures that JAX supports the types of the batches on the GPU."""
         ordinal = int(self.device.removeprefix("cuda:"))
         if all(gpu.local_hardware_id != ordinal for gpu in _gpus()):
             self.close()
@@ -150,7 +150,7 @@ class Loader(BaseLoader[Any]):
         if wrong is not None:
             option = "global_batch_size" if rows % self.world_size else "batch_size"
             raise ShardingError(f"option {option}: {wrong}", option=option)
-        # Under "short" and "even" the last steps have fewer.
+        # Under "short" and "even" the last steps have fewer rows.
         steps = len(self)
         for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
             wrong = self._uneven(last) or _refused(sharding, columns, last)
@@ -165,7 +165,7 @@ class Loader(BaseLoader[Any]):
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if self._on_gpu:
-            # JAX says which stream is to wait for the batch; lengths and offsets fit 32 bits.
+            # JAX passes the stream that must wait for the batch; lengths and offsets fit 32 bits.
             return jax.dlpack.from_dlpack(tensor)
         if self._to == "host":
             return numpy_array(tensor)
@@ -195,7 +195,7 @@ class Loader(BaseLoader[Any]):
         return found
 
     def __next__(self) -> dict[str, Any]:
-        """The next batch from where the loader stands, as of an iterator; ``StopIteration`` at the epoch's end, then the next."""
+        """The next batch from the loader's position, as of an iterator; ``StopIteration`` at the epoch's end, then the next."""
         batch = self._native.next(self._batch)
         if batch is None:
             raise StopIteration
@@ -210,7 +210,7 @@ class Loader(BaseLoader[Any]):
         self.load_state_dict(json.loads(state) if isinstance(state, (bytes, str)) else state)
 
     async def save(self, directory: Any) -> Awaitable[None]:
-        """Orbax's ``StatefulCheckpointable``: the position as of now is written into ``directory``, by the first process."""
+        """Orbax's ``StatefulCheckpointable``: writes the current position into ``directory``, from the first process."""
         text = json.dumps(self.state_dict())
 
         async def write() -> None:
@@ -231,7 +231,7 @@ class Loader(BaseLoader[Any]):
 
 
 def _gpus() -> list[jax.Device]:
-    """The GPUs that JAX drives through CUDA in this process."""
+    """The GPUs that JAX uses through CUDA in this process."""
     try:
         return list(jax.local_devices(backend="cuda"))
     except RuntimeError:
@@ -240,16 +240,16 @@ def _gpus() -> list[jax.Device]:
 
 @functools.cache
 def _first_cpu() -> jax.Device:
-    """Where ``from_dlpack`` puts what is in the host's memory."""
+    """The device on which ``from_dlpack`` places host memory."""
     return jax.local_devices(backend="cpu")[0]
 
 
 def _refused(sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
-    """Why batches of so many rows cannot be laid over the devices of ``sharding``, if they cannot."""
+    """The reason that batches of ``rows`` rows cannot be laid out over the devices of ``sharding``; ``None`` if they can."""
     refused: dict[str, list[str]] = {}
     for column in columns:
         try:
-            # Of the leading axes only the batch's varies.
+            # Only the batch axis varies among the leading ones.
             before = (axis for axis in column.leading[:-1] if axis is not None)
             sharding.shard_shape((*before, rows, *column.inner))
         except ValueError as error:

@@ -16,9 +16,9 @@ _NUMPY = importlib.util.find_spec("numpy") is not None
 class Loader(BaseLoader[Any]):
     """Yields ``dict[str, array]``: NumPy arrays over the batch's own memory.
 
-    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU, and where NumPy is not
+    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU, or if NumPy is not
     installed. Text and binary are arrays of ``str`` and ``bytes`` (``dtype=object``), lists of them arrays of ``list``; plain lists
-    where NumPy is not installed. What ``arrow`` asks for is a ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is
+    if NumPy is not installed. Columns named in ``arrow`` are ``pyarrow.Array``, or :class:`bowstring.ArrowArray` if pyarrow is
     not installed.
     """
 

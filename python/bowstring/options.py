@@ -1,6 +1,6 @@
 """The loader's options: from keywords and the environment to the one JSON document that Rust reads.
 
-Types, defaults and checks live in Rust; this only lays them out. A keyword that is not given is looked up as ``BOWSTRING_<NAME>``,
+Types, defaults and checks live in Rust; this only assembles them. A keyword that is not given is looked up as ``BOWSTRING_<NAME>``,
 and then left to its default.
 """
 
@@ -28,13 +28,13 @@ Mode: TypeAlias = Literal["create", "replace", "append"]
 Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
 
 TABLE: tuple[dict[str, Any], ...] = tuple(_native.option_table())
-"""Every option as Rust has it: name, values, default, variable, sentence."""
+"""Every option in Rust's table: name, values, default, variable, sentence."""
 NAMES = tuple(entry["name"] for entry in TABLE if entry["name"] != "urls")
-"""The keywords of a loader, beside ``url`` and ``gang``."""
+"""The keywords of a loader, except ``url`` and ``gang``."""
 
 # Options that Rust keeps in a struct of their own.
 _OF_COLUMNS = tuple(entry["name"] for entry in TABLE if entry["of_columns"])
-# Options that only make sense together: one that is given keeps the environment from setting the other.
+# Options that only make sense together: a given one prevents the environment from setting the other.
 _TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
 
 
@@ -49,7 +49,7 @@ def size(value: int | str, option: str = "memory_budget") -> int:
 
 
 def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``names`` that are not ``given`` but in the environment."""
+    """Those of ``names`` that are set in the environment and not ``given``."""
     skipped = given.keys() | set().union(*(group for group in _TOGETHER if group & given.keys()))
     ours = {variable: text for variable, text in os.environ.items() if variable.startswith("BOWSTRING_")}
     for variable in sorted(ours):
@@ -65,7 +65,7 @@ def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[st
 
 
 def plain(value: Any) -> Any:
-    """JSON's types. What Rust reads as text is text: dates, decimals, and numbers that JSON lacks."""
+    """Converts to JSON's types. Values that Rust reads as text become text: dates, decimals, and numbers that JSON lacks."""
     if isinstance(value, (Fill, Image, NGram, Pack, Padded, Vector)):
         return plain(value.options())
     if isinstance(value, float):

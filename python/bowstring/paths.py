@@ -1,4 +1,4 @@
-"""Addresses as users write them: the local path that one names, and what of one may be shown."""
+"""Addresses as users write them: their local path, and the part that may be shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["local_path", "shown"]
 
 
 def local_path(address: str, option: str = "path") -> str | None:
-    """The path of a ``file:`` URL as it stands, with ``%20`` and the like; a plain path itself; ``None`` for other URLs.
+    """The path of a ``file:`` URL unchanged, with ``%20`` and the like; a plain path itself; ``None`` for other URLs.
 
     :raises ConfigError: for a URL with ``#`` or ``?``. Its path ends there, and may be that of another directory.
     """
@@ -23,7 +23,7 @@ def local_path(address: str, option: str = "path") -> str | None:
             option=option,
         )
     path = address.removeprefix("file:")
-    # Behind two slashes there is a host, which is this one.
+    # A host follows two slashes, and it is this one.
     return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
 
 

@@ -36,7 +36,7 @@ class _World(TypedDict):
 
 
 class World(_World, total=False):
-    """As :class:`_World`; with ``first_batch_seconds`` where a rate is given."""
+    """As :class:`_World`; with ``first_batch_seconds`` if a rate is given."""
 
     first_batch_seconds: float
 
@@ -78,12 +78,12 @@ class _Plan(dict[str, Any]):
 def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> Reading:
     """The reads of all ranks of a run together, from footers alone, as in ``bowstring plan``.
 
-    ``row_groups`` are those of the files; ``units`` are shuffled, dealt to ranks and read: these row groups, or ranges of
-    pages of large ones where files have a page index. ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from
-    1 to 4,096 ranks: with as many rows per rank where ``batch_size`` is given, else with the same ``global_batch_size``. Of each:
-    ``lanes``, how often the data are fetched by all ranks together (``times_read``), how many units are read and how many of them
-    several ranks decode (``row_groups``, ``shared_row_groups``), the ``memory`` that a rank needs and what it fetches before its
-    first batch, in bytes. ``advice`` names changes where the data is read 1.25 times or more.
+    ``row_groups`` are those of the files; ``units`` are shuffled, dealt to ranks and read: these row groups, or ranges of pages
+    of large ones if files have a page index. ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from 1 to
+    4,096 ranks: with as many rows per rank if ``batch_size`` is given, else with the same ``global_batch_size``. Each has
+    ``lanes``, the number of times that all ranks together fetch the data (``times_read``), the units read and those of them
+    that several ranks decode (``row_groups``, ``shared_row_groups``), the ``memory`` that a rank needs and its fetches before
+    the first batch, both in bytes. ``advice`` names changes if the data are read 1.25 times or more.
 
     :param url: as for :class:`Loader`.
     :param rate: bytes that a rank reads per second, for ``first_batch_seconds``.

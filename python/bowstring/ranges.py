@@ -1,6 +1,6 @@
-"""Numbers that options hold: checked here where they go no further than Python, and before a native call cannot take them.
+"""Checks of numeric options: of those used only in Python, and of those that a native call could not accept.
 
-A number of any size, not-a-number, and what is no number at all are each an error that says which option has which value.
+A number out of range, NaN, and a value that is no number are errors that name the option and its value.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from bowstring.errors import ConfigError
 __all__ = ["LONGEST", "MOST", "fraction", "seconds", "shown", "whole"]
 
 MOST = (1 << 63) - 1
-"""The greatest whole number that any option takes, where it has no bound of its own."""
+"""Greatest whole number of any option without a bound of its own."""
 LONGEST = 1e9
-"""The most seconds that anything waits: about 30 years."""
+"""Most seconds of any wait: about 30 years."""
 _SHOWN = 64
 
 
 def shown(value: Any) -> str:
-    """``value`` as an error repeats it: never long, and no failure of its own."""
+    """``value`` as shown in an error: never long, and never a failure itself."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 256:
-        # Python itself refuses to write numbers of more than a few thousand digits.
+        # Python itself refuses to format numbers of more than a few thousand digits.
         return f"{'-' if value < 0 else ''}(a number of about {round(value.bit_length() * 0.30103)} digits)"
     text = repr(value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -14,7 +14,7 @@ __all__ = ["group", "rank"]
 def group() -> tuple[int, int] | None:
     """Rank and world size of ``torch.distributed``'s process group, if this process has initialised one.
 
-    :raises ConfigError: if a launcher's environment says otherwise.
+    :raises ConfigError: if a launcher's environment contradicts it.
     """
     # A process with a group has imported it.
     distributed = sys.modules.get("torch.distributed")
@@ -24,7 +24,7 @@ def group() -> tuple[int, int] | None:
     try:
         launched = _native.launched()
     except ConfigError:
-        # An environment that says half of it, or nonsense, contradicts nobody who knows all of it.
+        # An incomplete or invalid environment does not contradict a process group.
         return found
     if launched is not None and launched[:2] != found:
         problem = (
@@ -36,7 +36,7 @@ def group() -> tuple[int, int] | None:
 
 
 def rank() -> tuple[int, int, str]:
-    """Rank, world size, and where both come from."""
+    """Rank, world size, and the origin of both."""
     found = group()
     return (*found, "torch.distributed's process group") if found is not None else _native.rank()
 

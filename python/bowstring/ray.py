@@ -25,14 +25,14 @@ from bowstring.ranges import whole
 
 __all__ = ["Datasource", "read"]
 
-# Options that would say which rows a task reads, or make rows come otherwise than one by one.
+# Options that would determine the rows of a task, or deliver something other than single rows.
 _OURS = ("rank", "world_size", "gang", "global_batch_size", "tail", "ngram")
 
 
 def read(url: Url | Sequence[Url], *, override_num_blocks: int | None = None, **options: Any) -> Any:
     """A ``ray.data.Dataset`` of the rows of ``url``.
 
-    :param override_num_blocks: how many tasks read; Ray's choice by default.
+    :param override_num_blocks: number of reading tasks; Ray's choice by default.
     :param options: those of :class:`Datasource`.
     """
     blocks = override_num_blocks
@@ -48,9 +48,9 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
 
     :param url: as for :class:`bowstring.Loader`.
     :param batch_size: rows of a block.
-    :param options: the other options of :class:`bowstring.Loader`, but those that say who reads what. Each task has row groups of
-        its own, unless ``shuffle=False`` asks for file order, in which each takes its part of every one. A task decodes in one
-        thread unless ``threads`` is given.
+    :param options: the other options of :class:`bowstring.Loader`, except those that assign rows. Each task has row groups of
+        its own, unless ``shuffle=False`` requests file order, in which each reads its part of every row group. A task decodes in
+        one thread unless ``threads`` is given.
     """
 
     def __init__(self, url: Url | Sequence[Url], *, batch_size: int = 4096, **options: Any) -> None:
@@ -70,7 +70,7 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
         """A task for each rank of a world of ``parallelism``."""
         options = {**self._options, "world_size": parallelism}
         if options.get("shuffle") is not False:
-            # As many lanes as tasks: then no two tasks read one row group, but where their parts meet.
+            # As many lanes as tasks: then no two tasks read the same row group, except at the borders of their parts.
             options.setdefault("lanes", parallelism)
         with _Loader(self._url, **options, rank=0) as loader:
             state, rows = loader.state_dict(), loader.rows
@@ -97,7 +97,7 @@ class _Loader(BaseLoader[Any]):
 def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[Any]:
     """The body of a read task."""
     with _Loader(url, **options) as loader:
-        # Says so if this is not the plan of the other tasks.
+        # Fails if this is not the plan of the other tasks.
         loader.load_state_dict(state)
         columns = columns_of(loader._native)
         for batch in loader:

@@ -1,6 +1,6 @@
 """A batch as a record batch of pyarrow: one column for each column of the dataset, over the batch's own memory.
 
-Nulls become Arrow's own nulls, lists become lists. Copied are only the bits of booleans and of nulls, which tensors have as bytes.
+Nulls become Arrow's own nulls, lists become lists. Only the bits of booleans and of nulls, which are bytes in tensors, are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Columns = Mapping[str, "_native.Tensor | _native.ArrowArray"]
 
 
 def record_batch(schema: Schema, columns: Sequence[Column], batch: Columns) -> Any:
-    """The columns of ``batch``, which are on the host, as a ``pyarrow.RecordBatch``."""
+    """The columns of ``batch``, which must be on the host, as a ``pyarrow.RecordBatch``."""
     import pyarrow
 
     fields, arrays = [], []
@@ -38,7 +38,7 @@ def record_batch(schema: Schema, columns: Sequence[Column], batch: Columns) -> A
 
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
-    """The unit and the class names of a column, as the Arrow schema of a loader has them."""
+    """The unit and the class names of a column, as in a loader's Arrow schema."""
     field = schema.get(name)
     found = {}
     if field is not None and field.unit is not None:
@@ -49,7 +49,7 @@ def _metadata(schema: Schema, name: str) -> dict[str, str]:
 
 
 def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
-    """Names, arrays and nullability of what a column becomes."""
+    """Names, arrays and nullability of the Arrow columns of a column."""
     import pyarrow
 
     name = column.name
@@ -68,7 +68,7 @@ def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
     indices = f"{name}__indices"
     for part in column.parts:
         if part == indices:
-            # Which columns of a sparse matrix the values are in.
+            # The columns of a sparse matrix that the values belong to.
             yield part, _lists(_array(batch[part]), offsets, batch), False
         elif part not in (values, valid, *offsets):
             yield part, _array(batch[part]), False
@@ -115,7 +115,7 @@ def _with_nulls(array: Any, valid: Any) -> Any:
 
 
 def _packed_with_nulls(array: Any, valid: Any) -> Any:
-    """A pack, of which single values may be null: a fixed-size list, since tensors of Arrow have no nulls within."""
+    """A pack whose single values may be null: a fixed-size list, since Arrow's tensors cannot contain nulls."""
     import pyarrow
 
     storage = array.storage

@@ -13,7 +13,7 @@ __all__ = ["Field", "Schema"]
 
 @dataclass(frozen=True)
 class Field:
-    """One column as it is delivered. It may be several arrays of the batch: see :attr:`names`."""
+    """One delivered column. It may be several arrays of the batch: see :attr:`names`."""
 
     name: str
     dtype: str | None
@@ -23,12 +23,12 @@ class Field:
     dims: tuple[str | int | tuple[str, int], ...]
     """Axes: ``"batch"``, a length, ``"ragged"``, ``"sparse"``, ``"any"``, or ``("padded", length)``.
 
-    ``"sparse"`` are the columns of a sparse matrix: as ``"ragged"``, and ``<name>__indices`` tells the column of each value.
+    ``"sparse"`` are the columns of a sparse matrix: as ``"ragged"``, and ``<name>__indices`` holds the column of each value.
     """
     unit: str | None
     """Unit of dates, times and durations, with the time zone if there is one: ``"us, UTC"``."""
     classes: tuple[str, ...] | None
-    """Names of the classes that its integers number, if the dataset has them (Hugging Face's ``ClassLabel``)."""
+    """Names of the classes that its integers stand for, if the dataset has them (Hugging Face's ``ClassLabel``)."""
     valid: bool
     """A mask ``<name>__valid`` comes with it."""
     names: tuple[str, ...]

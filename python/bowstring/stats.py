@@ -29,19 +29,19 @@ class Memory(TypedDict):
 
 
 class Cache(TypedDict):
-    """What came from the cache, and what did not: ranges of bytes, and their bytes."""
+    """Hits and misses of the cache: numbers of byte ranges, and their bytes."""
 
     hits: int
     hit_bytes: int
     shared: int
-    """Ranges that another reader was fetching just then."""
+    """Ranges that another reader was fetching at the time."""
     shared_bytes: int
     misses: int
-    """Ranges that were fetched from their origin, of ``origin_bytes`` bytes."""
+    """Ranges fetched from their origin, of ``origin_bytes`` bytes."""
     origin_bytes: int
     kept: int
     refused: int
-    """Ranges that were fetched and not kept: everything there is needed sooner."""
+    """Ranges fetched and not kept: everything in the cache is needed sooner."""
     evicted: int
     damaged: int
     """Copies that were damaged, and fetched again."""

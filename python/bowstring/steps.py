@@ -1,7 +1,7 @@
 """A loader's batches by their steps, for libraries that take a loader apart and rebuild it.
 
 Accelerate's ``skip_first_batches`` makes a ``torch.utils.data.DataLoader`` of a loader's ``dataset``, ``batch_sampler`` and
-``collate_fn``. Those here give the loader's own batches: the sampler says which steps a pass has, the dataset has the batch of one.
+``collate_fn``. Those here yield the loader's own batches: the sampler lists the steps of a pass, the dataset has the batch of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def no_rows_by_number(name: str) -> NoReturn:
 
 
 def no_random_split(name: str) -> None:
-    """For ``__len__`` of ``name``, which is all that ``random_split`` asks: its parts would fail when a row is taken."""
+    """For ``__len__`` of ``name``, the only method that ``random_split`` calls: its parts would fail when a row is taken."""
     if sys._getframe(2).f_code is random_split.__code__:
         no_rows_by_number(name)
 
@@ -77,7 +77,7 @@ class Steps:
         native = self._loader._native
         native.begin(self._loader._batch)
         epoch, first, steps = native.epoch, native.step, native.steps
-        # An iterator of its own, so that a loop that is left tells it at once.
+        # An iterator of its own, so that leaving a loop is noticed at once.
         yield from Underway(self._loader, self._steps(epoch, first, steps))
 
     def _steps(self, epoch: int, first: int, steps: int) -> Iterator[list[Step]]:
@@ -85,7 +85,7 @@ class Steps:
             yield [Step(epoch, number)]
         native = self._loader._native
         if (native.epoch, native.step) == (epoch, steps):
-            # The end of the epoch is told, as to a loop over the loader.
+            # Consumes the end of the epoch, as a loop over the loader does.
             native.next(self._loader._batch)
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class Steps:
     def batch_size(self) -> int:
         """Rows of a step.
 
-        :raises ConfigError: on one of several ranks, where who asks would share this rank's rows among all.
+        :raises ConfigError: on one of several ranks, because the caller would divide this rank's rows among all.
         """
         if self._loader.world_size > 1:
             problem = "batches are this rank's own already, and would be shared among the ranks again"
@@ -105,7 +105,7 @@ class Steps:
 
     @property
     def drop_last(self) -> bool:
-        """Whether the incomplete last step is left out."""
+        """True if the incomplete last step is dropped."""
         return self._loader.drop_last
 
 

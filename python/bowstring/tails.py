@@ -13,13 +13,13 @@ __all__ = ["settled", "told"]
 
 
 def told(options: Mapping[str, Any]) -> str | None:
-    """The tail that ``options`` or the environment name, if any, in options that hold ``tail`` alone or ``drop_last`` too."""
+    """The tail named by ``options`` (as ``tail`` or ``drop_last``) or the environment, if any."""
     tail = settled(options.get("tail"), options.get("drop_last"))
     return os.environ.get("BOWSTRING_TAIL") if tail is None else tail
 
 
 def settled(tail: str | None, drop_last: bool | None) -> str | None:
-    """``tail`` where ``drop_last`` may be given in its place; ``None`` if neither says which one.
+    """``tail``, which may be given as ``drop_last``; ``None`` if neither determines it.
 
     :raises ConfigError: if the two disagree.
     """
@@ -28,7 +28,7 @@ def settled(tail: str | None, drop_last: bool | None) -> str | None:
     drop_last = plain(drop_last)
     if not isinstance(drop_last, bool):
         raise ConfigError(f"option drop_last: {drop_last!r} is neither True nor False", option="drop_last")
-    # A keyword goes before the environment, but drop_last=False names no tail that could go before the environment's.
+    # A keyword overrides the environment, but drop_last=False names no tail that could override the environment's.
     other = os.environ.get("BOWSTRING_TAIL") if tail is None and not drop_last else tail
     if other is not None and (other == "drop") != drop_last:
         problem = f"{drop_last}, and tail is {other!r}; give one of the two"

@@ -5,7 +5,7 @@
 
 Numbers reach TensorFlow without a copy, lists as ``tf.RaggedTensor``, text and binary as ``tf.string``; no Python runs per row.
 
-**Positions.** Every batch is a function of (epoch, step), and the dataset's graph asks for batches by these two numbers. Only
+**Positions.** Every batch is a function of (epoch, step), and the dataset's graph requests batches by these two numbers. Only
 the consumer knows what was *consumed*: stages after this one (``prefetch``, ``map``, those that a strategy adds) read ahead. Three
 ways to save exactly what was consumed:
 
@@ -37,7 +37,7 @@ from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
-# What one message of Protocol Buffers may have.
+# Most bytes of one message of Protocol Buffers.
 _MOST_TEXT = (1 << 31) - (1 << 20)
 
 
@@ -59,19 +59,19 @@ def dataset(
     It is sharded by rank (``rank`` and ``world_size``, or the launcher's environment, ``TF_CONFIG`` too), and TensorFlow's own
     sharding is off. With several processes (``MultiWorkerMirroredStrategy``), hand it over with
     ``strategy.distribute_datasets_from_function(lambda context: data)``: ``batch_size`` is then a replica's.
-    ``experimental_distribute_dataset``, which ``model.fit`` calls, cuts every batch into one for each replica: right for the
+    ``experimental_distribute_dataset``, which ``model.fit`` calls, splits every batch into one for each replica: right for the
     devices of one process, wrong for several.
 
-    Every iterator is a pass, as for :class:`bowstring.Loader`: the first one begins where the dataset stands, each later one the
-    next epoch, wherever the one before was left. A pass from which nothing was taken does not count; stages after this one take
+    Every iterator is a pass, as for :class:`bowstring.Loader`: the first one begins at the dataset's position, each later one the
+    next epoch, wherever the previous one ended. A pass from which nothing was taken does not count; stages after this one take
     ahead of the loop. Several iterators may be active: each requests its own batches by number, which is slow.
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
-    :param inputs: the columns of the first part, in the same way; by default all that are no targets, as a dictionary, or the
+    :param inputs: the columns of the first part, in the same way; by default all except the targets, as a dictionary, or the
         matrix itself if one pack is the only one. A model that takes one tensor, such as ``keras.Sequential``, needs one by name.
     :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
-        weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
+        weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It implies ``tail="pad"``.
     :param options: those of :class:`bowstring.Loader`.
     """
     device = wanted(options)
@@ -95,7 +95,7 @@ class Loader(BaseLoader[Any]):
 
     Such tensors are over the loader's own memory. TensorFlow waits for no stream, so this loader waits for each batch, and reuses
     its memory after all work queued on the GPU (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
-    of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` says otherwise.
+    of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` is set.
 
     Lists are ``x__values`` and ``x__offsets``; text and binary are ``tf.string``, nulls in them empty.
     For ``model.fit`` see :func:`dataset`.
@@ -108,7 +108,7 @@ class Loader(BaseLoader[Any]):
         if tensor.device == "cpu":
             return tf.convert_to_tensor(numpy_array(tensor))
         capsule = tensor.__dlpack__(stream=-1)
-        # Whoever asks for the address gets it when the tensor is there: from_dlpack waits for nothing.
+        # The address becomes available once the tensor has arrived: from_dlpack does not wait.
         _ = tensor.data_ptr
         return tf.experimental.dlpack.from_dlpack(capsule)
 
@@ -137,7 +137,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
                 raise ConfigError(f"option arrow: {problem}; deliver it as a tensor", option="arrow")
         self._lock = threading.Lock()
         self._steps = len(loader)
-        # What was consumed as far as that is known here, and where the next iterator begins if that was said: older iterators,
+        # The position consumed as far as known here, and the start of the next iterator if it was set: older iterators,
         # whose later stages read ahead, may move the loader meanwhile.
         self._consumed = (loader.epoch, loader.step)
         self._start: tuple[int, int] | None = None
@@ -146,14 +146,14 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
 
-    # ---- what TensorFlow asks of a dataset ------------------------------------------------------------------------------
+    # ---- the interface of TensorFlow's datasets ---------------------------------------------------------------------------
 
     def _inputs(self) -> list[Any]:
         return [self._inner]
 
     @property
     def element_spec(self) -> Any:
-        """Types and shapes of what one batch holds."""
+        """Types and shapes of the values in a batch."""
         return self._inner.element_spec
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     @property
     def step(self) -> int:
-        """The steps of that epoch that were consumed."""
+        """Number of consumed steps of that epoch."""
         return self._consumed[1]
 
     @property
@@ -219,11 +219,11 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return self._structured([tf.convert_to_tensor(array) for array in arrays])
 
     def callback(self) -> Any:
-        """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
+        """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then the position that the model has trained to.
 
-        It also says at which epoch each iterator begins, whatever later stages read ahead, and ends Keras' epoch where the data's
-        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch. Put it before callbacks that
-        save or stop.
+        It also sets the epoch at which each iterator begins, independently of reading ahead in later stages, and ends Keras'
+        epoch where the data's ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch.
+        Put it before callbacks that save or stop.
         """
         return callback(self)
 
@@ -240,16 +240,16 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def _graph(self) -> Any:
         """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end.
 
-        Stages behind this one ask TensorFlow for the number of elements. It takes a choice among datasets for endless where one of
-        them is, and the shortest of a zip for the zip: so a choice that never takes the endless one, beside a range, has its
-        length, and ends earlier where a pass begins in the middle.
+        Later stages ask TensorFlow for the number of elements. It takes a choice among datasets for endless if one of
+        them is, and a zip for as long as its shortest: so a choice that never takes the endless one, beside a range, has its
+        length, and ends earlier if a pass begins in the middle.
         """
         numbers = tf.data.Dataset.range
         wires = [wire for column in self._columns for wire in _wires(column)]
 
         def position(epoch: Any, first: Any, stop: Any) -> Any:
             steps = numbers(first, stop).map(lambda step: (epoch, step))
-            # Asked for after the last step, and empty.
+            # Requested after the last step, and empty.
             end = tf.data.Dataset.from_tensors(epoch).flat_map(lambda of: numbers(told(of)).map(lambda n: (of, n)))
             return steps.concatenate(end)
 
@@ -267,9 +267,9 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
         settings = tf.data.Options()
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        # TensorFlow would read ahead of the consumer by itself; the loader's own threads do so behind this dataset's back.
+        # TensorFlow would read ahead of the consumer by itself; the loader's own threads do so already.
         settings.experimental_optimization.inject_prefetch = False
-        # What Python holds is no part of an iterator's state: every batch is asked for by its number.
+        # Python's objects are not part of an iterator's state: every batch is requested by its number.
         settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
         zero = tf.constant(0, tf.int64)
@@ -294,7 +294,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return [_int64(epoch), _int64(step), _int64(self._steps)]
 
     def _beginning(self) -> tuple[int, int]:
-        """Where a pass begins that begins now. Batches are asked for by their numbers, so one before it may go on."""
+        """The start of a pass that begins now. Batches are requested by their numbers, so earlier passes may continue."""
         native = self._loader._native
         if self._start is not None:
             self._seek(*self._start)
@@ -307,7 +307,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         native.load_state(native.state_at(epoch, step))
 
     def _end(self, epoch: Any) -> Any:
-        """The end of ``epoch`` is asked for: it is told, as a loader tells it."""
+        """Reports the end of ``epoch``, as a loader does."""
         after = (int(epoch) + 1, 0)
         with self._lock:
             native = self._loader._native
@@ -347,7 +347,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
 
 def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
-    """Type and shape of every array that crosses for a column, in the order of :meth:`Dataset._arrays`."""
+    """Type and shape of every array passed for a column, in the order of :meth:`Dataset._arrays`."""
     splits: list[tuple[Any, list[int | None]]] = [(tf.int64, [None])] * column.ragged
     if column.ragged:
         splits[0] = (tf.int64, [None if column.rows is None else column.rows + 1])
@@ -388,7 +388,7 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
         if extra.startswith(("__valid", "__shape", "__lengths")):
             found[part] = next(arrays)
         elif extra == "__indices":
-            # Of the same rows as the values.
+            # They belong to the same rows as the values.
             found[part] = tf.RaggedTensor.from_nested_row_splits(next(arrays), splits, validate=False)
     return found
 
@@ -399,7 +399,7 @@ def _arrangement(
     inputs: str | Sequence[str] | None,
     weights: bool,
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """How a batch is laid out: as a dictionary, or as Keras wants it."""
+    """The layout of a batch: a dictionary, or the form that Keras expects."""
     known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
     for option, given in (("targets", targets), ("inputs", inputs)):
         for name in [given] if isinstance(given, str) else given or ():
@@ -420,7 +420,7 @@ def _arrangement(
         if inputs is not None:
             first = part(rest, inputs)
         elif targets is not None and len(rest) == 1 and packed.issuperset(rest):
-            # A model of layers in a row takes a matrix, and no dictionary of one.
+            # A sequential model takes a matrix rather than a dictionary of one.
             first = next(iter(rest.values()))
         else:
             first = rest
@@ -447,7 +447,7 @@ def _varint(number: int) -> bytes:
 
 
 def _varints(lengths: Any) -> bytes:
-    """Numbers below 2^35 as Protocol Buffers write them, one after another."""
+    """Numbers below 2^35 as varints of Protocol Buffers, one after another."""
     import numpy
 
     if not len(lengths) or lengths.max() < 128:
@@ -460,7 +460,7 @@ def _varints(lengths: Any) -> bytes:
 
 
 def _string_tensor(text: Text, name: str) -> bytes:
-    """A ``TensorProto`` of strings: ``tf.io.parse_tensor`` makes the tensor from it, so that Python sees no single value."""
+    """A ``TensorProto`` of strings: ``tf.io.parse_tensor`` makes the tensor from it, so that Python handles no single value."""
     import numpy
 
     used = text.used

@@ -31,14 +31,14 @@ class DataLoader(BaseLoader[Any]):
     It replaces ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
     """
 
-    # What Accelerate looks for: a loader that is sharded already, whose ``state_dict`` belongs into its checkpoints.
+    # Attributes that Accelerate checks: a loader that is already sharded, whose ``state_dict`` belongs in its checkpoints.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
     collate_fn = staticmethod(only)
-    # Of the workers that there are not; what a loader is made of anew may not say 2.
+    # There are no workers; a loader rebuilt from this one must not get 2.
     prefetch_factor: int | None = None
 
-    # What is iterated over, if Accelerate was told.
+    # The iterator in use, if Accelerate was notified.
     _underway: Iterator[Any] | None = None
 
     def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -61,14 +61,14 @@ class DataLoader(BaseLoader[Any]):
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the last batch of the epoch was yielded, by Accelerate's name."""
+        """True if the last batch of the epoch was yielded, by Accelerate's name."""
         return self.step == self._native.steps
 
     @property
     def remainder(self) -> int:
-        """Of what ``gather_for_metrics`` gathers of the last step, so many rows come first and once, by Accelerate's name.
+        """Rows to keep, from the start, of those that ``gather_for_metrics`` gathers of the last step, by Accelerate's name.
 
-        0 where nothing is to be cut: no row fills this step. -1 where a cut would take the wrong rows, since each of several ranks
+        0 if nothing is to be cut: no row fills this step. -1 if a cut would remove the wrong rows, since each of several ranks
         fills up its own batch: under ``pad`` and ``repeat``, and under ``short`` in several lanes, as of a shuffled order.
         """
         spec = self._native.state()["spec"]
@@ -91,7 +91,7 @@ class DataLoader(BaseLoader[Any]):
 
 
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
-    """The same, for code that wants a ``torch.utils.data.DataLoader``::
+    """The same, for code that requires a ``torch.utils.data.DataLoader``::
 
     torch.utils.data.DataLoader(bowstring.torch.Dataset(url, batch_size=256), batch_size=None)
 
@@ -110,7 +110,7 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
             )
         fetcher = sys._getframe(1).f_locals.get("self")
         if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
-            # Whatever its collate_fn is.
+            # For any collate_fn.
             raise ConfigError(
                 "option batch_size: a bowstring.torch.Dataset yields whole batches, which torch would stack into batches "
                 "of batches; use torch.utils.data.DataLoader(dataset, batch_size=None), and give batch_size to "
@@ -131,7 +131,7 @@ def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) ->
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return index(url, **options)
-    # Through tensors, for objects would be unpickled.
+    # As tensors, because objects would be unpickled.
     device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
     source = distributed.get_process_group_ranks(group)[0] if group is not None else 0
     failed: Exception | None = None

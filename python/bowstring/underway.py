@@ -1,7 +1,7 @@
-"""A pass that Accelerate knows of, as of its own loaders: it asks the loader of the current loop.
+"""A pass that Accelerate tracks like those of its own loaders: it queries the loader of the current loop.
 
-Accelerate ends gradient accumulation with an epoch, and cuts what ``gather_for_metrics`` gathers of a last step, by two questions
-to that loader: ``end_of_dataloader`` and ``remainder``. This module does not import it: a program with an
+Accelerate ends gradient accumulation with an epoch, and cuts what ``gather_for_metrics`` gathers of a last step, by two attributes
+of that loader: ``end_of_dataloader`` and ``remainder``. This module does not import it: a program with an
 ``Accelerator`` has done so.
 """
 
@@ -18,12 +18,12 @@ __all__ = ["Underway", "watched"]
 
 
 def watched() -> bool:
-    """Whether Accelerate is imported."""
+    """True if Accelerate is imported."""
     return "accelerate.state" in sys.modules
 
 
 def _state() -> Any:
-    """Accelerate's state of the loops under way, if an ``Accelerator`` was made."""
+    """Accelerate's state of the running loops, if an ``Accelerator`` was made."""
     kind = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     return kind() if kind is not None and kind._shared_state else None
 

@@ -23,7 +23,7 @@ class Stored:
     """The content of the cells of a binary column: arrays or images, which a loader then decodes."""
 
     codec: Literal["npy", "npz", "png", "jpeg"]
-    """How a cell is encoded."""
+    """Encoding of a cell."""
     dtype: str
     """Element type by NumPy's name; ``time`` for datetime64, ``timedelta`` for timedelta64, ``text`` and ``bytes`` for arrays of
     strings."""

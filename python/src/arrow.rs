@@ -1,6 +1,6 @@
 //! Columns and tensors over the Arrow PyCapsule protocol, without a copy.
 //!
-//! arrow's C structs own a count of every buffer, so a consumer may keep what it imported for ever.
+//! arrow's C structs hold a reference count of every buffer, so a consumer may keep what it imported for ever.
 
 #![expect(unsafe_code, reason = "a buffer over a tensor's memory; the bound is stated at the use")]
 
@@ -24,12 +24,12 @@ use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
 use crate::errors::raise;
 use crate::fork::Owned;
 
-/// An Arrow column as Python sees it.
+/// An Arrow column in Python.
 #[pyclass(frozen, name = "ArrowArray", module = "bowstring")]
 #[derive(Debug)]
 pub(crate) struct ArrowArray {
     array: Owned<ArrayRef>,
-    /// Whether another process writes to its memory again: not to be read in a forked child.
+    /// True if another process will write to its memory again: not to be read in a forked child.
     foreign: bool,
 }
 
@@ -38,7 +38,7 @@ impl ArrowArray {
         Self { array: Owned::new(array), foreign: false }
     }
 
-    /// A column of `batch`.
+    /// Wraps a column of `batch`.
     pub(crate) fn of(batch: &Batch, array: &ArrayRef) -> Self {
         Self { foreign: batch.is_foreign(), ..Self::new(Arc::clone(array)) }
     }
@@ -73,7 +73,7 @@ impl ArrowArray {
         format!("bowstring.ArrowArray({}, {} values)", self.array.data_type(), self.array.len())
     }
 
-    /// Strings as `str`, binary as `bytes`, nulls as `None`, lists as `list`.
+    /// Converts strings to `str`, binary to `bytes`, nulls to `None`, lists to `list`.
     fn to_pylist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, self.read(py)?)
     }
@@ -101,14 +101,14 @@ fn schema_capsule<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, Py
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
-/// The capsule of the columns of a record batch.
+/// Returns the schema capsule of a record batch's columns.
 pub(crate) fn whole_schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema).map_err(|error| refuse(py, &"this schema", &error.to_string()))?;
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
-/// The pair that `__arrow_c_array__` returns. A consumer moves the structs out and marks them released; otherwise the capsules
-/// release them.
+/// Returns the pair for `__arrow_c_array__`. A consumer moves the structs out and marks them released; otherwise the capsules release
+/// them.
 pub(crate) fn array_capsules<'py>(py: Python<'py>, data: &ArrayData, field: &Field) -> PyResult<Bound<'py, PyTuple>> {
     let schema = schema_capsule(py, field)?;
     let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(data), c"arrow_array")?;
@@ -119,7 +119,7 @@ fn refuse(py: Python<'_>, what: &dyn std::fmt::Display, hint: &str) -> PyErr {
     raise(py, &Error::unsupported(format!("{what} over this protocol"), hint.to_owned()))
 }
 
-/// `tensor` as an Arrow array with its field: a primitive array if it has one axis, else `arrow.fixed_shape_tensor`.
+/// Views `tensor` as an Arrow array with its field: a primitive array if it has one axis, else `arrow.fixed_shape_tensor`.
 fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
     let values_type = tensor.dtype().arrow()?;
     let count = tensor.shape().iter().product::<usize>();
@@ -148,13 +148,13 @@ fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
 
 const NOT_ARROW: &str = "Arrow has no such bytes; use __dlpack__";
 
-/// The capsules of a tensor.
+/// Returns the capsules of a tensor.
 pub(crate) fn tensor_capsules<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyTuple>> {
     let (data, field) = over(tensor).ok_or_else(|| refuse(py, &tensor.dtype(), NOT_ARROW))?;
     array_capsules(py, &data, &field)
 }
 
-/// The schema capsule of a tensor.
+/// Returns the schema capsule of a tensor.
 pub(crate) fn tensor_schema<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyCapsule>> {
     let (_, field) = over(tensor).ok_or_else(|| refuse(py, &tensor.dtype(), NOT_ARROW))?;
     schema_capsule(py, &field)
@@ -195,7 +195,7 @@ fn nested_list<'py, O: OffsetSizeTrait>(py: Python<'py>, array: &GenericListArra
     PyList::new(py, cells.collect::<PyResult<Vec<_>>>()?)
 }
 
-/// What a capsule of the protocol holds, by the name that the protocol gives it.
+/// Returns the pointer in a capsule of the protocol, checking the name that the protocol requires.
 fn taken<T>(py: Python<'_>, capsule: &Bound<'_, PyAny>, name: &'static std::ffi::CStr) -> PyResult<*mut T> {
     let capsule = capsule.cast::<PyCapsule>()?;
     capsule
@@ -204,7 +204,7 @@ fn taken<T>(py: Python<'_>, capsule: &Bound<'_, PyAny>, name: &'static std::ffi:
         .map_err(|_| refuse(py, &"a capsule of another kind", "pass an object of an Arrow library"))
 }
 
-/// The schema of an object with `__arrow_c_schema__`.
+/// Imports the schema of an object with `__arrow_c_schema__`.
 pub(crate) fn imported_schema(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Schema> {
     let capsule = object.call_method0("__arrow_c_schema__")?;
     let pointer = taken::<FFI_ArrowSchema>(py, &capsule, c"arrow_schema")?;
@@ -214,7 +214,7 @@ pub(crate) fn imported_schema(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyRe
     Schema::try_from(schema).map_err(|error| refuse(py, &"this schema", &error.to_string()))
 }
 
-/// The record batches of an object with `__arrow_c_stream__` or `__arrow_c_array__`.
+/// Imports the record batches of an object with `__arrow_c_stream__` or `__arrow_c_array__`.
 pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Batches> {
     if object.hasattr("__arrow_c_stream__")? {
         let capsule = object.call_method0("__arrow_c_stream__")?;
@@ -246,7 +246,7 @@ pub(crate) enum Batches {
 }
 
 impl Batches {
-    /// The schema of all of them.
+    /// Returns the schema of all batches.
     pub(crate) fn schema(&self) -> SchemaRef {
         match self {
             Self::One(batch) => batch.as_ref().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema),

@@ -1,4 +1,4 @@
-//! `bowstring._native.audit`: certificates of a run, joined.
+//! `bowstring._native.audit`: joins the certificates of a run.
 
 use bowstring::Error;
 use bowstring::error::Result;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::wait::opened;
 
-/// The audit of certificates as JSON documents, as JSON.
+/// Audits certificates given as JSON documents. Returns the audit as JSON.
 #[pyfunction]
 #[pyo3(signature = (certificates, key=None))]
 pub(crate) fn audit(py: Python<'_>, certificates: Vec<String>, key: Option<Vec<u8>>) -> PyResult<String> {

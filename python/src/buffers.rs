@@ -1,6 +1,6 @@
-//! `bowstring._native.Buffers`: tensors that the caller allocated, described by their DLPack capsules, to be filled with batches.
+//! `bowstring._native.Buffers`: tensors allocated by the caller and described by their DLPack capsules, to be filled with batches.
 //!
-//! A capsule is kept, not consumed: it owns the caller's memory until it goes, and then its own destructor gives it back.
+//! A capsule is kept, not consumed: it owns the caller's memory until it is dropped, when its own destructor releases the memory.
 
 #![expect(unsafe_code, reason = "a C ABI; what a capsule promises is stated at each use")]
 
@@ -35,24 +35,24 @@ impl PyBuffers {
     }
 }
 
-/// That the tensor for `column` cannot be filled.
+/// Returns the error for a tensor for `column` that cannot be filled.
 fn unfit(column: &str, expected: &str, found: String, hint: &str) -> Error {
     let what = format!("the tensor for column {column}");
     Error::Mismatch { what, expected: expected.to_owned(), found, hint: hint.to_owned() }
 }
 
-/// The capsule of `tensor`, and whether it says if it may be written.
+/// Exports the capsule of `tensor`. The flag is true if the capsule tells whether it is writable.
 fn export<'py>(tensor: &Bound<'py, PyAny>, device: i32) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let py = tensor.py();
     let asked = PyDict::new(py);
     if device == dlpack::CUDA {
-        // What is written there is ordered on a stream that is named later.
+        // Writes there are ordered on a stream that is named later.
         asked.set_item("stream", -1)?;
     }
     let old = asked.copy()?;
     asked.set_item("max_version", (1, 0))?;
     match tensor.call_method("__dlpack__", (), Some(&asked)) {
-        // From before DLPack 1.0, when what could not be written was not exported.
+        // Exporters from before DLPack 1.0, which did not export read-only memory.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
             Ok((tensor.call_method("__dlpack__", (), Some(&old))?, true))
         }
@@ -65,7 +65,7 @@ fn export<'py>(tensor: &Bound<'py, PyAny>, device: i32) -> PyResult<(Bound<'py, 
     }
 }
 
-/// What `capsule` describes, and whether it may be written.
+/// Returns the tensor that `capsule` describes, and true if it is writable.
 fn describe<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a DlTensor, bool)> {
     let capsule = capsule.cast::<PyCapsule>()?;
     if capsule.is_valid_checked(Some(Versioned::NAME)) {
@@ -82,7 +82,7 @@ fn describe<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a DlTensor, bool)>
     Ok((unsafe { &managed.as_ref().tensor }, true))
 }
 
-/// Shape, and strides if there are any.
+/// Returns the shape, and the strides if there are any.
 fn axes(tensor: &DlTensor) -> (&[i64], Option<&[i64]>) {
     let count = usize::try_from(tensor.ndim).unwrap_or(0);
     if count == 0 || tensor.shape.is_null() {
@@ -95,7 +95,7 @@ fn axes(tensor: &DlTensor) -> (&[i64], Option<&[i64]>) {
     }
 }
 
-/// Whether these are the strides of a row-major tensor.
+/// Returns true for the strides of a row-major tensor.
 fn is_row_major(shape: &[i64], strides: Option<&[i64]>) -> bool {
     let Some(strides) = strides else { return true };
     if shape.contains(&0) {
@@ -113,7 +113,7 @@ fn dtype_of(tensor: &DlTensor) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| dlpack::data_type(*dtype) == tensor.dtype)
 }
 
-/// The target for `column` in what a capsule describes.
+/// Returns the target for `column` in the memory that a capsule describes.
 fn target(column: &str, tensor: &DlTensor, writable: bool) -> Result<Target> {
     if !writable {
         return Err(unfit(column, "a tensor that may be written", "a read-only one".to_owned(), ""));
@@ -149,7 +149,7 @@ fn target(column: &str, tensor: &DlTensor, writable: bool) -> Result<Target> {
 
 #[pymethods]
 impl PyBuffers {
-    /// What `tensors`, a mapping of columns to objects with `__dlpack__`, have to write to.
+    /// Makes the targets in `tensors`, a mapping of columns to objects with `__dlpack__`.
     #[new]
     fn new(py: Python<'_>, tensors: &Bound<'_, PyDict>) -> PyResult<Self> {
         let (mut targets, mut capsules) = (Vec::new(), Vec::new());

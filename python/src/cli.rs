@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::log;
 
-/// Runs the command line and returns its exit code. `command` is what starts it, `arguments` what follows. It takes the log of the process.
+/// Runs the command line and returns its exit code. `command` holds the words before `arguments`. It takes over the log of the process.
 #[pyfunction]
 pub(crate) fn command_line(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
     let program = Program { command, log: log::give_way };

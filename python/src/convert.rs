@@ -1,4 +1,4 @@
-//! `bowstring._native.convert`, `verify` and `Conversion`: datasets from one format into another, outside of the GIL.
+//! `bowstring._native.convert`, `verify` and `Conversion`: conversion between formats, outside of the GIL.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -12,14 +12,14 @@ use pyo3::prelude::*;
 
 use crate::errors::raise;
 
-/// The longest wait without a look at signals.
+/// Longest wait between two checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
 fn options(text: &str) -> Result<ConvertOptions> {
     bowstring::document::read(text)
 }
 
-/// Runs in a thread of its own, so that Ctrl-C works; after it, `stop` is called and the thread is waited for.
+/// Runs `work` in a thread of its own, so that Ctrl-C works; on Ctrl-C `stop` is called and the thread is awaited.
 fn run<T: Send + 'static>(
     py: Python<'_>,
     stop: impl Fn() + Send + 'static,
@@ -41,13 +41,13 @@ fn run<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupted) = py.check_signals() {
                     stop();
-                    // What is in flight ends with its batches, and the hidden directory is in order.
+                    // Batches in flight are completed, and the hidden directory is left in order.
                     py.detach(move || drop(receiver.recv()));
                     return Err(interrupted);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                // A panic is told by the thread.
+                // The thread has reported the panic.
                 py.detach(|| drop(thread.join()));
                 return Err(raise(py, &Error::Closed { why: "the conversion panicked".to_owned() }));
             }
@@ -65,7 +65,7 @@ fn run_to_stop<T: Send + 'static>(
     run(py, move || progress.stop(), move || work(&watched))
 }
 
-/// Converts `src` to `dst` with options as JSON: the report, as JSON.
+/// Converts `src` to `dst` with options as JSON. Returns the report as JSON.
 #[pyfunction]
 pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
@@ -75,21 +75,21 @@ pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &
     })
 }
 
-/// What `convert` would do, as JSON.
+/// Returns the plan of `convert` as JSON.
 #[pyfunction]
 pub(crate) fn convert_plan(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
     run(py, || {}, move || Ok(serde_json::json!(bowstring::convert::plan(&src, &dst, &options)?).to_string()))
 }
 
-/// Compares two datasets: the findings, as JSON.
+/// Compares two datasets. Returns the findings as JSON.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
     run(py, || {}, move || Ok(serde_json::json!(bowstring::convert::verify(&a, &b, &options)?).to_string()))
 }
 
-/// A conversion whose tasks run in other processes. Without `finish`, what is done stays for `resume`.
+/// A conversion whose tasks run in other processes. Without `finish`, finished tasks stay for `resume`.
 #[pyclass(frozen, name = "Conversion", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyConversion {
@@ -97,7 +97,7 @@ pub(crate) struct PyConversion {
 }
 
 impl PyConversion {
-    /// Calls `work`, which gives back what is to be kept, outside of the GIL.
+    /// Calls `work`, which returns the conversion if it is to be kept, outside of the GIL.
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -145,7 +145,7 @@ impl PyConversion {
         Ok(Self { begun: Arc::new(Mutex::new(Some(begun))) })
     }
 
-    /// The tasks that are left; none if the destination is there already.
+    /// Returns the remaining tasks; none if the destination already exists.
     fn tasks(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         self.with(py, |begun| {
             let tasks = match &begun {
@@ -156,27 +156,27 @@ impl PyConversion {
         })
     }
 
-    /// The format that is written.
+    /// Returns the format being written.
     fn to(&self, py: Python<'_>) -> PyResult<String> {
         self.open(py, |conversion| Ok(conversion.to().name().to_owned()))
     }
 
-    /// What tells the source and the options.
+    /// Returns the identity of the source and the options.
     fn fingerprint(&self, py: Python<'_>) -> PyResult<String> {
         self.open(py, |conversion| Ok(conversion.fingerprint().to_owned()))
     }
 
-    /// A new directory in which tasks are given theirs.
+    /// Makes a new directory for the directories of tasks.
     fn attempts(&self, py: Python<'_>) -> PyResult<PathBuf> {
         self.open(py, |conversion| conversion.attempts())
     }
 
-    /// Takes what `convert_task` did in `directory`.
+    /// Takes over what `convert_task` did in `directory`.
     fn adopt(&self, py: Python<'_>, worked: String, directory: PathBuf) -> PyResult<()> {
         self.open(py, move |conversion| conversion.adopt(&worked, &directory))
     }
 
-    /// Lets everything appear: the report, as JSON.
+    /// Publishes the dataset. Returns the report as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |begun| {
             let report = match begun {
@@ -187,7 +187,7 @@ impl PyConversion {
         })
     }
 
-    /// Ends it; what is finished stays for `resume`.
+    /// Ends it; finished tasks stay for `resume`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let begun = Arc::clone(&self.begun);
         run(
@@ -201,7 +201,7 @@ impl PyConversion {
     }
 }
 
-/// Does one task of a conversion in `directory`: what `Conversion.adopt` wants to know.
+/// Runs one task of a conversion in `directory`. Returns the argument of `Conversion.adopt`.
 #[pyfunction]
 pub(crate) fn convert_task(
     py: Python<'_>,

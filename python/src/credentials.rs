@@ -1,12 +1,12 @@
-//! Credentials from a callable of Python, which `bowstring.credentials` has brought into one shape.
+//! Credentials from a Python callable, which `bowstring.credentials` has normalised.
 
 use bowstring::pipeline::LoaderOptions;
 use pyo3::prelude::*;
 
-/// A callable, and what names it in errors.
+/// A callable, and its name for errors.
 pub(crate) type Provider = (String, Py<PyAny>);
 
-/// Has `provider` asked for the credentials of stores.
+/// Makes `provider` the source of the stores' credentials.
 #[cfg(feature = "cloud")]
 pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Option<Provider>) -> PyResult<()> {
     use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Opti
     use bowstring::store::{CredentialSource, Credentials};
 
     let Some((name, callable)) = provider else { return Ok(()) };
-    // On a thread that may block, and holds nothing.
+    // Runs on a thread that may block, and holds no locks.
     let ask = move || -> Result<Credentials, Source> {
-        // As text at once: an exception asks for Python again when it is shown, and whoever shows it must not wait for that.
+        // Converted to text at once: formatting an exception takes the GIL again, for which the code that formats it must not wait.
         let asked = Python::try_attach(|py| {
             let found =
                 callable.bind(py).call0().and_then(|found| found.extract::<(BTreeMap<String, String>, Option<f64>)>());
@@ -40,7 +40,7 @@ pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Opti
     Ok(())
 }
 
-/// There are no stores with credentials.
+/// Refuses a provider: this build has no stores with credentials.
 #[cfg(not(feature = "cloud"))]
 pub(crate) fn provide(py: Python<'_>, _: &mut LoaderOptions, provider: Option<Provider>) -> PyResult<()> {
     let problem = "this build of bowstring has no stores of clouds";

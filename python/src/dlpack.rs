@@ -1,7 +1,7 @@
 //! Tensors as DLPack capsules, versioned (1.0) and legacy, without a copy.
 //!
 //! A capsule owns a clone of the tensor, and with it the slab or the device's slot, until the consumer calls the deleter: on any
-//! thread, with or without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array do.
+//! thread, with or without the GIL, at any later time. Two exports of one tensor share its memory, as two views of a NumPy array do.
 
 #![expect(unsafe_code, reason = "a C ABI; ownership is stated at each use")]
 
@@ -23,7 +23,7 @@ pub(crate) const CPU: i32 = 1;
 /// `kDLCUDA`.
 pub(crate) const CUDA: i32 = 2;
 
-/// What consumers of the versioned kind are told: 1.0 has every type used here, and each later 1.x reads it.
+/// Version in capsules of the versioned kind: 1.0 has every type used here, and each later 1.x reads it.
 const VERSION: Version = Version { major: 1, minor: 0 };
 
 /// A flag of the versioned kind: the memory must not be written.
@@ -81,7 +81,7 @@ pub(crate) struct Versioned {
     pub(crate) tensor: DlTensor,
 }
 
-/// The struct that a consumer sees, first, and what it keeps alive.
+/// The struct that a consumer sees, first, and the data that it keeps alive.
 #[repr(C)]
 struct Export<M> {
     managed: M,
@@ -123,7 +123,7 @@ impl Managed for Versioned {
     }
 }
 
-/// Code and bits of `DLDataType`.
+/// Returns code and bits of `DLDataType`.
 pub(crate) fn data_type(dtype: DType) -> DataType {
     let code = match dtype {
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 0,
@@ -146,7 +146,7 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
     }
 }
 
-/// Called by Python when the capsule goes: frees what no consumer took. A consumer renames the capsule to `used_...`.
+/// Called by Python when the capsule is destroyed: frees an export that no consumer took. A consumer renames the capsule to `used_...`.
 unsafe extern "C" fn drop_unconsumed<M: Managed>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this with the GIL held and a capsule that `export` made; a pointer is only read under its own name,
     // and under that name it is the live `M` that `export` leaked.
@@ -160,7 +160,7 @@ unsafe extern "C" fn drop_unconsumed<M: Managed>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Shape and strides in elements, row-major.
+/// Returns shape and strides in elements, row-major.
 fn dims(shape: &[usize]) -> Option<Box<[i64]>> {
     let mut dims = vec![1; shape.len() * 2];
     let (sizes, strides) = dims.split_at_mut(shape.len());
@@ -184,7 +184,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
             let offset = tensor.as_ptr().addr() - tensor.slab().as_ptr().addr();
             tensor.slab().as_ptr().wrapping_add(offset).cast_mut().cast()
         }
-        // Not of this address space: only a number.
+        // Not in this address space: only a number.
         Held::Device(tensor) => {
             std::ptr::without_provenance_mut(usize::try_from(tensor.address()).map_err(|_| too_big())?)
         }
@@ -199,7 +199,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
         byte_offset: 0,
     };
     let export = Box::new(Export { managed: M::new(described, copied), dims, owner: Owned::new(tensor) });
-    // Both live exactly as long as the box; nothing reads them by name.
+    // Both live exactly as long as the box, and are not read by name.
     let _kept = (&export.dims, &export.owner);
     let pointer = NonNull::from(Box::leak(export)).cast::<c_void>();
     // SAFETY: `pointer` is the leaked box, alive until the deleter runs; the destructor only touches it while nobody consumed it,
@@ -213,7 +213,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
     capsule
 }
 
-/// A capsule that owns a clone of `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
+/// Makes a capsule that owns a clone of `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
 pub(crate) fn capsule(py: Python<'_>, tensor: Held, versioned: bool, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
     if versioned { export::<Versioned>(py, tensor, copied) } else { export::<Legacy>(py, tensor, copied) }
 }

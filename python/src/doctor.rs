@@ -1,4 +1,4 @@
-//! `bowstring._native.doctor()`: what this build and this machine offer, and who this process is.
+//! `bowstring._native.doctor()`: the capabilities of this build and this machine, and the rank of this process.
 
 use bowstring::codec::image;
 use bowstring::pipeline::{machine, rank};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::nvidia;
 
-/// What was found, and why, as a document. Asks the CUDA driver where there is one, which starts it in this process.
+/// Returns the findings and their reasons as a document. Queries the CUDA driver if there is one, which initialises it in this process.
 #[pyfunction]
 pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let (found, problem) = match rank::discover() {

@@ -6,7 +6,7 @@ use bowstring::{Error, Place};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-/// The class of `bowstring.errors` for `error`.
+/// Returns the class of `bowstring.errors` for `error`.
 fn class(error: &Error) -> &'static str {
     match error {
         Error::NotFound { .. } => "NotFoundError",
@@ -55,7 +55,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call((error.chain(),), Some(&about))?))
 }
 
-/// The exception for `error`: its class, its whole chain as the message, its place as attributes.
+/// Makes the exception for `error`: its class, its whole chain as the message, its place as attributes.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|failure| failure)
 }

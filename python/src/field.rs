@@ -1,10 +1,10 @@
-//! What a batch will look like, as a document: adapters know every column's type and axes before the first batch.
+//! The columns of a batch as a document: adapters know every column's type and axes before the first batch.
 
 use arrow::datatypes::DataType;
 use bowstring::schema::{Dim, Field, Schema, Type};
 use serde_json::{Value, json};
 
-/// One object for each delivered column, in order.
+/// Returns one object for each delivered column, in order.
 pub(crate) fn documents(schema: &Schema) -> Value {
     schema.fields().iter().map(document).collect()
 }
@@ -36,7 +36,7 @@ fn document(field: &Field) -> Value {
     })
 }
 
-/// Text or binary, in any number of lists.
+/// Returns true for text or binary, within any number of lists.
 fn is_text(ty: &DataType) -> bool {
     match ty {
         DataType::LargeUtf8 | DataType::LargeBinary => true,

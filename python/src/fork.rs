@@ -1,7 +1,7 @@
-//! What a forked child must not touch.
+//! Protection of a forked child from the parent's objects.
 //!
-//! After `fork` only the calling thread exists in the child: a lock that another thread held stays locked for ever. So whatever
-//! came from a loader is left alone there: used, it is an error; dropped, it is forgotten.
+//! After `fork` only the calling thread exists in the child: a lock that another thread held stays locked for ever. So objects of a
+//! loader are left alone there: using one is an error, dropping one leaks it.
 
 #![expect(unsafe_code, reason = "pthread_atfork; what the handler may do is stated there")]
 
@@ -13,11 +13,11 @@ use bowstring::Error;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-/// The number of this process, known without asking the system: each tensor of each batch asks four times.
+/// The number of this process, cached to avoid a system call: each tensor of each batch needs it four times.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to know this process, and each forked child before anything else runs there: Python drops what other threads held
-/// before it calls its own hooks.
+/// Records the number of this process, and of each forked child before any other code runs there: Python drops objects that other
+/// threads held before it calls its own hooks.
 pub(crate) fn watch() -> PyResult<()> {
     note();
     // SAFETY: `note` asks for a number and stores it, which a forked child may do whatever other threads held; it stays loaded as
@@ -49,7 +49,7 @@ impl<T> Owned<T> {
         Self { value: Some(value), process: own() }
     }
 
-    /// The value, unless this is a forked child. For what holds locks.
+    /// Returns the value, unless this is a forked child. For values that hold locks.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked child.
@@ -68,8 +68,8 @@ impl<T> Owned<T> {
     }
 }
 
-/// Reading a finished batch is harmless in a child: the fork copied its memory. What lies in memory of another process is the
-/// exception, and is [`checked`](Owned::checked).
+/// Reading a finished batch is harmless in a child: the fork copied its memory. Memory of another process is the exception, and is
+/// [`checked`](Owned::checked).
 impl<T> Deref for Owned<T> {
     type Target = T;
 

@@ -1,4 +1,4 @@
-//! `bowstring._native.Gang`: a rank's membership. Whatever waits does so without the GIL, and Ctrl-C ends the wait.
+//! `bowstring._native.Gang`: a rank's membership. All waiting is done without the GIL, and Ctrl-C ends a wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::wait::SLICE;
 
-/// What Python says of a join, as JSON.
+/// Arguments of a join from Python, as JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
@@ -37,7 +37,7 @@ struct Options {
 #[derive(Debug)]
 pub(crate) struct PyGang(Owned<Arc<Gang>>);
 
-/// Telling the others may take a moment, in which other threads of Python go on.
+/// Notifying the others may take a moment, in which other Python threads continue.
 impl Drop for PyGang {
     fn drop(&mut self) {
         if let Ok(gang) = self.0.checked() {
@@ -47,7 +47,7 @@ impl Drop for PyGang {
     }
 }
 
-/// What `wait` brings in the end, with a look at signals now and then. Whatever is raised gives it up.
+/// Returns the outcome of `wait`, checking for signals in between. Any exception cancels it.
 fn waited<T: Send>(py: Python<'_>, mut wait: impl FnMut(Duration) -> Option<Result<T>> + Send) -> PyResult<T> {
     loop {
         let outcome = py.detach(|| wait(SLICE));
@@ -59,7 +59,7 @@ fn waited<T: Send>(py: Python<'_>, mut wait: impl FnMut(Duration) -> Option<Resu
 }
 
 impl PyGang {
-    /// Makes a call of the gang and waits for its outcome; Ctrl-C gives it up at once.
+    /// Makes a call of the gang and waits for its outcome; Ctrl-C cancels it at once.
     fn with<T: Send + 'static>(&self, py: Python<'_>, call: impl FnOnce(&Gang) -> Result<Pending<T>>) -> PyResult<T> {
         let mut pending = call(self.shared(py)?).map_err(|error| raise(py, &error))?;
         waited(py, |slice| pending.wait(slice))
@@ -69,12 +69,12 @@ impl PyGang {
         self.0.checked().map_err(|error| raise(py, &error))
     }
 
-    /// Runs `work` on the gang, where nothing is waited for.
+    /// Runs `work` on the gang, without waiting.
     pub(crate) fn look<T>(&self, py: Python<'_>, work: impl FnOnce(&Gang) -> T) -> PyResult<T> {
         Ok(work(self.shared(py)?))
     }
 
-    /// The gang, for a loader's tickets.
+    /// Returns the gang, for a loader's tickets.
     pub(crate) fn handle(&self, py: Python<'_>) -> PyResult<Arc<Gang>> {
         self.shared(py).map(Arc::clone)
     }

@@ -1,4 +1,4 @@
-//! `bowstring._native.dataset_index` and `write_index`: what the footers of a dataset say, for other processes.
+//! `bowstring._native.dataset_index` and `write_index`: the footers of a dataset, for other processes.
 
 use bowstring::pipeline::index;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use crate::credentials::{Provider, provide};
 use crate::options::parsed;
 use crate::wait::opened;
 
-/// The index of the dataset that `options` name.
+/// Returns the index of the dataset that `options` name.
 #[pyfunction]
 #[pyo3(signature = (options, provider=None))]
 pub(crate) fn dataset_index<'py>(
@@ -22,7 +22,7 @@ pub(crate) fn dataset_index<'py>(
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// Writes the index of the dataset that `options` name to `output`, or beside the dataset; its address.
+/// Writes the index of the dataset that `options` name to `output`, or beside the dataset. Returns its address.
 #[pyfunction]
 #[pyo3(signature = (options, output=None, provider=None))]
 pub(crate) fn write_index(

@@ -1,7 +1,6 @@
 //! Python bindings of bowstring: the module `bowstring._native`.
 //!
-//! It is thin: the Python package holds the signatures, this holds what only Rust can do. Nothing here waits while it holds
-//! the GIL.
+//! It is thin: the Python package holds the signatures, this crate only what needs Rust. Nothing here waits while holding the GIL.
 
 mod arrow;
 mod audit;

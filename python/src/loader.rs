@@ -40,18 +40,18 @@ impl Source for Loader {
     }
 }
 
-/// An iterator over one pass, which several threads may take from: Python's own over a callable may not be shared when it ends.
+/// An iterator over one pass, which several threads may use: Python's own iterator over a callable must not be shared when it ends.
 ///
-/// No frame of Python's stands between it and a loop, in which an interrupt would cost a batch.
+/// No Python frame is between it and a loop; in one, an interrupt would cost a batch.
 #[pyclass(frozen, name = "Pass", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyPass {
     loader: Py<PyLoader>,
     pass: Pass,
     convert: Py<PyAny>,
-    /// Tensors of the caller, and what names the stream that they are used on.
+    /// Tensors of the caller, and the callable that names the stream they are used on.
     into: Option<(Py<PyBuffers>, Py<PyAny>)>,
-    /// Its end was told, and is for ever.
+    /// True once its end was reported, which is final.
     ended: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ impl PyPass {
         slf
     }
 
-    /// The next batch of this pass; an error once another one began before its end.
+    /// Returns the next batch of this pass; an error if another pass began before its end.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (loader, convert) = (self.loader.get(), self.convert.bind(py));
         let take = |loader: &mut Loader, wait| match loader.next_in(self.pass, wait) {
@@ -96,7 +96,7 @@ fn taken<'py>(convert: &Bound<'py, PyAny>, batch: &AnyBatch) -> PyResult<Bound<'
     convert.call1((any(convert.py(), batch)?,))
 }
 
-/// The columns of a batch by name.
+/// Returns the columns of a batch by name.
 pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
     for (name, value) in batch.columns() {
@@ -108,7 +108,7 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     Ok(columns)
 }
 
-/// The columns of a batch by name, wherever it is.
+/// Returns the columns of a batch by name, on any device.
 fn any<'py>(py: Python<'py>, batch: &AnyBatch) -> PyResult<Bound<'py, PyDict>> {
     let batch = match batch {
         AnyBatch::Host(batch) => return columns(py, batch),
@@ -132,7 +132,7 @@ impl PyLoader {
         convert: &Bound<'py, PyAny>,
         batch: &AnyBatch,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // Written last, so that what fails before leaves the caller's tensors as they were.
+        // Written last, so that an earlier failure leaves the caller's tensors as they were.
         let converted = taken(convert, batch)?;
         let consumer = match batch {
             AnyBatch::Host(_) => Consumer::Unordered,
@@ -170,10 +170,10 @@ impl PyLoader {
         Ok(Self(Shared::new(loader)))
     }
 
-    /// Begins a pass, and ends the one before. Its batches are what `convert` makes of columns, copied into `buffers` too if those are
+    /// Begins a pass, and ends the one before. Its batches are the results of `convert` on their columns, also copied into `buffers` if
     /// given; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`.
     ///
-    /// Whatever is raised meanwhile, Ctrl-C above all, costs no batch: one that was not converted is the next one again.
+    /// No exception, Ctrl-C above all, costs a batch: one that was not converted is delivered again.
     #[pyo3(signature = (convert, buffers=None, stream=None))]
     fn begin(
         slf: &Bound<'_, Self>,
@@ -186,7 +186,7 @@ impl PyLoader {
         Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false) })
     }
 
-    /// What `convert` makes of the next batch's columns, whatever pass it is of; `None` at the end of the epoch.
+    /// Returns the result of `convert` on the next batch's columns, of any pass; `None` at the end of the epoch.
     fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.0.next(convert.py(), Loader::next_within, Loader::put_back, |batch| taken(convert, batch))
     }
@@ -202,7 +202,7 @@ impl PyLoader {
         self.0.next(convert.py(), Loader::next_within, Loader::put_back, filled)
     }
 
-    /// What `convert` makes of a copy of the batch that comes next, which moves nothing; `None` where there is none at all.
+    /// Returns the result of `convert` on a copy of the next batch, without advancing; `None` if there is none at all.
     fn peek<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.0.next(convert.py(), Loader::peek_within, |_, _| (), |batch| taken(convert, batch))
     }
@@ -251,25 +251,25 @@ impl PyLoader {
         self.0.get(py, |loader| loader.schema().to_string())
     }
 
-    /// The schema as an `arrow_schema` capsule.
+    /// Returns the schema as an `arrow_schema` capsule.
     fn arrow_schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = self.0.get(py, |loader| arrow_schema(loader.schema()))?;
         whole_schema_capsule(py, &schema)
     }
 
-    /// Where batches are delivered: `cpu`, `cuda:0`.
+    /// Device of the batches: `cpu`, `cuda:0`.
     #[getter]
     fn device(&self, py: Python<'_>) -> PyResult<String> {
         self.0.get(py, |loader| loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()))
     }
 
-    /// What comes out, field by field.
+    /// The delivered columns, field by field.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
     }
 
-    /// Integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.
+    /// Returns the integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.
     fn wide_integers(&self, py: Python<'_>) -> PyResult<Vec<(String, i128, String)>> {
         let told = |wide: &WideInteger| (wide.column.to_string(), wide.value, wide.place.to_string());
         let found =
@@ -285,7 +285,7 @@ impl PyLoader {
         self.0.document(py, |loader| Ok(loader.state().to_json()))
     }
 
-    /// The state after `step` steps of `epoch`.
+    /// Returns the state after `step` steps of `epoch`.
     fn state_at<'py>(&self, py: Python<'py>, epoch: u64, step: u64) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| Ok(loader.state_at(epoch, step).to_json()))
     }
@@ -322,7 +322,7 @@ impl PyLoader {
         self.0.document(py, |loader| serde_json::to_string(&loader.ledger()))
     }
 
-    /// What was consumed since the loader was opened, signed if a key is given.
+    /// Returns the record of consumption since the loader was opened, signed if a key is given.
     #[pyo3(signature = (key=None))]
     fn certificate<'py>(&self, py: Python<'py>, key: Option<Vec<u8>>) -> PyResult<Bound<'py, PyAny>> {
         let certificate = self.0.with(py, |loader| {
@@ -333,7 +333,7 @@ impl PyLoader {
         py.import("json")?.call_method1("loads", (certificate.to_json(),))
     }
 
-    /// Stops everything at once; in a forked child there is nothing to stop.
+    /// Stops everything at once; a forked child has nothing to stop.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, Loader::close)
     }

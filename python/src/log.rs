@@ -1,7 +1,7 @@
 //! The library's warnings as records of Python's logger `bowstring`.
 //!
-//! Loader threads never take the GIL: they leave their words in a short queue, and whoever waits for a batch passes them on. A process has
-//! one subscriber for good, so this one gives way where the command line runs, which has a log of its own.
+//! Loader threads never take the GIL: they leave warnings in a short queue, and the thread that waits for a batch logs them. A process
+//! has one subscriber for good, so this one yields when the command line runs, which has a log of its own.
 
 use std::fmt::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,12 +14,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, NoSubscriber};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// Warnings kept until the next batch is asked for; later ones are left out. The ledger counts them all.
+/// Most warnings kept until the next batch is requested; later ones are dropped. The ledger counts them all.
 const KEPT: usize = 256;
 
 static KEPT_WARNINGS: OnceLock<Mutex<Receiver<Warning>>> = OnceLock::new();
 
-/// Who hears everything instead.
+/// The subscriber that replaces this one.
 static OTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Debug)]
@@ -36,17 +36,17 @@ pub(crate) fn listen() {
     }
 }
 
-/// Lets `other` hear everything from now on.
+/// Passes all events to `other` from now on.
 pub(crate) fn give_way(other: Dispatch) {
     if OTHER.set(other).is_ok() {
-        // Places of events remember who wants them; a subscriber more makes them ask everyone again.
+        // Call sites cache the interest of subscribers; creating another subscriber makes them query it again.
         drop(Dispatch::new(NoSubscriber::default()));
     }
 }
 
-/// Passes on what was left in the queue.
+/// Logs the warnings in the queue.
 pub(crate) fn pass_on(py: Python<'_>) -> PyResult<()> {
-    // Another thread that is at it passes on everything; in a forked child the lock may be held for ever.
+    // Another thread that is doing so logs everything; in a forked child the lock may be held for ever.
     let Some(receiver) = KEPT_WARNINGS.get().and_then(|queue| queue.try_lock().ok()) else { return Ok(()) };
     let warnings: Vec<_> = receiver.try_iter().collect();
     drop(receiver);
@@ -90,12 +90,12 @@ impl Subscriber for Listener {
         let mut text = Text(String::new());
         event.record(&mut text);
         let warning = Warning { error: *event.metadata().level() == Level::ERROR, text: text.0 };
-        // A full queue: nobody takes batches, or there are too many to read.
+        // The queue is full: batches are not taken, or there are too many warnings to read.
         drop(self.0.try_send(warning));
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        // Spans of its own are not enabled; the trait wants an id that is not 0.
+        // Spans of its own are not enabled; the trait requires an id other than 0.
         OTHER.get().map_or_else(|| Id::from_u64(1), |other| other.new_span(span))
     }
 
@@ -132,7 +132,7 @@ impl Subscriber for Listener {
     }
 }
 
-/// `message`, then the other fields as `name=value`.
+/// Formats `message`, then the other fields as `name=value`.
 struct Text(String);
 
 impl Visit for Text {

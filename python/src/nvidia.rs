@@ -1,4 +1,4 @@
-//! Where NVIDIA's wheels, and torchvision's, have their libraries: beside the packages of the interpreter that runs.
+//! The libraries in NVIDIA's wheels and torchvision's, located beside the packages of the running interpreter.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use bowstring::pipeline::LoaderOptions;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
-/// The GPUs, and the decoder of photos where there is a driver.
+/// Returns the GPUs, and the decoder of photos if there is a driver.
 pub(crate) fn inventory(py: Python<'_>) -> (Value, Option<Value>) {
     let gpu = visible::inventory();
     let nvjpeg = gpu.driver.is_some().then(|| {
@@ -19,21 +19,21 @@ pub(crate) fn inventory(py: Python<'_>) -> (Value, Option<Value>) {
     (json!(gpu), nvjpeg)
 }
 
-/// Tells the library where to look for nvJPEG too, if `options` ask for it.
+/// Adds the folders of nvJPEG to the library's search path, if `options` request it.
 pub(crate) fn prepare(py: Python<'_>, options: &LoaderOptions) {
     if options.columns.images.values().any(|image| image.decoder == Decoder::Nvjpeg) {
         look(py);
     }
 }
 
-/// Tells the library where to look for nvJPEG too. What cannot be asked is not there.
+/// Adds the folders of nvJPEG to the library's search path. Packages that cannot be queried count as missing.
 pub(crate) fn look(py: Python<'_>) {
     let mut found = Vec::new();
     for folder in packages(py, "nvidia").unwrap_or_default() {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| entry.path().join("lib")).filter(|folder| folder.is_dir()));
     }
-    // Newer releases lie in folders whose names sort later.
+    // Newer releases are in folders whose names sort later.
     found.sort_unstable_by(|one, other| other.cmp(one));
     for folder in packages(py, "torchvision").unwrap_or_default() {
         found
@@ -42,7 +42,7 @@ pub(crate) fn look(py: Python<'_>) {
     nvjpeg::look_in(found);
 }
 
-/// The folders of the package `name`, which is not imported.
+/// Returns the folders of the package `name`, without importing it.
 fn packages(py: Python<'_>, name: &str) -> PyResult<Vec<PathBuf>> {
     let spec = py.import("importlib.util")?.call_method1("find_spec", (name,))?;
     if spec.is_none() {

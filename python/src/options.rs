@@ -1,4 +1,4 @@
-//! `bowstring._native`: the table of options, and the one reader of what variables say.
+//! `bowstring._native`: the table of options, and the parser of their values in variables.
 
 use bowstring::Error;
 use bowstring::pipeline::option_table::{About, OPTIONS, misspelling, option};
@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::errors::raise;
 
-/// The options of a loader as a document.
+/// Parses the options of a loader from a document.
 pub(crate) fn parsed(py: Python<'_>, options: &str) -> PyResult<LoaderOptions> {
     LoaderOptions::from_json(options).map_err(|error| raise(py, &error))
 }
 
-/// Every option, in order: name, values, default, and what it is about.
+/// Returns every option, in order: name, values, default, and subject.
 #[pyfunction]
 pub(crate) fn option_table(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let entries: Vec<_> = OPTIONS
@@ -34,7 +34,7 @@ pub(crate) fn option_table(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     py.import("json")?.call_method1("loads", (json!(entries).to_string(),))
 }
 
-/// What `text` says of the option `name`, as JSON; `origin` is where the text stands, for errors.
+/// Parses `text` as a value of the option `name`, and returns it as JSON; `origin` names its source in errors.
 #[pyfunction]
 pub(crate) fn option_from_text(py: Python<'_>, name: &str, text: &str, origin: &str) -> PyResult<String> {
     let wrong = |option, problem| raise(py, &Error::Config { option, problem });
@@ -43,13 +43,13 @@ pub(crate) fn option_from_text(py: Python<'_>, name: &str, text: &str, origin: &
     Ok(value.to_string())
 }
 
-/// What is wrong with a variable of the environment, if it is a misspelt one of ours.
+/// Returns an error text for a variable of the environment, if it is a misspelt one of ours.
 #[pyfunction]
 pub(crate) fn misspelt_variable(name: &str) -> Option<String> {
     misspelling(name)
 }
 
-/// Whether `pattern`, a name, a prefix of it or a glob, means the column `name`, as in the options of columns.
+/// Returns true if `pattern`, a name, a prefix of it or a glob, covers the column `name`, as in the options of columns.
 #[pyfunction]
 pub(crate) fn column_is_meant(pattern: &str, name: &str) -> bool {
     bowstring::codec::column_is_meant(pattern, name)

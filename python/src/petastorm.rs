@@ -1,4 +1,4 @@
-//! `bowstring._native.petastorm_metadata`: what Petastorm wrote of a dataset, as JSON.
+//! `bowstring._native.petastorm_metadata`: Petastorm's metadata of a dataset, as JSON.
 
 use bowstring::Error;
 use bowstring::dataset::petastorm::{IndexKind, IndexValue, RowGroupIndex, Unischema};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::errors::raise;
 use crate::wait::opened;
 
-/// Name, fields, row-group counts and indexes of the dataset at `url`, as JSON; `None` if Petastorm did not write it.
+/// Returns name, fields, row-group counts and indexes of the dataset at `url`, as JSON; `None` if Petastorm did not write it.
 #[pyfunction]
 pub(crate) fn petastorm_metadata(py: Python<'_>, url: String, storage_options: &str) -> PyResult<Option<String>> {
     let storage_options = serde_json::from_str(storage_options)
@@ -19,7 +19,7 @@ pub(crate) fn petastorm_metadata(py: Python<'_>, url: String, storage_options: &
     opened(py, move || read(&options))
 }
 
-/// What Petastorm keeps of a schema, given as JSON, in `_common_metadata`.
+/// Encodes a schema, given as JSON, as Petastorm keeps it in `_common_metadata`.
 #[pyfunction]
 pub(crate) fn unischema_metadata(py: Python<'_>, unischema: &str) -> PyResult<Vec<u8>> {
     let unischema: Unischema = serde_json::from_str(unischema)
@@ -27,7 +27,7 @@ pub(crate) fn unischema_metadata(py: Python<'_>, unischema: &str) -> PyResult<Ve
     unischema.to_pickle().map_err(|error| raise(py, &error))
 }
 
-/// An index with its values as JSON has them; what JSON has not is an object that says what it is.
+/// Encodes an index as JSON; a value that JSON lacks is an object that names its type.
 fn index(index: &RowGroupIndex) -> Value {
     let value = |value: &IndexValue| match value {
         IndexValue::Null => Value::Null,

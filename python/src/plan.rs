@@ -1,4 +1,4 @@
-//! `bowstring._native.plan`: what the ranks of a world would read and hold, as JSON.
+//! `bowstring._native.plan`: the reads and the memory of each rank of a world, as JSON.
 
 use bowstring::Error;
 use bowstring::error::Result;
@@ -9,7 +9,7 @@ use crate::credentials::{Provider, provide};
 use crate::options::parsed;
 use crate::wait::opened;
 
-/// What `LocalSource::readings` finds for these options, which need name no rank.
+/// Returns the findings of `LocalSource::readings` for these options, which need name no rank.
 #[pyfunction]
 #[pyo3(signature = (options, provider=None))]
 pub(crate) fn plan(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<String> {

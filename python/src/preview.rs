@@ -9,8 +9,8 @@ use pyo3::types::PyBytes;
 use crate::errors::raise;
 use crate::tensor::PyTensor;
 
-/// Image `at` of `tensor`, whose last three axes are those of one image, as a PNG of at most `side` pixels a side. `options` are those
-/// of the image, as JSON.
+/// Encodes image `at` of `tensor`, whose last three axes are those of one image, as a PNG of at most `side` pixels a side. `options`
+/// are those of the image, as JSON.
 #[pyfunction]
 pub(crate) fn preview<'py>(
     py: Python<'py>,

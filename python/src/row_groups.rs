@@ -1,4 +1,4 @@
-//! `bowstring._native.RowGroups`: row groups in an order that Python decides, behind a lock, waited for in slices.
+//! `bowstring._native.RowGroups`: row groups in an order that Python decides, behind a lock, awaited in slices.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::loader::columns;
 use crate::options::parsed;
 use crate::wait::{Shared, Source, opened};
 
-/// Row groups of a dataset, decoded, in any order that is asked for.
+/// Decoded row groups of a dataset, in any requested order.
 #[pyclass(frozen, name = "RowGroups", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyRowGroups(Shared<RowGroups>);
@@ -48,7 +48,7 @@ impl PyRowGroups {
         })
     }
 
-    /// Row groups of each file, those without rows included.
+    /// Row groups of each file, including those without rows.
     #[getter]
     fn row_group_counts(&self, py: Python<'_>) -> PyResult<BTreeMap<String, usize>> {
         self.0.get(py, |groups| groups.dataset().row_group_counts())
@@ -59,7 +59,7 @@ impl PyRowGroups {
         self.0.document(py, |groups| Ok(field::documents(groups.schema()).to_string()))
     }
 
-    /// Name, Arrow type and nullability of every column as it is stored, partition columns last.
+    /// Name, Arrow type and nullability of every stored column, partition columns last.
     #[getter]
     fn stored(&self, py: Python<'_>) -> PyResult<Vec<(String, String, bool)>> {
         self.0.get(py, |groups| {
@@ -72,9 +72,9 @@ impl PyRowGroups {
         self.0.with(py, |groups| groups.start(&order))
     }
 
-    /// What `convert` makes of the next piece: of its row group's number, its first row, and its columns; `None` at the end.
+    /// Returns the result of `convert` on the next piece: on its row group's number, its first row, and its columns; `None` at the end.
     ///
-    /// Whatever is raised meanwhile, Ctrl-C above all, costs no piece: one that was not converted is the next one again.
+    /// No exception, Ctrl-C above all, costs a piece: one that was not converted is delivered again.
     fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = convert.py();
         let convert = |piece: &Piece| convert.call1((piece.group, piece.first, columns(py, &piece.batch)?));
@@ -89,7 +89,7 @@ impl PyRowGroups {
         self.0.document(py, |groups| serde_json::to_string(&groups.ledger()))
     }
 
-    /// Stops everything at once; in a forked child there is nothing to stop.
+    /// Stops everything at once; a forked child has nothing to stop.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, RowGroups::close)
     }

@@ -17,17 +17,17 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::wait::opened;
 
-/// What Python says of a server, as JSON.
+/// Arguments of a server from Python, as JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
     /// Datasets by name.
     datasets: BTreeMap<String, Vec<String>>,
-    /// Whether each dataset is opened, and let go of, before anybody is let in.
+    /// True to open and close each dataset before clients are admitted.
     check: bool,
     /// Lines of a file of tokens.
     tokens: Option<Vec<String>>,
-    /// What [`ServerOptions`] has.
+    /// Options of [`ServerOptions`].
     server: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -66,7 +66,7 @@ impl PyServer {
         &self.url
     }
 
-    /// Stages the rows of anything that has `__arrow_c_stream__` as a task of a write: its token, rows and bytes, as JSON.
+    /// Stages the rows of any object with `__arrow_c_stream__` as a task of a write. Returns its token, rows and bytes, as JSON.
     fn stage(
         &self,
         py: Python<'_>,
@@ -83,7 +83,7 @@ impl PyServer {
         staged.map(|staged| serde_json::json!(staged).to_string()).map_err(|error| raise(py, &error))
     }
 
-    /// Makes what was staged visible, all at once: rows, bytes and files, as JSON. `mode` and `tokens` are JSON.
+    /// Makes staged rows visible, all at once. Returns rows, bytes and files, as JSON. `mode` and `tokens` are JSON.
     fn commit(&self, py: Python<'_>, dataset: &str, write: &str, mode: &str, tokens: &str) -> PyResult<String> {
         let committed = py.detach(|| {
             let wrong = |option| move |error: serde_json::Error| Error::config(option, error.to_string());
@@ -94,7 +94,7 @@ impl PyServer {
         committed.map(|committed| serde_json::json!(committed).to_string()).map_err(|error| raise(py, &error))
     }
 
-    /// Ends a write: what was staged for it vanishes.
+    /// Ends a write and removes its staged rows.
     fn abort(&self, py: Python<'_>, dataset: &str, write: &str) -> PyResult<()> {
         py.detach(|| self.writes()?.abort(&WriteId::new(dataset, write)?)).map_err(|error| raise(py, &error))
     }
@@ -110,7 +110,7 @@ impl PyServer {
 }
 
 impl PyServer {
-    /// The way in for this process. It is not kept from others while somebody writes.
+    /// Returns the handle for writes of this process. The lock is not held while writing.
     fn writes(&self) -> Result<Writes> {
         let running = self.running.checked()?.lock().unwrap_or_else(PoisonError::into_inner);
         let server = running.as_ref().ok_or_else(|| Error::Closed { why: "the server was closed".to_owned() })?;

@@ -15,7 +15,7 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::{arrow, dlpack};
 
-/// A tensor, wherever it is.
+/// A tensor on any device.
 #[derive(Debug, Clone)]
 pub(crate) enum Held {
     Host(Tensor),
@@ -37,7 +37,7 @@ impl Held {
         }
     }
 
-    /// DLPack's numbers of the kind of device, and of the device.
+    /// Returns DLPack's numbers for the kind of device and the device.
     pub(crate) fn dlpack_device(&self) -> (i32, i32) {
         match self {
             Self::Device(tensor) if tensor.device().kind() == Kind::Cuda => {
@@ -47,7 +47,7 @@ impl Held {
         }
     }
 
-    /// Where it is, for people.
+    /// Returns its device, for display.
     fn device(&self) -> String {
         match self {
             Self::Host(_) => "cpu".to_owned(),
@@ -62,7 +62,7 @@ impl Held {
         }
     }
 
-    /// A copy of it in host memory.
+    /// Copies it to host memory.
     fn copied(&self) -> Result<Tensor> {
         match self {
             Self::Host(tensor) => filled(tensor.dtype(), tensor.shape().to_vec(), tensor.bytes()),
@@ -71,14 +71,14 @@ impl Held {
     }
 }
 
-/// Who will read, as DLPack's argument `stream` says: the number of a stream, or an object with `__cuda_stream__`.
+/// Converts DLPack's argument `stream` to a consumer: the number of a stream, or an object with `__cuda_stream__`.
 pub(crate) fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
     let Some(stream) = stream else { return Ok(Consumer::Stream(Stream::LegacyDefault)) };
     let number = match stream.extract::<i64>() {
         Ok(number) => number,
         Err(_) if stream.hasattr("__cuda_stream__")? => {
             let (_, handle): (i64, i64) = stream.call_method0("__cuda_stream__")?.extract()?;
-            // Here, unlike in DLPack, 0 is the default stream.
+            // Unlike in DLPack, 0 is the default stream here.
             if handle == 0 { 1 } else { handle }
         }
         Err(_) => return Err(PyBufferError::new_err(format!("stream must be an integer or None, not {stream}"))),
@@ -109,7 +109,8 @@ impl PyTensor {
         Self(Owned::new(Held::Device(tensor)))
     }
 
-    /// What there is to be read. In a forked child that is nothing of what a server wrote: it writes there again once the parent is done.
+    /// Returns the tensor for reading. In a forked child, memory that a server wrote is refused: the server writes to it again once the
+    /// parent is done.
     fn held(&self, py: Python<'_>) -> PyResult<&Held> {
         match &*self.0 {
             Held::Host(tensor) if tensor.slab().is_foreign() => self.0.checked().map_err(|error| raise(py, &error)),
@@ -117,7 +118,7 @@ impl PyTensor {
         }
     }
 
-    /// The tensor, if it is in host memory.
+    /// Returns the tensor, if it is in host memory.
     pub(crate) fn host(&self, py: Python<'_>) -> PyResult<&Tensor> {
         match self.held(py)? {
             Held::Host(tensor) => Ok(tensor),
@@ -136,7 +137,7 @@ impl PyTensor {
     }
 }
 
-/// A tensor of truths as a NumPy array over the same memory, by NumPy's array interface: its DLPack knows none before 1.26.
+/// Views a boolean tensor as a NumPy array over the same memory, by NumPy's array interface: its DLPack supports none before 1.26.
 fn bits<'py>(tensor: &Bound<'py, PyTensor>, numpy: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
     let shape = tensor.get().shape(py)?;
@@ -155,14 +156,14 @@ fn bits<'py>(tensor: &Bound<'py, PyTensor>, numpy: &Bound<'py, PyModule>) -> PyR
     numpy.call_method1("asarray", (holder,))
 }
 
-/// A tensor with its own slab, filled with `bytes`.
+/// Makes a tensor with its own slab, filled with `bytes`.
 fn filled(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
     let spec = TensorSpec { name: "tensor".into(), dtype, shape };
     if spec.bytes()? != bytes.len() {
         let problem = format!("{} bytes do not make {} of shape {:?}", bytes.len(), spec.dtype, spec.shape);
         return Err(Error::Config { option: "data", problem });
     }
-    // A budget of its own: the consumer asked for this copy.
+    // A budget of its own: the consumer requested this copy.
     let pool = Pool::new(Arc::new(SystemAllocator), usize::MAX);
     let nothing = || Error::Closed { why: "the memory pool is gone".to_owned() };
     let mut builder = BatchBuilder::new(vec![spec], pool.try_reserve(0).ok_or_else(nothing)?)?;
@@ -174,7 +175,7 @@ fn filled(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
 
 #[pymethods]
 impl PyTensor {
-    /// A tensor from a copy of row-major little-endian `data`.
+    /// Makes a tensor from a copy of row-major little-endian `data`.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8], shape: Vec<usize>, dtype: &str) -> PyResult<Self> {
         let known = DType::parse(dtype).ok_or_else(|| {
@@ -203,14 +204,14 @@ impl PyTensor {
         self.0.bytes()
     }
 
-    /// Where it is: `cpu`, `cuda:0`.
+    /// Device of the tensor: `cpu`, `cuda:0`.
     #[getter]
     fn device(&self) -> String {
         self.0.device()
     }
 
-    /// Address of the first element, aligned to 64 bytes. On a device the tensor is there when this returns, and its memory is then
-    /// not used again before everything is done that the device was told until the tensor was dropped.
+    /// Address of the first element, aligned to 64 bytes. On a device the tensor has arrived when this returns, and its memory is not
+    /// reused before all work that was queued on the device until the tensor was dropped is done.
     #[getter]
     fn data_ptr(&self, py: Python<'_>) -> PyResult<u64> {
         match self.held(py)? {
@@ -223,7 +224,7 @@ impl PyTensor {
         }
     }
 
-    /// A copy of it in host memory; the tensor itself if it is there already.
+    /// Returns a copy in host memory; the tensor itself if it is there already.
     fn cpu<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, tensor) = (slf.py(), slf.get());
         if matches!(&*tensor.0, Held::Host(_)) {
@@ -246,7 +247,7 @@ impl PyTensor {
         format!("bowstring.Tensor({}, shape={:?}{place})", self.0.dtype(), self.0.shape())
     }
 
-    /// The tensor as a NumPy array over the same memory.
+    /// Returns the tensor as a NumPy array over the same memory.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         slf.get().host(py)?;
@@ -288,9 +289,9 @@ impl PyTensor {
         self.0.dlpack_device()
     }
 
-    /// The tensor as a capsule. On a device the consumer's stream waits for the batch, and nobody waits here: `stream` is None or 1 for
-    /// the legacy default stream, 2 for the per-thread one, a handle, or -1 if the consumer waits by other means. With `copy` the
-    /// copy is made on that stream, in memory of its own; for -1 it is there when this returns.
+    /// Returns the tensor as a capsule. On a device the consumer's stream waits for the batch, and this call does not: `stream` is None
+    /// or 1 for the legacy default stream, 2 for the per-thread one, a handle, or -1 if the consumer waits by other means. With `copy`
+    /// the copy is made on that stream, in memory of its own; for -1 it is complete when this returns.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,

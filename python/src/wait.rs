@@ -1,4 +1,4 @@
-//! Waiting for Rust without holding the GIL, with a look at signals in between: Ctrl-C works while a store hangs.
+//! Waiting for Rust without holding the GIL, with checks for signals in between: Ctrl-C works while a store hangs.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -12,24 +12,24 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::log;
 
-/// The longest wait without a look at signals.
+/// Longest wait between two checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// What gives one thing after another.
+/// A source of items, one after another.
 pub(crate) trait Source: Send {
-    /// The longest wait for the next one.
+    /// Returns the longest wait for the next item.
     fn timeout(&self) -> Duration;
-    /// The error for a wait of `waited` that brought nothing.
+    /// Returns the error for a wait of `waited` without an item.
     fn timed_out(&self, waited: Duration) -> Error;
 }
 
-/// A source for all threads of Python, each of which waits without the GIL.
+/// A source for all Python threads, each of which waits without the GIL.
 #[derive(Debug)]
 pub(crate) struct Shared<T>(Owned<Turns<T>>);
 
 #[derive(Debug)]
 struct Turns<T> {
-    /// Held while waiting for `source`, so that whoever waits in slices does not overtake the others for ever.
+    /// Held while waiting for `source`, so that a thread that waits in slices does not overtake the others for ever.
     turn: Mutex<()>,
     source: Mutex<T>,
 }
@@ -43,7 +43,7 @@ impl<T: Source> Shared<T> {
     pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut T) -> Result<R> + Send) -> PyResult<R> {
         let Turns { turn, source } = self.0.checked().map_err(|error| raise(py, &error))?;
         py.detach(|| {
-            // A source is consistent between calls, and a panic inside it was made an error there.
+            // A source is consistent between calls, and turns a panic inside into an error.
             let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
             drop(turn);
@@ -52,12 +52,12 @@ impl<T: Source> Shared<T> {
         .map_err(|error| raise(py, &error))
     }
 
-    /// The same for what cannot fail.
+    /// The same for work that cannot fail.
     pub(crate) fn get<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut T) -> R + Send) -> PyResult<R> {
         self.with(py, |source| Ok(work(source)))
     }
 
-    /// What is a document crosses as JSON, which both sides have.
+    /// Returns a document, which crosses as JSON, supported by both sides.
     pub(crate) fn document<'py>(
         &self,
         py: Python<'py>,
@@ -67,9 +67,9 @@ impl<T: Source> Shared<T> {
         py.import("json")?.call_method1("loads", (json,))
     }
 
-    /// What `convert` makes of the next one, which `take` waits for no longer than it is told; `None` at the end.
+    /// Returns the result of `convert` on the next item, for which `take` waits no longer than it is told; `None` at the end.
     ///
-    /// Whatever is raised meanwhile, Ctrl-C above all, costs nothing: one that was not converted goes back to where `put_back` has it.
+    /// No exception, Ctrl-C above all, costs an item: one that was not converted is returned by `put_back`.
     pub(crate) fn next<I: Send, R>(
         &self,
         py: Python<'_>,
@@ -90,7 +90,7 @@ impl<T: Source> Shared<T> {
                     }
                     return converted.map(Some);
                 }
-                // The source may be in its next epoch, so the end must be told; the interpreter looks at signals right after.
+                // The source may be in its next epoch, so the end must be reported; the interpreter checks for signals right after.
                 Next::End => return passed_on.map(|()| None),
                 Next::Pending if left <= SLICE => {
                     let error = self.get(py, |source| source.timed_out(started.elapsed()))?;
@@ -101,13 +101,13 @@ impl<T: Source> Shared<T> {
         }
     }
 
-    /// Stops the source with `close`; in a forked child there is nothing to stop.
+    /// Stops the source with `close`; a forked child has nothing to stop.
     pub(crate) fn close(&self, py: Python<'_>, close: impl FnOnce(&mut T) + Send) -> PyResult<()> {
         if self.0.checked().is_err() { Ok(()) } else { self.get(py, close) }
     }
 }
 
-/// Opens in a thread of its own, so that Ctrl-C need not wait for a slow store.
+/// Opens in a thread of its own, so that Ctrl-C does not wait for a slow store.
 pub(crate) fn opened<T: Send + 'static>(
     py: Python<'_>,
     open: impl FnOnce() -> Result<T> + Send + 'static,
@@ -116,7 +116,7 @@ pub(crate) fn opened<T: Send + 'static>(
     let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
     std::thread::Builder::new()
         .name("bowstring-open".to_owned())
-        // Nobody receives after Ctrl-C; what was opened is then dropped here.
+        // Nobody receives after Ctrl-C; the opened object is then dropped here.
         .spawn(move || drop(sender.send(open())))
         .map_err(no_thread)?;
     loop {

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use crate::arrow::{batches, imported_schema};
 use crate::errors::raise;
 
-/// A dataset being written; nothing of it can be seen before `finish`.
+/// A dataset being written; nothing of it is visible before `finish`.
 #[pyclass(frozen, name = "DatasetWriter", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyDatasetWriter(Mutex<Option<DatasetWriter>>);
@@ -23,7 +23,7 @@ fn closed() -> Error {
     Error::Closed { why: "the writer was finished or aborted".to_owned() }
 }
 
-/// `schema` with what `stored`, a JSON object by name, says of cells.
+/// Adds to `schema` the types of cells in `stored`, a JSON object by name.
 fn described(schema: &Schema, stored: &str) -> Result<Schema> {
     let wrong = |problem: String| Error::config("stored", problem);
     let stored: std::collections::BTreeMap<String, Stored> =
@@ -56,7 +56,7 @@ impl PyDatasetWriter {
         made.map(|writer| Self(Mutex::new(Some(writer)))).map_err(|error| raise(py, &error))
     }
 
-    /// Adds the rows of anything that has `__arrow_c_stream__` or `__arrow_c_array__`.
+    /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let batches = batches(py, data)?;
         py.detach(|| {
@@ -67,7 +67,7 @@ impl PyDatasetWriter {
         .map_err(|error| raise(py, &error))
     }
 
-    /// Makes the dataset appear: files, rows, row groups and bytes, as JSON.
+    /// Publishes the dataset. Returns files, rows, row groups and bytes, as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
         let written = py.detach(|| {
             let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -77,7 +77,7 @@ impl PyDatasetWriter {
         Ok(serde_json::json!(written).to_string())
     }
 
-    /// Leaves nothing behind.
+    /// Removes everything written.
     fn abort(&self, py: Python<'_>) {
         py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }

@@ -10,7 +10,7 @@ static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::Cachi
 fn main() -> ExitCode {
     let program = Program {
         command: std::env::current_exe().map(|path| vec![path.into_os_string()]).unwrap_or_default(),
-        // Nobody else sets one in this process.
+        // No other code sets one in this process.
         log: |subscriber| drop(tracing::dispatcher::set_global_default(subscriber)),
     };
     ExitCode::from(cli::run(&program, std::env::args_os().skip(1)))

@@ -29,7 +29,7 @@ pub(crate) struct DatasetArgs {
     options: Option<PathBuf>,
 }
 
-/// The dataset alone: where it is, and how it is opened.
+/// The dataset alone: its location, and the way to open it.
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Dataset")]
 pub(crate) struct PlaceArgs {
@@ -53,7 +53,7 @@ pub(crate) struct LoaderArgs {
     flags: Flags<LOADING>,
 }
 
-/// Parts of the table: options of the dataset and its columns, those of loading, and those that are left where no rows are chosen.
+/// Parts of the table: options of the dataset and its columns, those of loading, and those that apply without a selection of rows.
 const DATASET: u8 = 0;
 const LOADING: u8 = 1;
 const PLACE: u8 = 2;
@@ -72,7 +72,7 @@ impl<const PART: u8> Flags<PART> {
     }
 }
 
-/// The flag of an option. Its texts live as long as the program, as clap has it.
+/// Makes the flag of an option. Its texts live as long as the program, as clap requires.
 fn flag(entry: &'static OptionEntry, heading: &'static str) -> Option<Arg> {
     let (name, variable) = (&*entry.flag()?.leak(), &*entry.variable()?.leak());
     let mut help = entry.help();
@@ -146,7 +146,7 @@ impl<const PART: u8> FromArgMatches for Flags<PART> {
     }
 }
 
-/// The value of a repeated flag: lists add up. Any other flag may be given once.
+/// Joins the values of a repeated flag: lists are concatenated. Any other flag may be given once.
 fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Array(first), Value::Array(second)) => Value::Array([first, second].concat()),
@@ -156,7 +156,7 @@ fn joined(first: Value, second: Value) -> Value {
 }
 
 impl DatasetArgs {
-    /// The options that select dataset and columns.
+    /// Returns the options that select dataset and columns.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         LoaderOptions::from_document(self.document()?)
     }
@@ -167,13 +167,13 @@ impl DatasetArgs {
 }
 
 impl PlaceArgs {
-    /// The options that say where the dataset is; a file may have others.
+    /// Returns the options for the location of the dataset; a file may have others.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags.0)?)
     }
 }
 
-/// The file of options under what was given beside it.
+/// Merges the file of options with the flags.
 fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) -> Result<Map<String, Value>> {
     let mut document = match file {
         Some(path) => read(path)?,
@@ -189,14 +189,14 @@ fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) ->
 }
 
 impl LoaderArgs {
-    /// All options.
+    /// Returns all options.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         let mut document = self.dataset.document()?;
         lay(&mut document, &self.flags.0);
         LoaderOptions::from_document(document)
     }
 
-    /// All options, for what is the same on every rank: a number of ranks alone is enough.
+    /// Returns all options, for results that are the same on every rank: a number of ranks suffices.
     pub(crate) fn options_of_any_rank(&self) -> Result<LoaderOptions> {
         let mut options = self.options()?;
         if options.world_size.is_some() {
@@ -206,7 +206,7 @@ impl LoaderArgs {
     }
 }
 
-/// Lays flags over a document, in which options of columns may stand under `columns` or beside the others.
+/// Applies flags to a document, in which options of columns may be under `columns` or beside the others.
 fn lay(document: &mut Map<String, Value>, flags: &Map<String, Value>) {
     for (name, value) in flags {
         if is_of_columns(name) {

@@ -56,9 +56,9 @@ struct Report {
     #[serde(flatten)]
     audit: Audit,
     signed: bool,
-    /// Rows of the findings, from the first on; none without the dataset.
+    /// Rows of the findings, from the first on; empty without the dataset.
     rows_found: Vec<Row>,
-    /// Whether there are more.
+    /// True if there are more.
     more_rows: bool,
     #[serde(skip)]
     has_data: bool,
@@ -94,7 +94,7 @@ fn named(file: &Path, error: Error) -> Error {
     }
 }
 
-/// `path`, or the JSON files of the directory that it is.
+/// Returns `path`, or the JSON files in it if it is a directory.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -111,7 +111,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The bytes of a file that has at most `most`.
+/// Reads a file of at most `most` bytes.
 fn bounded(path: &Path, most: usize, option: &'static str) -> Result<Vec<u8>> {
     use std::io::Read as _;
 
@@ -127,7 +127,7 @@ fn bounded(path: &Path, most: usize, option: &'static str) -> Result<Vec<u8>> {
     }
 }
 
-/// The loader's options for the plan of the certificates.
+/// Returns the loader's options for the plan of the certificates.
 fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
     let mut document = match &args.options {
         None => Map::new(),
@@ -148,7 +148,7 @@ fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
         "order_version": spec.order_version,
         "rank": 0,
         "world_size": 1,
-        // Nothing of the data is read.
+        // No data are read.
         "memory_budget": isize::MAX,
     });
     document.extend(own.as_object().cloned().unwrap_or_default());
@@ -162,7 +162,7 @@ fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
     LoaderOptions::from_json(&Value::Object(document).to_string())
 }
 
-/// The rows of the findings.
+/// Names the rows of the findings.
 fn name_rows(args: &Args, audit: &Audit) -> Result<(Vec<Row>, bool)> {
     let mut source = LocalSource::open(options(args, &audit.spec)?)?;
     let mut rows = Vec::new();
@@ -171,7 +171,7 @@ fn name_rows(args: &Args, audit: &Audit) -> Result<(Vec<Row>, bool)> {
         let (mut epoch, mut step) = *from;
         while (epoch, step) < *to {
             source.resume(&State::at(audit.fingerprint, audit.spec.clone(), epoch, step))?;
-            // A world that takes the last two steps in one has no row in the second.
+            // A world that takes the last two steps in one has no rows in the second.
             let found = source.plan().for_world(share.world).step(step, share);
             for row in &found.rows[..found.real] {
                 if rows.len() == args.rows {
@@ -201,7 +201,7 @@ fn fault(fault: Fault) -> &'static str {
     }
 }
 
-/// A position in words.
+/// Formats a position.
 fn at((epoch, step): (u64, u64)) -> String {
     format!("epoch {epoch}, step {step}")
 }

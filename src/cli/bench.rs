@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     while steps < wanted && !interrupt.is_pressed() {
         // `None` is the end of an epoch; the next call starts the next one.
         if let Some(batch) = loader.next_any()? {
-            // A batch on a device counts when it is there.
+            // A batch on a device counts once it has arrived.
             if let AnyBatch::Device(batch) = &batch {
                 arrived(batch)?;
             }
@@ -188,7 +188,7 @@ fn progress(steps: u64, out: &Out) -> ProgressBar {
     }
 }
 
-/// CPU seconds of this process, all threads. The kernel counts them to user space in 1/100 s on every platform.
+/// Returns the CPU seconds of this process, over all threads. The kernel reports them to user space in 1/100 s on every platform.
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The second field, the program's name in parentheses, may hold spaces; utime and stime are fields 14 and 15.

@@ -1,4 +1,4 @@
-//! `bowstring cache status|verify|rm DIR`: what is in a cache, whether it is as it was written, and its end.
+//! `bowstring cache status|verify|rm DIR`: shows a cache, checks its integrity, removes it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::cli::interrupt::at_home;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 
-/// Exit code where blocks were damaged: that of data.
+/// Exit code if blocks were damaged: that of data.
 const DAMAGED: u8 = 3;
 
 /// Options of `cache`.

@@ -1,4 +1,4 @@
-//! `bowstring certify URL`: walks the order of one epoch and says whether each row comes once, with a digest to compare.
+//! `bowstring certify URL`: walks the order of one epoch and checks that each row comes once, with a digest to compare.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::cli::args::LoaderArgs;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{count, plural};
 
-/// Exit code of an epoch in which a row is missing or comes twice: that of data.
+/// Exit code of an epoch in which a row is missing or repeated: that of data.
 const WRONG: u8 = 3;
 
 /// Options of `certify`.
@@ -33,7 +33,7 @@ struct Report {
     epoch: u64,
     steps: u64,
     world_size: u32,
-    /// Rows of each rank in the epoch, without padding and repeated ones.
+    /// Rows of each rank in the epoch, without padding and repetitions.
     rank_rows: Vec<u64>,
     #[serde(flatten)]
     census: Census,
@@ -41,7 +41,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut options = args.loader.options_of_any_rank()?;
-    // Nothing of the data is read.
+    // No data are read.
     options.memory_budget = Some(isize::MAX as u64);
     let mut source = LocalSource::open(options)?;
     source.seek(args.epoch, 0)?;

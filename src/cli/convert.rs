@@ -87,7 +87,7 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
-/// What `convert` and `verify` read with.
+/// Reading options of `convert` and `verify`.
 #[derive(Debug, Parser)]
 pub(crate) struct ReadArgs {
     /// Threads [default: one per CPU]
@@ -105,7 +105,7 @@ pub(crate) struct ReadArgs {
 }
 
 impl ReadArgs {
-    /// The options of a conversion with these and `schema`; the others are the defaults.
+    /// Builds the options of a conversion from these and `schema`; the others have their defaults.
     pub(crate) fn options(&self, schema: Option<&str>) -> Result<ConvertOptions> {
         let default = ConvertOptions::default();
         let wrong = |error: serde_json::Error| Error::Config { option: "schema", problem: error.to_string() };
@@ -121,12 +121,12 @@ impl ReadArgs {
     }
 }
 
-/// A format by name, for the command line.
+/// Parses the name of a format.
 pub(crate) fn format(text: &str) -> Result<Format, String> {
     Format::parse(text).map_err(|error| error.to_string())
 }
 
-/// Types from the command line or from a file.
+/// Reads types from the command line or from a file.
 fn types(text: &str) -> Result<serde_json::Value> {
     let text = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)
@@ -140,7 +140,7 @@ fn types(text: &str) -> Result<serde_json::Value> {
     Ok(serde_json::Value::String(text))
 }
 
-/// Limits from the command line, as bytes are written there.
+/// Parses limits, with sizes as on the command line.
 fn limits(given: &[(String, String)]) -> Result<Limits> {
     let wrong = |problem: String| Error::Config { option: "limits", problem };
     let mut named = serde_json::Map::new();
@@ -207,10 +207,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let outcome = convert(&from, &to, &options, &progress);
     if let Some((done, thread)) = watcher {
         done.store(true, Ordering::Relaxed);
-        // It only draws; there is nothing to be told of it.
+        // The thread only draws; it has no result.
         let _ = thread.join();
     }
-    // Another error is told as it is.
+    // Other errors are reported as they are.
     if interrupt.is_pressed() && matches!(outcome, Err(Error::Closed { .. })) {
         let rows = plural(progress.rows(), "row");
         let left = match (reads, writes) {
@@ -233,7 +233,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let done = Done { report, src, dst, guessed: args.from.is_none(), resume: args.resume };
     if writes {
         Directory::output(&to)?;
-        // Where the data goes no word of ours does.
+        // Messages never go to the stream that carries the data.
         let told = if out.is_json() {
             serde_json::to_string_pretty(&done).map_err(std::io::Error::other)? + "\n"
         } else {
@@ -245,7 +245,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     out.report(&done)
 }
 
-/// Draws a bar of the bytes that were read, in a thread of its own, until told to end.
+/// Draws a bar of the bytes read, in a thread of its own, until it is stopped.
 fn watch(progress: Arc<Progress>) -> Option<(Arc<AtomicBool>, std::thread::JoinHandle<()>)> {
     let done = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&done);
@@ -274,7 +274,7 @@ struct Done {
     src: String,
     dst: String,
     guessed: bool,
-    /// Whether it was to go on with what an earlier run finished.
+    /// True if it was to continue the finished work of an earlier run.
     #[serde(skip)]
     resume: bool,
 }

@@ -23,7 +23,7 @@ use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::program::Program;
 use crate::cli::table::{bytes, plural, rate, seconds};
 
-/// 40 pictures made by code (`scripts/pictures.py`), so that the demo runs wherever the program is and everybody may pass it on.
+/// 40 pictures made by code (`scripts/pictures.py`), so that the demo runs wherever the program is and may be redistributed.
 const PICTURES: &[u8] = include_bytes!("pictures.parquet");
 
 /// Side of the crops, in pixels.
@@ -49,10 +49,10 @@ pub(crate) struct Args {
     epochs: u64,
 }
 
-/// The results, for machines.
+/// The results as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The file that was given; absent for the pictures of the program.
+    /// The given file; absent for the built-in pictures.
     #[serde(skip_serializing_if = "Option::is_none")]
     photos: Option<PathBuf>,
     rows: u64,
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
         format!("Resume     a new loader yields the other {} batches: {}\n", rest.len(), verdict(resume_identical)),
     )?;
 
-    // The same state on two ranks: their rows, side by side, are the rows of the one.
+    // The same state on two ranks: their rows together are the rows of the single rank.
     let mut ranks = [demo.open(0, 2)?, demo.open(1, 2)?];
     let mut together = Vec::new();
     for rank in &mut ranks {
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     };
     #[cfg(not(feature = "flight"))]
     let served_identical = {
-        // Nothing serves in this build.
+        // This build has no server.
         let _ = program;
         true
     };
@@ -238,7 +238,7 @@ impl Demo {
         options
     }
 
-    /// Digests of the rows that two ranks get from `bowstring serve`, in no order.
+    /// Returns the digests of the rows that two ranks get from `bowstring serve`, in no order.
     #[cfg(feature = "flight")]
     fn served(&self, program: &Program) -> Result<Vec<[u8; 32]>> {
         let server = Server::start(program, &self.photos)?;
@@ -254,7 +254,7 @@ impl Demo {
     }
 }
 
-/// A `bowstring serve` of this very program, ended when dropped.
+/// A `bowstring serve` of this very program, killed on drop.
 #[cfg(feature = "flight")]
 struct Server {
     child: std::process::Child,
@@ -299,7 +299,7 @@ impl Drop for Server {
     }
 }
 
-/// The label, and the photo as training sees it: a random crop, scaled to one size, perhaps mirrored.
+/// Returns the columns: the label, and the photo as in training: a random crop, scaled to one size, perhaps mirrored.
 fn image_columns() -> ColumnOptions {
     let photo =
         ImageOptions { size: Some(SIDE.into()), crop: Crop::RANDOM_RESIZED, flip: 0.5, ..ImageOptions::default() };
@@ -310,7 +310,7 @@ fn image_columns() -> ColumnOptions {
     }
 }
 
-/// A file of pictures, deleted at the end where the demo wrote it.
+/// A file of pictures, deleted at the end if the demo wrote it.
 enum Data {
     Given(PathBuf),
     Own { file: PathBuf, _directory: TempDir },
@@ -368,7 +368,7 @@ fn digest(batch: &Batch) -> String {
     hex(&digest.finalize())
 }
 
-/// A digest for each row: the batch axis is the first of each tensor.
+/// Digests each row: the batch axis is the first of each tensor.
 fn digests_of_rows(batch: &Batch) -> Vec<[u8; 32]> {
     let row = |index: usize| {
         let mut digest = Sha256::new();
@@ -389,7 +389,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The first digits of a digest over all.
+/// Returns the first digits of a digest over all.
 fn short(digests: &[String]) -> String {
     hex(&Sha256::digest(digests.concat()))[..12].to_owned()
 }

@@ -20,13 +20,13 @@ pub(crate) struct Args {}
 struct Report {
     version: &'static str,
     jpeg_decoder: &'static str,
-    /// How to get the faster one, if this is not it.
+    /// Instructions for the faster decoder, if this is not it.
     jpeg_decoder_hint: Option<&'static str>,
     stores: Vec<&'static str>,
     threads: usize,
     memory_available: Option<u64>,
     memory_budget: u64,
-    /// The rank of this process; absent when the environment contradicts itself.
+    /// Rank of this process; absent if the environment contradicts itself.
     rank: Option<Found>,
     rank_problem: Option<String>,
     /// Variables of launchers that are set.

@@ -1,4 +1,4 @@
-//! GPUs, as `doctor` shows them.
+//! GPUs, as shown by `doctor`.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::cli::table;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     gpu: Inventory,
-    /// The decoder for `decoder: nvjpeg`, where there is a driver.
+    /// The decoder for `decoder: nvjpeg`, if there is a driver.
     nvjpeg: Option<nvjpeg::Found>,
 }
 

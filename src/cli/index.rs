@@ -43,10 +43,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-    // It is the same whatever is selected, which a file of options may do.
+    // The index does not depend on a selection of rows, which a file of options may contain.
     let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
     let report = runtime.block_on(write(&options.urls, open, args.output.as_deref()));
-    // A provider of credentials that does not end is not waited for.
+    // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;
     out.report(&report)

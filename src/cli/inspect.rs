@@ -1,5 +1,5 @@
-//! `bowstring inspect URL`: the content of a dataset, the delivered columns, and advice on speed. Reads footers, and a few
-//! row groups of columns that may hold images. What servers have is in `served.rs`.
+//! `bowstring inspect URL`: the content of a dataset, the delivered columns, and advice on speed. Reads footers, and a few row groups
+//! of columns that may hold images. Datasets of servers are in `served.rs`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,11 +26,11 @@ use crate::cli::table::{Histogram, Table, bytes, count, plain, plural};
 /// Files listed one by one.
 const FILES_SHOWN: usize = 12;
 
-/// Row groups that are read to look at images, and rows of each.
+/// Row groups sampled for images, and rows of each.
 const GROUPS_SAMPLED: usize = 3;
 const ROWS_SAMPLED: usize = 32;
 
-/// Row groups with more bytes of one column are not read just to look at it.
+/// Largest column chunk that is read only for a sample.
 const SAMPLE_BYTES: u64 = 256 << 20;
 
 /// Options of `inspect`.
@@ -77,7 +77,7 @@ struct Group {
     uncompressed_bytes: u64,
 }
 
-/// One column as it is delivered, and where it comes from.
+/// One column as delivered, and its origin.
 #[derive(Debug, Serialize)]
 struct Column {
     name: String,
@@ -98,12 +98,12 @@ struct Column {
     tensor: bool,
 }
 
-/// What a sample of a column's images looks like. Sides in pixels, as seen after EXIF orientation.
+/// Properties of a sample of a column's images. Sides in pixels, after EXIF orientation.
 #[derive(Debug, Serialize)]
 struct Images {
     column: String,
     sampled: u64,
-    /// Of these not readable as images.
+    /// Number of those that cannot be read as images.
     unreadable: u64,
     formats: Vec<(String, u64)>,
     width: Spread,
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .build()
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
     let report = runtime.block_on(examine(args, &options));
-    // A provider of credentials that does not end is not waited for.
+    // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;
     out.report(&report)
@@ -193,8 +193,8 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
     Ok(report)
 }
 
-/// The outcome of each column. Chosen or described columns must work together; otherwise each is tried alone, so that
-/// one without an outcome does not hide the others.
+/// Returns the outcome of each column. Chosen or described columns must work together; otherwise each is tried alone, so that one
+/// without an outcome does not hide the others.
 fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Result<Vec<Column>> {
     let schema = dataset.schema();
     if !is_default(options) {
@@ -219,19 +219,19 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
     Ok(found)
 }
 
-/// True if no option concerns columns.
+/// Returns true if no option concerns columns.
 fn is_default(options: &ColumnOptions) -> bool {
     serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
 }
 
-/// Parquet's columns by every name that they may stand under: their own, and those of what holds them.
+/// Parquet's columns by every name that they may belong to: their own, and those of their parents.
 struct Leaves<'a>(HashMap<&'a str, Vec<&'a Leaf>>);
 
 impl<'a> Leaves<'a> {
     fn new(leaves: &'a [Leaf]) -> Self {
         let mut roots: HashMap<_, Vec<_>> = HashMap::new();
         for leaf in leaves {
-            // A root's name may have dots of its own, so a leaf stands under everything that may be one.
+            // A root's name may contain dots, so a leaf is listed under every prefix that may be one.
             for (end, _) in leaf.path.match_indices('.').chain([(leaf.path.len(), "")]) {
                 roots.entry(leaf.path.get(..end).unwrap_or_default()).or_default().push(leaf);
             }
@@ -239,7 +239,7 @@ impl<'a> Leaves<'a> {
         Self(roots)
     }
 
-    /// Those that make up the column `name`.
+    /// Returns the leaves that make up the column `name`.
     fn below(&self, name: &str) -> &[&'a Leaf] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -250,7 +250,7 @@ fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Co
     let types: Vec<String> = below.iter().map(|leaf| leaf.type_names()).collect();
     let tensor = outcome.as_ref().is_ok_and(|field| field.dtype().is_some());
     let (outcome, problem) = match outcome {
-        // The field's text begins with its name, which the table has in a column of its own.
+        // The field's text begins with its name, which has a column of its own in the table.
         Ok(field) => (Some(field.to_string().strip_prefix(name).unwrap_or_default().trim_start().to_owned()), None),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -276,14 +276,14 @@ fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Co
     }
 }
 
-/// Columns of plain binary values among the delivered ones: those that may hold images.
+/// Returns the delivered columns of plain binary values, which may hold images.
 fn binary_columns(dataset: &Dataset, columns: &[Column]) -> Vec<String> {
     let is_binary = |ty: &DataType| matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
     let roots = dataset.schema().fields().iter().filter(|root| is_binary(root.data_type()));
     roots.map(|root| root.name().clone()).filter(|name| columns.iter().any(|column| column.name == *name)).collect()
 }
 
-/// Looks at some rows of the first, the middle and the last row group. `None` if the first value there is no image.
+/// Samples some rows of the first, the middle and the last row group. `None` if the first value there is no image.
 async fn sample(dataset: &Dataset, name: &str) -> Result<Option<Images>> {
     let projection = dataset.project(&[name.to_owned()])?;
     let groups = dataset.manifest().groups.len();
@@ -331,7 +331,7 @@ async fn sample(dataset: &Dataset, name: &str) -> Result<Option<Images>> {
     }))
 }
 
-/// The bytes at `row`, unless they are null or the array is not binary.
+/// Returns the bytes at `row`, unless they are null or the array is not binary.
 fn cell(array: &dyn Array, row: usize) -> Option<&[u8]> {
     if array.is_null(row) {
         return None;
@@ -373,7 +373,7 @@ fn facts(report: &Report, budget: u64, ranks: u64) -> Facts {
 }
 
 impl Images {
-    /// The most frequent format.
+    /// Returns the most frequent format.
     fn format(&self) -> String {
         self.formats.iter().max_by_key(|(_, times)| *times).map(|(name, _)| name.clone()).unwrap_or_default()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code of what a signal ended, as shells have it.
+/// Exit code after a signal, by the convention of shells.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Set by Ctrl-C.
@@ -11,7 +11,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Listens from now on, and calls `first` when it was pressed. Where signals cannot be caught, Ctrl-C does what it always does.
+    /// Listens from now on, and calls `first` on the first Ctrl-C. If signals cannot be caught, Ctrl-C has its default effect.
     pub(crate) fn listen(first: impl Fn() + Send + 'static) -> Self {
         let interrupt = Self::default();
         let pressed = Self(Arc::clone(&interrupt.0));
@@ -30,19 +30,19 @@ impl Interrupt {
             });
         });
         if thread.is_ok() {
-            // It ends without a message once the signal is caught, or cannot be.
+            // The channel closes without a message once the signal is caught, or cannot be.
             let _ = listening.recv();
         }
         interrupt
     }
 
-    /// True once it was pressed.
+    /// Returns true once it was pressed.
     pub(crate) fn is_pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// `path` with a `~` at its start as the home directory: a shell does not expand it inside of quotes, and after `--flag=`.
+/// Expands a `~` at the start of `path` to the home directory: a shell does not do so inside quotes, or after `--flag=`.
 pub(crate) fn at_home(path: &str) -> String {
     let home = std::env::var("HOME").ok().filter(|home| !home.is_empty());
     match (path.strip_prefix('~'), home) {

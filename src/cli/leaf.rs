@@ -22,7 +22,7 @@ pub(crate) struct Leaf {
     pub(crate) dictionary: bool,
     /// Bytes of all values without an encoding, for floats.
     pub(crate) plain_float_bytes: Option<u64>,
-    /// Nulls, as far as statistics say.
+    /// Nulls, as far as statistics give them.
     pub(crate) nulls: u64,
 }
 
@@ -49,13 +49,13 @@ impl Leaf {
         self.nulls = self.nulls.saturating_add(chunk.nulls.unwrap_or(0));
     }
 
-    /// The types as one text.
+    /// Returns the types as one text.
     pub(crate) fn type_names(&self) -> String {
         self.types.iter().cloned().collect::<Vec<_>>().join(" / ")
     }
 }
 
-/// The columns of all files, in the order in which they first appear.
+/// Returns the columns of all files, in the order of first appearance.
 pub(crate) fn leaves(dataset: &Dataset) -> Vec<Leaf> {
     let mut leaves: Vec<Leaf> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
@@ -77,7 +77,7 @@ pub(crate) fn leaves(dataset: &Dataset) -> Vec<Leaf> {
     leaves
 }
 
-/// The logical type where there is one, else the physical: `TIMESTAMP(MICROS, UTC)`, `INT64`.
+/// Returns the logical type if there is one, else the physical: `TIMESTAMP(MICROS, UTC)`, `INT64`.
 fn type_name(column: &ColumnDescriptor) -> String {
     let upper = |text: &dyn std::fmt::Debug| format!("{text:?}").to_uppercase();
     let zone = |utc: bool| if utc { ", UTC" } else { "" };

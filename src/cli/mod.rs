@@ -1,6 +1,6 @@
 //! The `bowstring` command line: one verb per file, results on standard output, everything else on standard error.
 //!
-//! It is a function, so that the binary and the command of the Python package are one and the same.
+//! It is a function, shared by the binary and the command of the Python package.
 
 mod advice;
 mod args;
@@ -97,14 +97,14 @@ enum Verb {
     Completions(completions::Args),
 }
 
-/// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. For a process of its own:
-/// it writes to the standard streams, catches Ctrl-C where a verb ends with a partial result, and ends the process at the second one.
+/// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. Needs a process of its
+/// own: it writes to the standard streams, catches Ctrl-C if a verb ends with a partial result, and ends the process at the second one.
 pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let name = std::iter::once(OsString::from("bowstring"));
     let cli = match Cli::try_parse_from(name.chain(arguments)) {
         Ok(cli) => cli,
         Err(problem) => {
-            // Help and version are such problems too; a closed stream is none.
+            // Help and version are reported this way too; a closed stream is no error.
             let _ = problem.print();
             return u8::try_from(problem.exit_code()).unwrap_or(2);
         }
@@ -137,7 +137,7 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
     exit_code(outcome)
 }
 
-/// The first misspelt variable of the environment, which would be ignored.
+/// Returns the first misspelt variable of the environment, which would be ignored.
 fn misspelt_variable() -> Option<String> {
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let problems = variables.filter_map(|name| misspelling(&name));
@@ -167,7 +167,7 @@ fn exit_code(outcome: Outcome) -> u8 {
     }
 }
 
-/// A log on standard error.
+/// Makes a log on standard error.
 fn log_of(cli: &Cli) -> Dispatch {
     // A server logs events; a short verb does not.
     #[cfg(feature = "flight")]

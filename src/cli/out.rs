@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Error(Error),
     /// Standard output cannot be written.
     Output(io::Error),
-    /// Everything was reported; only the exit code is left.
+    /// Everything has been reported; only the exit code is left.
     Told(u8),
 }
 
@@ -49,29 +49,29 @@ impl Out {
         Self { json }
     }
 
-    /// True for JSON.
+    /// Returns true for JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// True if standard error is a terminal, for progress bars.
+    /// Returns true if standard error is a terminal, for progress bars.
     pub(crate) fn is_watched(&self) -> bool {
         !self.json && io::stderr().is_terminal()
     }
 
-    /// The result of a verb, in the requested form.
+    /// Writes the result of a verb, in the requested form.
     pub(crate) fn report(&mut self, report: &(impl Serialize + Display)) -> Outcome {
         if self.json { self.json(report) } else { self.text(&report.to_string()) }
     }
 
-    /// One JSON document.
+    /// Writes one JSON document.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Outcome {
         let mut text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
         text.push('\n');
         self.text(&text)
     }
 
-    /// Unchanged text.
+    /// Writes text unchanged.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;

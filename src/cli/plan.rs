@@ -92,7 +92,7 @@ struct Memory {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    // The plan is the same on every rank; which one asks decides nothing but whose memory is counted.
+    // The plan is the same on every rank; the choice only determines whose memory is counted.
     let mut options = args.loader.options_of_any_rank()?;
     let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
     // A budget that is too small is a finding here, not an error.
@@ -146,7 +146,7 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
     })
 }
 
-/// Each rank's rows and reads.
+/// Returns each rank's rows and reads.
 fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
     let world = reads.ranks.len() as u32;
     let rank = |(rank, read): (u32, &crate::plan::Read)| {

@@ -1,4 +1,4 @@
-//! The program around the command line: what differs between the binary and the command of the Python package.
+//! The program around the command line: the differences between the binary and the command of the Python package.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,8 @@ use tracing::Dispatch;
 /// The program that runs the command line.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What starts it: the words before the arguments. `demo` starts a server with them.
+    /// Words of the command before the arguments. `demo` starts a server with them.
     pub command: Vec<OsString>,
-    /// Makes a subscriber the one of the whole process.
+    /// Installs the subscriber of the whole process.
     pub log: fn(Dispatch),
 }

@@ -25,10 +25,10 @@ use crate::{Error, Result};
 use crate::cli::args::bytes;
 use crate::cli::out::{Failure, Out, Outcome};
 
-/// The time after the grace: streams are cut by then, and the process ends.
+/// Time after the grace time within which streams are cut and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
 
-/// Files that are open at once at most: more than this server can make use of.
+/// Most open files: more than this server can use.
 const OPEN_FILES: u64 = 1 << 16;
 
 /// Options of `serve`.
@@ -170,7 +170,7 @@ fn open_files() {
 }
 
 impl Args {
-    /// The configuration file, overridden by flags.
+    /// Returns the configuration file, overridden by flags.
     fn merged(&self) -> Result<ServeFile> {
         let mut file = match &self.config {
             Some(path) => read(path)?,
@@ -238,7 +238,7 @@ fn read(path: &Path) -> Result<ServeFile> {
     ServeFile::from_toml(&text, &shown)
 }
 
-/// Adds datasets of the command line: a repeated name is one more address of the same dataset.
+/// Adds datasets of the command line: a repeated name adds an address to the same dataset.
 fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
     let mut datasets: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for text in typed {
@@ -255,8 +255,8 @@ fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
     datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))
 }
 
-/// `NAME=URL`, or a URL whose last part is the name: `s3://bucket/photos/*.parquet` is `photos`, `/data/clicks.parquet` is
-/// `clicks`. A path that begins like a name (`year=2026/x`) is written `./year=2026/x`.
+/// Splits `NAME=URL`, or derives the name from the URL's last part: `s3://bucket/photos/*.parquet` is `photos`, `/data/clicks.parquet`
+/// is `clicks`. A path that begins like a name (`year=2026/x`) is written `./year=2026/x`.
 fn named(text: &str) -> Result<(String, String)> {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -280,7 +280,7 @@ fn named(text: &str) -> Result<(String, String)> {
 }
 
 async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
-    // First of all, so that a signal during the start is not the default's sudden end.
+    // First of all, so that a signal during startup does not have its default effect, a sudden end.
     let mut signals = Signals::new()?;
     let config = Config::new(file.catalogue, &file.server)?;
     let reload = config.reload();
@@ -296,11 +296,11 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         }
     });
     let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
-    // Asked before the port is bound: nobody shall connect in between.
+    // Checked before the port is bound, so that no client connects in between.
     for address in resolve("listen", listen).await? {
         config.check(address)?;
     }
-    // Told here, and not to the first client.
+    // Errors are reported here rather than to the first client.
     let catalogue = config.catalogue.get();
     tokio::select! {
         checked = catalogue.check() => checked?,
@@ -359,7 +359,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
             Ok(())
         }
     };
-    // The admin port lives until the last stream has ended, so that it can be seen why the process is still there.
+    // The admin port lives until the last stream has ended, to show why the process is still running.
     let _ = end_admin.send(());
     if let Some(admin) = admin
         && let Ok(Err(error)) = admin.await
@@ -372,9 +372,8 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     outcome
 }
 
-/// Reads tokens, keys and certificates again, and the datasets that the configuration names now; what is wrong stays as it was. `before` is what
-/// the configuration said of the server itself, which stays until the process ends.
-/// Blocks on all that.
+/// Reads tokens, keys and certificates again, and the datasets that the configuration names now; wrong ones keep their former state.
+/// `before` is the configuration of the server itself, which stays until the process ends. Blocks meanwhile.
 fn read_again(args: &Args, before: &ServerOptions, reload: &Reload, runtime: &Handle) {
     reload.now();
     let taken = args.merged().and_then(|file| {
@@ -392,16 +391,16 @@ fn read_again(args: &Args, before: &ServerOptions, reload: &Reload, runtime: &Ha
     }
 }
 
-/// Ends when the time after `drained` is over.
+/// Completes when `time` has passed after `drained`.
 async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
     match drained.await {
         Ok(()) => tokio::time::sleep(time).await,
-        // The server ended without having been told to.
+        // The server ended by itself.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// The signals that the server hears: two end it, one makes it read its files again.
+/// The handled signals: two end the server, one makes it read its files again.
 struct Signals {
     hangup: Option<Signal>,
     terminate: Signal,
@@ -419,7 +418,7 @@ impl Signals {
         })
     }
 
-    /// The exit code of the next signal.
+    /// Returns the exit code of the next signal.
     async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => 143,
@@ -427,7 +426,7 @@ impl Signals {
         }
     }
 
-    /// Passes the first signal on, and returns the second.
+    /// Forwards the first signal, and returns the second.
     async fn watch(&mut self, first: tokio::sync::oneshot::Sender<()>) -> u8 {
         self.next().await;
         tracing::info!("told to end: draining");
@@ -436,7 +435,7 @@ impl Signals {
     }
 }
 
-/// `:8815` is every interface of this host, as in other servers; whether that is allowed is asked of the addresses.
+/// Expands `:8815` to every interface of this host, as other servers do; permission is checked on the resolved addresses.
 fn every_interface(address: &str) -> Cow<'_, str> {
     if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
         format!("0.0.0.0{address}").into()

@@ -1,5 +1,5 @@
-//! `bowstring inspect grpc://host:port`: the datasets that a server has, and `inspect grpc://host:port/NAME`: the columns of one.
-//! A server gives batches and no files, so there is nothing to say of those.
+//! `bowstring inspect grpc://host:port`: the datasets of a server, and `inspect grpc://host:port/NAME`: the columns of one. A server
+//! delivers batches rather than files, so the report has no files.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use crate::schema::Field;
 use crate::cli::out::{Out, Outcome};
 use crate::cli::table::{Table, count, plain, plural};
 
-/// What a server has.
+/// The datasets of a server.
 #[derive(Debug, Serialize)]
 struct Report {
     server: String,
     datasets: Vec<Dataset>,
-    /// Whether one dataset was asked for.
+    /// True if a single dataset was requested.
     #[serde(skip)]
     is_one: bool,
 }
@@ -29,18 +29,18 @@ struct Dataset {
     rows: Option<u64>,
     fingerprint: Option<String>,
     columns: Vec<Column>,
-    /// Why it cannot be opened.
+    /// The error that prevents opening it.
     problem: Option<String>,
 }
 
-/// A column as it is delivered.
+/// A column as delivered.
 #[derive(Debug, Serialize)]
 struct Column {
     name: String,
     outcome: String,
 }
 
-/// Whether `options` name a server.
+/// Returns true if `options` name a server.
 pub(crate) fn is_server(options: &LoaderOptions) -> bool {
     options.urls.iter().any(|url| Address::is_one(url))
 }

@@ -1,7 +1,7 @@
 //! `-` in `convert`: standard input as a file before it is read, one finished file to standard output.
 //!
-//! Formats look at their files more than once, and nothing of a conversion may be seen before all of it is right. So both go through a
-//! directory of this process among the temporary ones (`TMPDIR`), which ends with it.
+//! Formats read their files more than once, and nothing of a conversion may be visible before all of it is verified. So both go through
+//! a temporary directory of this process (`TMPDIR`), which is removed with it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, IsTerminal, Read, Write};
@@ -18,21 +18,21 @@ use crate::cli::interrupt::Interrupt;
 /// The name that stands for a standard stream.
 pub(crate) const DASH: &str = "-";
 
-/// How often the end of the input, and of the wait for it, is looked for.
+/// Time between checks for the end of the input and for Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Formats whose dataset may be one file.
+/// Returns true for formats whose dataset may be one file.
 fn is_one_file(format: Format) -> bool {
     use Format::{Arrow, Csv, Jsonl, Numpy, Parquet, Tfrecord, Tsv, Webdataset};
     matches!(format, Arrow | Csv | Tsv | Jsonl | Numpy | Parquet | Tfrecord | Webdataset)
 }
 
-/// Formats whose files a terminal can show.
+/// Returns true for formats whose files a terminal can show.
 fn is_text(format: Format) -> bool {
     matches!(format, Format::Csv | Format::Tsv | Format::Jsonl)
 }
 
-/// Refuses `-` where `options` ask for what a stream cannot have, before anything is read.
+/// Refuses `-` if `options` request something that a stream cannot provide, before anything is read.
 pub(crate) fn check(src: &str, dst: &Path, options: &ConvertOptions) -> Result<()> {
     if src == DASH {
         let problem = match options.from {
@@ -79,7 +79,7 @@ pub(crate) fn check(src: &str, dst: &Path, options: &ConvertOptions) -> Result<(
     Ok(())
 }
 
-/// A directory of this process alone, which goes with this value.
+/// A directory of this process alone, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Directory(PathBuf);
 
@@ -91,22 +91,22 @@ impl Directory {
         Ok(Self(path))
     }
 
-    /// A place in it.
+    /// Returns a path in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// All of standard input as a file, which has the ending of its format for those who look for that; `None` if Ctrl-C came first.
+    /// Copies standard input to a file, named with the extension of its format; `None` if Ctrl-C came first.
     ///
     /// # Errors
-    /// `Store` if the input cannot be read, or the file not be written.
+    /// `Store` if the input cannot be read, or the file cannot be written.
     pub(crate) fn input(&self, format: Option<Format>, interrupt: &Interrupt) -> Result<Option<PathBuf>> {
         let ending = format.map_or("", |format| if format == Format::Numpy { "npy" } else { format.extension() });
         let path = self.join("standard input").with_extension(ending);
         let file = File::create_new(&path).map_err(|error| failed("create", &path, error))?;
         let (done, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("bowstring-stdin".to_owned());
-        // Nobody waits for it: a read of a terminal or a pipe ends when the other side wants.
+        // The thread is not joined: a read of a terminal or a pipe ends only when the other side lets it.
         let started = thread.spawn(move || done.send(copy(&mut io::stdin().lock(), file)));
         started.map_err(|error| failed("read", Path::new("standard input"), error))?;
         loop {
@@ -124,14 +124,14 @@ impl Directory {
         }
     }
 
-    /// Gives the one file of the dataset at `path` to standard output.
+    /// Copies the only data file of the dataset at `path` to standard output.
     ///
     /// # Errors
-    /// Of standard output; of the file, as standard output's.
+    /// Those of standard output; those of the file, as standard output's.
     pub(crate) fn output(path: &Path) -> io::Result<()> {
         for entry in fs::read_dir(path)? {
             let entry = entry?;
-            // What begins with `_` stands beside the data.
+            // Names that begin with `_` are not data.
             if !entry.file_name().to_string_lossy().starts_with('_') {
                 let mut stdout = io::stdout().lock();
                 io::copy(&mut File::open(entry.path())?, &mut stdout)?;
@@ -144,7 +144,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // It is among the temporary ones.
+        // A failure leaves it to the cleaning of temporary directories.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

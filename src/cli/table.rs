@@ -1,7 +1,7 @@
 //! Text for people: tables, histograms, numbers. It does not depend on the terminal, so that it can be tested and piped.
 //! `comfy-table` lets control sequences of a terminal through, and has no histograms.
 //!
-//! Names come from files that others made: [`plain`] removes control characters.
+//! Names come from files of others: [`plain`] removes control characters.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table whose header names starting with `>` stand above right-aligned columns.
+    /// Makes a table; header names that start with `>` have right-aligned columns.
     pub(crate) fn new(header: &[&'static str]) -> Self {
         let columns = header.iter().map(|name| match name.strip_prefix('>') {
             Some(name) => (name, Align::Right),
@@ -64,12 +64,12 @@ impl fmt::Display for Table {
     }
 }
 
-/// How often a size occurs, in bins that double.
+/// Frequencies of sizes, in bins that double.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     /// Lower end and count of each bin, from the first that is not empty to the last.
     bins: Vec<(u64, u64)>,
-    /// Bins per doubling, as the factor between lower ends: 2, or more where there would be too many lines.
+    /// Ratio of consecutive lower ends: 2, or more if there would be too many lines.
     factor: u64,
     format: fn(u64) -> String,
 }
@@ -117,9 +117,9 @@ impl fmt::Display for Histogram {
     }
 }
 
-/// The text without control characters; each becomes `?`.
+/// Replaces each control character of a text by `?`.
 pub(crate) fn plain(text: &str) -> String {
-    // Besides control characters, the marks that reverse the direction of what follows.
+    // In addition to control characters, marks that reverse the direction of the following text.
     let steers = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -133,7 +133,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(CELL - 1).chain(['…']).collect()
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -146,13 +146,13 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// Bytes in the binary unit that leaves one to four digits: `1.5 MiB`.
+/// Formats bytes in the binary unit that leaves one to four digits: `1.5 MiB`.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if number < 1024 {
         return format!("{number} B");
     }
-    // What rounds to 1024 belongs to the next unit.
+    // A value that rounds to 1024 belongs to the next unit.
     let (mut scaled, mut unit) = (number as f64 / 1024.0, 0);
     while scaled >= 1023.95 && unit + 1 < UNITS.len() {
         (scaled, unit) = (scaled / 1024.0, unit + 1);
@@ -162,7 +162,7 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Something per second, with three or so digits.
+/// Formats a rate per second, with about three digits.
 pub(crate) fn rate(amount: u64, seconds: f64) -> String {
     if seconds <= 0.0 {
         return "-".to_owned();
@@ -171,12 +171,12 @@ pub(crate) fn rate(amount: u64, seconds: f64) -> String {
     if rate < 10.0 { format!("{rate:.1}") } else { count(rate.round() as u64) }
 }
 
-/// Seconds with a unit: `0.8 ms`, `12.3 s`.
+/// Formats seconds with a unit: `0.8 ms`, `12.3 s`.
 pub(crate) fn seconds(seconds: f64) -> String {
     if seconds < 0.9995 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
-/// `1 file`, `2 files`.
+/// Formats a number with its noun: `1 file`, `2 files`.
 pub(crate) fn plural(number: u64, one: &str) -> String {
     format!("{} {one}{}", count(number), if number == 1 { "" } else { "s" })
 }

@@ -13,7 +13,7 @@ use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, count, plural};
 
-/// Exit code where something that fits is not in the cache: it could not be written.
+/// Exit code if something that fits is not in the cache: it could not be written.
 const INCOMPLETE: u8 = 4;
 
 /// Options of `warm`.
@@ -34,7 +34,7 @@ struct Report {
     warmed: Shown,
 }
 
-/// As in the library; there `cache` has the counters.
+/// As in the library, where `cache` has the counters.
 #[derive(Debug, Serialize)]
 struct Shown {
     row_groups: u64,
@@ -57,7 +57,7 @@ impl From<Warmed> for Shown {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    // What is loaded is what all ranks read.
+    // Loads what all ranks read.
     let options = args.loader.options_of_any_rank()?;
     let (urls, cache) = (options.urls.clone(), options.cache.clone().unwrap_or_default());
     let source = LocalSource::open(options)?;

@@ -7,32 +7,32 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Reservation, SystemAllocator};
 
-/// Longest wait for others to give bytes back.
+/// Longest wait for others to return bytes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A budget of bytes, first come first served: a [`Pool`] for threads that may block.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Pool>);
 
-/// Bytes of a [`Budget`], given back when dropped.
+/// Bytes of a [`Budget`], returned on drop.
 pub(crate) type Permit = Reservation;
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Makes a budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self(Pool::without_recycling(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX)))
     }
 
-    /// A budget of `limit` bytes, of which what nobody has taken may hold freed blocks for the next row group: given back to the
-    /// system's allocator and taken again, they leave holes that grow to several times what is in use.
+    /// Makes a budget of `limit` bytes whose unused part may keep freed blocks for the next row group: returned to the system's
+    /// allocator and allocated again, such blocks fragment memory to several times what is in use.
     pub(crate) fn lending(limit: u64) -> Self {
         Self(Pool::new(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX)))
     }
 
-    /// Takes `bytes`, waiting until they are there. A task holds one permit at a time, so that none waits for itself.
+    /// Takes `bytes`, waiting until they are free. A task holds one permit at a time, so that none waits for itself.
     ///
     /// # Errors
-    /// `Limit` if there can never be so many; `Timeout` if nobody gives any back for ten minutes.
+    /// `Limit` if the budget is smaller than that; `Timeout` if nothing is returned for ten minutes.
     pub(crate) fn reserve(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Permit> {
         let limit = self.0.budget();
         let asked = usize::try_from(bytes).ok().filter(|asked| *asked <= limit);
@@ -42,7 +42,7 @@ impl Budget {
     }
 }
 
-/// What a conversion has done so far, and the wish that it stop. Shared with whoever watches.
+/// Counts of a running conversion, and the request to stop it. Shared with observers.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) rows: AtomicU64,
@@ -52,27 +52,27 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Rows written.
+    /// Returns the rows written.
     pub fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Bytes read of the source.
+    /// Returns the bytes read of the source.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the source; 0 while they are not known.
+    /// Returns the bytes of the source; 0 while they are unknown.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Asks the conversion to stop after the batches in flight. What is finished stays for `resume`.
+    /// Asks the conversion to stop after the batches in flight. Finished work stays for `resume`.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to stop.
+    /// Returns true if it was asked to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }

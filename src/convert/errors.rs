@@ -9,20 +9,20 @@ use crate::convert::format::Format;
 use crate::convert::types::type_text;
 use crate::error::{Error, Place};
 
-/// What is said where a conversion finds what it wrote, or counted, to be something else.
+/// Hint for a conversion whose output or counts differ from what it wrote or counted.
 pub(crate) const FAULT: &str = "nothing was published; this is a fault of the disk or of bowstring";
 
-/// The data at `place` where two things that must agree do not.
+/// Reports that two things that must agree at `place` do not.
 pub(crate) fn differs(place: Place, what: &str, expected: impl Display, found: impl Display, hint: &str) -> Error {
     Error::corrupt(place, format!("{what}: expected {expected}, found {found}; {hint}"))
 }
 
-/// An error of Arrow in code that gave it what it takes.
+/// Wraps an error of Arrow about input that it should accept.
 pub(crate) fn unexpected(error: ArrowError) -> Error {
     Error::corrupt_by(Place::default(), "a batch cannot be processed", error)
 }
 
-/// What a format says of a type it cannot hold.
+/// Reports a type that a format cannot hold.
 pub(crate) fn refused(format: Format, field: &Field, hint: &str) -> Error {
     Error::unsupported(
         format!("column {:?} of type {} in {format}", field.name(), type_text(field.data_type())),
@@ -30,7 +30,7 @@ pub(crate) fn refused(format: Format, field: &Field, hint: &str) -> Error {
     )
 }
 
-/// What a format says of a value it cannot hold; `row` counts within the task.
+/// Reports a value that a format cannot hold; `row` counts within the task.
 pub(crate) fn refused_value(format: Format, column: &str, row: u64, what: &str, hint: &str) -> Error {
     Error::unsupported(format!("{what} in column {column:?} (row {row} of its task) in {format}"), hint.to_owned())
 }

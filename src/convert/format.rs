@@ -1,4 +1,4 @@
-//! The formats by name, and which one a path holds.
+//! The formats by name, and their detection from paths.
 
 use std::fmt;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl Format {
         Self::Datasets,
     ];
 
-    /// Its name in options.
+    /// Returns its name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
@@ -75,10 +75,10 @@ impl Format {
         }
     }
 
-    /// The format named `name`.
+    /// Parses the name of a format.
     ///
     /// # Errors
-    /// `Unsupported` for Lance; `Config` naming the formats there are.
+    /// `Unsupported` for Lance; `Config` listing the formats.
     pub fn parse(name: &str) -> Result<Self> {
         let lower = name.to_ascii_lowercase();
         if lower == "lance" {
@@ -100,7 +100,7 @@ impl Format {
         })
     }
 
-    /// The ending of its files; empty where files are named by the rows.
+    /// Returns the extension of its files; empty if rows name the files.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Parquet | Self::Petastorm => "parquet",
@@ -115,7 +115,7 @@ impl Format {
         }
     }
 
-    /// What stands between the cells of a record, if it has such.
+    /// Returns the separator of cells, for formats with one.
     pub(crate) fn separator(self) -> Option<u8> {
         match self {
             Self::Csv => Some(b','),
@@ -124,10 +124,10 @@ impl Format {
         }
     }
 
-    /// The format that a file of this name has.
+    /// Returns the format of a file of this name.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
-        // Of a table of Iceberg, which is read as training reads it.
+        // Metadata of an Iceberg table, which is read as in training.
         if is_metadata(&lower) {
             return Some(Self::Parquet);
         }
@@ -148,19 +148,19 @@ impl Format {
         })
     }
 
-    /// Whether it is read as training reads it: a dataset that finds its files itself.
+    /// Returns true if it is read as in training: a dataset that finds its files itself.
     pub(crate) fn is_dataset(self) -> bool {
         matches!(self, Self::Parquet | Self::Petastorm)
     }
 
-    /// The format that an address tells before anything is looked at: that of a pattern, or of a file of a store.
+    /// Returns the format that an address implies before anything is opened: that of a pattern, or of a file in a store.
     pub(crate) fn of_address(address: &str) -> Option<Self> {
         let told = listing::is_remote(address) || listing::is_pattern(address);
-        // A shard of MDS is nothing without its index.
+        // A shard of MDS is useless without its index.
         Self::of_name(address).filter(|format| told && *format != Self::Mds)
     }
 
-    /// The format that a destination's name asks for.
+    /// Returns the format that a destination's name implies.
     pub(crate) fn of_destination(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = name.trim_end_matches('/');
@@ -177,7 +177,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Lance is a table format with versions and deletions of its own; no kept crate reads it.
+/// Refuses Lance, a table format with versions and deletions of its own; no maintained crate reads it.
 pub(crate) fn lance() -> Error {
     Error::unsupported(
         "the format Lance",

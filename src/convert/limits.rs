@@ -1,16 +1,16 @@
-//! How much a source may ask for, and how large a batch is.
+//! Limits on a source's demands, and the size of a batch.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Place, Result};
 
-/// Rows of a batch at most.
+/// Most rows of a batch.
 pub(crate) const BATCH_ROWS: usize = 8192;
 
-/// Bytes of a batch at which it ends. A single row may be larger.
+/// Size in bytes at which a batch ends. A single row may be larger.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
-/// What a source may ask for before it is refused.
+/// Limits on a source's demands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {

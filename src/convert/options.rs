@@ -1,4 +1,4 @@
-//! What can be asked of a conversion.
+//! Options of a conversion.
 
 use std::collections::BTreeMap;
 
@@ -11,51 +11,51 @@ use crate::dataset::filter::Expr;
 use crate::error::{Error, Result};
 use crate::store::directory::Replace;
 
-/// How a dataset is converted. Names are those of the command line and of Python.
+/// Options of a conversion. Names are those of the command line and of Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConvertOptions {
-    /// The format of the source; guessed from its names without.
+    /// Format of the source; by default guessed from its names.
     pub from: Option<Format>,
-    /// The format of the destination; guessed from its name without.
+    /// Format of the destination; by default guessed from its name.
     pub to: Option<Format>,
-    /// Columns to take, in this order; all without.
+    /// Columns to take, in this order; by default all.
     pub columns: Vec<String>,
-    /// Types by column name: what is not inferred, and what columns are cast to.
+    /// Types by column name: override inference, and cast columns.
     pub schema: Option<Types>,
-    /// Rows of a Parquet row group at most.
+    /// Most rows of a Parquet row group.
     pub rows_per_group: Option<usize>,
-    /// Bytes of an output file: the next one starts when they are reached. Default 256 MiB.
+    /// Bytes of an output file, after which the next one starts. Default 256 MiB.
     pub target_file_size: u64,
-    /// `none`, or what the format has: `snappy`, `lz4`, `zstd`, `zstd:LEVEL`, `gzip`. Default: what suits the format.
+    /// `none`, or a codec of the format: `snappy`, `lz4`, `zstd`, `zstd:LEVEL`, `gzip`. Default: one that suits the format.
     pub compression: Option<String>,
-    /// Quality from 1 to 100 at which images are encoded again as JPEG, smaller ones than `resize` too.
+    /// Quality from 1 to 100 for re-encoding images as JPEG, including those smaller than `resize`.
     pub image_quality: Option<u8>,
     /// Length of the shorter side to which larger images are scaled down: JPEG is encoded again as JPEG, of quality 90 without
     /// `image_quality`, and everything else as PNG.
     pub resize: Option<u32>,
-    /// Columns that `resize` and `image_quality` are for. Without, the one that holds images; of several none is chosen.
+    /// Columns that `resize` and `image_quality` apply to. By default the one that holds images; of several none is chosen.
     pub images: Vec<String>,
-    /// Seed of a shuffle of all rows; as they come without.
+    /// Seed of a shuffle of all rows; by default they keep their order.
     pub shuffle: Option<u64>,
-    /// Output files, exactly.
+    /// Exact number of output files.
     pub shards: Option<usize>,
-    /// Rows to take.
+    /// Condition that selects rows.
     pub filter: Option<Expr>,
     /// Threads. Default: the number of CPUs.
     pub jobs: Option<usize>,
-    /// Whether an interrupted conversion to the same destination continues.
+    /// True to continue an interrupted conversion to the same destination.
     pub resume: bool,
-    /// Whether a dataset at the destination is made again and replaced, if a conversion made it.
+    /// True to make a dataset at the destination again and replace it, if a conversion made it.
     pub overwrite: bool,
-    /// Whether `overwrite` also deletes what is at the destination and no conversion made.
+    /// True if `overwrite` also deletes data at the destination that no conversion made.
     pub overwrite_foreign: bool,
-    /// Whether, before anything appears, the rows of the source are counted without reading them and held against those that were
-    /// read, and what was written is read again and compared with what was delivered.
+    /// True to check before publication: the rows of the source are counted without reading them and compared with those read, and the
+    /// output is read again and compared with the delivered values.
     pub verify: bool,
     /// Bytes for everything in flight. Default 512 MiB.
     pub memory_budget: u64,
-    /// Options of the store that the source is in, by object_store's names.
+    /// Options of the source's store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
     /// Limits against hostile files.
     pub limits: Limits,
@@ -89,14 +89,14 @@ impl Default for ConvertOptions {
     }
 }
 
-/// The least budget with which a task gets anywhere.
+/// Least budget that lets a task make progress.
 const LEAST_BUDGET: u64 = 32 << 20;
 
-/// The most threads: more would share the budget to nothing.
+/// Most threads: more would divide the budget too finely.
 const MOST_JOBS: usize = 256;
 
 impl ConvertOptions {
-    /// What may be replaced at the destination.
+    /// Returns what may be replaced at the destination.
     pub(crate) fn replace(&self) -> Replace {
         Replace { overwrite: self.overwrite, foreign: self.overwrite_foreign }
     }
@@ -133,18 +133,18 @@ impl ConvertOptions {
         Ok(())
     }
 
-    /// Threads, such that each has a workable part of the budget.
+    /// Returns the number of threads, such that each has a workable part of the budget.
     pub(crate) fn threads(&self) -> usize {
         let wanted = self.jobs.unwrap_or_else(crate::pipeline::machine::threads);
         wanted.min(usize::try_from(self.memory_budget / (LEAST_BUDGET / 2)).unwrap_or(MOST_JOBS)).clamp(1, MOST_JOBS)
     }
 
-    /// What a task may take for what it writes: a quarter of its share.
+    /// Returns the memory of a task's writer: a quarter of the task's share.
     pub(crate) fn sink_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 4).clamp(1 << 20, 64 << 20)
     }
 
-    /// What a task reads of a store at once: a sixteenth of its share, since it has some such reads under way.
+    /// Returns the bytes that a task reads of a store at once: a sixteenth of its share, since several such reads are in progress.
     pub(crate) fn read_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 16).clamp(256 << 10, 4 << 20)
     }
@@ -161,10 +161,10 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    /// What `text` names, if `allowed` has it; the first of `allowed` without a text.
+    /// Parses `text` as one of `allowed`; without a text, `default`.
     ///
     /// # Errors
-    /// `Config` naming what the format has.
+    /// `Config` listing the format's codecs.
     pub(crate) fn parse(text: Option<&str>, format: Format, allowed: &[&str], default: Self) -> Result<Self> {
         let Some(text) = text else { return Ok(default) };
         let (name, level) = match text.split_once(':') {

@@ -1,4 +1,4 @@
-//! Work by number on some threads, until one fails.
+//! Runs numbered work items on several threads, until one fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::convert::budget::Progress;
 use crate::error::{Error, Result};
 
-/// Runs `work` for every number, on some threads, until one fails.
+/// Runs `work` for every number on several threads, until one fails.
 pub(crate) fn parallel(
     threads: usize,
     numbers: &[usize],

@@ -1,4 +1,4 @@
-//! Files of a wanted size, one after another, and the output they are written through.
+//! Files of a target size, one after another, and the output that they are written through.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,7 +14,7 @@ use crate::convert::sink::{Part, Writer};
 use crate::error::Result;
 use crate::store::directory::failed;
 
-/// The ending of a packed file.
+/// Returns the extension of a compressed file.
 pub(crate) fn ending(extension: &str, packing: Packing) -> String {
     match packing {
         Packing::Gzip => format!("{extension}.gz"),
@@ -23,7 +23,7 @@ pub(crate) fn ending(extension: &str, packing: Packing) -> String {
     }
 }
 
-/// What makes keys of different files different: the writer's own name, and the number of the file.
+/// Returns a prefix that makes keys unique across files: the writer's own name, and the number of the file.
 pub(crate) fn prefix(unit: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     format!("{unit}_{}", name.split('.').next().unwrap_or_default())
@@ -33,9 +33,9 @@ pub(crate) fn prefix(unit: &str, path: &Path) -> String {
 pub(crate) trait Rows: Send {
     /// Adds rows.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
-    /// Bytes so far, as they will be stored, or nearly.
+    /// Returns the approximate size so far, as stored.
     fn bytes(&self) -> u64;
-    /// Ends the file: its bytes, and what the index needs.
+    /// Ends the file. Returns its size, and its entry for the index.
     fn finish(self: Box<Self>) -> Result<(u64, Value)>;
 }
 
@@ -125,11 +125,11 @@ impl Writer for Dealt {
     }
 }
 
-/// A file that is written, with its packing and its count of bytes; failures name it.
+/// A file being written, with its compression and its size; errors name it.
 pub(crate) struct Output {
     writer: Packer,
     path: PathBuf,
-    /// Bytes given in, before packing.
+    /// Bytes written, before compression.
     given: u64,
 }
 
@@ -157,7 +157,7 @@ impl Write for Counting {
 }
 
 impl Output {
-    /// A new file at `path`.
+    /// Creates a file at `path`.
     pub(crate) fn create(path: &Path, packing: Packing) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| failed("create", path, error))?;
         let counting = Counting { file: BufWriter::with_capacity(256 << 10, file), bytes: 0 };
@@ -182,7 +182,7 @@ impl Output {
         outcome.map_err(|error| failed("write", &self.path, error))
     }
 
-    /// Bytes stored so far.
+    /// Returns the bytes stored so far.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.writer {
             Packer::Plain(writer) => writer.bytes,
@@ -191,17 +191,17 @@ impl Output {
         }
     }
 
-    /// Bytes given in so far.
+    /// Returns the bytes written so far, before compression.
     pub(crate) fn given(&self) -> u64 {
         self.given
     }
 
-    /// Ends the file: its bytes. It need not be on the disk.
+    /// Ends the file without flushing it. Returns its size.
     pub(crate) fn close(self) -> Result<u64> {
         self.end(|_| Ok(()))
     }
 
-    /// Ends the file and brings it to the disk: its bytes.
+    /// Ends and flushes the file. Returns its size.
     pub(crate) fn close_on_disk(self) -> Result<u64> {
         self.end(|file| file.sync_all())
     }

@@ -1,4 +1,4 @@
-//! Where data goes: one writer per task, each filling files in a directory of its own.
+//! The destination of data: one writer per task, each filling files in a directory of its own.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -13,38 +13,38 @@ use crate::error::Result;
 /// A file that a writer finished.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name below the writer's directory.
+    /// Name below the writer's directory.
     pub name: String,
     /// Rows in it.
     pub rows: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What the format needs for its index.
+    /// Data for the format's index.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub extra: Value,
 }
 
-/// A format to write. Making one refuses schemas that the format cannot hold, before anything is written.
+/// A format to write. Constructing one refuses schemas that the format cannot hold, before anything is written.
 pub trait Sink: Send + Sync + Debug {
-    /// The format.
+    /// Returns the format.
     fn format(&self) -> Format;
 
-    /// A writer of files in `directory`, which exists and is empty. `unit` is the number of the task, or of the task and the file that its
-    /// rows are dealt to: no other writer of the conversion has the same one, so that it makes the names of rows unique.
+    /// Makes a writer of files in `directory`, which exists and is empty. `unit` is the number of the task, or of the task and the file
+    /// that its rows are dealt to: it is unique among the writers of the conversion, and makes the names of rows unique.
     ///
     /// # Errors
-    /// `Store` if a file cannot be made.
+    /// `Store` if a file cannot be created.
     fn writer(&self, directory: &Path, unit: &str) -> Result<Box<dyn Writer>>;
 
-    /// The name in the dataset of file number `number` of `total`.
+    /// Returns the name in the dataset of file number `number` of `total`.
     fn name(&self, part: &Part, number: usize, total: usize) -> String;
 
-    /// Whether its files are few enough to be brought to the disk one by one.
+    /// Returns true if its files are few enough to be flushed one by one.
     fn flushes(&self) -> bool {
         true
     }
 
-    /// Writes what stands beside the files, all of which are in `directory` under their names.
+    /// Writes additional files, when all data files are in `directory` under their final names.
     ///
     /// # Errors
     /// `Store` if that fails.
@@ -62,7 +62,7 @@ pub trait Writer: Send {
     /// `Unsupported` for values that the format cannot hold, by column and row; `Store` if the disk fails.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
 
-    /// Ends the files. They need not be on the disk.
+    /// Ends the files, without flushing them.
     ///
     /// # Errors
     /// `Store` if the disk fails.

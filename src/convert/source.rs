@@ -1,4 +1,4 @@
-//! What data comes from: shards with stable names, each a stream of record batches.
+//! Sources of data: shards with stable names, each a stream of record batches.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -15,47 +15,47 @@ use crate::convert::read::files::Found;
 use crate::convert::types::Types;
 use crate::error::{Place, Result};
 
-/// A part of a source that is read from its start to its end by one task.
+/// A part of a source that one task reads sequentially.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
-    /// Its name: the same as long as the source is the same.
+    /// Name, stable as long as the source is the same.
     pub id: String,
-    /// Its bytes as stored.
+    /// Stored bytes.
     pub bytes: u64,
-    /// Its rows, where that is known without reading it.
+    /// Rows, if known without reading it.
     pub rows: Option<u64>,
-    /// Changes when the shard does.
+    /// Stamp that changes with the shard.
     pub stamp: String,
 }
 
-/// A dataset of some format, open for reading. It holds descriptions, no data.
+/// An open dataset of some format. It holds metadata only, no data.
 pub trait Source: Send + Sync + Debug {
-    /// Its format.
+    /// Returns its format.
     fn format(&self) -> Format;
 
-    /// Its columns: inferred from a sample where the format does not say.
+    /// Returns its columns: inferred from a sample if the format does not define them.
     fn schema(&self) -> &SchemaRef;
 
-    /// Its parts, in order.
+    /// Returns its parts, in order.
     fn shards(&self) -> &[Shard];
 
-    /// The files of this machine that it reads.
+    /// Returns the local files that it reads.
     fn paths(&self) -> Vec<PathBuf>;
 
-    /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. What the format keeps
-    /// in memory while reading is taken from `budget`.
+    /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. Memory that the format keeps
+    /// while reading is taken from `budget`.
     ///
     /// # Errors
-    /// `Store` if the file cannot be opened, `Limit`, and what is wrong with its start.
+    /// `Store` if the file cannot be opened, `Limit`, and errors about the start of the data.
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>>;
 
-    /// Where row `row` of shard `shard` is, for errors.
+    /// Returns the place of row `row` of shard `shard`, for errors.
     fn place(&self, shard: usize, row: u64) -> Place {
         let file = self.shards().get(shard).map(|shard| shard.id.as_str().into());
         Place { file, row: Some(row), ..Place::default() }
     }
 
-    /// The files of text that the rows stand in, for a reading by other means than [`read`](Self::read); none if it is no text.
+    /// Returns the text files of the rows, to be read by other code than [`read`](Self::read); empty if the format is not text.
     fn texts(&self) -> Vec<Text> {
         Vec::new()
     }
@@ -63,25 +63,25 @@ pub trait Source: Send + Sync + Debug {
 
 /// The rows of one shard.
 pub trait Batches: Send {
-    /// The next batch; `None` at the end.
+    /// Returns the next batch; `None` at the end.
     ///
-    /// # Errors
-    /// What is wrong with the data, with file and offset.
+    /// Errors about the data, with file and offset.
+    /// Errors about the data, with file and offset.
     fn next(&mut self) -> Result<Option<RecordBatch>>;
 
-    /// Bytes of the shard that were read so far.
+    /// Returns the bytes of the shard that were read so far.
     fn consumed(&self) -> u64;
 }
 
-/// A file of text that rows of a source stand in.
+/// A text file with rows of a source.
 #[derive(Debug, Clone)]
 pub struct Text {
     pub(crate) found: Found,
     pub(crate) limits: Limits,
     pub(crate) format: Format,
-    /// Of each column, whether people gave its type.
+    /// For each column, whether the user gave its type.
     pub(crate) given: Vec<bool>,
-    /// The shards that are this file, in order.
+    /// The shards in this file, in order.
     pub(crate) shards: Range<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Text {
     }
 }
 
-/// What sources are opened with.
+/// Settings for opening a source.
 #[derive(Debug, Clone)]
 pub(crate) struct Opening {
     pub(crate) types: Types,
@@ -99,12 +99,12 @@ pub(crate) struct Opening {
     pub(crate) storage_options: std::collections::BTreeMap<String, String>,
     /// Bytes that are read of a store at once.
     pub(crate) read_bytes: u64,
-    /// What a finished conversion says of the columns at this place.
+    /// Schema recorded by a finished conversion at this place.
     pub(crate) written: Option<SchemaRef>,
 }
 
 impl Opening {
-    /// As the options of a conversion say.
+    /// Derives the settings from the options of a conversion.
     pub(crate) fn of(options: &ConvertOptions) -> Self {
         Self {
             types: options.schema.clone().unwrap_or_default(),
@@ -115,13 +115,13 @@ impl Opening {
         }
     }
 
-    /// The type that is wanted for column `name`: as given, or as it was written.
+    /// Returns the requested type of column `name`: as given, or as it was written.
     pub(crate) fn wanted(&self, name: &str) -> Option<&arrow::datatypes::DataType> {
         let written = || self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
         self.types.get(name).or_else(|| written().map(|field| field.data_type()))
     }
 
-    /// The metadata that column `name` was written with.
+    /// Returns the metadata that column `name` was written with.
     pub(crate) fn metadata(&self, name: &str) -> arrow::datatypes::Metadata {
         let written = self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
         written.map(|field| field.metadata().clone()).unwrap_or_default()
@@ -142,7 +142,7 @@ impl Batches for Nothing {
     }
 }
 
-/// A shard for each file.
+/// Makes a shard of each file.
 pub(crate) fn shards_of(found: &[Found]) -> Vec<Shard> {
     let shard = |found: &Found| Shard {
         id: found.name.to_string(),
@@ -153,7 +153,7 @@ pub(crate) fn shards_of(found: &[Found]) -> Vec<Shard> {
     found.iter().map(shard).collect()
 }
 
-/// Batches that were made before, cut into pieces of some megabytes.
+/// Splits a batch into slices of some megabytes.
 pub(crate) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
     let rows = batch.num_rows();
     let each = batch.get_array_memory_size().max(1) / rows.max(1);
@@ -161,7 +161,7 @@ pub(crate) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> +
     (0..rows).step_by(step).map(move |at| batch.slice(at, step.min(rows - at)))
 }
 
-/// Everything of a shard, for tests and samples.
+/// Passes all batches of a shard to `each`, for tests and samples.
 pub(crate) fn drain(batches: &mut dyn Batches, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     while let Some(batch) = batches.next()? {
         each(batch)?;

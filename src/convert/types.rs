@@ -1,4 +1,4 @@
-//! Types as text: `list<float32>`, `timestamp[us, UTC]`, `struct<a: int64, b: string>`; how people give and read schemas.
+//! Types as text: `list<float32>`, `timestamp[us, UTC]`, `struct<a: int64, b: string>`; the form in which users write and read schemas.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ const MAX_DEPTH: usize = 32;
 pub struct Types(pub(crate) Vec<(String, DataType)>);
 
 impl Types {
-    /// Reads `name: type, name: type`, or the same as a JSON object.
+    /// Parses `name: type, name: type`, or the same as a JSON object.
     ///
     /// # Errors
-    /// `Config` with the place where it stops making sense.
+    /// `Config` with the position of the mistake.
     pub fn parse(text: &str) -> Result<Self> {
         if text.trim_start().starts_with('{') {
             return serde_json::from_str(text).map_err(|error| Error::config("schema", error.to_string()));
@@ -41,7 +41,7 @@ impl Types {
         Self(types).unique()
     }
 
-    /// The type of column `name`.
+    /// Returns the type of column `name`.
     pub(crate) fn get(&self, name: &str) -> Option<&DataType> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, data_type)| data_type)
     }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Types {
     }
 }
 
-/// The type as text. Kinds of strings, bytes and lists that differ only in memory have one name.
+/// Formats the type as text. Kinds of strings, bytes and lists that differ only in memory layout have one name.
 pub fn type_text(data_type: &DataType) -> String {
     let unit = |unit: &TimeUnit| match unit {
         TimeUnit::Second => "s",
@@ -144,10 +144,10 @@ pub fn type_text(data_type: &DataType) -> String {
     }
 }
 
-/// The type that `text` names, as [`type_text`] writes it.
+/// Parses the output of [`type_text`].
 ///
 /// # Errors
-/// `Config` with the place where the text stops making sense.
+/// `Config` with the position of the mistake.
 pub(crate) fn parse_type(text: &str) -> Result<DataType> {
     let mut parser = Parser { text, at: 0 };
     let data_type = parser.data_type(0)?;
@@ -155,12 +155,12 @@ pub(crate) fn parse_type(text: &str) -> Result<DataType> {
     Ok(data_type)
 }
 
-/// The Arrow type of such numbers; bfloat16 has none.
+/// Returns the Arrow type of the element type; bfloat16 has none.
 pub(crate) fn number(dtype: DType) -> Option<DataType> {
     if dtype == DType::Bool { Some(DataType::Boolean) } else { dtype.arrow() }
 }
 
-/// The element type of an Arrow type of numbers.
+/// Returns the element type of a numeric Arrow type.
 pub(crate) fn dtype(data_type: &DataType) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| number(*dtype).as_ref() == Some(data_type))
 }
@@ -349,7 +349,7 @@ impl Parser<'_> {
     }
 }
 
-/// A schema as JSON: what a finished conversion says of its columns.
+/// Encodes a schema as JSON, for the `_SUCCESS` of a finished conversion.
 pub(crate) fn schema_json(schema: &Schema) -> Value {
     let field = |field: &FieldRef| {
         json!({
@@ -362,7 +362,7 @@ pub(crate) fn schema_json(schema: &Schema) -> Value {
     Value::Array(schema.fields().iter().map(field).collect())
 }
 
-/// What [`schema_json`] wrote; `None` if it is something else.
+/// Decodes the output of [`schema_json`]; `None` if it is something else.
 pub(crate) fn schema_from_json(value: &Value) -> Option<SchemaRef> {
     let field = |value: &Value| {
         let data_type = parse_type(value.get("type")?.as_str()?).ok()?;
@@ -375,12 +375,12 @@ pub(crate) fn schema_from_json(value: &Value) -> Option<SchemaRef> {
     Some(Arc::new(Schema::new(Fields::from(fields?))))
 }
 
-/// Whether a type holds numbers or booleans.
+/// Returns true for types of numbers or booleans.
 pub(crate) fn is_number(data_type: &DataType) -> bool {
     dtype(data_type).is_some()
 }
 
-/// The type of the items, for all kinds of lists.
+/// Returns the type of the items, for all kinds of lists.
 pub(crate) fn item(data_type: &DataType) -> Option<&DataType> {
     match data_type {
         DataType::List(item)
@@ -392,12 +392,12 @@ pub(crate) fn item(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Whether a type is text.
+/// Returns true for types of text.
 pub(crate) fn is_text(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-/// Whether a type is bytes.
+/// Returns true for types of bytes.
 pub(crate) fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_))
 }

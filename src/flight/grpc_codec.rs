@@ -1,4 +1,4 @@
-//! gRPC messages of Flight by hand: a batch is sent from where it lies, and received into where it will lie.
+//! gRPC messages of Flight without copies: a batch is sent from its slab, and received into its final place.
 //!
 //! ```text
 //!   message  │ 0 │ length, 4 bytes │ FlightData as protobuf │
@@ -20,7 +20,7 @@ const BODY: u64 = 1000;
 /// Most bytes of a protobuf varint.
 const MAX_VARINT: usize = 10;
 
-/// The bytes of a gRPC message up to its body: the prefix, the header, the metadata, and the body's key and length.
+/// Encodes a gRPC message up to its body: the prefix, the header, the metadata, and the body's key and length.
 ///
 /// # Errors
 /// [`Error::Limit`] for a message of 4 GiB or more, which gRPC cannot carry.
@@ -55,7 +55,7 @@ fn varint(out: &mut BytesMut, mut value: u64) {
     out.put_u8(value as u8);
 }
 
-/// Limits of what is received.
+/// Limits on received messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Bytes of a header, and of metadata.
@@ -64,23 +64,23 @@ pub(super) struct Limits {
     pub(super) body: usize,
 }
 
-/// What a message begins with.
+/// The part of a message before its body.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) header: Vec<u8>,
     pub(super) metadata: Vec<u8>,
-    /// Of a stream that is put, in its first message.
+    /// Descriptor of a stream that is put, in its first message.
     pub(super) descriptor: Vec<u8>,
     /// Bytes of the body.
     pub(super) body: usize,
 }
 
-/// Reads messages from pieces of any size. The body is not kept here: the caller decides where it goes.
+/// Reads messages from pieces of any size. Bodies are not kept here: the caller decides where they go.
 #[derive(Debug)]
 pub(super) struct Reader {
     limits: Limits,
     state: State,
-    /// Bytes of the current message that were not read yet.
+    /// Unread bytes of the current message.
     left: usize,
     head: Head,
     /// Bytes of a prefix, key or length that came in two pieces.
@@ -96,12 +96,12 @@ enum State {
     Body(usize),
 }
 
-/// What [`Reader::read`] found.
+/// Result of [`Reader::read`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Everything before the body; its bytes follow as [`Event::Body`], none if it has none.
+    /// Everything before the body; the body follows as [`Event::Body`], unless it is empty.
     Head(Head),
-    /// So many of the next bytes are the body's: the caller takes them from the piece.
+    /// Number of next bytes that belong to the body: the caller takes them from the piece.
     Body(usize),
     /// The message is complete.
     End,
@@ -114,15 +114,15 @@ impl Reader {
         Self { limits, state: State::Prefix, left: 0, head: Head::default(), partial: Vec::new() }
     }
 
-    /// Whether it is between two messages.
+    /// Returns true between two messages.
     pub(super) fn is_idle(&self) -> bool {
         self.state == State::Prefix && self.partial.is_empty()
     }
 
-    /// The next event in `piece`, whose bytes it takes, except those of bodies.
+    /// Returns the next event in `piece`, consuming its bytes, except those of bodies.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no message; [`Error::Limit`] for one that is too long.
+    /// [`Error::Mismatch`] for data that are no message; [`Error::Limit`] for a message that is too long.
     pub(super) fn read(&mut self, piece: &mut Bytes) -> Result<Event> {
         loop {
             match self.state {
@@ -182,7 +182,7 @@ impl Reader {
                         HEADER => self.head.header = bytes,
                         METADATA => self.head.metadata = bytes,
                         DESCRIPTOR => self.head.descriptor = bytes,
-                        // A later version may send more.
+                        // Ignored: a later version may send more.
                         _ => {}
                     }
                     self.state = State::Key;
@@ -203,7 +203,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes until there are `wanted`.
+    /// Collects bytes until there are `wanted`.
     fn fill(&mut self, piece: &mut Bytes, wanted: usize) -> bool {
         let some = (wanted - self.partial.len()).min(piece.len());
         self.partial.extend_from_slice(&piece[..some]);
@@ -257,7 +257,7 @@ mod tests {
     /// Header, metadata, body.
     type Whole = (Vec<u8>, Vec<u8>, Vec<u8>);
 
-    /// Headers, metadata and bodies of everything in `bytes`, which come in pieces of `size`.
+    /// Returns headers, metadata and bodies of all messages in `bytes`, read in pieces of `size`.
     fn read(bytes: &[u8], size: usize) -> Result<Vec<Whole>> {
         let mut reader = Reader::new(LIMITS);
         let mut found = Vec::new();

@@ -8,7 +8,7 @@
 //! | [`server`] | streams of batches from datasets by name |
 //! | [`client`] | a stream of batches that survives the loss of servers |
 //! | [`shm`] | the same batches through shared memory, on one host |
-//! | [`gang`] | ranks that start, meet and restart together |
+//! | [`gang`] | ranks that start, synchronise and restart together |
 //! | [`put`] | datasets that appear at once or not at all |
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! What a client asks for: the command of a descriptor, and what a ticket says.
+//! A client's request: the command of a descriptor, and the content of a ticket.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,16 +14,16 @@ use crate::plan::{OrderVersion, Share};
 /// Most bytes of a descriptor's command or a ticket.
 pub const MAX_BYTES: usize = 64 << 10;
 
-/// Options of the order that [`StreamRequest`] says by itself, as rows of all ranks together.
+/// Options of the order that [`StreamRequest`] expresses itself, as rows of all ranks together.
 const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
 
-/// The option that is always said, since servers are older or newer than their clients.
+/// The option that is always sent, since servers may be older or newer than their clients.
 const ORDER_VERSION: &str = "order_version";
 
-/// The option that is null where the client leaves it to the catalogue. One that does not say it knows of padding alone.
+/// The option that is null if the client leaves it to the catalogue. A client that does not send it knows only padding.
 pub(super) const TAIL: &str = "tail";
 
-/// A stream of batches: which dataset, what of it, and from where.
+/// A request for a stream of batches: the dataset, its options, and the first step.
 ///
 /// On the wire it is JSON, the command of a Flight descriptor:
 /// `{"dataset": "photos", "options": {"batch_size": 32, "seed": 1}, "rank": 0, "world_size": 4}`.
@@ -32,9 +32,9 @@ pub(super) const TAIL: &str = "tail";
 pub struct StreamRequest {
     /// Name in the server's catalogue.
     pub dataset: String,
-    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says. If that says nothing, it is as in a new
-    /// loader, but for two: without `order_version` it is the first one, and without `tail` it is `pad`; a null is not without. A
-    /// descriptor with a step is a position, and one that was written before there were versions and other tails goes on in its own.
+    /// Options of a [`LoaderOptions`], by their names; an absent one has the catalogue's value, or else the default of a new loader,
+    /// with two exceptions: without `order_version` it is the first version, and without `tail` it is `pad`; a null counts as present.
+    /// A descriptor with a step is a position, and one from before versions and other tails existed continues in its own.
     #[serde(default)]
     pub options: Map<String, Value>,
     /// The epoch.
@@ -46,29 +46,29 @@ pub struct StreamRequest {
     /// The rank; without, all ranks of the world are offered, one endpoint each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// How many ranks there are.
+    /// Number of ranks.
     #[serde(default = "one")]
     pub world_size: u32,
-    /// The fingerprint of the data when the stream was first described, in hexadecimal. A continued stream sends it and gets these files,
+    /// The fingerprint of the data when the stream was first described, in hexadecimal. A resumed stream sends it and gets these files,
     /// even if there are newer ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
     /// The gang that the stream belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Caller>,
-    /// Rows as they are stored, in place of batches: of `options`, those that say which rows and columns count.
+    /// Stored rows instead of batches: of `options`, those that select rows and columns apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<StoredRows>,
 }
 
-/// Which of a dataset's stored rows: part `part` of `parts`, which are cut at row groups.
+/// A selection of a dataset's stored rows: part `part` of `parts`, which are split at row groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredRows {
     /// From 0; without, all parts are offered, one endpoint each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// How many there are; some have no rows where there are fewer row groups.
+    /// Number of parts; some are empty if there are fewer row groups.
     #[serde(default = "one")]
     pub parts: u32,
 }
@@ -78,17 +78,17 @@ fn one() -> u32 {
 }
 
 impl StreamRequest {
-    /// What a loader with `options` asks of the dataset `dataset`.
+    /// Makes the request of a loader with `options` for the dataset `dataset`.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that mean nothing to a server.
+    /// [`Error::Config`] for options that a server does not support.
     pub fn new(dataset: &str, options: &LoaderOptions, share: Share) -> Result<Self> {
         if !options.weights.is_empty() {
             return Err(Error::config("weights", "a mixture is opened by the server: give it a name in its catalogue"));
         }
         let mut asked = object(options)?;
         let usual = object(&LoaderOptions::default())?;
-        // What is as usual is left to the catalogue.
+        // Defaults are left to the catalogue.
         asked.retain(|key, _| {
             let asked = key == "columns" || option(key).is_some_and(|entry| entry.scope == Scope::Asked);
             asked && !BATCH.contains(&key.as_str())
@@ -136,7 +136,7 @@ impl StreamRequest {
         })
     }
 
-    /// All of `dataset`, as the catalogue says.
+    /// Requests all of `dataset`, with the catalogue's options.
     pub fn all(dataset: &str) -> Self {
         let dataset = dataset.to_owned();
         Self {
@@ -152,13 +152,13 @@ impl StreamRequest {
         }
     }
 
-    /// The same in steps of `rows` rows.
+    /// Sets the step to `rows` rows.
     pub(super) fn in_batches_of(mut self, rows: u64) -> Self {
         self.options.insert("global_batch_size".to_owned(), rows.into());
         self
     }
 
-    /// The same in another version of the order.
+    /// Sets the version of the order.
     pub(super) fn in_version(mut self, version: OrderVersion) -> Self {
         self.options.insert(ORDER_VERSION.to_owned(), version.number().into());
         self
@@ -167,7 +167,7 @@ impl StreamRequest {
     /// Reads the command of a descriptor.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is too long or no such JSON.
+    /// [`Error::Config`] if it is too long or not such JSON.
     pub fn from_json(json: &[u8]) -> Result<Self> {
         if json.len() > MAX_BYTES {
             return Err(Error::config("descriptor", format!("{} bytes; at most {MAX_BYTES}", json.len())));
@@ -178,22 +178,22 @@ impl StreamRequest {
         })
     }
 
-    /// As JSON.
+    /// Encodes the request as JSON.
     pub fn to_json(&self) -> Vec<u8> {
-        // Strings, numbers and JSON values: nothing can fail.
+        // Strings, numbers and JSON values cannot fail to encode.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// The share of rank `rank`, or of the rank that was asked for.
+    /// Returns the share of the requested rank, else of rank `rank`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a rank that the world has not.
+    /// [`Error::Config`] for a rank beyond the world.
     pub fn share(&self, rank: u32) -> Result<Share> {
         Share::new(self.rank.unwrap_or(rank), self.world_size)
     }
 }
 
-/// Leaves only what differs from `usual`.
+/// Keeps only entries that differ from `usual`.
 fn unusual(map: &mut Map<String, Value>, usual: &Map<String, Value>) {
     map.retain(|key, value| usual.get(key) != Some(value));
 }

@@ -1,4 +1,4 @@
-//! Errors across the wire: each to its own gRPC code with the error itself as a detail, and back.
+//! Errors on the wire: each maps to its own gRPC code with the error itself as a detail, and back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use tonic::{Code, Status};
 
 use crate::error::{Error, Place};
 
-/// Code of a server's refusal that says of shared memory, not of the stream, that it cannot go on: beyond gRPC's own.
+/// Code of a server's refusal that concerns shared memory alone, not the stream: beyond gRPC's own codes.
 pub(crate) const NO_SLAB: u32 = 100;
 
-/// The key of the detail among the trailers.
+/// Trailer key of the detail.
 const KEY: &str = "bowstring-error-bin";
 
 /// Most bytes of a detail, which has to fit in a header list.
 const MAX_BYTES: usize = 4 << 10;
 
-/// Limits of what is under way at once, which somebody else's end frees: to be tried again.
+/// Limits on concurrent use, which the end of another's use frees: errors about them are retried.
 const PASSING: [&str; 5] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant", "open_bytes"];
 
-/// An error as it travels.
+/// An error on the wire.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Detail {
@@ -99,7 +99,7 @@ enum Detail {
     },
 }
 
-/// A place as it travels, beside a text that has it in front for peers that know of no places.
+/// A place on the wire; the text repeats it in front for peers that know no places.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct At {
     file: Option<String>,
@@ -109,7 +109,7 @@ struct At {
 }
 
 impl At {
-    /// The place of an error and its text with the place.
+    /// Returns the place of an error, and its text with the place.
     fn of(place: Option<&Place>, what: &str) -> (Option<Self>, String) {
         let Some(place) = place else { return (None, what.to_owned()) };
         let text = |part: &Option<Arc<str>>| part.as_ref().map(|part| part.to_string());
@@ -118,7 +118,7 @@ impl At {
         (Some(at), format!("{place}: {what}"))
     }
 
-    /// The place, and the text of `what` without it.
+    /// Returns the place, and the text of `what` without it.
     fn back(at: Option<Self>, what: String) -> (Place, String) {
         let Some(Self { file, row_group, column, row }) = at else { return (Place::default(), what) };
         let place = Place { file: file.map(Into::into), row_group, column: column.map(Into::into), row };
@@ -127,7 +127,7 @@ impl At {
     }
 }
 
-/// `error` as a status. What it says is meant for the client: no secret is ever in an error.
+/// Converts `error` to a status. Its text is meant for the client: errors never hold secrets.
 pub(crate) fn to_status(error: &Error) -> Status {
     let chain = error.chain();
     let (code, detail) = match error {
@@ -185,7 +185,7 @@ pub(crate) fn to_status(error: &Error) -> Status {
         Error::Closed { why } => (Code::Unavailable, Detail::Closed { why: why.clone() }),
     };
     let mut metadata = MetadataMap::new();
-    // A detail too long to travel is left out: the text tells the same.
+    // A detail that is too long is omitted: the text says the same.
     if let Ok(json) = serde_json::to_vec(&detail)
         && json.len() <= MAX_BYTES
     {
@@ -194,7 +194,7 @@ pub(crate) fn to_status(error: &Error) -> Status {
     Status::with_metadata(code, shortened(chain, MAX_BYTES), metadata)
 }
 
-/// Whole trailers are limited too.
+/// Shortens a text, because the trailers as a whole are limited too.
 fn shortened(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -203,13 +203,13 @@ fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Whether asking again, here or at another replica, may help.
+/// Returns true if a retry, here or at another replica, may help.
 pub(crate) fn is_transient(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::ResourceExhausted)
         || status.code() == Code::Internal && status.metadata().get_bin(KEY).is_none()
 }
 
-/// The error that `peer` reported.
+/// Returns the error that `peer` reported.
 pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
     let detail = status.metadata().get_bin(KEY).and_then(|value| value.to_bytes().ok());
     let detail = detail.and_then(|json| serde_json::from_slice::<Detail>(&json).ok());
@@ -257,14 +257,14 @@ pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
     }
 }
 
-/// A status as one text, for transports without trailers: its detail, or what it says.
+/// Encodes a status as one text, for transports without trailers: its detail, or its message.
 pub(super) fn to_text(status: &Status) -> String {
     let detail = status.metadata().get_bin(KEY).and_then(|value| value.to_bytes().ok());
     let detail = detail.and_then(|json| String::from_utf8(json.to_vec()).ok());
     detail.unwrap_or_else(|| status.message().to_owned())
 }
 
-/// The status that [`to_text`] was made of.
+/// Decodes the status that [`to_text`] encoded.
 pub(super) fn from_text(code: u32, text: &str) -> Status {
     let code = Code::from(i32::try_from(code).unwrap_or(0));
     if serde_json::from_str::<Detail>(text).is_err() {
@@ -275,7 +275,7 @@ pub(super) fn from_text(code: u32, text: &str) -> Status {
     Status::with_metadata(code, "", metadata)
 }
 
-/// Names of options and stages are static; what a peer says is looked up among them.
+/// Looks up a peer's name of an option or stage among the known ones, because such names are static.
 fn known(name: &str) -> &'static str {
     const NAMES: &[&str] = &[
         "all_gather",
@@ -379,7 +379,7 @@ mod tests {
             assert_eq!(back.place(), Some(&place));
             assert_eq!(back.to_string().matches("row group 1").count(), 1, "{back}");
         }
-        // What somebody else's end frees is tried again; what never fits is not.
+        // Errors about limits on concurrent use are retried; those that can never fit are not.
         for (option, passes) in
             [("streams", true), ("max_streams", true), ("calls_per_tenant", true), ("batch_size", false)]
         {

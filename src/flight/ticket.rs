@@ -1,7 +1,7 @@
-//! Tickets: everything a server needs to serve a stream, signed, so that it keeps no session and any replica may serve it.
+//! Signed tickets with everything a server needs to serve a stream, so that it keeps no session and any replica may serve it.
 //!
 //! ```text
-//!   "BT1" │ HMAC-SHA-256 of the rest, 32 bytes │ JSON: what is asked for, the data's fingerprint, the holder, the expiry
+//!   "BT1" │ HMAC-SHA-256 of the rest, 32 bytes │ JSON: the request, the data's fingerprint, the holder, the expiry
 //! ```
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,24 +17,24 @@ use crate::manifest::Fingerprint;
 const MAGIC: &[u8] = b"BT1";
 const MAC_BYTES: usize = 32;
 
-/// What a ticket says.
+/// Content of a ticket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ticket {
-    /// The stream; its rank is there.
+    /// The requested stream, including its rank.
     pub asked: StreamRequest,
-    /// The data that the plan is over: another replica must have the same.
+    /// Fingerprint of the plan's data: another replica must have the same.
     pub fingerprint: Fingerprint,
-    /// Whom it was given to.
+    /// Tenant that it was issued to.
     pub tenant: String,
-    /// Seconds since 1970 after which no stream may be opened with it.
+    /// Expiry in seconds since 1970, after which no stream may be opened with it.
     pub expires: u64,
 }
 
 impl Ticket {
-    /// The ticket as bytes, signed with `key`.
+    /// Encodes the ticket, signed with `key`.
     pub fn sign(&self, key: &[u8]) -> Vec<u8> {
-        // Strings, numbers and JSON values: nothing can fail.
+        // Strings, numbers and JSON values cannot fail to encode.
         let json = serde_json::to_vec(self).unwrap_or_default();
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&mac(key, &json).finalize().into_bytes());
@@ -42,14 +42,14 @@ impl Ticket {
         bytes
     }
 
-    /// The ticket in `bytes`, if it was signed with `key` and has not expired at `now`.
+    /// Decodes the ticket in `bytes`, if it was signed with `key` and has not expired at `now`.
     ///
     /// # Errors
-    /// [`Denied`], which says no more than a forger may know.
+    /// [`Denied`], which reveals nothing that helps a forger.
     pub fn verify(bytes: &[u8], key: &[u8], now: SystemTime) -> Result<Self, Denied> {
         let rest = bytes.strip_prefix(MAGIC).filter(|_| bytes.len() <= MAX_BYTES).ok_or(Denied::Malformed)?;
         let (code, json) = rest.split_at_checked(MAC_BYTES).ok_or(Denied::Malformed)?;
-        // Compared in constant time, and before anything of the JSON is read.
+        // Compared in constant time, before the JSON is parsed.
         mac(key, json).verify_slice(code).map_err(|_| Denied::Forged)?;
         let ticket: Self = serde_json::from_slice(json).map_err(|_| Denied::Malformed)?;
         if now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() > ticket.expires {
@@ -61,29 +61,29 @@ impl Ticket {
     /// As [`verify`](Self::verify) with any of `keys`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`verify`](Self::verify).
     pub(crate) fn verify_any(bytes: &[u8], keys: &[impl AsRef<[u8]>], now: SystemTime) -> Result<Self, Denied> {
         let tried = keys.iter().map(|key| Self::verify(bytes, key.as_ref(), now));
-        // Only a ticket of another key may be one of the next.
+        // Only a ticket of another key may match the next one.
         tried.into_iter().find(|tried| *tried != Err(Denied::Forged)).unwrap_or(Err(Denied::Forged))
     }
 
-    /// The expiry of a ticket that is good for `life` from `now` on.
+    /// Returns the expiry of a ticket that is valid for `life` from `now` on.
     pub(crate) fn expiry(now: SystemTime, life: Duration) -> u64 {
         now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).saturating_add(life).as_secs()
     }
 }
 
-/// Why a ticket is refused.
+/// Reason for refusing a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// It is no ticket.
+    /// Not a ticket.
     #[error("this is no ticket of bowstring; ask for one with GetFlightInfo")]
     Malformed,
-    /// It was not signed with this server's key, or was changed since.
+    /// Not signed with this server's key, or changed since.
     #[error("this server did not sign the ticket; replicas must share one key file")]
     Forged,
-    /// It is too old.
+    /// Too old.
     #[error("the ticket has expired; ask for another with GetFlightInfo")]
     Expired,
 }
@@ -108,7 +108,7 @@ mod tests {
     use crate::plan::{PlanSpec, Share};
 
     impl Ticket {
-        /// One like any other.
+        /// Returns a typical ticket.
         pub(crate) fn sample() -> Self {
             let options = crate::pipeline::LoaderOptions::new("x", 4);
             let asked = StreamRequest::new("photos", &options, Share::whole()).unwrap();

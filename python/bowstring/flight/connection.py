@@ -47,7 +47,7 @@ _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 # Messages stay well below the server's limit of 80 MiB.
 _MESSAGE_BYTES = 16 << 20
 _COMMIT_TRIES = 4
-# The trailer that holds an error as the server knows it, and the class of each kind.
+# The trailer with the server's description of an error, and the class of each kind.
 _DETAIL = "bowstring-error-bin"
 _KINDS: dict[str, type[Error]] = {
     "closed": ClosedError,

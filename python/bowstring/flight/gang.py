@@ -47,7 +47,7 @@ class Gang:
     :param name: the gang's name: one for each run.
     :param rank: this rank; the default comes from the process group or the launcher's environment, as for a loader.
     :param world_size: number of ranks.
-    :param share: ``(share, shares)`` where ranks are groups that get the same batches (tensor, pipeline or context parallel).
+    :param share: ``(share, shares)`` if groups of ranks get the same batches (tensor, pipeline or context parallel).
     :param address: this rank's address for other ranks, for :meth:`members`.
     :param device: this rank's device, for :meth:`members`.
     :param token: the result of :meth:`ack` in the loaded checkpoint; all ranks give the same one, or none.

@@ -33,7 +33,7 @@ class Server:
     :param tls_cert: certificate in PEM, a file.
     :param tls_key: its private key, a file.
     :param client_ca: CA of client certificates, PEM, a file: every client then shows a certificate (``cert`` and
-        ``key`` of its ``storage_options``), whose name is the tenant where there are no tokens.
+        ``key`` of its ``storage_options``), whose name is the tenant if there are no tokens.
     :param insecure: serve everyone who can reach the address; needed beyond loopback without TLS and tokens, or ``client_ca``.
     :param drain_grace: seconds for streams to end when the server is closed (1).
     :param audit_log: a file that gets a line of JSON for each call and each end of a stream.

@@ -1,6 +1,6 @@
 """Models as servers: rows in, predictions out, in micro-batches over all clients.
 
-:func:`serve_model` serves a function, :class:`ModelClient` asks it. ``docs/spark.md`` shows both in Structured Streaming.
+:func:`serve_model` serves a function, :class:`ModelClient` calls it. ``docs/spark.md`` shows both in Structured Streaming.
 """
 
 from bowstring.inference.client import ModelClient

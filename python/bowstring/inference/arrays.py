@@ -1,4 +1,4 @@
-"""Arrow columns as a model's tensors, and what it returns as Arrow columns."""
+"""Arrow columns as a model's tensors, and its results as Arrow columns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Model: TypeAlias = "Callable[[dict[str, Any]], Mapping[str, Any] | Any]"
 
 
 def tensors(batch: pa.RecordBatch, columns: Sequence[str] | None = None, device: str | None = None) -> dict[str, Any]:
-    """The columns of ``batch`` as a model takes them.
+    """The columns of ``batch`` as inputs of a model.
 
-    Numbers and booleans are arrays ``[rows]``, lists of them that are equally long ``[rows, length]``: NumPy over Arrow's memory,
-    or with ``device`` torch tensors there. What is no tensor, as strings, dates and lists of different lengths, stays a
+    Numbers and booleans are arrays ``[rows]``, lists of them of one length ``[rows, length]``: NumPy over Arrow's memory,
+    or with ``device`` torch tensors there. Anything else, such as strings, dates and lists of different lengths, stays a
     ``pyarrow.Array``.
     """
     found = {}
@@ -31,7 +31,7 @@ def tensors(batch: pa.RecordBatch, columns: Sequence[str] | None = None, device:
         if isinstance(array, np.ndarray) and device is not None:
             import torch
 
-            # A copy: torch takes memory that is read-only for writable.
+            # A copy: torch treats read-only memory as writable.
             array = torch.from_numpy(np.array(array)).to(device)
         found[name] = array
     return found
@@ -68,7 +68,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBatch:
     """A model's result for ``rows`` rows: a mapping of columns, or the one column of ``schema``.
 
-    :param schema: names and types wanted; without, they are the model's.
+    :param schema: required names and types; by default the model's.
     """
     if not isinstance(outputs, Mapping):
         if schema is None or len(schema) != 1:

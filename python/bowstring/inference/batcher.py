@@ -1,4 +1,4 @@
-"""Rows of all streams to one model: a micro-batch is full, or its oldest row has waited long enough."""
+"""Rows of all streams to one model: a micro-batch runs when it is full, or its oldest row has waited long enough."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Waiting:
 class Batcher:
     """A thread that runs a model.
 
-    :param model: rows to as many rows of answers.
+    :param model: maps rows to as many rows of answers.
     :param batch_size: most rows of a micro-batch.
-    :param deadline: seconds that a row waits for others, at most.
+    :param deadline: most seconds that a row waits for others.
     :param max_rows: rows that wait for the model; more wait with their clients.
     """
 
@@ -45,9 +45,9 @@ class Batcher:
         self._rows = 0
         self._closed = False
         self.batches = 0
-        """Micro-batches that the model has seen."""
+        """Micro-batches given to the model."""
         self.rows = 0
-        """Rows that the model has seen."""
+        """Rows given to the model."""
         self._thread = threading.Thread(target=self._run, name="bowstring-model", daemon=True)
         self._thread.start()
 
@@ -58,16 +58,16 @@ class Batcher:
                 self._changed.wait(1.0)
 
     def put(self, stream: Stream, first: int, batch: pa.RecordBatch) -> None:
-        """Rows to be predicted; those of one stream come in order."""
+        """Queues rows for prediction; those of one stream come in order."""
         with self._changed:
             self._waiting.append(_Waiting(stream, first, batch, time.monotonic()))
             self._rows += batch.num_rows
-            # Between its first row and its last, a micro-batch waits for the clock.
+            # Between its first row and its last, a micro-batch waits only for the deadline.
             if len(self._waiting) == 1 or self._rows >= self._batch_size:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the thread; what waits is not predicted."""
+        """Ends the thread; queued rows are not predicted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -107,7 +107,7 @@ class Batcher:
 
     def _run(self) -> None:
         while taken := self._gather():
-            # Rows of one stream side by side, in their order, so that each stream has one answer of each micro-batch.
+            # Rows of one stream are adjacent and in order, so that each stream has one answer per micro-batch.
             streams: dict[int, list[_Waiting]] = {}
             for one in taken:
                 streams.setdefault(id(one.stream), []).append(one)

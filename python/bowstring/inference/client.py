@@ -1,4 +1,4 @@
-"""The client of a model's server: rows in order, answers in order, each once, through broken connections."""
+"""The client of a model's server: rows in order, answers in order, each once, across broken connections."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bowstring.ranges import seconds, whole
 
 __all__ = ["ModelClient"]
 
-# Rows that are sent in one message, where they wait.
+# Most waiting rows that are sent in one message.
 _TOGETHER = 4096
-# Seconds between two messages while answers are outstanding: rows that follow one another closely go together, since a message
+# Seconds between two messages while answers are outstanding: rows in quick succession go together, since a message
 # costs both sides far more than a row. A caller that waits for each answer is not delayed.
 _APART = 0.001
 _TRANSIENT = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
@@ -48,8 +48,8 @@ class ModelClient:
     >>> with ModelClient("grpc://models:8816") as client:  # doctest: +SKIP
     ...     scores = client.predict(pyarrow.record_batch({"x": [1.0, 2.0]}))
 
-    Where the slowest answers count, call ``gc.collect(); gc.freeze()`` once the client is warm: Python's garbage collector
-    otherwise stops all threads now and then, for 30 ms and more, to look at all imported objects.
+    If tail latency matters, call ``gc.collect(); gc.freeze()`` once the client is warm: Python's garbage collector
+    otherwise stops all threads now and then, for 30 ms and more, to scan all imported objects.
 
     :param url: ``grpc://host:port``.
     :param stream: this client's name at the server; a new one by default. A process that replaces a killed one
@@ -77,7 +77,7 @@ class ModelClient:
         self._timeout = seconds("timeout", timeout)
         self._changed = threading.Condition()
         self._waiting: deque[_Asked] = deque()
-        # Those of them that this connection has not sent.
+        # Those that this connection has not sent.
         self._unsent: deque[_Asked] = deque()
         self._next = self._sent = self._used = whole("first", first)
         self._early: deque[tuple[int, pa.RecordBatch]] = deque()
@@ -90,7 +90,7 @@ class ModelClient:
         self._thread = threading.Thread(target=self._run, name="bowstring-client", daemon=True)
         self._thread.start()
 
-    # ---- what callers use -------------------------------------------------------------------------------------------------
+    # ---- the public methods -----------------------------------------------------------------------------------------------
 
     def submit(self, batch: pa.RecordBatch) -> Future[pa.RecordBatch]:
         """Sends rows and returns a future of as many answers. Waits while the window is full."""
@@ -140,7 +140,7 @@ class ModelClient:
     def _given(self, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answers = future.result()
         yield answers
-        # A caller that takes the next ones is done with these: the server may forget them.
+        # A caller that takes the next answers has finished with these: the server may forget them.
         self._used += answers.num_rows
 
     def close(self) -> None:
@@ -220,8 +220,8 @@ class ModelClient:
             finally:
                 with self._changed:
                     self._call = None
-                # Not done_writing(), nor close(): the reading thread may just be ending the call, and Flight's C++ does not bear
-                # both at once. All rows that were sent have answers, or are asked for again.
+                # Not done_writing(), nor close(): the reading thread may be ending the call, and Flight's C++ does not support
+                # both at once. All rows that were sent have answers, or are sent again.
                 reader.cancel()
                 receiver.join(30)
                 if not receiver.is_alive():
@@ -258,11 +258,11 @@ class ModelClient:
                 time.sleep(_APART)
 
     def _outstanding(self) -> int:
-        """Rows that were sent and have no answers."""
+        """Number of rows that were sent and have no answers."""
         return self._sent - self._waiting[0].first - self._waiting[0].answered if self._waiting else 0
 
     def _to_send(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
-        """Takes rows to be sent, as far as they have one schema, and the number of the first. None if those left have another."""
+        """Takes rows to send, as long as they have one schema, and the number of the first. None if the rest has another schema."""
         found: list[pa.RecordBatch] = []
         rows, first = 0, self._sent
         while self._unsent and rows < _TOGETHER:
@@ -300,7 +300,7 @@ class ModelClient:
     def _answered(self, first: int, answers: pa.RecordBatch) -> None:
         with self._changed:
             self._heard = time.monotonic()
-            # A server that remembers this stream sends answers for rows that are yet to be submitted again.
+            # A server that remembers this stream sends answers for rows before they are submitted again.
             self._early.append((first, answers))
             done = self._matched()
             self._changed.notify_all()
@@ -308,7 +308,7 @@ class ModelClient:
             asked.future.set_result(joined(asked.answers))
 
     def _matched(self) -> list[_Asked]:
-        """Gives the answers that are there to the rows that wait, and returns those that have all."""
+        """Assigns received answers to the waiting rows, and returns those that are complete."""
         done: list[_Asked] = []
         while self._early and self._waiting:
             asked = self._waiting[0]

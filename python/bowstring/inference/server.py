@@ -41,30 +41,30 @@ def serve_model(
     remember_rows: int = 65_536,
     remember_bytes: int = 256 << 20,
 ) -> ModelServer:
-    """Serves a model on threads of this process; :class:`bowstring.inference.ModelClient` asks it.
+    """Serves a model on threads of this process, for calls by :class:`bowstring.inference.ModelClient`.
 
     >>> def model(batch):
     ...     return {"score": batch["x"] * 2}
     >>> with serve_model(model, deadline_ms=5) as server:  # doctest: +SKIP
     ...     print(server.url)
 
-    Rows of all streams go to the model together, when there are ``batch_size`` or when the oldest has waited ``deadline_ms``. The
+    Rows of all streams go to the model together, once there are ``batch_size`` or the oldest has waited ``deadline_ms``. The
     answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
     the server remembers the last answers of each stream.
 
-    :param fn: a mapping of tensors to a mapping of arrays with as many rows, see :func:`bowstring.spark.predict`.
+    :param fn: maps a mapping of tensors to a mapping of arrays with as many rows, see :func:`bowstring.spark.predict`.
     :param batch_size: most rows of a micro-batch.
     :param deadline_ms: milliseconds that a row waits for others.
-    :param columns: columns that the model is given; all without.
-    :param schema: columns that it returns, ``pyarrow.schema``; without, as it returns them.
+    :param columns: columns passed to the model; all by default.
+    :param schema: columns that it returns, ``pyarrow.schema``; by default, as it returns them.
     :param device: the tensors' device, for torch; NumPy arrays by default.
-    :param listen: address and port; port 0 is any that is free.
+    :param listen: address and port; port 0 is any free one.
     :param token: the token of clients, 16 characters or more.
     :param tls_cert: certificate, PEM.
     :param tls_key: its private key, PEM.
     :param client_ca: CA of client certificates, PEM: clients without one are refused.
     :param insecure: be open to other machines without TLS and a token.
-    :param max_streams: streams at once; those without a client give way, the oldest first.
+    :param max_streams: most streams at once; those without a client are dropped, oldest first.
     :param remember_rows: answered rows that each stream remembers.
     :param remember_bytes: bytes of them that are kept for streams without a client.
     """
@@ -94,11 +94,11 @@ class ModelServer(Endpoint):
         super().__init__(listen, **door)
 
     def stats(self) -> dict[str, int]:
-        """Rows that the model has seen, and in how many micro-batches."""
+        """Numbers of rows and of micro-batches given to the model."""
         return {"rows": self._batcher.rows, "batches": self._batcher.batches}
 
     def close(self) -> None:
-        """Ends the server; rows without an answer get none here."""
+        """Ends the server; rows without an answer get none."""
         self._streams.fail("the server ends", again=True)
         super().close()
         self._batcher.close()
@@ -164,7 +164,7 @@ class _Sender:
         self._thread.start()
 
     def finish(self) -> None:
-        """Waits until all rows that came are answered."""
+        """Waits until all received rows are answered."""
         with self._stream.changed:
             self._end = self._stream.taken
             self._stream.changed.notify_all()

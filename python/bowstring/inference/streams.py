@@ -1,7 +1,7 @@
 """The memory of a model's server for its clients' streams, so that each row is predicted and answered once.
 
-Rows of a stream are numbered from 0. A client that lost its connection comes again with the number of the first row that it has no
-answer for, and sends from there: rows that the server has taken already are passed over, and their answers come from memory.
+Rows of a stream are numbered from 0. A client that lost its connection reconnects with the number of the first row that it has no
+answer for, and sends from there: rows that the server has already taken are skipped, and their answers come from memory.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Stream:
         self.name = name
         self.changed = threading.Condition()
         self.taken = 0
-        """Rows that came, each once."""
+        """Number of rows received, each counted once."""
         self.answered = 0
-        """Rows that have answers."""
+        """Number of rows with answers."""
         self.connection = 0
-        """The number of the connection that counts: the newest."""
+        """Number of the newest connection, the only valid one."""
         self.connected = False
         self.failed: str | None = None
         self.again = False
         """True if another connection may help after a failure."""
         self.bytes = 0
-        """Of the answers that are remembered."""
+        """Bytes of the remembered answers."""
         self._remember = remember
         self._answers: deque[tuple[int, pa.RecordBatch]] = deque()
         self._first = 0
 
     def attach(self, wanted: int) -> int:
-        """A client comes, or comes again, and has answers for all rows before ``wanted``. Returns the connection's number."""
+        """Connects a client, new or not, that has answers for all rows before ``wanted``. Returns the connection's number."""
         with self.changed:
             if wanted < self._first:
                 raise MismatchError(
@@ -60,13 +60,13 @@ class Stream:
             return self.connection
 
     def detach(self, connection: int) -> None:
-        """A connection is over."""
+        """Ends a connection."""
         with self.changed:
             if connection == self.connection:
                 self.connected = False
 
     def take(self, first: int, batch: pa.RecordBatch, put: Callable[[int, pa.RecordBatch], None]) -> None:
-        """Gives the rows of ``batch``, of which the first is row ``first``, to ``put``, unless they came before."""
+        """Passes the rows of ``batch``, the first of which is row ``first``, to ``put``, unless they were received before."""
         with self.changed:
             if first > self.taken:
                 raise MismatchError(f"stream {self.name!r}: rows {self.taken} to {first} are missing")
@@ -76,7 +76,7 @@ class Stream:
                 put(first, batch)
 
     def answer(self, first: int, batch: pa.RecordBatch) -> None:
-        """The answers for rows from ``first`` on."""
+        """Stores the answers for rows from ``first`` on."""
         with self.changed:
             self._answers.append((first, batch))
             self.answered = first + batch.num_rows
@@ -95,23 +95,23 @@ class Stream:
         self._first = first + batch.num_rows
 
     def forget(self, before: int) -> None:
-        """The client has the answers before a row."""
+        """Forgets the answers before a row, which the client has."""
         with self.changed:
             while self._answers and self._end() <= before:
                 self._drop()
 
     def fail(self, why: str, again: bool = False) -> None:
-        """No more answers come."""
+        """Marks the stream as failed: no more answers come."""
         with self.changed:
             if self.failed is None:
                 self.failed, self.again = why, again
             self.changed.notify_all()
 
     def after(self, row: int) -> pa.RecordBatch | None:
-        """The next answers from ``row`` on that there are."""
+        """The next answers from ``row`` on, as far as there are any."""
         if row < self._first:
             self.fail(f"answers before row {self._first} are forgotten: the client's window is above remember_rows")
-        # What is asked for is mostly the newest of thousands.
+        # The request is mostly for the newest of thousands.
         for first, batch in reversed(self._answers):
             if first <= row:
                 return batch.slice(row - first) if row < first + batch.num_rows else None
@@ -119,7 +119,7 @@ class Stream:
 
 
 class Streams:
-    """All streams. Those without a connection are forgotten, the oldest first, when they are too many or take too much."""
+    """All streams. Those without a connection are forgotten, oldest first, when there are too many or they take too much memory."""
 
     def __init__(self, max_streams: int, remember_rows: int, remember_bytes: int) -> None:
         self._lock = threading.Lock()
@@ -153,7 +153,7 @@ class Streams:
             del self._all[stream.name]
 
     def trim(self) -> None:
-        """Forgets what is too much."""
+        """Forgets streams beyond the limits."""
         with self._lock:
             self._trim()
 

@@ -6,8 +6,8 @@
 ...         show(row.image)
 
 Names, signatures and results are Petastorm's; reading, decoding and the metadata are bowstring's, so neither pyarrow nor Spark is
-needed, and nothing that a dataset stores is run. The same modules exist below this one: ``bowstring.petastorm.pytorch`` and so on.
-``docs/from-petastorm.md`` lists what differs, and what the faster native loaders offer instead.
+needed, and no code in a dataset is executed. The same modules exist below this one: ``bowstring.petastorm.pytorch`` and so on.
+``docs/from-petastorm.md`` lists the differences, and the faster native loaders.
 """
 
 from bowstring.petastorm.errors import NoDataAvailableError

@@ -33,7 +33,7 @@ def as_text(values: Sequence[Any]) -> Array:
 
 
 def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, frame: bool) -> Array:
-    """The field's values as an array of its own memory.
+    """The field's values as an array with its own memory.
 
     With ``frame`` as pandas holds them in a data frame: text stays Python strings, lists stay one array per row.
     """
@@ -69,7 +69,7 @@ def _scalars(name: str, array: Array, valid: Array | None, unit: str | None) -> 
         return made
     if array.dtype.kind == "b":
         return _nulled(array.astype(object), valid)
-    # Integers with nulls are float64, as pandas has no other null for them.
+    # Integers with nulls become float64, because pandas has no other null for them.
     made = array.astype(array.dtype if array.dtype.kind == "f" else np.float64)
     made[~valid] = np.nan
     return made
@@ -113,7 +113,7 @@ def _lists(field: UnischemaField, columns: Columns, valid: Array | None, unit: s
 
 
 def stacked(name: str, rows: Sequence[Any]) -> Array:
-    """Lists of one length as a matrix."""
+    """Lists of equal length as a matrix."""
     if any(row is None for row in rows):
         raise _null_list(name)
     lengths = [len(row) for row in rows]

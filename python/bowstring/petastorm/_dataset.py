@@ -1,4 +1,4 @@
-"""A dataset opened for a reader: its schema, its row groups in Petastorm's order, and which of them are wanted."""
+"""A dataset opened for a reader: its schema, its row groups in Petastorm's order, and the selection of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dataset:
 
     @property
     def schema(self) -> Unischema:
-        """The schema that Petastorm wrote, or what it would make of the Parquet files."""
+        """The schema that Petastorm wrote, or would derive from the Parquet files."""
         if self.metadata is not None:
             return self.metadata.schema
         if self._inferred is None:
@@ -50,7 +50,7 @@ class Dataset:
 
 
 def view(schema: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None]:
-    """The fields that are asked for, and the NGram if there is one."""
+    """The requested fields, and the NGram if there is one."""
     if isinstance(schema_fields, NGram):
         schema_fields.resolve_regex_field_names(schema)
         fields = schema_fields.get_field_names_at_all_timesteps()
@@ -76,7 +76,7 @@ def view(schema: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None
 
 
 def _by_partition(groups: list[tuple[str, int, int]], predicate: PredicateBase, schema: Unischema) -> list[int] | None:
-    """The row groups that a predicate on the partition column takes; ``None`` if it looks at anything else."""
+    """The row groups that a predicate on the partition column accepts; ``None`` if it uses anything else."""
     partitions = partition_values(groups)
     fields = set(predicate.get_fields())
     if not partitions or fields != set(partitions):
@@ -125,9 +125,9 @@ def wanted(
     shard_count: Any,
     seed: int | None,
 ) -> tuple[list[int], PredicateBase | None]:
-    """The row groups to read, by their numbers in ``groups``, and the predicate if it still has to look at rows.
+    """The row groups to read, by their numbers in ``groups``, and the predicate if it still has to examine rows.
 
-    ``counts`` says how many row groups each file has.
+    ``counts`` gives the number of row groups of each file.
     """
     order = (
         [group for group, (_, _, rows) in enumerate(groups) if rows]

@@ -1,4 +1,4 @@
-"""A Unischema as the JSON that bowstring reads and writes, and as what Petastorm keeps of it."""
+"""A Unischema as the JSON that bowstring reads and writes, and in the form that Petastorm stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row groups in a plan's order, without those rows that a predicate refuses.
+"""Row groups in a plan's order, without the rows that a predicate rejects.
 
 All state is in attributes: after any interruption of a call, the next one continues there.
 """
@@ -18,9 +18,9 @@ __all__ = ["Feed", "Filtered", "Piece", "Plain"]
 
 T = TypeVar("T")
 
-# Entries that a native order has at least, where epochs are shorter: between two orders the threads have nothing to do.
+# Least entries of a native order, if epochs are shorter: between two orders the threads are idle.
 _STRETCH = 256
-# Row groups whose predicate columns are looked at before the rest of their columns is asked for.
+# Row groups whose predicate columns are examined before the rest of their columns is requested.
 _LOOK = 32
 
 
@@ -32,9 +32,9 @@ class Piece(Generic[T]):
     part: int
     data: T
     mask: Sequence[bool] | None
-    """Which rows a predicate takes; all if ``None``."""
+    """Mask of the rows that a predicate accepts; all if ``None``."""
     order: Any = None
-    """In which order its rows come, where that is drawn."""
+    """Order of its rows, if it is random."""
 
 
 class Feed(ABC, Generic[T]):
@@ -54,7 +54,7 @@ class Feed(ABC, Generic[T]):
 
 
 class Plain(Feed[T]):
-    """All rows; with a predicate, its fields are among the columns and it is asked afterwards."""
+    """All rows; with a predicate, its fields are among the columns and it is applied afterwards."""
 
     def __init__(
         self, source: Source, plan: Plan, convert: Callable[[Columns], T], mask: Callable[[T], Any] | None
@@ -83,7 +83,7 @@ class Plain(Feed[T]):
             self._patience.nothing(self._entries)
 
     def _made(self, columns: Columns) -> tuple[T, Any]:
-        """The predicate is asked in here, so that a piece comes again if it raises or is interrupted."""
+        """Applies the predicate as well, so that a piece is delivered again if it raises or is interrupted."""
         data = self._convert(columns)
         return data, None if self._mask is None else self._mask(data)
 
@@ -95,7 +95,7 @@ class Plain(Feed[T]):
 
 
 class Filtered(Feed[T]):
-    """Reads a predicate's columns first, and the others only of row groups in which it takes a row."""
+    """Reads a predicate's columns first, and the others only of row groups in which it accepts a row."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Filtered(Feed[T]):
                 return None
 
     def _look_ahead(self) -> bool:
-        """Looks at some row groups and starts reading those that are taken; false when the plan has ended."""
+        """Examines some row groups and starts reading the accepted ones; false when the plan has ended."""
         if not self._looking:
             entries = self._plan.stretch(_STRETCH)
             if not entries:

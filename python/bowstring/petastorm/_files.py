@@ -1,4 +1,4 @@
-"""A list of files in the order it was given: which row groups come when, a file that is named twice twice.
+"""A list of files in the given order: the order of their row groups, with a file that is listed twice delivered twice.
 
 bowstring sorts files by name and takes each once; this finds every file of the list again among them.
 """
@@ -32,7 +32,7 @@ def _split(path: str) -> Parts:
 
 
 def distinct(urls: Sequence[str]) -> list[str]:
-    """The URLs without those that lead to a file that was named before."""
+    """The URLs without those of files that were listed before."""
     found: dict[Parts, str] = {}
     for url in urls:
         found.setdefault(_parts(url), url)
@@ -40,11 +40,11 @@ def distinct(urls: Sequence[str]) -> list[str]:
 
 
 def positions(urls: str | Sequence[str], groups: Sequence[tuple[str, int, int]]) -> list[int]:
-    """Numbers of row groups in Petastorm's order: of a directory by path, of a list as it was given."""
+    """Numbers of row groups in Petastorm's order: for a directory by path, for a list as given."""
     if isinstance(urls, str):
         return list(range(len(groups)))
     listed = [_parts(url) for url in urls]
-    # A directory's own path is what names are relative to, a file's is its directory's. In a store, only names can tell them apart.
+    # Names are relative to a directory's own path, for a file to its directory's. In a store, only names distinguish them.
     local = [os.path.isdir(url) for url in urls]
     guessed = ["://" in url and "." not in parts[-1] for url, parts in zip(urls, listed, strict=True)]
     for directories in (local, guessed):
@@ -60,11 +60,11 @@ def positions(urls: str | Sequence[str], groups: Sequence[tuple[str, int, int]])
 def _below(
     listed: Sequence[Parts], directories: Sequence[bool], groups: Sequence[tuple[str, int, int]]
 ) -> list[list[int]]:
-    """For each entry of the list the row groups of what it names."""
+    """For each entry of the list, the row groups of its files."""
     bases = [parts if whole else parts[:-1] for parts, whole in zip(listed, directories, strict=True)]
     same = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*bases, strict=False))
     root: Parts = tuple(parts[0] for parts in same)
-    # What a file is named by: itself, and each directory above it.
+    # The entries that cover a file: itself, and each directory above it.
     of: dict[Parts, list[int]] = {}
     for group, (path, _, _) in enumerate(groups):
         full = (*root, *_split(path))

@@ -1,4 +1,4 @@
-"""The schema of plain Parquet: Petastorm's type of each column, and the columns it leaves out."""
+"""The schema of plain Parquet: Petastorm's type of each column, and the columns it omits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["element", "from_arrow", "from_types", "left_out"]
 
-# What Arrow calls a type in Rust -> the class of an element. Unsigned integers but uint8, float16 and times are not Petastorm's.
+# Arrow's name of a type in Rust -> the class of an element. Petastorm lacks unsigned integers but uint8, float16 and times.
 _ELEMENTS: dict[str, Any] = {
     "Boolean": np.bool_,
     "Int8": np.int8,
@@ -43,7 +43,7 @@ _WORD = re.compile(r"[A-Z]\w*")
 
 
 def element(arrow_type: str) -> tuple[Any, tuple[int | None, ...]] | None:
-    """Class of an element and shape of a value of a type such as ``Int32`` or ``List(Int32)``; ``None`` for what is left out."""
+    """Class of an element and shape of a value of a type such as ``Int32`` or ``List(Int32)``; ``None`` for omitted types."""
     words = _WORD.findall(arrow_type)
     if words and words[0] in ("List", "LargeList"):
         # The item's type is the first one named inside; a list or struct there has none of these names.

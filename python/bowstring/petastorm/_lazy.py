@@ -1,4 +1,4 @@
-"""Libraries that only some users need, imported when they are."""
+"""Libraries that only some users need, imported on use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def installed(module: str) -> bool:
 
 
 def needed(module: str, why: str) -> Any:
-    """The module; an :class:`ImportError` that says what it is needed for, and how to get it."""
+    """The module; an :class:`ImportError` that names the feature that needs it, and how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

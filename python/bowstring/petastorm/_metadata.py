@@ -1,4 +1,4 @@
-"""Petastorm's metadata of a dataset, read by bowstring: schema, and indexes of row groups. Nothing in it is run."""
+"""Petastorm's metadata of a dataset, read by bowstring: schema, and indexes of row groups. Nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["Metadata", "load"]
 
-# Python's own, which NumPy has no names for any more, and NumPy's older names.
+# Python's own types, for which NumPy no longer has names, and NumPy's older names.
 _CLASSES = {
     "Decimal": Decimal,
     "str": str,
@@ -39,7 +39,7 @@ class Metadata:
     schema: Unischema
     indexes: dict[str, RowGroupIndexerBase]
     row_group_counts: dict[str, int] | None
-    """Row groups of each file, by its path in the dataset; ``None`` where the footers have to say."""
+    """Row groups of each file, by its path in the dataset; ``None`` if the footers must be read for it."""
 
 
 def load(url: str, storage_options: Mapping[str, str] | None = None) -> Metadata | None:
@@ -74,7 +74,7 @@ def _codec(codec: Any) -> codecs.DataframeColumnCodec | None:
 
 
 def _value(value: Any) -> Any:
-    """A value of an index: what JSON has not is tagged with what it is."""
+    """A value of an index; one that JSON lacks is tagged with its type."""
     if not isinstance(value, dict):
         return value
     return bytes(value["bytes"]) if "bytes" in value else float(value["float"])

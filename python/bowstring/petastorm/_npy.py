@@ -1,6 +1,6 @@
-"""NumPy's array files, for values that come as stored and for codecs that are called by hand.
+"""NumPy's array files, for values delivered as stored and for codecs that are called directly.
 
-The header is matched as text and never evaluated; object arrays are refused; no array is made that the bytes do not fill.
+The header is matched as text and never evaluated; object arrays are refused; no array is larger than its bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bowstring.petastorm.errors import DecodeFieldError
 
 __all__ = ["read", "read_zipped", "written", "written_zipped"]
 
-# Enough for any header without fields; a record type is no codec's.
+# Enough for any header without fields; no codec has record types.
 _MAX_HEADER = 10_000
 # A compressed array may be this many times its file: zlib reaches about 1030.
 _MAX_RATIO = 1100
 _DESCR = re.compile(r"'descr'\s*:\s*'([<>|=][?biufcSUmM]\d*(?:\[\w+\])?)'")
 _ORDER = re.compile(r"'fortran_order'\s*:\s*(True|False)")
-# Only its characters: an expression that knows axes too can be made to try for ever.
+# Only its characters: an expression that also parses axes can be made to backtrack for ever.
 _SHAPE = re.compile(r"'shape'\s*:\s*\(([\d\sL,]{0,1000})\)", re.ASCII)
 _AXIS = re.compile(r"\d{1,20}L?", re.ASCII)
-# Elements of an array without bytes: `<U0`, or one that has an axis of length 0 beside others.
+# Elements of an array without bytes: `<U0`, or one with an axis of length 0 besides others.
 _MAX_EMPTY = 1 << 20
-# What `zipfile` raises for damage; an encrypted entry is a RuntimeError.
+# Exceptions of `zipfile` for damage; an encrypted entry is a RuntimeError.
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -49,11 +49,11 @@ _BROKEN = (
 def read(data: bytes) -> npt.NDArray[Any]:
     """The array in an ``.npy`` file, as a copy that may be written to.
 
-    :raises DecodeFieldError: for whatever is wrong with it.
+    :raises DecodeFieldError: if it is invalid in any way.
     """
     try:
         return _read(data)
-    except (ValueError, TypeError, ArithmeticError) as error:  # what NumPy says of types and shapes that it has not
+    except (ValueError, TypeError, ArithmeticError) as error:  # NumPy's errors for invalid types and shapes
         raise DecodeFieldError(f".npy: {error}") from error
 
 
@@ -80,7 +80,7 @@ def _read(data: bytes) -> npt.NDArray[Any]:
     if len(body) < size:
         raise DecodeFieldError(f".npy: {dtype}{list(shape)} needs {size} bytes, the file has {len(body)}")
     if size == 0:
-        # NumPy gives elements of no bytes one byte or letter each.
+        # NumPy allocates one byte or letter for elements of no bytes.
         if math.prod(shape) > _MAX_EMPTY:
             raise DecodeFieldError(f".npy: {list(shape)} elements of no bytes are more than {_MAX_EMPTY}")
         return np.zeros(shape, dtype)

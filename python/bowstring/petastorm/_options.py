@@ -1,4 +1,4 @@
-"""The parameters of Petastorm's readers: which are honoured, which have a new name, which are refused, and why."""
+"""The parameters of Petastorm's readers: those honoured, those renamed, and those refused, with reasons."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Settings:
     selector: Any
     num_epochs: int | None
     zmq_copy_buffers: bool
-    """Only handed through, to :attr:`Reader.diagnostics`."""
+    """Only passed on, to :attr:`Reader.diagnostics`."""
     cur_shard: int | None
     shard_count: int | None
     shard_seed: int | None
     transform: TransformSpec | None
     workers: int
-    """Threads for the user's functions; 0 runs them where the reader is called."""
+    """Threads for the user's functions; 0 runs them in the reader's caller."""
     cached: bool
     batched: bool
 
 
 def renamed(option: str, meaning: str, category: type[Warning] = DeprecationWarning) -> None:
-    """Says that a parameter of Petastorm's has no effect of its own any more, and what has."""
+    """Warns that a parameter of Petastorm's no longer has an effect of its own, and names the replacement."""
     warnings.warn(f"{option}: {meaning}", category, stacklevel=_users_frame())
 
 
 def _users_frame() -> int:
-    """How far up the first frame outside of this package is: Python shows such warnings only where they are the user's own."""
+    """Distance of the first frame outside of this package: Python shows such warnings only if they come from the user's code."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bowstring.petastorm"):
         level, frame = level + 1, frame.f_back
@@ -76,7 +76,7 @@ def normalized(url_or_urls: Any) -> str | list[str]:
     if parts[0].scheme not in ("file", "hdfs") and not parts[0].netloc:
         raise ValueError(f"{urls[0]!r} must have the form {parts[0].scheme}://bucket/path")
     if parts[0].scheme == "file":
-        urls = [local_path(url, "dataset_url") for url in urls]  # as it stands, without decoding %20 and the like
+        urls = [local_path(url, "dataset_url") for url in urls]  # unchanged, without decoding %20 and the like
     trimmed = [url.rstrip("/") for url in urls]
     return trimmed if isinstance(url_or_urls, list) else trimmed[0]
 
@@ -104,7 +104,7 @@ _BY_SCHEME = {"s3": _S3, "s3a": _S3, "az": _AZURE, "abfs": _AZURE, "abfss": _AZU
 
 
 def object_store_options(urls: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, str]:
-    """fsspec's keywords by the names of bowstring's ``storage_options``."""
+    """fsspec's keywords under the names of bowstring's ``storage_options``."""
     if not storage_options:
         return {}
     scheme = urllib.parse.urlparse(urls if isinstance(urls, str) else urls[0]).scheme.lower()
@@ -161,7 +161,7 @@ def check_cache(
     return True
 
 
-# The most that a part of Petastorm's parameters may be, where more has no meaning.
+# Ranges of some of Petastorm's parameters, beyond which values have no meaning.
 _RANGES = {
     "workers_count": (1, 1 << 12),
     "results_queue_size": (0, MOST),
@@ -175,7 +175,7 @@ _RANGES = {
 
 
 def check_numbers(given: Mapping[str, Any]) -> None:
-    """Refuses a number that a parameter cannot have."""
+    """Refuses a number outside of a parameter's range."""
     for name, (least, most) in _RANGES.items():
         if given.get(name) is not None:
             whole(name, given[name], least, most)
@@ -191,7 +191,7 @@ def _workers(pool: str, workers_count: int, results_queue_size: int) -> tuple[in
         renamed("results_queue_size", "what is read ahead is bounded in bytes: BOWSTRING_MEMORY_BUDGET=512MiB")
     if pool == "dummy":
         return 0, 1
-    # Petastorm's default is no wish: as many threads decode as there are processors.
+    # Petastorm's default is not taken as a request: as many threads decode as there are processors.
     return workers_count, None if workers_count == 10 else workers_count
 
 

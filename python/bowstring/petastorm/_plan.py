@@ -1,4 +1,4 @@
-"""Which row groups are read, in which order: Petastorm's order, draw for draw, so that seeded runs agree."""
+"""The row groups to read and their order: Petastorm's order, draw for draw, so that seeded runs agree."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Plan:
     """The order of row groups, epoch after epoch.
 
     :param groups: the row groups, in order.
-    :param parts: into how many parts each row group is divided; each is read by itself.
-    :param epochs: how often; ``None`` for without end.
+    :param parts: number of parts that each row group is divided into; each is read by itself.
+    :param epochs: number of passes; ``None`` for endless.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Plan:
         self._epochs = epochs
         self._left = epochs
         self._shuffle = shuffle
-        # One generator and one list for all epochs and resets: each epoch shuffles what the last one left.
+        # One generator and one list for all epochs and resets: each epoch shuffles the order of the last one.
         self._random = np.random.RandomState(seed)
 
     @property
@@ -53,7 +53,7 @@ class Plan:
         return self._epochs is None
 
     def reset(self) -> None:
-        """As many epochs again."""
+        """Restarts the plan with as many epochs."""
         self._left = self._epochs
 
     def _epoch(self) -> list[tuple[int, int]]:
@@ -62,7 +62,7 @@ class Plan:
         return list(self.entries)
 
     def stretch(self, least: int) -> list[tuple[int, int]]:
-        """The next epochs, as many as make ``least`` entries; nothing when all have come."""
+        """The next epochs, with at least ``least`` entries; empty at the end."""
         found: list[tuple[int, int]] = []
         while self.entries and self._left != 0 and len(found) < least:
             found += self._epoch()
@@ -72,9 +72,9 @@ class Plan:
 
 
 class Patience:
-    """Ends the wait for a first row where a plan without end brings none. With an end, the reader is empty, as with Petastorm.
+    """Ends the wait for a first row if an endless plan yields none. With an end, the reader is empty, as with Petastorm.
 
-    Petastorm waits for ever. Of two epochs in a row, one is in this count as a whole, wherever the count began.
+    Petastorm waits for ever. Two epochs' worth of entries contain one whole epoch, wherever the count began.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -82,11 +82,11 @@ class Patience:
         self._in_vain = 0
 
     def came(self) -> None:
-        """There was something."""
+        """Records that rows came."""
         self._in_vain = 0
 
     def nothing(self, entries: int = 1) -> None:
-        """There was nothing in so many more entries of the plan."""
+        """Records that ``entries`` more entries of the plan brought no row."""
         self._in_vain += entries
         if self._plan.endless and self._in_vain >= 2 * len(self._plan.entries):
             raise NoDataAvailableError(

@@ -14,7 +14,7 @@ B = TypeVar("B")
 
 
 class Ordered(Generic[A, B]):
-    """Calls ``work`` on what ``feed`` gives, a few ahead on ``workers`` threads; with none, where :meth:`next` is called."""
+    """Calls ``work`` on the items of ``feed``, a few ahead on ``workers`` threads; with none, in :meth:`next` itself."""
 
     def __init__(self, feed: Callable[[], A | None], work: Callable[[A], B], workers: int) -> None:
         self._feed, self._work = feed, work
@@ -29,7 +29,7 @@ class Ordered(Generic[A, B]):
         if self._pool is None:
             if self._fed is None:
                 self._fed = self._feed()
-            # It stays until its work is done, so that an interrupt in between does not lose it.
+            # Kept until its work is done, so that an interrupt in between does not lose it.
             result = None if self._fed is None else self._work(self._fed)
             self._fed = None
             return result
@@ -49,7 +49,7 @@ class Ordered(Generic[A, B]):
         return len(self._waiting)
 
     def again(self) -> None:
-        """After the end: the feed has more."""
+        """Resumes after the end, when the feed has more."""
         self._ended = False
 
     def close(self) -> None:

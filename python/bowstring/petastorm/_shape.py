@@ -24,13 +24,13 @@ from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["BatchShape", "RowShape", "Shape"]
 
-# Rows of a row group that are made at once, where nothing needs them all: scalars, arrays, images. While one piece is turned to
-# rows, and goes through the user's functions, the next ones are decoded; and small pieces are made in memory that was used before.
+# Rows of a row group made at once, unless all are needed: scalars, arrays, images. While one piece is converted to
+# rows, and goes through the user's functions, the next ones are decoded; and small pieces reuse memory.
 _ROWS, _ARRAYS, _IMAGES = 1024, 256, 16
 
 
 class Shape(ABC):
-    """How row groups become what the reader yields."""
+    """Conversion of row groups to the reader's samples."""
 
     def __init__(self, stored: Unischema, schema: Unischema, settings: Settings) -> None:
         self.stored = stored
@@ -40,7 +40,7 @@ class Shape(ABC):
         """Columns to read."""
         self.calls_user = settings.transform is not None and settings.transform.func is not None
         self.max_rows: int | None = None
-        """Rows that may come at once; ``None`` where whole row groups are needed."""
+        """Most rows at once; ``None`` if whole row groups are needed."""
         # Parts of one row group must share an order, or rows would be lost; without a seed it is drawn here.
         self._salt = int(np.random.RandomState().randint(1 << 31))
         self._running = np.random.RandomState(settings.seed)
@@ -51,7 +51,7 @@ class Shape(ABC):
 
     @abstractmethod
     def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
-        """Which rows the predicate takes."""
+        """Mask of the rows that the predicate accepts."""
 
     @abstractmethod
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
@@ -99,7 +99,7 @@ class RowShape(Shape):
         self.max_rows = None if whole else self._at_once()
         self._times = ngram.timestamp_name if ngram is not None else ""
         if ngram is not None:
-            # Read the time even where no offset asks for it.
+            # Read the time even if no offset requests it.
             if self._times not in stored.fields:
                 self.fields.append(full.fields[self._times])
             self._schemas = {at: ngram.get_schema_at_timestep(schema, at) for at in ngram.offsets()}
@@ -205,7 +205,7 @@ class BatchShape(Shape):
 
 
 def batch_mask(predicate: PredicateBase, columns: dict[str, Array]) -> Sequence[bool]:
-    """Which rows of a batch a predicate takes. User functions get ``pandas.Series``, as with Petastorm."""
+    """Mask of the rows of a batch that a predicate accepts. User functions get ``pandas.Series``, as with Petastorm."""
     from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce
 
     if isinstance(predicate, (in_set, in_intersection, in_pseudorandom_split)):

@@ -20,11 +20,11 @@ class RowQueue:
         self._rows: deque[Any] = deque()
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Takes rows in."""
+        """Adds rows."""
         self._rows.extend(rows)
 
     def take(self, most: int, *, ended: bool) -> list[Any]:
-        """The next rows, at most so many; ``ended`` says that no more will come."""
+        """The next rows, at most ``most``; ``ended`` means that no more will come."""
         return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
 
 
@@ -36,17 +36,17 @@ class RowShuffle:
         self._kept = max(capacity - 2, 0)
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Takes rows in."""
+        """Adds rows."""
         self.rows.extend(rows)
 
     def take(self, most: int, *, ended: bool) -> list[Any]:
-        """Rows by chance, at most so many; ``ended`` says that no more will come. The last one moves to the place of each."""
+        """Random rows, at most ``most``; ``ended`` means that no more will come. The last row takes the place of each."""
         rows = self.rows
         taken: list[Any] = []
         count = min(most, len(rows) - (0 if ended else self._kept))
         if count <= 0:
             return taken
-        # The numbers that as many single draws give.
+        # The same numbers as from single draws.
         for at in np.random.randint(0, np.arange(len(rows), len(rows) - count, -1)).tolist():
             last = rows.pop()
             if at < len(rows):
@@ -56,9 +56,9 @@ class RowShuffle:
 
 
 class ColumnShuffle:
-    """Batches of the rows that :class:`RowShuffle` gives, of rows that lie in arrays: their numbers are drawn, and fields gathered.
+    """Batches of the rows that :class:`RowShuffle` would give, for rows in arrays: numbers are drawn, and fields gathered.
 
-    ``join`` makes of pieces of one field's rows what a batch has.
+    ``join`` combines pieces of one field's rows into a batch's value.
     """
 
     def __init__(self, capacity: int, batch_size: int, join: Callable[[Sequence[Any]], Any]) -> None:
@@ -73,7 +73,7 @@ class ColumnShuffle:
         self._drawn: list[int] = []
 
     def add(self, columns: Sequence[Any]) -> None:
-        """Takes rows in: one array per field."""
+        """Adds rows: one array per field."""
         if columns and len(columns[0]):
             self._blocks.append(list(columns))
             self._firsts.append(self._end)
@@ -91,14 +91,14 @@ class ColumnShuffle:
         self._merge(drawn)
         if len(self._blocks) == 1:
             return [self._join([column.take(drawn, axis=0)]) for column in self._blocks[0]]
-        # Fields whose type or shape changes from row group to row group: row by row, as rows would be put together.
+        # Fields whose type or shape changes from row group to row group: row by row, as single rows would be joined.
         found = [bisect_right(self._firsts, row) - 1 for row in drawn]
         places = [(self._blocks[at], row - self._firsts[at]) for at, row in zip(found, drawn, strict=True)]
         fields = range(len(self._blocks[0]))
         return [self._join([block[field][at : at + 1] for block, at in places]) for field in fields]
 
     def _merge(self, drawn: list[int]) -> None:
-        """Joins blocks that are alike, and leaves out rows that are gone once they are as many as the others."""
+        """Joins blocks of equal layout, and drops removed rows once they are as many as the others."""
         first, *others = self._blocks
         if others and all(all(map(_alike, first, block)) for block in others):
             self._blocks = [[np.concatenate(parts) for parts in zip(*self._blocks, strict=True)]]
@@ -135,7 +135,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 class BatchQueue:
-    """Batches in the order that rows came. ``join`` makes one of the pieces of a field; with tensors only several are a copy."""
+    """Batches in the order that rows came. ``join`` combines the pieces of a field; a single tensor is not copied."""
 
     def __init__(self, batch_size: int, join: Callable[[Sequence[Any]], Any] = _joined) -> None:
         self._batch_size = batch_size
@@ -145,11 +145,11 @@ class BatchQueue:
         self._size = 0
 
     def missing(self) -> int:
-        """Rows that have to come before a batch may be taken."""
+        """Number of rows missing before a batch may be taken."""
         return max(self._batch_size - self._size, 0)
 
     def add(self, columns: Sequence[Any]) -> None:
-        """Takes rows in: one tensor, or array, per field."""
+        """Adds rows: one tensor, or array, per field."""
         if columns and len(columns[0]):
             self._blocks.append(list(columns))
             self._size += len(columns[0])
@@ -178,7 +178,7 @@ class BatchQueue:
 class BatchShuffle:
     """Batches of rows drawn at random from a buffer of at least ``capacity``.
 
-    The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have come in.
+    The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have been added.
     """
 
     def __init__(self, capacity: int, batch_size: int) -> None:
@@ -193,11 +193,11 @@ class BatchShuffle:
         self._size = 0
 
     def missing(self) -> int:
-        """Rows that have to come before a batch may be taken."""
+        """Number of rows missing before a batch may be taken."""
         return max(self._enough - self._size, 0)
 
     def add(self, columns: Sequence[Any]) -> None:
-        """Takes rows in: one tensor per field."""
+        """Adds rows: one tensor per field."""
         if columns:
             self._new.append(list(columns))
             self._size += len(columns[0])
@@ -213,11 +213,11 @@ class BatchShuffle:
         rows = self._order[self._taken : self._taken + self._batch_size]
         self._taken += len(rows)
         self._size -= len(rows)
-        # Many times as fast as indexing, whose results are the same.
+        # Many times faster than indexing, with the same results.
         return [column.index_select(0, rows) for column in self._columns]
 
     def _draw_anew(self) -> None:
-        """Joins what is left, in the order in which it would have come, and what has come."""
+        """Joins the remaining rows, in the order of their draws, with the new ones."""
         new, self._new = self._new, []
         for field, parts in enumerate(zip(*new, strict=True)):
             if self._order is None:

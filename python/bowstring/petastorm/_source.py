@@ -29,7 +29,7 @@ class Location:
 
     def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
         self.urls = urls
-        """As they were given: a file may be named twice."""
+        """As given: a file may be listed twice."""
         self._distinct = urls if isinstance(urls, str) else _files.distinct(urls)
         self.options = options
 
@@ -37,7 +37,7 @@ class Location:
         self, columns: Iterable[str] | None = None, arrow: Iterable[str] = (), max_rows: int | None = None
     ) -> _native.RowGroups:
         """Opens it, with nulls as masks. ``arrow`` names columns that come in their stored type."""
-        # What is None is looked up in the environment, which has a say in how to read, but not in what.
+        # Options that are None are looked up in the environment, which may affect how to read, but not what.
         given = {**self.options, "nulls": "mask"}
         chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
         given |= {name: names for name, names in chosen.items() if names}
@@ -56,14 +56,14 @@ class Location:
 
 
 def partition_values(groups: Iterable[tuple[str, int, int]]) -> dict[str, list[str | None]]:
-    """The values of ``key=value`` directories, one per row group; ``None`` is null, as where a file's path lacks the key."""
+    """The values of ``key=value`` directories, one per row group; ``None`` is null, or a missing key in a file's path."""
     keys = [_keys(path) for path, _, _ in groups]
     names = dict.fromkeys(name for of in keys for name in of)
     return {name: [of.get(name) for of in keys] for name in names}
 
 
 def _keys(path: str) -> dict[str, str | None]:
-    """Keys and values of the directories of one path; of a key that comes twice the first."""
+    """Keys and values of the directories of one path; of a duplicate key the first value."""
     found: dict[str, str | None] = {}
     for part in path.split("/")[:-1]:
         name, equals, value = part.partition("=")
@@ -91,7 +91,7 @@ class Source:
         self._native = location.open(names, [f.name for f in fields if _as_stored(f, stored)], max_rows)
         self.groups = self._native.groups
         self.row_group_counts = self._native.row_group_counts
-        """Of each file, row groups without rows included, which ``groups`` leaves out."""
+        """Row groups of each file, including those without rows, which ``groups`` omits."""
         self.units = {field["name"]: _unit(field["unit"]) for field in self._native.fields}
         self._entries: Sequence[tuple[int, int]] = ()
         self._at = -1
@@ -102,7 +102,7 @@ class Source:
         self._native.start([group for group, _ in entries])
 
     def next(self, convert: Callable[[Columns], T]) -> tuple[tuple[int, int], int, T] | None:
-        """The entry, the first row within the row group, and what ``convert`` makes of the columns, which it must copy."""
+        """The entry, the first row within the row group, and the result of ``convert`` on the columns, which it must copy."""
         try:
             found = self._native.next(
                 lambda group, first, columns: (group, first, self._made(convert, group, first, columns))
@@ -116,7 +116,7 @@ class Source:
         group, first, made = found
         if first == 0:
             self._at += 1
-            # Row groups without rows bring nothing.
+            # Row groups without rows yield nothing.
             while self._entries[self._at][0] != group:
                 self._at += 1
         return self._entries[self._at], first, made
@@ -144,9 +144,9 @@ def _unit(unit: str | None) -> str | None:
 
 
 def _as_stored(field: UnischemaField, stored: bool) -> bool:
-    """True if a column must come in Parquet's type, and not as a tensor.
+    """True if a column must come in Parquet's type, rather than as a tensor.
 
-    Decimals, which are no number of NumPy's; arrays of text and times, whose exact type only their headers know; and with
+    Decimals, which NumPy lacks; arrays of text and times, whose exact type is only in their headers; and with
     ``stored`` everything that a codec would decode.
     """
     if field.numpy_dtype is Decimal:

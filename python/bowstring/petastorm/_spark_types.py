@@ -1,4 +1,4 @@
-"""Spark's types by name, for schemas that are read where Spark is not installed."""
+"""Spark's types by name, for schemas that are read without Spark."""
 
 from __future__ import annotations
 

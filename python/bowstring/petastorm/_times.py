@@ -1,4 +1,4 @@
-"""Times in another unit, and days as Python's dates. What does not fit is an error: NumPy's own casts wrap around."""
+"""Times in another unit, and days as Python's dates. A value that does not fit is an error: NumPy's own casts wrap around."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_unit(times: Array, unit: str, column: str, valid: Array | None = None) ->
     """``times`` as ``M8[unit]``; :class:`TimeRangeError` for one that this type cannot hold, unless it is not ``valid``."""
     made: Array = times.astype(f"M8[{unit}]")
     if np.promote_types(made.dtype, times.dtype) == times.dtype:
-        return made  # a coarser unit, which holds all
+        return made  # a coarser unit, which can hold all values
     wrong = (made.astype(times.dtype) != times) & ~np.isnat(times)
     _refuse(wrong, valid, times, column, f"does not fit in {made.dtype}, which ends 2^63 units from 1970")
     return made

@@ -1,6 +1,6 @@
 """Columns to the values of rows: the types that Petastorm's ``make_reader`` gives, made column by column.
 
-Values never share memory with the batch, so that a row may be kept, and written to, for as long as it is wanted.
+Values never share memory with the batch, so that a row may be kept, and written to, for any length of time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["binaries", "is_fixed_binary", "listed", "timed", "values_of"]
 
 Array = npt.NDArray[Any]
 
-# Arrays of at least so many bytes are copied one by one, so that one row does not keep its whole row group in memory.
+# Arrays of at least this many bytes are copied one by one, so that one row does not keep its whole row group in memory.
 _OWN_BYTES = 2048
 
 
@@ -74,12 +74,12 @@ def _nulled(values: list[Any], valid: Array | None) -> list[Any]:
 
 
 def _typed(array: Array, dtype: Any) -> Array:
-    """As the schema has it, without a copy where it is so already. Integers that do not fit are an error."""
+    """Casts to the schema's type, without a copy if it has that type already. Integers that do not fit are an error."""
     if not (isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_))):
         return array
     made: Array = array.astype(dtype, copy=False)
     if array.dtype.kind in "iu" and made.dtype.kind in "iu" and not np.can_cast(array.dtype, made.dtype):
-        # Signs are looked at too: int64's -1 and uint64's last number compare as equal bits.
+        # Signs are compared too: int64's -1 and uint64's maximum have equal bits.
         wrong = (made != array) | ((made < 0) != (array < 0))
         if wrong.any():
             raise ValueError(f"{array[wrong][0]} does not fit in {made.dtype}")
@@ -87,7 +87,7 @@ def _typed(array: Array, dtype: Any) -> Array:
 
 
 def is_fixed_binary(field: UnischemaField, array: Array) -> bool:
-    """Whether bytes of one length, which bowstring delivers as rows of numbers, are bytes in the schema."""
+    """True if bytes of one length, which bowstring delivers as rows of numbers, are bytes in the schema."""
     is_plain = field.codec is None or isinstance(field.codec, ScalarCodec)
     return is_plain and field.numpy_dtype in (np.bytes_, bytes) and array.dtype == np.uint8 and array.ndim == 2
 
@@ -143,7 +143,7 @@ def _cast(field: UnischemaField) -> Any:
 
 
 def _stored(field: UnischemaField, values: list[Any]) -> list[Any]:
-    """Values that came as Parquet has them."""
+    """Decodes values that came in Parquet's types."""
     if field.codec is not None and not isinstance(field.codec, ScalarCodec):
         read = _npy.read_zipped if isinstance(field.codec, CompressedNdarrayCodec) else _npy.read
         return [None if value is None else read(value) for value in values]

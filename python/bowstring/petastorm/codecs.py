@@ -1,6 +1,6 @@
-"""How values of a field are stored in Parquet.
+"""Storage of a field's values in Parquet.
 
-Readers decode natively and do not come here: ``encode`` serves writing with Spark, ``decode`` values that were read by other means.
+Readers decode natively without these: ``encode`` serves writing with Spark, ``decode`` values that were read by other means.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DataframeColumnCodec(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """As the codec is written in Python."""
+        """The codec as Python source."""
 
 
 class _Binary(DataframeColumnCodec):

@@ -20,7 +20,7 @@ class NoDataAvailableError(Exception):
     """Nothing is left to read.
 
     There are fewer row groups than shards, so that some shard would be empty: ask for fewer, or write smaller row groups. Or
-    nothing comes of a whole epoch of a reader without end (``num_epochs=None``): correct its predicate.
+    a whole epoch of an endless reader yields nothing (``num_epochs=None``): correct its predicate.
     """
 
 
@@ -37,7 +37,7 @@ class DecodeFieldError(RuntimeError):
 
 
 class TimeRangeError(UnsupportedError, ValueError):
-    """A time lies outside of what its type holds, which for ``datetime64[ns]`` is 1677 to 2262: leave the column out.
+    """A time is outside of the range of its type, which for ``datetime64[ns]`` is 1677 to 2262: leave the column out.
 
     With Petastorm this is a ``pyarrow.ArrowInvalid``, a ``ValueError`` as well.
     """
@@ -47,12 +47,12 @@ class TimeRangeError(UnsupportedError, ValueError):
         super().__init__(f"column {column}, row {row}: {problem}", column=column, row=row)
 
     def of_lists(self, ends: Sequence[int]) -> TimeRangeError:
-        """The same where the items of lists were looked at, which begin and end at ``ends``: the row is the list's."""
+        """The same for items of lists that begin and end at ``ends``: the row is the list's."""
         row = None if self.row is None else bisect.bisect_right(ends, self.row) - 1
         return TimeRangeError(str(self.column), row, self.problem)
 
     def at(self, file: str, row_group: int, first: int) -> TimeRangeError:
-        """The same with its place: ``first`` is where the rows begin in their row group."""
+        """The same with its place: ``first`` is the first row within the row group."""
         row = None if self.row is None else self.row + first
         made = TimeRangeError(str(self.column), row, self.problem)
         made.file, made.row_group = file, row_group

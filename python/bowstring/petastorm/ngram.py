@@ -15,9 +15,9 @@ __all__ = ["NGram"]
 
 
 class NGram:
-    """Asks for windows of rows that follow each other in time, within a row group.
+    """Requests windows of rows that follow each other in time, within a row group.
 
-    A reader with one yields ``{offset: row}``; each row has the fields asked for at its offset.
+    A reader with one yields ``{offset: row}``; each row has the fields requested at its offset.
 
     :param fields: offset -> fields (or regular expressions) to deliver at that offset. Offsets without fields deliver empty rows.
     :param delta_threshold: the largest time from one row to the next, inclusive.
@@ -101,7 +101,7 @@ class NGram:
         return schema.create_schema_view([field for name, field in schema.fields.items() if name in wanted])
 
     def offsets(self) -> range:
-        """All offsets, with those between that no fields are asked for."""
+        """All offsets, including those in between without requested fields."""
         return range(min(self._fields), max(self._fields) + 1)
 
     def starts(self, timestamps: Sequence[Any]) -> list[int]:

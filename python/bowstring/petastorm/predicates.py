@@ -31,14 +31,14 @@ class PredicateBase(ABC):
 
     @abstractmethod
     def get_fields(self) -> set[str]:
-        """Names of the fields that it looks at."""
+        """Names of the fields that it uses."""
 
     @abstractmethod
     def do_include(self, values: Any) -> Any:
         """True to deliver the row with these values, by name."""
 
     def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
-        """One truth per row; ``columns`` holds the values of each field of :meth:`get_fields`."""
+        """One boolean per row; ``columns`` holds the values of each field of :meth:`get_fields`."""
         names = list(columns)
         return [
             bool(self.do_include(dict(zip(names, row, strict=True)))) for row in zip(*columns.values(), strict=True)
@@ -136,7 +136,7 @@ class in_negate(PredicateBase):
 
 
 class in_reduce(PredicateBase):
-    """Several predicates made one by a function of the list of their truths, such as ``all`` or ``any``."""
+    """Several predicates combined by a function of the list of their results, such as ``all`` or ``any``."""
 
     def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[list[Any]], Any]) -> None:
         if not all(isinstance(predicate, PredicateBase) for predicate in predicate_list):
@@ -160,7 +160,7 @@ class in_pseudorandom_split(PredicateBase):
     """One of several parts of the dataset, the same in every run: a field's MD5 decides.
 
     :param fraction_list: the size of each part, in fractions of the whole.
-    :param subset_index: which part.
+    :param subset_index: number of the part.
     :param predicate_field: the field whose text is hashed; rows of equal values stay together.
     """
 

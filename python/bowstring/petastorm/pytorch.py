@@ -24,12 +24,12 @@ __all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "LoaderB
 _LOG = logging.getLogger(__name__)
 L = TypeVar("L", bound="LoaderBase")
 
-# Element types that torch lacked, and the next larger ones that Petastorm put in their place.
+# Element types that torch lacked, and the next larger ones that Petastorm used instead.
 _PROMOTED = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("bool"): np.uint8}
 
 
 def _sanitized(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that torch takes: unsigned and boolean ones promoted, :class:`TypeError` for strings and nulls."""
+    """Values that torch accepts: unsigned and boolean ones promoted, :class:`TypeError` for strings and nulls."""
     return {name: _promoted(name, value) for name, value in row.items()}
 
 
@@ -137,7 +137,7 @@ class DataLoader(LoaderBase):
     def _iter_impl(self) -> Iterator[Any]:
         capacity = self.shuffling_queue_capacity
         if self.reader.batched_output and self.collate_fn is decimal_friendly_collate:
-            # The reader's arrays are cut or drawn from, without a row.
+            # The reader's arrays are sliced or drawn from, without making rows.
             columns: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, _collated)
             if capacity > 0:
                 columns = ColumnShuffle(capacity, self.batch_size, _collated)
@@ -164,7 +164,7 @@ class DataLoader(LoaderBase):
 def _batches(
     blocks: Iterable[Mapping[str, Any]], rows: BatchQueue | BatchShuffle | ColumnShuffle
 ) -> Iterator[dict[str, Any]]:
-    """Batches by field of what comes in blocks by field."""
+    """Batches by field from blocks by field."""
     names: list[str] = []
     for block in blocks:
         # Readers of a mixture may have their fields in another order.
@@ -177,7 +177,7 @@ def _batches(
 
 
 def _collated(pieces: Sequence[Any]) -> Any:
-    """Pieces of one field's rows as a tensor of its own memory, as :func:`decimal_friendly_collate` makes one of rows."""
+    """Pieces of one field's rows as a tensor with its own memory, like :func:`decimal_friendly_collate` of the rows."""
     if len({piece.shape[1:] for piece in pieces}) > 1:
         return decimal_friendly_collate([row for piece in pieces for row in piece])
     # A copy, whose bytes are in this machine's order.
@@ -191,7 +191,7 @@ def _rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class BatchedDataLoader(LoaderBase):
-    """Batches without a stop at rows: tensors are cut, joined and shuffled as a whole.
+    """Batches without single rows: tensors are sliced, joined and shuffled as a whole.
 
     :param reader: a reader of either kind.
     :param batch_size: rows per batch; the last one may be smaller.
@@ -223,7 +223,7 @@ class BatchedDataLoader(LoaderBase):
 
 
 def _blocks(reader: Any, transform: Callable[[Any], Any], missing: Callable[[], int]) -> Iterator[dict[str, Any]]:
-    """The reader's items as tensors by field; single rows as many at once as the next batch needs."""
+    """The reader's items as tensors by field; single rows in groups as large as the next batch needs."""
     if reader.batched_output:
         for sample in reader:
             yield {name: transform(values) for name, values in _sanitized(sample._asdict()).items()}
@@ -264,9 +264,9 @@ class InMemBatchedDataLoader:
     :param reader: a reader of either kind; it is stopped once the rows are loaded.
     :param batch_size: rows per batch; the last one of an epoch may be smaller.
     :param transform_fn: makes a tensor of an array with one entry per row; ``torch.as_tensor`` by default.
-    :param num_epochs: how often the rows are yielded.
+    :param num_epochs: number of passes over the rows.
     :param seed: of the order; each epoch has its own.
-    :param rows_capacity: rows to load at most.
+    :param rows_capacity: most rows to load.
     :param shuffle: random order.
     """
 

@@ -75,22 +75,22 @@ def make_reader(
 ) -> Reader:
     """Reads a dataset that Petastorm wrote, row by row, as named tuples of decoded values.
 
-    The order of rows is a function of the arguments: with ``seed`` it is the one that Petastorm has with one worker.
+    The order of rows is a function of the arguments: with ``seed`` it is Petastorm's order with one worker.
 
     :param dataset_url: URL of a directory, or a list of URLs of Parquet files.
     :param schema_fields: fields or regular expressions; an :class:`NGram` for windows of rows; all fields by default.
     :param reader_pool_type: ``thread``; ``dummy`` for one decoding thread and user functions in the caller's; ``process`` is
         deprecated and means ``thread``.
-    :param workers_count: decoding threads, and threads for user functions. The default leaves decoding all processors.
+    :param workers_count: decoding threads, and threads for user functions. By default all processors decode.
     :param pyarrow_serialize: deprecated, without effect.
-    :param results_queue_size: deprecated: ``BOWSTRING_MEMORY_BUDGET`` bounds what is read ahead, in bytes.
+    :param results_queue_size: deprecated: ``BOWSTRING_MEMORY_BUDGET`` bounds reading ahead, in bytes.
     :param seed: seed of all shuffling and of sharding.
     :param shuffle_rows: shuffle rows within each row group.
     :param shuffle_row_groups: shuffle row groups, anew in each epoch.
     :param shuffle_row_drop_partitions: parts into which each row group is divided; each part is read by itself.
     :param predicate: rows to deliver; see :mod:`bowstring.petastorm.predicates`.
     :param rowgroup_selector: row groups to read, by a stored index; see :mod:`bowstring.petastorm.selectors`.
-    :param num_epochs: passes over the data; ``None`` for without end.
+    :param num_epochs: passes over the data; ``None`` for endless.
     :param cur_shard: the shard to read, from 0. Row groups are dealt to shards by number.
     :param shard_count: the number of shards.
     :param shard_seed: deprecated: ``seed``.
@@ -100,12 +100,12 @@ def make_reader(
     :param cache_row_size_estimate: goes with ``cache_type``.
     :param cache_extra_settings: goes with ``cache_type``.
     :param hdfs_driver: deprecated, without effect.
-    :param transform_spec: a function on rows, and what it does to the schema.
-    :param filters: rows to select, as pyarrow's tuples. Unlike Petastorm, which looks at partition columns only, all columns count.
+    :param transform_spec: a function on rows, and its effect on the schema.
+    :param filters: rows to select, as pyarrow's tuples. Unlike in Petastorm, which uses partition columns only, all columns count.
     :param storage_options: options of the store; fsspec's usual names are translated.
     :param zmq_copy_buffers: deprecated, without effect.
     :param filesystem: refused, unless it is a local one: give a URL and ``storage_options``.
-    :param convert_early_to_numpy: without effect: nothing is converted late.
+    :param convert_early_to_numpy: without effect: no value is converted late.
     """
     given = dict(locals())
     if pyarrow_serialize:
@@ -146,7 +146,7 @@ def make_batch_reader(
 
     :param dataset_url_or_urls: URL of a file or directory, or a list of URLs of files.
     :param schema_fields: fields or regular expressions; all by default.
-    :param transform_spec: a function on a ``pandas.DataFrame`` of a row group, and what it does to the schema.
+    :param transform_spec: a function on a ``pandas.DataFrame`` of a row group, and its effect on the schema.
 
     The other parameters are those of :func:`make_reader`.
     """
@@ -210,7 +210,7 @@ def _settings(place: Location, given: Mapping[str, Any], workers: int, *, cached
 class Reader:
     """Rows, windows of rows, or batches, one after another. Made by :func:`make_reader` and :func:`make_batch_reader`.
 
-    :ivar schema: the schema of what it yields.
+    :ivar schema: the schema of its samples.
     :ivar ngram: the NGram, if windows are yielded.
     :ivar last_row_consumed: the end has been reached.
     """
@@ -278,7 +278,7 @@ class Reader:
             shape = RowShape(stored, self.schema, settings, self.ngram, dataset.schema)
         source = Source(settings.location, shape.fields, stored=settings.batched, max_rows=shape.max_rows)
         try:
-            # Petastorm numbers row groups in the order of the list, one that comes twice twice.
+            # Petastorm numbers row groups in the order of the list, a repeated one repeatedly.
             listed = positions(settings.location.urls, source.groups)
             chosen, predicate = wanted(
                 dataset,
@@ -318,8 +318,8 @@ class Reader:
         self.stopped = False
 
     def _read(self) -> Piece[Any] | None:
-        """The next piece, in the order that its rows are to have."""
-        # It stays until it is ordered, so that an interrupt in between does not lose it.
+        """The next piece, with its rows in their final order."""
+        # Kept until it is ordered, so that an interrupt in between does not lose it.
         if self._unordered is None:
             self._unordered = self._feed.next()
         if self._unordered is None:
@@ -346,7 +346,7 @@ class Reader:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """Rows, or row groups with a function of the user's, that are ready or under way; and row groups that were begun and done.
+        """Rows, or row groups with a function of the user's, that are ready or in progress; and row groups begun and finished.
 
         Row groups that come in pieces count once for each.
         """
@@ -418,7 +418,7 @@ class Reader:
         self._feed.close()
 
     def join(self) -> None:
-        """Waits for user functions that still run."""
+        """Waits for user functions that are still running."""
         self._work.join()
 
     def cleanup_cache(self) -> None:

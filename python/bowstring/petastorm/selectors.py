@@ -16,7 +16,7 @@ class RowGroupSelectorBase(ABC):
 
     @abstractmethod
     def get_index_names(self) -> list[str]:
-        """The indexes that it asks for."""
+        """Names of the indexes that it uses."""
 
     @abstractmethod
     def select_row_groups(self, index_dict: Mapping[str, RowGroupIndexerBase]) -> set[int]:

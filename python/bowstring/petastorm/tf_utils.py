@@ -47,7 +47,7 @@ def _type(numpy_dtype: Any) -> Any:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A value that TensorFlow takes."""
+    """A value that TensorFlow accepts."""
     if value is None:
         raise RuntimeError(f"{name} is None, which TensorFlow has not: drop such rows with a predicate")
     if isinstance(value, Decimal):
@@ -82,7 +82,7 @@ def make_petastorm_dataset(reader: Any) -> Any:
     """A ``tf.data.Dataset`` of the reader's named tuples, or of dictionaries of them for an NGram.
 
     ``bowstring.Loader`` under ``tf.data.Dataset.from_generator`` is the faster form: TensorFlow takes some 0.3 ms per element,
-    whether that is a row or a batch.
+    be it a row or a batch.
     """
     tf = needed("tensorflow", "make_petastorm_dataset")
 
@@ -136,7 +136,7 @@ def make_namedtuple_tf_ngram(unischema: Unischema, ngram: Any, *args: Any, **kar
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
-    """Tensors of a graph that are the next row, or window, each time they are run: a named tuple, for an NGram one per offset.
+    """Tensors of a graph that yield the next row, or window, each time they are run: a named tuple, for an NGram one per offset.
 
     For graphs of TensorFlow 1, as ``tf.compat.v1`` of TensorFlow 2 has them. At the reader's end they raise
     ``tf.errors.OutOfRangeError``.
@@ -181,5 +181,5 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
 
 
 def _typed(tf: Any, value: Any, kind: Any) -> Any:
-    """A value of just the type that the graph was told."""
+    """A value of exactly the type that the graph was given."""
     return np.asarray(value, object if kind == tf.string else kind.as_numpy_dtype)

@@ -19,7 +19,7 @@ def edit_field(
 
 
 class TransformSpec:
-    """A function on loaded data, and what it does to the schema.
+    """A function on loaded data, and its effect on the schema.
 
     With ``make_reader`` the function takes and returns a row as a dictionary; with ``make_batch_reader`` a ``pandas.DataFrame``
     of a row group. Without a function, fields are only removed or selected.

@@ -29,14 +29,14 @@ class UnischemaField(NamedTuple):
     shape: tuple[int | None, ...]
     """``()`` for a scalar; ``None`` for an axis whose length varies from row to row."""
     codec: DataframeColumnCodec | None = None
-    """How the value is stored; ``None`` for a plain Parquet value."""
+    """Codec of the stored value; ``None`` for a plain Parquet value."""
     nullable: bool | None = False
 
     def _identity(self) -> tuple[Any, ...]:
         return (self.name, self.numpy_dtype, self.shape, self.nullable)
 
     def __eq__(self, other: object) -> bool:
-        # Duck-typed: fields made by Petastorm itself compare too.
+        # Duck-typed, so that fields made by Petastorm itself compare as well.
         fields = ("name", "numpy_dtype", "shape", "nullable")
         return all(hasattr(other, field) and getattr(self, field) == getattr(other, field) for field in fields)
 
@@ -49,7 +49,7 @@ class UnischemaField(NamedTuple):
 
 @cache
 def _row_type(schema_name: str, names: tuple[str, ...]) -> Any:
-    """One type per schema and fields, so that rows of two readers compare and concatenate."""
+    """One type per schema and fields, so that rows of two readers can be compared and concatenated."""
     return namedtuple(f"{schema_name}_view", names)
 
 
@@ -89,7 +89,7 @@ class Unischema:
         unknown = sorted({field.name for field in exact} - self._fields.keys())
         if unknown:
             raise ValueError(f"field {', '.join(unknown)} does not belong to the schema {self}")
-        # What is stored counts, not the codec and shape of the object that was passed.
+        # The stored field counts, not the codec and shape of the object that was passed.
         chosen = [self._fields[field.name] for field in exact]
         return Unischema(f"{self._name}_view", chosen + match_unischema_fields(self, patterns))
 

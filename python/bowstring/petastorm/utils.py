@@ -1,4 +1,4 @@
-"""Rows by hand: for values that were read by other means, such as a Spark RDD."""
+"""Decoding by hand, for values that were read by other means, such as a Spark RDD."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
 
 def add_to_dataset_metadata(dataset: Any, key: str | bytes, value: str | bytes) -> None:
-    """Puts a value into ``_common_metadata``, beside those that are there; needs pyarrow.
+    """Adds a value to ``_common_metadata``, keeping the existing ones; needs pyarrow.
 
     :param dataset: a URL or path, or a ``pyarrow.parquet.ParquetDataset``.
     """

@@ -1,4 +1,4 @@
-"""Several readers, mixed by chance."""
+"""Several readers, mixed at random."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class WeightedSamplingReader:
             reader.stop()
 
     def join(self) -> None:
-        """Waits for all readers to have stopped."""
+        """Waits until all readers have stopped."""
         for reader in self._readers:
             reader.join()
 

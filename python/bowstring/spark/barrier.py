@@ -1,4 +1,4 @@
-"""Ranks that are tasks of a barrier stage: their number, the addresses of the others, their GPUs."""
+"""Ranks that are tasks of a barrier stage: their numbers, the addresses of the others, their GPUs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class SparkGang:
     addresses: tuple[str, ...]
     """The hosts of all tasks, in rank order."""
     local_rank: int
-    """Which one of the tasks on its host this is, from 0."""
+    """Number of this task among those on its host, from 0."""
     local_size: int
     """Tasks on its host."""
     gpus: tuple[str, ...]
     """Addresses of the GPUs that Spark gave to this task."""
     attempt: int
-    """Which try at the stage, from 0."""
+    """Attempt at the stage, from 0."""
 
     def barrier(self) -> None:
-        """Waits until all tasks are here. It takes about a second, so not once per step."""
+        """Waits until all tasks have arrived. It takes about a second, so do not call it in every step."""
         _context().barrier()
 
     def all_gather(self, message: str = "") -> list[str]:
@@ -39,9 +39,9 @@ class SparkGang:
         return list(_context().allGather(message))
 
     def environment(self) -> dict[str, str]:
-        """Variables by which loaders, ``torch.distributed``, Horovod and programs for MPI know their rank.
+        """Variables from which loaders, ``torch.distributed``, Horovod and programs for MPI take their rank.
 
-        Rank 0 finds a free port on its host, which all tasks are told, so all of them must call this::
+        Rank 0 finds a free port on its host, which all tasks receive, so all of them must call this::
 
             os.environ.update(bowstring.spark.gang().environment())
             torch.distributed.init_process_group("gloo")
@@ -86,7 +86,7 @@ def _free_port() -> int:
 
 
 def gang() -> SparkGang:
-    """The place of this barrier task. Attributes cost nothing; methods that wait say so."""
+    """The place of this barrier task. Attributes are cheap; the documentation of methods that wait says so."""
     context = _context()
     infos = context.getTaskInfos()
     hosts = tuple(info.address.rpartition(":")[0] or info.address for info in infos)

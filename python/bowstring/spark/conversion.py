@@ -1,9 +1,9 @@
-"""`bowstring.convert` whose tasks run on executors: each does its part of the source, the driver publishes all at once.
+"""`bowstring.convert` with tasks on executors: each converts its part of the source, the driver publishes all at once.
 
 ```text
   .clicks-mds.bowstring-convert/      beside the destination, as of every conversion
-    attempts/1f0c.../000003x0x9f3a/      what one attempt at one task of this source and these options writes
-    attempts/1f0c.../000003x0x9f3a.done  what is to be known of it: it is whole
+    attempts/1f0c.../000003x0x9f3a/      output of one attempt at one task of this source and these options
+    attempts/1f0c.../000003x0x9f3a.done  its description: it is complete
   .clicks-mds.bowstring-spark-77ab/   the rows of a data frame, until they are converted
 ```
 """
@@ -48,16 +48,16 @@ def convert(
     >>> bowstring.spark.convert(spark, "s3://bucket/shards", "/data/photos", to="parquet")  # doctest: +SKIP
     >>> bowstring.spark.convert(spark, df, "/data/clicks-mds", to="mds")  # doctest: +SKIP
 
-    Tasks that fail are tried again by Spark. If the job fails, ``resume=True`` does only what is left; not for data frames.
+    Tasks that fail are tried again by Spark. If the job fails, ``resume=True`` runs only the remaining tasks; not for data frames.
 
     :param spark: the session.
-    :param src: a dataset of any format, which the driver and all executors see; or a data frame, whose rows are first written
+    :param src: a dataset of any format that the driver and all executors see; or a data frame, whose rows are first written
         beside ``dst``.
     :param dst: a directory that the driver and all executors see.
-    :param to: the format of the destination, where its name does not tell it.
-    :param from_format: the format of the source, where its names do not tell it.
+    :param to: the format of the destination, if its name does not give it.
+    :param from_format: the format of the source, if its names do not give it.
     :param resume: continue an interrupted conversion to the same place.
-    :param options: other options of :func:`bowstring.convert`, but ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
+    :param options: other options of :func:`bowstring.convert`, except ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
         task (256 MiB). Tasks write a file each: a smaller ``target_file_size`` makes more of them. ``verify`` reads on the driver.
     """
     path = local(dst)
@@ -82,7 +82,7 @@ def convert(
 def _converted(
     spark: SparkSession, src: str, path: Path, resume: bool | None, *, to: str | None, **options: Any
 ) -> Report:
-    """``resume`` is None where no conversion can be continued."""
+    """``resume`` is None if no conversion can be continued."""
     conversion = _native.Conversion(src, path, options_json(to=to, resume=bool(resume), **options))
     try:
         if left := conversion.tasks():
@@ -126,12 +126,12 @@ def _task(
 
 @contextmanager
 def _staged(df: Any, path: Path, options: str) -> Iterator[Path]:
-    """The rows of ``df`` as a Parquet dataset that executors see, as long as this lasts; if ``options`` can be had with them."""
+    """The rows of ``df`` as a Parquet dataset that executors see, while the context lasts, if they suit ``options``."""
     place = Place(path, new_write())
     place.open()
     try:
         schema = stored_schema(df.schema)
-        # A dataset without rows: an existing destination, or a type that the format cannot hold, is known before Spark computes.
+        # A dataset without rows: an existing destination, or a type that the format cannot hold, is detected before Spark computes.
         empty = place.attempt("empty")
         with DatasetWriter(empty, schema) as writer:
             writer.write(schema.empty_table())
@@ -149,7 +149,7 @@ def _stage(path: str, write: str, schema: pa.Schema) -> Callable[[Iterator[Any]]
 
         place = Place(local(path), write)
         at = place.attempt(Attempt.current().unique())
-        # Read once and removed: not worth packing.
+        # Read once and removed: not worth compressing.
         with place.guarded(), DatasetWriter(at, schema, compression="none") as writer:
             for batch in batches:
                 writer.write(conform(batch, schema))

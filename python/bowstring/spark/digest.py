@@ -1,7 +1,7 @@
-"""A number for the rows of batches: the same for the same rows in the same order, for any bytes in memory beside them.
+"""A number for the rows of batches: equal for the same rows in the same order, whatever other bytes are in memory.
 
-A frame that is computed again after a failure must give the rows that the ranks have begun to read; this number proves it.
-Values under a null, padding and the cut into buffers mean nothing, so columns are taken apart until only values are left.
+A frame that is computed again after a failure must yield the rows that the ranks have begun to read; this number proves it.
+Values under a null, padding and the division into buffers do not count, so columns are decomposed into plain values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["digest"]
 
 
 def digest(batch: pa.RecordBatch, before: int = 0) -> int:
-    """The number after the rows of ``batch``, where it was ``before``."""
+    """The number after the rows of ``batch``, given the one before."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         before = zlib.crc32(name.encode(), before)
         before = _array(column, before)
@@ -51,11 +51,11 @@ def _entries(array: Any) -> pa.StructArray:
 
 
 def _bytes(array: Any, before: int) -> int:
-    """Of an array of values without nulls: no more than its values, however it is cut."""
+    """Hashes an array of values without nulls: its values alone, however it is sliced."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     if pa.types.is_primitive(array.type):
-        # Most of all data: not copied for it.
+        # Most data are of this kind, so they are not copied.
         width = array.type.bit_width // 8
         values = array.buffers()[1]
         return zlib.crc32(values.slice(array.offset * width, len(array) * width), before) if len(array) else before

@@ -40,7 +40,7 @@ from bowstring.writer import DatasetWriter
 __all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local", "replaceable"]
 
 _OPEN = "_open"
-# What belongs beside Parquet files.
+# Files that belong beside Parquet files.
 _BESIDE = {"_common_metadata", "_metadata"}
 _REMOVALS = 20
 
@@ -75,7 +75,7 @@ class Place:
 
     :param path: the dataset.
     :param write: the write's name.
-    :param once: the name of what is committed once, where the write is one of several tries at it.
+    :param once: the name of the commit, if the write is one of several attempts at it.
     """
 
     def __init__(self, path: Path, write: str, once: str | None = None) -> None:
@@ -87,19 +87,19 @@ class Place:
 
     @staticmethod
     def remove_all(path: Path, prefix: str) -> None:
-        """Ends all writes to ``path`` whose names begin so, and removes what is hidden of them."""
+        """Ends all writes to ``path`` with this prefix, and removes their hidden files."""
         for found in _all_hidden(path, prefix):
             Place(path, found.name.removeprefix(_hidden(path))).remove()
 
     @staticmethod
     def recover(path: Path) -> None:
-        """Puts back a dataset that a commit was about to replace when it was killed, or removes what it had replaced."""
+        """Restores a dataset that a commit was about to replace when it was killed, or removes the one that it had replaced."""
         with lock.held(path):
             for hidden in _all_hidden(path, ""):
                 _checked(path, partial(swap.restored, path, hidden))
 
     def open(self) -> None:
-        """Begins the write; again if it was begun before."""
+        """Begins the write, or begins it again."""
         self.hidden.mkdir(parents=True, exist_ok=True)
         (self.hidden / _OPEN).touch()
 
@@ -126,9 +126,9 @@ class Place:
             raise ClosedError(f"the write to {self.path} was ended while this attempt wrote")
 
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool, foreign: bool = False) -> bool:
-        """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset is there.
+        """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset exists.
 
-        :raises ConfigError: if what is to be replaced is no dataset of bowstring's, and may not be ``foreign``.
+        :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``.
         """
         with lock.held(self.path):
             if replace:
@@ -180,9 +180,9 @@ class Place:
 
     def _remove(self) -> None:
         _checked(self.path, lambda: swap.restored(self.path, self.hidden))
-        # First the sign for stragglers.
+        # First the marker that stragglers check.
         (self.hidden / _OPEN).unlink(missing_ok=True)
-        # An attempt that is just making a file keeps its directory from being removed.
+        # An attempt that is creating a file prevents the removal of its directory.
         for _ in range(_REMOVALS):
             shutil.rmtree(self.hidden, ignore_errors=True)
             if not self.hidden.exists():
@@ -191,7 +191,7 @@ class Place:
 
 
 def replaceable(path: Path, foreign: bool) -> None:
-    """That a dataset may take the place of what is at ``path``: nothing, one of ours alone, or anything if it may be ``foreign``.
+    """Checks that a dataset may replace the content of ``path``: nothing, one of ours alone, or anything if ``foreign`` is set.
 
     :raises ConfigError: naming the option that allows it.
     """
@@ -217,14 +217,14 @@ def _is_ours(path: Path) -> bool:
     try:
         if path.is_dir() and not any(path.iterdir()):
             return True
-        # Opening what is no file, such as a pipe, may wait for ever.
+        # Opening something other than a file, such as a pipe, may block for ever.
         return mark.is_file() and "bowstring" in json.loads(mark.read_bytes())
     except (OSError, ValueError, TypeError):
         return False
 
 
 def _added(path: Path) -> str | None:
-    """A file in a dataset of ours that somebody else put there, as conversions look for it; ``None`` if there is none."""
+    """A file of others in a dataset of ours, by the same rules as for conversions; ``None`` if there is none."""
     try:
         listed = {json.loads(line)["name"] for line in (path / "_files").read_text().splitlines()}
     except FileNotFoundError:
@@ -342,13 +342,13 @@ class DirectoryWriter(DataSourceArrowWriter):
                 raise ConfigError(f"option if_exists: {self.target.path} appeared meanwhile", option="if_exists")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Removes all that was written."""
+        """Removes everything written."""
         if not self.skip:
             Place(self.target.path, self.write_id).remove()
 
 
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each try at it is a write of its own.
+    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each attempt is a write of its own.
 
     One of them becomes visible.
     """
@@ -362,8 +362,8 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         Place.recover(self.target.path)
         if self.replace:
             replaceable(self.target.path, options.overwrite_foreign)
-        # By the driver before there are tasks, so that none of them begins the write again after its end. Spark makes a writer
-        # of its own for `commit` and `abort`, which remove what that one opens here.
+        # Done by the driver before tasks exist, so that none of them begins the write again after its end. Spark makes a writer
+        # of its own for `commit` and `abort`, which remove what this one opens here.
         Place(self.target.path, self.write_id).open()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -383,11 +383,11 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         self._end(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes what this try, and those before it, wrote; the next one begins anew."""
+        """Removes the output of this attempt and of earlier ones; the next one starts afresh."""
         self._end(messages)
 
     def _end(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Ends this try, and those before it that a killed driver left."""
+        """Ends this attempt, and earlier ones that a killed driver left behind."""
         checkpoints = self.target.options.checkpoints
         names = (
             {self.write_id, *(write for write, _ in _tried(messages))} if checkpoints is None else {tries(checkpoints)}

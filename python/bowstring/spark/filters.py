@@ -1,4 +1,4 @@
-"""Spark's pushed filters as bowstring's, where both mean the same rows."""
+"""Spark's pushed filters as bowstring's, if both select the same rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 __all__ = ["Condition", "expression", "known", "text"]
 
-# Floats are not compared here: Spark holds NaN for greater than all numbers and equal to itself.
+# Floats are not compared here: in Spark NaN is greater than all numbers and equal to itself.
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _OPERATORS: dict[type[source.Filter], str] = {
     source.EqualTo: "=",
@@ -58,17 +58,17 @@ class Condition:
 
 
 def known(filters: Sequence[source.Filter], schema: StructType) -> list[Condition]:
-    """Those of ``filters`` that mean the same here. Spark applies all of them again, so what is left out is only slower."""
+    """Those of ``filters`` that mean the same here. Spark applies all of them again, so omitted ones only cost speed."""
     return [one for one in (_one(item, schema) for item in filters) if one is not None]
 
 
 def text(conditions: Sequence[Condition]) -> str:
-    """All conditions together, as ``docs/filter.md`` has it."""
+    """All conditions together, in the syntax of ``docs/filter.md``."""
     return " and ".join(f"({_text(one)})" for one in conditions)
 
 
 def expression(conditions: Sequence[Condition]) -> Any:
-    """All conditions together, as pyarrow has it; ``None`` for no condition."""
+    """All conditions together, as a pyarrow expression; ``None`` for no condition."""
     found = None
     for one in conditions:
         column = pc.field(one.column)
@@ -128,7 +128,7 @@ def _alike(value: object, kind: DataType) -> bool:
     if isinstance(kind, BooleanType):
         return isinstance(value, bool)
     if isinstance(kind, StringType):
-        # Another collation has another order.
+        # Other collations have other orders.
         return isinstance(value, str) and kind.simpleString() == "string"
     if isinstance(kind, DateType):
         return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)

@@ -1,12 +1,12 @@
 """A data frame to training ranks, straight from the executors' memory: the driver's side.
 
 ```text
-  driver    serve(df) ── barrier stage ──┐   Meeting: who serves what, who lives
+  driver    serve(df) ── barrier stage ──┐   Meeting: which task serves what, which ranks live
                                          ▼      ▲ join, beats, done
   executor  partition ─► Store (memory, spill) ─┼─► Flight ═══► rank: RankLoader
 ```
-A barrier stage that fails ends its job, so the driver submits it again: the ranks wait, check that the rows are the same, and go
-on from the step that they were at.
+A barrier stage that fails ends its job, so the driver submits it again: the ranks wait, check that the rows are the same, and
+continue from the step that they were at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "serve"]
 
 _BEAT = 2.0
-# Loader's options that are each rank's own, or not for what is in a server.
+# Options of the loader that each rank sets itself, or that do not apply to a server's datasets.
 _OWN = ("url", "rank", "world_size", "storage_options", "timeout", "gang", "threads", "memory_budget", "prefetch")
 
 
@@ -64,7 +64,7 @@ def serve(
     attempts: int = 3,
     **loader: Any,
 ) -> Handle:
-    """Serves a data frame to ``world_size`` ranks from the memory of Spark's executors, for as many epochs as they want.
+    """Serves a data frame to ``world_size`` ranks from the memory of Spark's executors, for any number of epochs.
 
     It returns at once; a barrier stage runs until all ranks have closed their loaders. Every partition is one task and takes a slot
     until then. Ranks call :meth:`Handle.loader` in this process, or :func:`bowstring.spark.connect` in any other, before or after.
@@ -77,7 +77,7 @@ def serve(
     :param batch_size: rows per rank and step.
     :param seed: seed of the order of rows and of executors.
     :param shuffle: shuffle rows within each executor, and mix the executors' batches.
-    :param tasks: repartition to so many first. Without, the frame's partitions must fit into the cluster's slots.
+    :param tasks: repartition to this many first. By default, the frame's partitions must fit into the cluster's slots.
     :param memory: bytes for each task, or text such as ``"2GiB"``: half for stored rows, half for streams.
     :param spill: a local directory of the executors for rows beyond that; it is emptied at the end.
     :param listen: the meeting address of ranks and tasks. Beyond loopback, executors listen on all their addresses.
@@ -89,14 +89,14 @@ def serve(
         which ranks give as ``cert`` and ``key`` of their ``storage_options``.
     :param cert: the certificate that tasks, and ranks of this process, show; a file on all of them.
     :param key: its private key.
-    :param server_name: the name that the certificate is for, where that is not each host's address.
+    :param server_name: the name in the certificate, if it is not each host's address.
     :param insecure: be open to other machines without TLS.
-    :param timeout: seconds for all ranks to come, once the rows are there.
+    :param timeout: seconds for all ranks to arrive, once the rows are ready.
     :param patience: seconds that a rank may be silent before it counts as dead; a new process may take its place until then.
-    :param attempts: how often the job is submitted when a task or an executor fails.
+    :param attempts: most submissions of the job when a task or an executor fails.
     :param loader: other options of the ranks' loaders: ``columns``, ``nulls``, ``tail``, ... They are the same for all ranks. Every
-        partition has a last step of its own, for which ``tail`` counts; the default is ``even``, which repeats no row, and ``pad``
-        for JAX. In a partition of fewer rows than ranks each rank gets one, so that some come twice.
+        partition has a last step of its own, to which ``tail`` applies; the default is ``even``, which repeats no row, and ``pad``
+        for JAX. In a partition with fewer rows than ranks each rank gets one, so that some are repeated.
     """
     world_size = whole("world_size", world_size, 1, (1 << 32) - 1)
     batch_size = whole("batch_size", batch_size, 1, 1 << 31)
@@ -128,7 +128,7 @@ def serve(
 
 
 def _check_shown(client_ca: Url | None, cert: Url | None, key: Url | None) -> None:
-    """Refuses a hand-off whose own tasks would not be let in."""
+    """Refuses a hand-off whose own tasks would be rejected."""
     for name, given in (("cert", cert), ("key", key)):
         if given is None and (client_ca is not None or cert is not None or key is not None):
             problem = "tasks connect to the driver as clients: client_ca needs cert and key, which go together"
@@ -136,12 +136,12 @@ def _check_shown(client_ca: Url | None, cert: Url | None, key: Url | None) -> No
 
 
 def _reached(url: str, session: Any) -> str:
-    """The URL of this process by an address that executors can connect to, where it listens on all it has."""
+    """The URL of this process with an address that executors can connect to, if it listens on all addresses."""
     scheme, _, at = url.partition("://")
     host, port = split_listen(at)
     if not is_everywhere(host):
         return url
-    # Under Spark Connect Spark's driver is the server, and this is one of its clients.
+    # Under Spark Connect, Spark's driver is the server, and this process is one of its clients.
     classic = hasattr(session, "_jsc")
     host = session.conf.get("spark.driver.host") if classic else own_address(session.client.host.strip("[]"))
     shown = f"[{host}]" if ":" in host else host
@@ -149,7 +149,7 @@ def _reached(url: str, session: Any) -> str:
 
 
 class Handle:
-    """A hand-off under way."""
+    """A running hand-off."""
 
     def __init__(self, df: Any, meeting: MeetingServer, url: str, store: StoreOptions, attempts: int) -> None:
         self._df = df
@@ -186,7 +186,7 @@ class Handle:
             raise RemoteError(f"the hand-off failed: {self._meeting.failed}")
 
     def close(self) -> None:
-        """Ends it at once: tasks end, and ranks that are not done get an error."""
+        """Ends it at once: tasks end, and unfinished ranks get an error."""
         self._meeting.fail("the driver closed it") if not self._meeting.over else None
         self._job_ended.wait(30)
         self._meeting.close()
@@ -203,7 +203,7 @@ class Handle:
     def _watched(self) -> None:
         while not self._meeting.wait(1.0):
             pass
-        # Tasks end by themselves when they hear of it; those that compute still do not listen.
+        # Tasks end by themselves once they are told; those still computing do not listen.
         if self._meeting.failed is not None and not self._job_ended.wait(5):
             self._df.sparkSession.interruptTag(self._tag)
 
@@ -234,7 +234,7 @@ class Handle:
             self._job_ended.set()
 
 
-# By the numbers that Spark has for what a barrier stage cannot have, which another try does not change.
+# By Spark's numbers for errors about barrier stages, which another attempt would repeat.
 _REFUSALS = {
     "SPARK-24820": "a barrier stage cannot follow coalesce(), union(), limit() or whatever else changes the number of partitions "
     "without a shuffle; give serve(tasks=...), which repartitions the frame",
@@ -245,7 +245,7 @@ _REFUSALS = {
 
 
 def _refused(error: Exception) -> str | None:
-    """What to do about a job that Spark refuses to run as a barrier stage; ``None`` where another try may help."""
+    """The remedy for a job that Spark refuses to run as a barrier stage; ``None`` if another attempt may help."""
     text = str(error)
     return next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
 
@@ -272,7 +272,7 @@ def _task(
         with Store(options, host) as store, Connection(meeting, options.storage, timeout=60) as driver:
             store.fill(schema, (conform(batch, schema) for batch in batches))
             mine = store.parts()
-            # Not by Spark's own barrier, which takes a second.
+            # Without Spark's own barrier, which takes a second.
             place = {"task": context.partitionId(), "tasks": len(context.getTaskInfos())}
             driver.action("spark.post", {"generation": generation, **place, "parts": mine})
             _serve_until_over(driver, generation)

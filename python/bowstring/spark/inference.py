@@ -34,12 +34,12 @@ def predict(
 
     :param df: the frame.
     :param model_fn: called once in each task; returns the model, a function of ``{column: array}`` that returns
-        ``{column: array}`` with as many rows, or one array if ``schema`` has one column. Numbers and lists of them that are equally
-        long come as NumPy arrays, or with ``device`` as torch tensors; other columns as ``pyarrow.Array``.
-    :param batch_size: rows that the model is given at once; the last batch of a task may have fewer.
+        ``{column: array}`` with as many rows, or one array if ``schema`` has one column. Numbers and lists of them of one
+        length come as NumPy arrays, or with ``device`` as torch tensors; other columns as ``pyarrow.Array``.
+    :param batch_size: rows passed to the model at once; the last batch of a task may have fewer.
     :param schema: the columns that it adds, as DDL (``"score float, embedding array<float>"``) or a ``StructType``.
-    :param columns: columns that the model is given; all without.
-    :param device: the tensors' device: ``"cpu"``, ``"cuda"``, ``"gpu"`` for the GPU that Spark gave to the task.
+    :param columns: columns passed to the model; all by default.
+    :param device: the tensors' device: ``"cpu"``, ``"cuda"``, ``"gpu"`` for the GPU that Spark assigned to the task.
     """
     from pyspark.sql.types import StructType
 

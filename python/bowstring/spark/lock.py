@@ -1,6 +1,6 @@
-"""One driver at a time changes what is at a path: a lock (``flock``) on a hidden file beside it, as conversions and servers do.
+"""Only one driver at a time changes a path: a lock (``flock``) on a hidden file beside it, as conversions and servers do.
 
-It goes with the process that holds it. Tasks take none: they write under names of their own.
+It is released with the process that holds it. Tasks take none: they write under names of their own.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["PATIENCE", "held"]
 PATIENCE = 60.0
 """Seconds to wait for a holder, who only renames and removes."""
 _PAUSE = 0.05
-# What a file system says that has no locks.
+# Errors of a file system without locks.
 _CANNOT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _log = logging.getLogger("bowstring.spark")
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Holds the lock of ``path``, whose parent must be there, or else nothing is to be changed.
+    """Holds the lock of ``path``. If its parent does not exist, there is nothing to lock.
 
-    :raises ClosedError: another process has held it all the time.
+    :raises ClosedError: another process has held it for the whole wait.
     :raises StoreError: it cannot be made.
     """
     if not path.parent.exists():
@@ -44,13 +44,13 @@ def held(path: Path) -> Iterator[None]:
         yield
     finally:
         if at is not None:
-            # Before it is released: a waiting process sees that the name means another file, and opens that.
+            # Removed before it is released: a waiting process sees that the name refers to another file, and opens that one.
             name.unlink(missing_ok=True)
             os.close(at)
 
 
 def _taken(name: Path) -> int | None:
-    """The locked file; none where there are no locks."""
+    """The locked file; ``None`` if there are no locks."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:

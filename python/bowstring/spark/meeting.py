@@ -1,7 +1,7 @@
 """The meeting point of Spark's tasks and the ranks: a small Flight server in the driver.
 
 Tasks report their address; ranks ask for it, and from then on talk to the tasks directly. Both send heartbeats, and when
-one stops, the others are told. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
+one stops, the others are notified. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
 its wire: actions with JSON.
 """
 
@@ -19,7 +19,7 @@ from bowstring.endpoint import Endpoint, answer
 
 __all__ = ["Meeting", "MeetingServer"]
 
-# Seconds that a long poll waits at most.
+# Longest wait of a long poll, in seconds.
 _POLL = 5.0
 
 
@@ -32,21 +32,21 @@ class Meeting:
     loader: dict[str, Any]
     """Options of the ranks' loaders."""
     timeout: float
-    """Seconds for all ranks to come."""
+    """Seconds for all ranks to arrive."""
     patience: float
     """Seconds that a rank may be silent."""
     generation: int = -1
-    """Which submission of the job serves, from 0."""
+    """Number of the serving submission of the job, from 0."""
     parts: list[dict[str, Any]] | None = None
     """The addresses of the rows; ``None`` while the tasks of this generation gather them."""
     failed: str | None = None
     """The reason why it cannot continue."""
     done: set[int] = field(default_factory=set)
-    """Ranks that have all they want."""
+    """Ranks that have finished."""
     seen: dict[int, float] = field(default_factory=dict)
-    """When each rank was heard of last."""
+    """Time of each rank's last heartbeat."""
     ready_at: float | None = None
-    """When the rows were first there."""
+    """Time when the rows were first ready."""
     posted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """The stores of this generation, by task."""
 
@@ -56,11 +56,11 @@ class Meeting:
         return self.failed is not None or len(self.done) == self.world_size
 
     def begin(self, generation: int) -> None:
-        """A submission of the job begins; what the one before it served is gone."""
+        """Begins a submission of the job; the rows of the previous one are gone."""
         self.generation, self.parts, self.posted = generation, None, {}
 
     def post(self, generation: int, task: int, tasks: int, parts: list[dict[str, Any]], now: float) -> None:
-        """One of a generation's tasks serves. The rows are there when all do."""
+        """Records that a task of a generation serves. The rows are ready when all do."""
         if generation != self.generation:
             return
         self.posted[task] = parts
@@ -81,7 +81,7 @@ class Meeting:
         return {**ready, "loader": self.loader, "world_size": self.world_size}
 
     def check(self, now: float) -> None:
-        """Ends it if a rank is missed for too long."""
+        """Ends it if a rank is missing for too long."""
         if self.over or self.ready_at is None:
             return
         missing = sorted(set(range(self.world_size)) - self.seen.keys())
@@ -102,13 +102,13 @@ class MeetingServer(Endpoint):
         super().__init__(listen, **door)
 
     def change(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the meeting, and wakes those who wait."""
+        """Calls a method of the meeting, and wakes all waiters."""
         with self._changed:
             getattr(self._meeting, what)(*arguments)
             self._changed.notify_all()
 
     def fail(self, why: str) -> None:
-        """Ends it, for a reason that all are told."""
+        """Ends it, with a reason that is reported to all."""
         with self._changed:
             self._meeting.failed = self._meeting.failed or why
             self._changed.notify_all()
@@ -126,7 +126,7 @@ class MeetingServer(Endpoint):
             return self._meeting.failed
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is over, so long at most, while ranks are watched."""
+        """Waits up to ``seconds`` until it is over, checking the ranks in between."""
         end = time.monotonic() + seconds
         with self._changed:
             while not self._meeting.over and (left := end - time.monotonic()) > 0:
@@ -137,7 +137,7 @@ class MeetingServer(Endpoint):
             return self._meeting.over
 
     def close(self) -> None:
-        """Ends the server; those who wait are told that it is over."""
+        """Ends the server, and tells all waiters that it is over."""
         self.fail("the driver closed it")
         super().close()
 
@@ -155,7 +155,7 @@ class MeetingServer(Endpoint):
         return {}
 
     def _task(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A task asks whether it is needed; the answer comes when it is not, or after a while."""
+        """Long poll of a task: answers when the task is no longer needed, or after a while."""
         end = time.monotonic() + min(float(body["wait"]), _POLL)
         meeting = self._meeting
         with self._changed:
@@ -166,7 +166,7 @@ class MeetingServer(Endpoint):
             return {"needed": needed, "failed": meeting.failed}
 
     def _rank(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A rank says that it lives, and waits for what is new: another generation than it knows, ready or not."""
+        """Heartbeat and long poll of a rank: waits for news, a generation other than the one it knows, ready or not."""
         end = time.monotonic() + min(float(body["wait"]), _POLL)
         known = (body.get("generation"), body.get("state"))
         with self._changed:

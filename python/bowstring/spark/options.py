@@ -25,7 +25,7 @@ class SourceOptions:
     url: str
     """``grpc://host:port/dataset``, or a directory."""
     columns: tuple[str, ...] | None
-    """Columns to read; all without."""
+    """Columns to read; all by default."""
     filter: str | None
     """Rows to read, as in ``docs/filter.md``."""
     parts: int | None
@@ -47,7 +47,7 @@ class SourceOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Reads Spark's options, whose names have no case."""
+        """Reads Spark's options, whose names are case-insensitive."""
         options = {name.lower(): value for name, value in given.items()}
         url = options.get("path", "")
         if not url:
@@ -81,7 +81,7 @@ class SourceOptions:
         return self.if_exists or ("replace" if overwrite else "append")
 
     def mode(self, overwrite: bool) -> Mode:
-        """The same, as a commit says it."""
+        """The same, as the mode of a commit."""
         modes: dict[str, Mode] = {"append": "append", "replace": "replace", "error": "create", "ignore": "create"}
         return modes[self.exists(overwrite)]
 

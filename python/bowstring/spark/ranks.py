@@ -43,7 +43,7 @@ def connect(
 
     :param url: the driver's address: ``listen`` of ``serve()``.
     :param rank: this rank; the default comes from the process group or the launcher's environment.
-    :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
+    :param loader: the class that makes the batches: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
     :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
     :param options: this rank's own options: ``threads``, ``memory_budget``, ``prefetch``.
@@ -55,7 +55,7 @@ def connect(
 
 
 def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list[int]:
-    """Which part each step of an epoch is taken from: every part as often as it has steps."""
+    """The part that each step of an epoch is taken from: every part as often as it has steps."""
     order = [part for part, count in enumerate(steps) for _ in range(count)]
     if shuffle and len(steps) > 1:
         random.Random(f"bowstring {seed} {epoch}").shuffle(order)
@@ -65,8 +65,8 @@ def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list
 class RankLoader:
     """One rank's batches: every ``iter()`` is a pass, as of :class:`bowstring.Loader`.
 
-    Each batch comes from one executor; from which is the same for all ranks, so all make the same number of steps. It says every
-    second that it lives, until it is closed.
+    Each batch comes from one executor, the same one for all ranks, so all make the same number of steps. It sends a heartbeat every
+    second, until it is closed.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class RankLoader:
         self._driver = Connection(url, storage, timeout=60)
         self._lock = threading.Condition()
         self._told: dict[str, Any] = {"state": "waiting"}
-        self._unheard = ""  # why the driver was not reached when it was asked last
+        self._unheard = ""  # error of the last call, if the driver was not reached
         self._loaders: list[BaseLoader[Any]] = []
         self._streams: list[Iterator[dict[str, Any]]] = []
         self._opened = -1
         self._rows_known: list[tuple[int, int]] | None = None
         self._closed = False
         self._epoch = self._step = self._pass = 0
-        self._taken = False  # whether anything was, of this pass
+        self._taken = False  # True if a batch of this pass was taken
         self._asked: tuple[int, list[int]] = (-1, [])
         self._beats = threading.Thread(target=self._beat, name="bowstring-beat", daemon=True)
         self._beats.start()
@@ -107,10 +107,10 @@ class RankLoader:
             self._end()
             raise
 
-    # ---- the driver's word ------------------------------------------------------------------------------------------------
+    # ---- the driver's state -----------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Says that this rank lives, and takes in what the driver says."""
+        """Sends heartbeats, and records the driver's answers."""
         silent = 0.0
         while not self._closed:
             known = {name: self._told.get(name) for name in ("state", "generation")}
@@ -180,7 +180,7 @@ class RankLoader:
             try:
                 loaders = [self._part(told, part) for part in told["parts"]]
             except (RemoteError, ClosedError):
-                # They may be gone already; the driver will tell.
+                # They may be gone already; the driver will report it.
                 if self._newer(told["generation"]):
                     continue
                 raise
@@ -193,7 +193,8 @@ class RankLoader:
 
     def _part(self, told: Mapping[str, Any], part: Mapping[str, Any]) -> BaseLoader[Any]:
         options = told["loader"]
-        # Each part has a last step of its own: what `short` repeats there adds up. With fewer rows than ranks one gets none.
+        # Each part has a last step of its own: what `short` repeats adds up over parts. With fewer rows than ranks,
+        # some ranks would get none.
         if tails.told(options) is None and self._kind._tail == "short" and part["rows"] >= told["world_size"]:
             options = {**options, "tail": "even"}
         return self._kind(
@@ -207,7 +208,7 @@ class RankLoader:
         )
 
     def _newer(self, generation: int) -> bool:
-        """True if another generation comes, or this one is over: the driver learns of a lost executor a little later."""
+        """True once another generation comes, or this one is over: the driver learns of a lost executor a little later."""
         end = time.monotonic() + min(self._timeout, 120)
         with self._lock:
             while self._told["state"] == "ready" and self._told["generation"] == generation:
@@ -218,7 +219,7 @@ class RankLoader:
             return True
 
     def _seek(self) -> None:
-        """Brings every part's loader to where it is after this loader's steps."""
+        """Moves every part's loader to its position after this loader's steps."""
         order = self._order()
         taken = [0] * len(self._loaders)
         for part in order[: self._step]:
@@ -340,9 +341,9 @@ class RankLoader:
         self._driver.close()
 
     def close(self) -> None:
-        """Says that this rank needs no more: when all have, Spark's job ends."""
+        """Reports that this rank has finished: once all have, Spark's job ends."""
         if not self._closed:
-            # First, so that the beat which the driver answers at once is the last.
+            # First, so that the heartbeat which the driver answers at once is the last.
             self._closed = True
             with contextlib.suppress(Error):
                 self._driver.action("spark.done", {"rank": self._rank}, timeout=10)
@@ -354,7 +355,7 @@ class RankLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A rank that fails may come again, in a new process: only one that is done lets the executors go.
+        # A rank that fails may return in a new process: only one that has finished releases the executors.
         if kind is None:
             self.close()
         else:

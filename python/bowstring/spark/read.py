@@ -25,14 +25,14 @@ from bowstring.spark.types import arrow_schema, conform, spark_schema
 __all__ = ["reader", "schema"]
 
 _ROWS_PER_BATCH = 10_000
-# Of a file: bytes, and the time of its last change in nanoseconds; nothing where there is no file.
+# Size of a file, and its modification time in nanoseconds; None if there is no file.
 _Version = tuple[int | None, int | None]
 # Tasks of a read from a server without `parts`: as many as row groups, but no more than this.
 _PARTS = 32
 
 
 class _Part(InputPartition):
-    """The part of one task, of one version of what is read."""
+    """The part of one task, at one version of the data."""
 
     def __init__(self, value: Any, fingerprint: str = "", versions: Mapping[str, _Version] | None = None) -> None:
         super().__init__(value)
@@ -41,7 +41,7 @@ class _Part(InputPartition):
 
 
 def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns that were asked for, in that order."""
+    """The requested columns, in that order."""
     if columns is None:
         return found
     missing = [name for name in columns if name not in found.names]
@@ -52,7 +52,7 @@ def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
 
 
 def schema(options: SourceOptions) -> StructType:
-    """The columns that a read has."""
+    """The columns of a read."""
     if is_server(options.url):
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
@@ -68,7 +68,7 @@ def schema(options: SourceOptions) -> StructType:
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
     """A reader of the columns ``wanted``."""
-    # A filter's text is bowstring's own, so files are then read by bowstring.
+    # A filter's text is in bowstring's syntax, so bowstring then reads the files.
     served = is_server(options.url) or options.filter is not None or not _uniform(_files(options.url))
     kind = _KINDS[served, options.pushdown]
     return kind(options, wanted)
@@ -94,7 +94,7 @@ class _Reader(DataSourceReader):
         self.conditions: list[filters.Condition] = []
 
     def filter(self) -> str | None:
-        """The rows that a server is asked for."""
+        """The filter for a server."""
         both = [self.options.filter or "", filters.text(self.conditions)]
         return " and ".join(f"({one})" for one in both if one) or None
 
@@ -102,12 +102,12 @@ class _Reader(DataSourceReader):
 class _Pushed(_Reader):
     """Takes Spark's filters too.
 
-    Only where it was asked for: Spark refuses such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, and Spark
+    Only on request: Spark refuses such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, and Spark
     4.3 gives later queries of the same data frame the filters of its first.
     """
 
     def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:
-        """Reads less where it can, and leaves all filters to Spark, to be applied exactly."""
+        """Uses the filters to read less, and leaves their exact application to Spark."""
         self.conditions = filters.known(filters_, self.wanted)
         return filters_
 
@@ -150,7 +150,7 @@ def _versions(files: Sequence[Any]) -> dict[str, _Version]:
 def _files(url: str) -> Any:
     import pyarrow.dataset as ds  # takes half a second, for pandas
 
-    # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
+    # pyarrow opens a store's URL: s3://, gs://, hdfs://.
     place = url if "://" in url and not url.startswith("file:") else str(local(url))
     # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
     parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
@@ -163,7 +163,7 @@ def _files(url: str) -> Any:
 
 
 def _with_dates(found: Any) -> Any:
-    """The partitioning of ``found`` with dates where all directories of a key are dates, as in Spark; ``None`` where none is."""
+    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark; ``None`` if there are none."""
     import pyarrow.dataset as ds
 
     fields = {field.name: field.type for field in found.partitioning.schema}
@@ -191,7 +191,7 @@ def _is_date(text: str) -> bool:
 
 
 def _uniform(dataset: Any) -> bool:
-    """Whether all files have the same columns. pyarrow takes the first file's: others' columns would be missing, without a word."""
+    """True if all files have the same columns. pyarrow takes the first file's: other columns would be missing silently."""
     fragments = list(dataset.get_fragments())
     with ThreadPoolExecutor(16) as pool:
         schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
@@ -203,9 +203,9 @@ class FilesReader(_Reader):
     """Reads Parquet by row groups."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Row groups, dealt to tasks as they follow each other."""
+        """Row groups, dealt to tasks in consecutive runs."""
         files = list(_files(self.options.url).get_fragments())
-        # Before the footers are read: what changes then is another version than that which was planned.
+        # Before the footers are read: a later change is another version than the planned one.
         versions = _versions(files)
         groups = [group for file in files for group in file.split_by_row_group()]
         groups = [group for group in groups if group.row_groups]
@@ -216,7 +216,7 @@ class FilesReader(_Reader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups."""
         target = arrow_schema(self.wanted)
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark's partition for an empty list
             return
         assert isinstance(partition, _Part)
         found = _files(self.options.url).schema
@@ -232,7 +232,7 @@ class FilesReader(_Reader):
             self._check(group, partition)
 
     def _check(self, group: Any, partition: _Part) -> None:
-        """That the file of a row group is the one that was planned."""
+        """Checks that the file of a row group is the one that was planned."""
         if _versions([group]) != _of([group], partition.versions):
             raise _changed(self.options.url)
 
@@ -250,7 +250,7 @@ class _PushedFilesReader(_Pushed, FilesReader):
     pass
 
 
-# Whether a server is asked, and whether Spark's filters are taken.
+# Keys: the data come from a server; Spark's filters are pushed down.
 _KINDS: dict[tuple[bool, bool], type[_Reader]] = {
     (True, False): ServerReader,
     (True, True): _PushedServerReader,

@@ -30,11 +30,11 @@ class Staged(WriterCommitMessage):
     write: str
     """The write that it belongs to."""
     token: dict[str, Any] | None
-    """For the commit; ``None`` if nothing is to be committed."""
+    """Token for the commit; ``None`` if nothing is to be committed."""
     rows: int
     """Rows staged."""
     once: str | None = None
-    """The micro-batch; one try of it is committed."""
+    """The micro-batch; one attempt at it is committed."""
 
 
 class _Target:
@@ -99,13 +99,13 @@ class ServerWriter(DataSourceArrowWriter):
             try:
                 connection.commit(self.target.dataset, self.write_id, self.mode, tokens)
             except ConfigError:
-                # Somebody else made the dataset while the tasks ran.
+                # The dataset was created by others while the tasks ran.
                 if self.exists != "ignore" or not connection.exists(self.target.dataset):
                     raise
                 connection.abort(self.target.dataset, self.write_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Removes what was staged, and refuses what stragglers stage yet."""
+        """Removes staged rows, and refuses later ones of stragglers."""
         if self.skip:
             return
         with self.target.connect() as connection:
@@ -113,9 +113,9 @@ class ServerWriter(DataSourceArrowWriter):
 
 
 class ServerStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each try at it is a write of its own.
+    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each attempt is a write of its own.
 
-    So a try can be ended without the next one being refused; the server commits one of them.
+    So an attempt can be ended without refusing the next one; the server commits one of them.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
@@ -138,7 +138,7 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
                 connection.commit(self.target.dataset, write, self.mode, _tokens(messages), once=once)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes what this try, and those before it, staged, and refuses what stragglers of them stage yet."""
+        """Removes the rows that this attempt and earlier ones staged, and refuses later ones of their stragglers."""
         checkpoints = self.target.options.checkpoints
         with self.target.connect() as connection:
             if checkpoints is not None:

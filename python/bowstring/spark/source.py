@@ -38,7 +38,7 @@ class BowstringSource(DataSource):
         return SourceOptions.read(self.options)
 
     def schema(self) -> StructType:
-        """The columns of the dataset, or those that were asked for."""
+        """The columns of the dataset, or the requested ones."""
         return read.schema(self._options())
 
     def reader(self, schema: StructType) -> DataSourceReader:

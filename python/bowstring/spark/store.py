@@ -1,4 +1,4 @@
-"""An executor's part of the rows: in memory as far as the budget goes, in local files beyond it, served to ranks from both."""
+"""An executor's part of the rows: in memory up to the budget, in local files beyond it, served to ranks from both."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from bowstring.spark.digest import digest
 __all__ = ["Store", "StoreOptions", "own_address"]
 
 _NAME = "rows"
-# Bytes put at once: held beside the store until they are known to fit, and one file there.
+# Bytes added at once: kept outside the store until they are known to fit, and stored as one file.
 _CHUNK = 32 << 20
 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How rows are kept and served."""
+    """Options for storing and serving rows."""
 
     memory: int
     """Bytes that a task may take: half for stored rows, half for rows on their way."""
     spill: str | None
-    """Directory for rows that do not fit; without, they are an error."""
+    """Directory for rows that do not fit; by default they are an error."""
     listen: str
     """Address to listen on."""
     server: dict[str, Any] = field(repr=False)
     """Options of :class:`bowstring.flight.Server`: TLS, tokens."""
     storage: dict[str, str] = field(repr=False)
-    """How tasks reach the driver: token, certificate."""
+    """Credentials of tasks for the driver: token, certificate."""
 
 
 def own_address(peer: str) -> str:
-    """The address by which this host reaches ``peer``, and others most likely reach it."""
+    """The address from which this host reaches ``peer``, and under which others most likely reach it."""
     with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))  # sends nothing
         return str(probe.getsockname()[0])
@@ -62,7 +62,7 @@ class _Shelf:
 
     @property
     def rows(self) -> int:
-        """Rows that were added."""
+        """Number of rows added."""
         return self._write.rows
 
     def add(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
@@ -81,7 +81,7 @@ class _Shelf:
 class Store:
     """The rows of one partition.
 
-    :param options: how they are kept and served.
+    :param options: how they are stored and served.
     :param host: the address by which ranks reach this host.
     """
 
@@ -93,7 +93,7 @@ class Store:
         self.digest = 0
 
     def fill(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Takes all rows; they can be read when it returns."""
+        """Adds all rows; they can be read when it returns."""
         self._shelves = [_Shelf(self._options, self._host, "memory")]
         for chunk in _chunks(batches, min(_CHUNK, max(self._options.memory // 16, 1 << 16))):
             for batch in chunk:
@@ -124,7 +124,7 @@ class Store:
         ]
 
     def close(self) -> None:
-        """Ends the servers; what was spilled is removed."""
+        """Ends the servers, and removes spilled rows."""
         for shelf in self._shelves:
             shelf.close()
         if self._spilled is not None:

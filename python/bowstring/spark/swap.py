@@ -1,4 +1,4 @@
-"""A directory takes the place of another: in one step where the system can exchange two names, else by two that can be undone.
+"""Replaces a directory by another: in one step if the system can exchange two names, else in two that can be undone.
 
 Between those two renames the old directory is set aside, under the name :data:`ASIDE` in a hidden directory. A write that finds it
 there, and nothing in its place, puts it back: :func:`restored`.
@@ -17,12 +17,12 @@ __all__ = ["ASIDE", "replaced", "restored"]
 ASIDE = "replaced"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# What a kernel or a file system says that cannot exchange names.
+# Errors of a kernel or a file system that cannot exchange names.
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchanges two names, as one step; ``False`` where that cannot be done."""
+    """Exchanges two names in one step; ``False`` if that is impossible."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -36,7 +36,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def replaced(new: Path, old: Path, hidden: Path) -> None:
-    """Puts ``new`` in the place of ``old``, which goes to ``hidden``. If it fails, ``old`` is where it was.
+    """Puts ``new`` in the place of ``old``, which goes to ``hidden``. If it fails, ``old`` stays where it was.
 
     :raises OSError: from the renames.
     """
@@ -56,7 +56,7 @@ def restored(path: Path, hidden: Path) -> None:
     if not aside.exists():
         return
     if path.exists():
-        # It was replaced. Kept, it would reappear once the new one is deleted.
+        # It was replaced. If kept, it would reappear once the new one is deleted.
         shutil.rmtree(aside, ignore_errors=True)
     else:
         os.rename(aside, path)

@@ -19,7 +19,7 @@ _BATCH = "streaming.sql.batchId"
 def new_write(checkpoints: str | None = None) -> str:
     """A name for one write, new each time.
 
-    :param checkpoints: of a streaming query; the names of its writes begin alike.
+    :param checkpoints: of a streaming query, whose writes share a prefix.
     """
     return f"{'spark-' if checkpoints is None else tries(checkpoints)}{uuid.uuid4().hex}"
 
@@ -27,7 +27,7 @@ def new_write(checkpoints: str | None = None) -> str:
 def tries(checkpoints: str) -> str:
     """The prefix of the names of all writes of a streaming query.
 
-    The end of a micro-batch is told neither its query nor the tasks' name of the write. Both know the checkpoint directory of the
+    The commit of a micro-batch knows neither its query nor the tasks' name of the write. Both know the checkpoint directory of the
     query; each query has its own, and has one micro-batch at a time.
     """
     return f"spark-{hashlib.sha256(checkpoints.encode()).hexdigest()[:16]}-"
@@ -40,13 +40,13 @@ class Attempt:
     task: int
     """The partition."""
     attempt: int
-    """Which try at it, from 0."""
+    """Attempt at it, from 0."""
     micro_batch: str | None
-    """``query-batch`` in Structured Streaming: the same however often the micro-batch is tried, also after a restart."""
+    """``query-batch`` in Structured Streaming: the same for all attempts at the micro-batch, even after a restart."""
 
     @classmethod
     def current(cls) -> Attempt:
-        """Of the task that runs in this process."""
+        """The attempt of the task that runs in this process."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -57,11 +57,11 @@ class Attempt:
         return cls(context.partitionId(), context.attemptNumber(), micro_batch)
 
     def once(self) -> str:
-        """The name of the micro-batch that this task belongs to: of all tries at it, one is committed."""
+        """The name of the micro-batch that this task belongs to: of all attempts at it, one is committed."""
         if self.micro_batch is None:
             raise Error("this task belongs to no streaming query: a streaming writer cannot tell its micro-batch")
         return self.micro_batch
 
     def unique(self) -> str:
-        """A name for what this attempt leaves, which no other attempt has."""
+        """A name for the output of this attempt, which no other attempt has."""
         return re.sub(r"[^A-Za-z0-9]", "", f"{self.task:06d}x{self.attempt}x{os.urandom(4).hex()}")

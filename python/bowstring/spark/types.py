@@ -1,4 +1,4 @@
-"""Types across the border: Spark's from Arrow's, and batches laid out as the other side wants them."""
+"""Types across the border: Spark's from Arrow's, and batches in the layout that the other side expects."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _NAMED = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark wants of rows with ``schema``: instants are in UTC."""
+    """The Arrow schema that Spark expects of rows with ``schema``: instants are in UTC."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def stored_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that rows with ``schema`` are stored with.
 
-    Every column may be null, as with Spark's own files: whether Spark could tell that a column has no nulls must not decide
-    whether rows can be appended.
+    Every column may be null, as with Spark's own files: appending rows must not depend on whether
+    Spark knows that a column has no nulls.
     """
     return pa.schema([_nullable(field) for field in arrow_schema(schema)])
 
@@ -53,7 +53,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema`` of ``batch``, by name, with its types; without a copy where only nullability differs."""
+    """The columns of ``schema`` of ``batch``, by name, with its types; without a copy if only nullability differs."""
     columns = []
     for field in schema:
         column = batch.column(field.name)
@@ -83,7 +83,7 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark's that holds values of ``kind``, as Arrow has it."""
+    """The Arrow form of Spark's type for values of ``kind``."""
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     if pa.types.is_dictionary(kind):

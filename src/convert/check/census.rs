@@ -1,6 +1,6 @@
-//! How many rows a dataset has, counted without reading one: the second way by which a conversion knows that it lost none.
+//! The number of rows of a dataset, counted without reading one: an independent check that a conversion lost none.
 //!
-//! | format | what is counted |
+//! | format | counted |
 //! |---|---|
 //! | Parquet, Petastorm | rows in the footers |
 //! | Arrow, `datasets` | lengths in the heads of the batches; in a file, as many batches as its footer lists |
@@ -11,10 +11,10 @@
 //! | CSV, TSV | line ends outside of quotes, without the header |
 //! | JSON Lines | lines that are not blank |
 //!
-//! What footers and indexes say of Parquet, Petastorm and MDS is what the tasks' own counts were held against, so that there this is the
-//! same number once more, of other files: those that were written.
+//! For Parquet, Petastorm and MDS, the tasks' own counts are compared with footers and indexes, so this is the same number again, of
+//! other files: the written ones.
 //!
-//! No value is decoded, and but for framing and unpacking nothing is shared with the readers that deliver rows.
+//! No value is decoded, and apart from framing and decompression no code is shared with the readers that deliver rows.
 
 use crate::convert::format::Format;
 use crate::convert::formats::tar::TarReader;
@@ -26,10 +26,10 @@ use crate::convert::read::listing::Listing;
 use crate::convert::source::{Opening, Source};
 use crate::error::Result;
 
-/// The rows of the dataset at `src`, which `source` reads.
+/// Counts the rows of the dataset at `src`, which `source` reads.
 ///
 /// # Errors
-/// What finding and opening its files gives; `Corrupt` for what ends in the middle.
+/// Those of finding and opening its files; `Corrupt` for incomplete data.
 pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<u64> {
     let format = source.format();
     let limits = &opening.limits;
@@ -66,7 +66,7 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
     files.iter().map(count).sum()
 }
 
-/// Samples of a tar file: runs of members whose names are the same before the first dot.
+/// Counts the samples of a tar file: runs of members with the same name up to the first dot.
 fn samples(found: &Found, limits: &Limits) -> Result<u64> {
     let mut reader = TarReader::of(found, limits)?;
     let (mut last, mut samples) = (None, 0);
@@ -83,7 +83,7 @@ fn samples(found: &Found, limits: &Limits) -> Result<u64> {
     Ok(samples)
 }
 
-/// Calls `each` with every byte of a file, unpacked, but for a byte-order mark.
+/// Calls `each` with every byte of a decompressed file, except a byte-order mark.
 fn bytes(found: &Found, mut each: impl FnMut(u8)) -> Result<()> {
     let mut input = Input::open(found, false)?;
     if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
@@ -100,7 +100,7 @@ fn bytes(found: &Found, mut each: impl FnMut(u8)) -> Result<()> {
     }
 }
 
-/// Lines of a file that are not blank.
+/// Counts the lines of a file that are not blank.
 fn lines(found: &Found) -> Result<u64> {
     let (mut lines, mut blank) = (0, true);
     bytes(found, |byte| match byte {
@@ -113,15 +113,15 @@ fn lines(found: &Found) -> Result<u64> {
     Ok(lines + u64::from(!blank))
 }
 
-/// Records of a CSV file of `width` columns, without the header. A line of no bytes is none, unless there is one column, of which
-/// it is a null.
+/// Counts the records of a CSV file of `width` columns, without the header. An empty line is no record, except with a single column,
+/// where it is a null.
 fn records(found: &Found, width: usize, separator: u8) -> Result<u64> {
     let (mut records, mut quoted, mut at_start) = (0_u64, false, true);
-    // Bytes of the line so far, without a carriage return at its end, and whether there is one.
+    // Length of the line so far, without a trailing carriage return, and whether there is one.
     let (mut len, mut carriage) = (0_u64, false);
     bytes(found, |byte| {
         if byte == b'\n' && !quoted {
-            // The header is not blank, whatever the width.
+            // The header is never blank, for any width.
             records += u64::from(len > 0 || (width == 1 && records > 0));
             (len, carriage, at_start) = (0, false, true);
             return;
@@ -130,7 +130,7 @@ fn records(found: &Found, width: usize, separator: u8) -> Result<u64> {
         carriage = byte == b'\r' && !quoted;
         len += u64::from(!carriage);
         match byte {
-            // A quote within quotes ends them; a second one begins them again.
+            // A quote ends a quoted cell; a second one resumes it.
             b'"' if quoted => (quoted, at_start) = (false, true),
             b'"' if at_start => quoted = true,
             byte => at_start = byte == separator && !quoted || at_start && quoted,

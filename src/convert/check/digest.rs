@@ -1,8 +1,8 @@
 //! Digests of rows in any order: one per column, one of whole rows.
 //!
-//! A cell's hash depends on its value, not on how the value is kept: `int32` 5 is `int64` 5, text is its bytes, a list of fixed
-//! size is a list, a timestamp counts nanoseconds. So two formats that keep the same values have the same digests. A timestamp of no zone
-//! is another value than one with a zone, as nobody knows which instant it is.
+//! A cell's hash depends on its value, not on its representation: `int32` 5 is `int64` 5, text is its bytes, a fixed-size list is a
+//! list, a timestamp counts nanoseconds. So two formats that hold the same values have the same digests. A timestamp without a zone
+//! differs from one with a zone, because its instant is unknown.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) const DECIMAL: u64 = 7;
 pub(crate) const LIST: u64 = 8;
 pub(crate) const STRUCT: u64 = 9;
 const OTHER: u64 = 10;
-/// A time of a known zone: the same instant in any other zone.
+/// A time of a known zone: the same instant in any other zone has the same hash.
 pub(crate) const INSTANT: u64 = 11;
 
 /// The digest of one column.
@@ -44,9 +44,9 @@ pub(crate) const INSTANT: u64 = 11;
 pub struct ColumnDigest {
     /// Its name.
     pub name: String,
-    /// The sum of what its cells hash to, in hexadecimal.
+    /// Sum of its cells' hashes, in hexadecimal.
     pub sum: String,
-    /// How many of its cells are null.
+    /// Number of null cells.
     pub nulls: u64,
 }
 
@@ -55,13 +55,13 @@ pub struct ColumnDigest {
 pub struct Digest {
     /// Rows.
     pub rows: u64,
-    /// The sum of what whole rows hash to, in hexadecimal.
+    /// Sum of the hashes of whole rows, in hexadecimal.
     pub sum: String,
     /// The columns, by name.
     pub columns: Vec<ColumnDigest>,
 }
 
-/// A digest that grows.
+/// A digest under construction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Summing {
     rows: u64,
@@ -70,14 +70,14 @@ pub(crate) struct Summing {
 }
 
 impl Summing {
-    /// For columns of these names, in any order.
+    /// Starts a digest of columns of these names, in any order.
     pub(crate) fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let mut columns: Vec<_> = names.map(|name| (name.to_owned(), 0, 0)).collect();
         columns.sort_unstable();
         Self { rows: 0, sum: 0, columns }
     }
 
-    /// Adds the rows of `batch`; returns the hash of each.
+    /// Adds the rows of `batch`. Returns the hash of each.
     pub(crate) fn add(&mut self, batch: &RecordBatch) -> Result<Vec<u64>> {
         let mut rows = vec![0_u64; batch.num_rows()];
         for (number, (name, sum, nulls)) in self.columns.iter_mut().enumerate() {
@@ -106,7 +106,7 @@ impl Summing {
         self.sum = self.sum.wrapping_add(wide(row));
     }
 
-    /// The digest so far.
+    /// Returns the digest so far.
     pub(crate) fn digest(&self) -> Digest {
         let column = |(name, sum, nulls): &(String, u128, u64)| ColumnDigest {
             name: name.clone(),
@@ -134,12 +134,12 @@ impl Summing {
     }
 }
 
-/// Two words from one, both well mixed.
+/// Widens a word to two well-mixed ones.
 fn wide(hash: u64) -> u128 {
     u128::from(mix(hash, 0x1234_5678_9ABC_DEF1)) << 64 | u128::from(mix(hash, 0xFEDC_BA98_7654_3211))
 }
 
-/// Mixes a word with a salt: the finaliser of splitmix64.
+/// Mixes a word with a salt, by the finaliser of splitmix64.
 pub(crate) fn mix(value: u64, salt: u64) -> u64 {
     let mut x = value ^ salt.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -152,7 +152,7 @@ pub(crate) fn wide_integer(tag: u64, value: i128) -> u64 {
     mix(mix(value as u64, tag), (value >> 64) as u64)
 }
 
-/// The tag of a timestamp in `zone`.
+/// Returns the tag of a timestamp in `zone`.
 pub(crate) fn timestamp(zone: &Option<Arc<str>>) -> u64 {
     if zone.is_some() { INSTANT } else { WALL }
 }
@@ -174,7 +174,7 @@ fn primitive<T: ArrowPrimitiveType>(array: &ArrayRef, hash: impl Fn(T::Native) -
     array.iter().map(|value| value.map_or(NULL, &hash)).collect()
 }
 
-/// The hash of every cell.
+/// Hashes every cell.
 fn cells(array: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
     macro_rules! integers {
         ($type:ty) => {
@@ -287,7 +287,7 @@ pub(crate) fn fold(tag: u64, inner: Option<&[u64]>) -> u64 {
     inner.iter().fold(mix(inner.len() as u64, tag), |hash, item| mix(hash, *item))
 }
 
-/// The hash of what cells look like, for types that are rare.
+/// Hashes the text of cells, for rare types.
 fn texts(array: &ArrayRef, tag: u64, trim: impl Fn(&str) -> &str) -> Result<Vec<u64>, ArrowError> {
     let options = FormatOptions::default();
     let formatter = ArrayFormatter::try_new(array, &options)?;
@@ -359,7 +359,7 @@ mod tests {
         let mut merged = Summing::new(["id", "name"].into_iter());
         parts.iter().for_each(|part| merged.merge(&digest(std::slice::from_ref(part))));
         assert_eq!(merged.digest(), whole);
-        // The columns are the same, the rows are not.
+        // The columns are the same, but the rows are not.
         let crossed = digest(&[batch(vec![2, 1, 3], vec!["a", "b", "c"])]);
         assert_eq!(crossed.columns, whole.columns);
         assert_ne!(crossed.sum, whole.sum);

@@ -1,4 +1,4 @@
-//! Whether two datasets have the same rows, found by other ways than those that wrote them.
+//! Checks that two datasets have the same rows, by other means than those that wrote them.
 
 pub(crate) mod census;
 pub(crate) mod digest;

@@ -1,6 +1,6 @@
-//! The rows of a text as raw tokens: a second reading, for verification, that shares nothing with the first but the file.
+//! Rows of a text as raw tokens: a second reading for verification that shares only the file with the first.
 //!
-//! It is short rather than fast, and knows no types.
+//! It is short rather than fast, and does not interpret types.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Place, Result};
 /// Deepest nesting of JSON.
 const MAX_DEPTH: usize = 128;
 
-/// A token, or what holds tokens.
+/// A token, or a container of tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Raw {
     Null,
@@ -31,10 +31,10 @@ pub(crate) type Row = Vec<(Arc<str>, Raw)>;
 pub(crate) struct RawRows {
     input: Input,
     limits: Limits,
-    /// Of a CSV file, what stands between cells, and the names.
+    /// For a CSV file, the separator of cells; else `None`.
     separator: Option<u8>,
     names: Vec<Arc<str>>,
-    /// Number of the line that was read last.
+    /// Number of the last line read.
     lines: u64,
     line: Vec<u8>,
 }
@@ -59,14 +59,14 @@ impl RawRows {
         Ok(rows)
     }
 
-    /// What is wrong in the row that was read, perhaps in a column.
+    /// Returns an error about the row just read, or a column of it.
     pub(crate) fn wrong(&self, column: Option<&str>, what: &str) -> Error {
         let mut place = Place::file(Arc::clone(self.input.name()));
         place.column = column.map(Into::into);
         Error::corrupt(place, format!("up to line {}: {what}", self.lines))
     }
 
-    /// The next row: the values by the names of their columns.
+    /// Returns the next row: values by column name.
     pub(crate) fn next(&mut self) -> Result<Option<Row>> {
         if let Some(separator) = self.separator {
             let Some(cells) = self.record(separator)? else { return Ok(None) };
@@ -100,7 +100,7 @@ impl RawRows {
         self.input.line(&self.limits, &mut self.line)
     }
 
-    /// The cells of the next record.
+    /// Reads the cells of the next record.
     fn record(&mut self, separator: u8) -> Result<Option<Vec<Raw>>> {
         let (mut cells, mut cell, mut inside, mut quoted, mut bytes) = (Vec::new(), Vec::new(), false, false, 0);
         loop {
@@ -137,7 +137,7 @@ impl RawRows {
     }
 }
 
-/// The cell that ends; `None` if it is not UTF-8.
+/// Completes a cell; `None` if it is not UTF-8.
 fn token(cell: &mut Vec<u8>, quoted: &mut bool) -> Option<Raw> {
     let text = String::from_utf8(std::mem::take(cell)).ok()?;
     Some(match std::mem::take(quoted) {
@@ -147,7 +147,7 @@ fn token(cell: &mut Vec<u8>, quoted: &mut bool) -> Option<Raw> {
     })
 }
 
-/// The value of JSON at byte `at`, which moves behind it.
+/// Parses the JSON value at byte `at`, and advances `at` past it.
 fn json(bytes: &[u8], at: &mut usize, depth: usize) -> Result<Raw, String> {
     let next = |at: &mut usize| {
         while bytes.get(*at).is_some_and(u8::is_ascii_whitespace) {

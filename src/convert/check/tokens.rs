@@ -1,7 +1,7 @@
-//! Whether what was written is what stands in a source's text: raw tokens, read a second way, against the values delivered.
+//! Checks that the values written are those in a source's text: raw tokens, read a second way, against the values delivered.
 //!
-//! Each token is hashed as the value that its column's type makes of it, by other means than the reader's, so that a fault of the reader
-//! shows. The sums are held against the digest of what was written.
+//! Each token is hashed as a value of its column's type, by other code than the reader's, so that an error of the reader shows. The
+//! sums are compared with the digest of the written data.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,11 +24,11 @@ use crate::convert::values::clock::Instant;
 use crate::dataset::filter::Bound;
 use crate::error::{Place, Result};
 
-/// Holds the text of `source` against `found`, which is the digest of the columns `names` as they were written. Of a filter, the
-/// columns it reads come with it. A source that is no text passes.
+/// Compares the text of `source` with `found`, the digest of the columns `names` as written. A filter comes with the columns that it
+/// reads. A source that is not text passes.
 ///
 /// # Errors
-/// `Corrupt` naming a column, or for a token that is not a value of its column's type; what reading the text gives.
+/// `Corrupt` naming a column, or for a token that is not a value of its column's type; those of reading the text.
 pub(crate) fn check<'a>(
     source: &dyn Source,
     names: impl Iterator<Item = &'a str>,
@@ -63,12 +63,12 @@ pub(crate) fn check<'a>(
     };
     let digest = |digest: &Digest| format!("{} rows, digest {}", digest.rows, digest.sum);
     let hint = "what was read is not what stands there; this is a fault of bowstring";
-    // All files of the source together are summed.
+    // Sums cover all files of the source together.
     let place = texts.first().map_or_else(Place::default, |text| Place::file(Arc::clone(&text.found.name)));
     Err(differs(place, &what, digest(&stands), digest(found), hint))
 }
 
-/// The sums of one file's tokens.
+/// Sums the tokens of one file.
 fn of_file(
     source: &dyn Source,
     text: &Text,
@@ -111,7 +111,7 @@ fn of_file(
         while add(&mut rows, true)? {}
         return Ok(sum);
     };
-    // Which rows were selected only the values say; that there are as many rows as the text has is counted.
+    // Only the values determine which rows were selected; the number of rows in the text is checked by counting.
     let budget = Budget::new(options.memory_budget);
     for shard in text.shards.clone() {
         let mut batches = source.read(shard, read, &budget)?;
@@ -130,7 +130,7 @@ fn of_file(
     Ok(sum)
 }
 
-/// What decides of a token beside its type.
+/// The interpretation of tokens, apart from their type.
 #[derive(Debug, Clone, Copy)]
 struct Judge {
     json: bool,
@@ -138,7 +138,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// The hash of the value that stands there, as [`Digest`] has it.
+    /// Returns the hash of a token's value, as in [`Digest`].
     fn hash(self, raw: &Raw, of: &DataType) -> Result<u64, String> {
         let text = match raw {
             Raw::Null => return Ok(NULL),
@@ -268,7 +268,7 @@ impl Judge {
     }
 }
 
-/// Nanoseconds since 1970, as Arrow's own reader has them.
+/// Returns nanoseconds since 1970, as Arrow's own reader does.
 fn instant(text: &str) -> Result<i128, String> {
     let utc: Tz = "+00:00".parse().map_err(|_| "there is no UTC")?;
     let fraction = text.split_once('.').map_or("", |(_, rest)| rest);
@@ -278,7 +278,7 @@ fn instant(text: &str) -> Result<i128, String> {
     }
     match string_to_datetime(&utc, text) {
         Ok(found) => Ok(i128::from(found.timestamp()) * 1_000_000_000 + i128::from(found.timestamp_subsec_nanos())),
-        // Arrow reads neither years of five digits nor more than nine of a fraction.
+        // Arrow reads neither years of five digits nor fractions of more than nine.
         Err(_) => {
             let (seconds, nanos) = Instant::parse(text)?.parts();
             Ok(i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
@@ -286,7 +286,7 @@ fn instant(text: &str) -> Result<i128, String> {
     }
 }
 
-/// A decimal number without exponent and without zeros that say nothing.
+/// Normalises a decimal number: no exponent, no redundant zeros.
 fn plain(text: &str) -> Result<String, String> {
     let lower = text.to_ascii_lowercase();
     let (mantissa, power) = lower.split_once('e').unwrap_or((&lower, "0"));
@@ -323,7 +323,7 @@ mod tests {
     use crate::convert::types::parse_type;
     use crate::convert::values::objects::Values;
 
-    /// The digest of an array, and that of the tokens it is held against.
+    /// Returns true if an array and the tokens that it is compared with have the same digest.
     fn both(of: &str, read: &[&str], stand: &[Raw], json: bool) -> Result<bool, String> {
         let of = parse_type(of).unwrap();
         let mut values = Values::new(&of).unwrap();
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn what_a_reader_changes_is_seen() {
-        // What the reader of earlier versions made of these tokens.
+        // Values that earlier versions of the reader made of these tokens.
         for (of, read, raw, json) in [
             ("int64", "3", bare("3.7"), true),
             ("int64", "7", quoted("7"), true),

@@ -1,4 +1,4 @@
-//! Whether two datasets have the same rows, in any order, and which they do not.
+//! Comparison of two datasets: their rows in any order, and those that differ.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -19,26 +19,26 @@ use crate::convert::types::type_text;
 use crate::convert::values::timezone;
 use crate::error::{Error, Result};
 
-/// Rows that are shown of each side.
+/// Rows shown of each side.
 const SHOWN: usize = 10;
 
-/// What is found of one column.
+/// Result of comparing one column.
 #[derive(Debug, Clone, Serialize)]
 pub struct ColumnVerdict {
     /// Its name.
     pub name: String,
-    /// Its type on either side; `None` where it is missing.
+    /// Its type on either side; `None` if it is missing there.
     pub types: [Option<String>; 2],
-    /// How many of its cells are null, on either side.
+    /// Number of null cells on either side.
     pub nulls: [u64; 2],
-    /// Whether its cells are the same, in any order.
+    /// True if its cells are the same, in any order.
     pub equal: bool,
 }
 
-/// What is found of two datasets.
+/// Result of comparing two datasets.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// Whether they have the same columns and rows, in any order.
+    /// True if they have the same columns and rows, in any order.
     pub equal: bool,
     /// Their formats.
     pub formats: [Format; 2],
@@ -46,25 +46,25 @@ pub struct Comparison {
     pub rows: [u64; 2],
     /// The columns of both.
     pub columns: Vec<ColumnVerdict>,
-    /// How many rows are only in the first, of those that were looked at.
+    /// Number of sampled rows that are only in the first.
     pub only_first: u64,
-    /// How many rows are only in the second, of those that were looked at.
+    /// Number of sampled rows that are only in the second.
     pub only_second: u64,
     /// Some rows that are only in the first, as text.
     pub examples_first: Vec<String>,
     /// Some rows that are only in the second, as text.
     pub examples_second: Vec<String>,
-    /// One of how many rows was looked at for the differences: 1 where memory holds them all.
+    /// Sampling rate of the search for differences: one of this many rows; 1 if memory holds them all.
     pub looked_at: u64,
 }
 
-/// Compares the datasets at `a` and `b`, whose formats are `options.from` and `options.to`, or as their names tell.
+/// Compares the datasets at `a` and `b`, whose formats are `options.from` and `options.to`, or follow from their names.
 ///
-/// Types that keep the same values are the same: see [`Digest`]. Where rows differ, they are looked for in a second
-/// pass, within the memory budget.
+/// Types that hold the same values are equal: see [`Digest`]. If rows differ, they are searched for in a second pass, within the memory
+/// budget.
 ///
 /// # Errors
-/// What opening and reading either gives.
+/// Those of opening and reading either dataset.
 pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> {
     options.check()?;
     let first = formats::open(a, options)?;
@@ -107,7 +107,7 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> 
         looked_at: 1,
     };
     if digests[0] == digests[1] {
-        // What was read of text is held against the text too, by other means.
+        // Values read from text are also compared with the text, by other code.
         tokens::check(&*first, common.iter().copied(), None, options, &digests[1])?;
         tokens::check(&*second, common.iter().copied(), None, options, &digests[0])?;
     } else if !common.is_empty() {
@@ -116,13 +116,13 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> 
     Ok(comparison)
 }
 
-/// Numbers of these columns, ascending.
+/// Returns the numbers of these columns, ascending.
 fn numbers(source: &dyn Source, names: &[&str]) -> Vec<usize> {
     let fields = source.schema().fields();
     (0..fields.len()).filter(|number| names.contains(&fields[*number].name().as_str())).collect()
 }
 
-/// The digest of these columns of a whole source.
+/// Computes the digest of these columns of a whole source.
 pub(crate) fn digest<'a>(
     source: &dyn Source,
     names: impl Iterator<Item = &'a str>,
@@ -209,13 +209,13 @@ fn differences(
     Ok(())
 }
 
-/// A row as text, not too long.
+/// Formats a row as text of limited length.
 fn text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null");
     let mut cells = BTreeMap::new();
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
         let column = &timezone::shown(column)?;
-        // What cannot be shown is still a row.
+        // A cell that cannot be shown does not hide its row.
         let formatter = ArrayFormatter::try_new(column, &options).ok();
         let cell = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok());
         let cell = cell.unwrap_or_else(|| "?".to_owned());

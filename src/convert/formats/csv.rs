@@ -1,7 +1,7 @@
 //! Values separated by commas, or tabs, with a header line.
 //!
-//! A cell that is empty is null; an empty text stands in quotes. Types are those given, those a conversion wrote, or the narrowest
-//! that all cells of a sample have: integers, floats, booleans, dates, timestamps, text. A later cell that is none is an error.
+//! An empty cell is null; an empty text is quoted. Types are those given, those a conversion wrote, or the narrowest that fits all
+//! cells of a sample: integers, floats, booleans, dates, timestamps, text. A later cell that does not fit is an error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct CsvSource {
     separator: u8,
     files: Vec<Found>,
     schema: SchemaRef,
-    /// Of each column, whether its type was given.
+    /// For each column, whether its type was given.
     given: Vec<bool>,
     shards: Vec<Shard>,
     limits: Limits,
@@ -100,7 +100,7 @@ fn separated(format: Format, separator: u8, tree: &Listing, opening: &Opening) -
     Ok(Box::new(CsvSource { format, separator, files, schema, given, shards, limits }))
 }
 
-/// What the cells of a sample can all be read as, by the same rules as all cells are read later.
+/// The types that fit all cells of a sample, by the same rules that later apply to all cells.
 #[derive(Debug, Clone)]
 struct Guess {
     seen: bool,
@@ -109,12 +109,12 @@ struct Guess {
     float: bool,
     boolean: bool,
     date: bool,
-    /// Seconds east of Greenwich that all instants have, if they have an offset.
+    /// Offset of all instants in seconds east of Greenwich, if they have one.
     offset: Option<Option<i32>>,
     instant: bool,
-    /// Whether an instant is finer than microseconds.
+    /// True if an instant is finer than microseconds.
     fine: bool,
-    /// Whether nanoseconds since 1970 are too many for an instant.
+    /// True if an instant overflows nanoseconds since 1970.
     far: bool,
 }
 
@@ -133,7 +133,7 @@ impl Guess {
         }
         self.seen = true;
         let text = std::str::from_utf8(cell).unwrap_or("");
-        // A number in quotes is a name, and so is 007.
+        // A quoted number is a name, and so is 007.
         let integer = if quoted || !(self.signed || self.unsigned) { None } else { scalar::integer(text, false).ok() };
         self.signed &= integer.is_some_and(|number| i64::try_from(number).is_ok());
         self.unsigned &= integer.is_some_and(|number| u64::try_from(number).is_ok());
@@ -158,7 +158,7 @@ impl Guess {
             Self { float: true, .. } => DataType::Float64,
             Self { boolean: true, .. } => DataType::Boolean,
             Self { date: true, .. } => DataType::Date32,
-            // What no unit holds stays the text it is.
+            // An instant that fits no unit stays text.
             Self { instant: true, fine, far, .. } if !(*fine && *far) => {
                 let unit = if *fine { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
                 DataType::Timestamp(unit, self.offset.flatten().map(timezone::of_seconds))
@@ -168,7 +168,7 @@ impl Guess {
     }
 }
 
-/// Whether a cell of text can be of this type.
+/// Returns true if a cell of text can have this type.
 fn holds(data_type: &DataType) -> bool {
     is_text(data_type)
         || data_type.is_integer()
@@ -209,7 +209,7 @@ impl Source for CsvSource {
         let mut records = Records::open(found, &self.limits, self.separator)?;
         records.header()?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
-        // Text, and what it is cast to.
+        // The text, and the arrays it is parsed into.
         let permit = budget.reserve(2 * BATCH_BYTES as u64, || format!("file {}: a batch", found.name))?;
         drop(permit);
         let mut grown = Vec::with_capacity(columns.len());
@@ -236,13 +236,13 @@ struct Reader {
     records: Records,
     schema: SchemaRef,
     columns: Vec<usize>,
-    /// The arrays that grow, and whether quotes make a cell none of theirs.
+    /// The arrays under construction, and whether they reject quoted cells.
     growing: Vec<(Box<dyn Growing>, bool)>,
     width: usize,
 }
 
 impl Reader {
-    /// The error for a cell of the record that was read.
+    /// Returns the error for a cell of the current record.
     fn wrong(&self, number: usize, cell: &str, quoted: bool, why: &str) -> Error {
         let field = self.schema.field(number);
         let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
@@ -306,7 +306,7 @@ struct CsvSink {
     target: u64,
 }
 
-/// The sink of values separated by `separator`, which is what `format` has.
+/// Makes the sink of `format`, whose cells are separated by `separator`.
 pub(crate) fn sink(
     format: Format,
     separator: u8,
@@ -373,7 +373,7 @@ struct CsvRows {
     separator: u8,
 }
 
-/// Appends text as a cell: in quotes if it is empty, or holds what would end it, or could be taken for something else.
+/// Appends text as a cell, quoted if it is empty, contains a terminator, or could be mistaken for something else.
 fn quote(text: &str, separator: u8, out: &mut Vec<u8>) {
     let plain = !text.is_empty()
         && !text.bytes().any(|byte| byte == separator || matches!(byte, b'"' | b'\n' | b'\r'))

@@ -1,4 +1,4 @@
-//! What `tf.train.Example` and `SequenceExample` are on the wire, and their features as columns.
+//! The wire format of `tf.train.Example` and `SequenceExample`, and their features as columns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::schema::cast;
 /// `tf.train.Feature`: one kind of list.
 #[derive(Clone, PartialEq, Message)]
 pub struct Feature {
-    /// The list; none was set in a feature that holds nothing.
+    /// The list; `None` in an empty feature.
     #[prost(oneof = "Kind", tags = "1, 2, 3")]
     pub kind: Option<Kind>,
 }
@@ -64,7 +64,7 @@ pub struct Int64List {
 /// `tf.train.Features`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Features {
-    /// By name; the last one counts where a name comes twice, as in protobuf.
+    /// By name; of duplicate names the last one counts, as in protobuf.
     #[prost(btree_map = "string, message", tag = "1")]
     pub feature: BTreeMap<String, Feature>,
 }
@@ -85,8 +85,8 @@ pub struct FeatureLists {
     pub feature_list: BTreeMap<String, FeatureList>,
 }
 
-/// `tf.train.Example` and `tf.train.SequenceExample` in one: the first field is the features of the one and the context of the
-/// other, only the other has the second.
+/// `tf.train.Example` and `tf.train.SequenceExample` in one: the first field holds the features of the former or the context of the
+/// latter, which alone has the second.
 #[derive(Clone, PartialEq, Message)]
 pub struct Example {
     /// Features, or the context of a sequence.
@@ -141,11 +141,11 @@ impl Of {
         }
     }
 
-    /// The kind that holds values of a type.
+    /// Returns the kind that holds values of a type.
     fn holding(data_type: &DataType) -> Option<Self> {
         match data_type {
             DataType::Float16 | DataType::Float32 => Some(Self::Float),
-            // Beyond int64 there is no room.
+            // Values beyond int64 do not fit.
             DataType::UInt64 => None,
             DataType::Boolean => Some(Self::Int64),
             other if other.is_integer() => Some(Self::Int64),
@@ -155,12 +155,12 @@ impl Of {
     }
 }
 
-/// What a sample of records says of one feature.
+/// Evidence from a sample of records about one feature.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guess {
     of: Option<Of>,
     mixed: bool,
-    /// Whether each value so far was one.
+    /// True if every occurrence so far had one value.
     scalar: Option<bool>,
     sequence: bool,
     text: Option<bool>,
@@ -174,7 +174,7 @@ impl Guess {
         self.scalar = Some(self.scalar.unwrap_or(true) && kind.len() == 1);
         if let Kind::Bytes(list) = kind {
             for value in &list.value {
-                // What has control characters is hardly meant as text, even where it happens to be UTF-8.
+                // Values with control characters are hardly text, even if they happen to be UTF-8.
                 let text = std::str::from_utf8(value)
                     .is_ok_and(|text| !text.chars().any(|c| c.is_control() && !c.is_whitespace()));
                 if !value.is_empty() {
@@ -184,7 +184,7 @@ impl Guess {
         }
     }
 
-    /// The type, and whether the feature is one of steps.
+    /// Returns the type of the column.
     pub(crate) fn data_type(&self, name: &str) -> Result<DataType> {
         if self.mixed {
             return Err(Error::unsupported(
@@ -216,13 +216,13 @@ pub(crate) fn observe(example: &Example, guesses: &mut BTreeMap<String, Guess>) 
     }
 }
 
-/// Whether records hold columns of this type.
+/// Returns true if records hold columns of this type.
 pub(crate) fn holds(data_type: &DataType) -> bool {
     let inner = item(data_type).unwrap_or(data_type);
     Of::holding(item(inner).unwrap_or(inner)).is_some()
 }
 
-/// Refuses a column that no record holds.
+/// Refuses a column of a type that records do not hold.
 pub(crate) fn check(field: &Field) -> Result<()> {
     if holds(field.data_type()) {
         return Ok(());
@@ -236,7 +236,7 @@ pub(crate) fn check(field: &Field) -> Result<()> {
     Err(refused(Format::Tfrecord, field, hint))
 }
 
-/// Whether a column needs steps: a list of lists.
+/// Returns true if a column needs steps: a list of lists.
 pub(crate) fn is_sequence(data_type: &DataType) -> bool {
     item(data_type).and_then(item).is_some()
 }
@@ -247,7 +247,7 @@ pub(crate) struct Column {
     name: String,
     data_type: DataType,
     of: Of,
-    /// How many levels of lists.
+    /// Levels of lists.
     levels: usize,
     ints: Int64Builder,
     floats: Float32Builder,
@@ -282,7 +282,7 @@ impl Column {
         })
     }
 
-    /// Adds the values of `kind`; the number of them.
+    /// Adds the values of `kind`. Returns their number.
     fn values(&mut self, kind: &Kind) -> Result<usize, String> {
         match (kind, self.of) {
             (Kind::Int64(list), Of::Int64) => self.ints.append_slice(&list.value),
@@ -296,7 +296,7 @@ impl Column {
         Ok(kind.len())
     }
 
-    /// Adds what a record has of this column.
+    /// Adds a record's value of this column.
     pub(crate) fn push(&mut self, example: &Example) -> Result<(), String> {
         let feature = || example.features.as_ref().and_then(|features| features.feature.get(&self.name));
         match self.levels {
@@ -344,7 +344,7 @@ impl Column {
         Ok(())
     }
 
-    /// The array of what was gathered.
+    /// Returns the array of the gathered values.
     pub(crate) fn finish(&mut self) -> Result<ArrayRef> {
         let values: ArrayRef = match self.of {
             Of::Int64 => Arc::new(self.ints.finish()),
@@ -374,7 +374,7 @@ impl Column {
     }
 }
 
-/// A column on its way into records.
+/// A column being written to records.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     name: String,

@@ -1,9 +1,8 @@
-//! Messages of Arrow IPC, front to back: where each begins, what it claims, and whether a file has its end.
+//! Framing of Arrow IPC messages, read sequentially: their positions, the sizes they declare, and the end of a file.
 //!
-//! A file is a stream between two magics, with a footer that lists its batches. A message is framed and checked here, what it claims
-//! to unpack to is counted, and only then does Arrow see it; Arrow's own checks of the buffers follow. A file that lacks its end
-//! mark, its footer, or batches that the footer lists, was cut short. A stream may end with a mark or, as the format allows it,
-//! after any message.
+//! A file is a stream between two magics, with a footer that lists its batches. Each message is framed and checked here, its declared
+//! decompressed size is counted, and only then is it passed to Arrow, which checks the buffers. A file without its end mark, its
+//! footer, or batches that the footer lists, was truncated. A stream may end with a mark or, as the format permits, after any message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::error::{Error, Place, Result};
 /// Bytes of the metadata of one message: columns and buffers, no values.
 const MAX_METADATA: usize = 64 << 20;
 
-/// What a file begins and ends with.
+/// First and last bytes of a file.
 const MAGIC: &[u8; 6] = b"ARROW1";
 
 /// A stream of messages.
@@ -31,22 +30,22 @@ pub(crate) struct Frames {
     decoder: StreamDecoder,
     size: u64,
     packed: bool,
-    /// What was read when the schema was asked for: Arrow ends a message without a body only when the next one begins.
+    /// The header read ahead for the schema: Arrow completes a message without a body only when the next one begins.
     next: Option<(Header, u64)>,
-    /// Batches that came and were not taken. For the same reason two may come of one message, of which one was empty.
+    /// Decoded batches not taken yet. For the same reason one message may yield two batches, one of them empty.
     pub(crate) came: VecDeque<RecordBatch>,
     pub(crate) ended: bool,
-    /// Whether it is a file, not a stream.
+    /// True for a file, false for a stream.
     file: bool,
-    /// Batches whose messages began so far.
+    /// Messages of batches begun so far.
     batches: u64,
 }
 
-/// What is said of a file that lacks its end.
+/// Error text for a truncated file.
 const CUT: &str =
     "it begins as an Arrow file, but its end is missing (the mark, the footer and the magic); it was cut short";
 
-/// Rows of a file, counted by what the heads of its batches say: no column is decoded.
+/// Counts the rows of a file from the headers of its batches, without decoding columns.
 pub(crate) fn count(found: &Found) -> Result<u64> {
     let mut frames = Frames::open(found)?;
     let mut rows = 0_u64;
@@ -62,13 +61,13 @@ pub(crate) fn count(found: &Found) -> Result<u64> {
     Ok(rows)
 }
 
-/// Bytes that a message begins with, whatever it is.
+/// Length of the first bytes of any message.
 const MARK: usize = 4;
 
-/// The start of a message: prefix and metadata, and how many bytes follow.
+/// The start of a message: prefix and metadata, and the length of the rest.
 pub(crate) struct Header {
     bytes: Vec<u8>,
-    /// How many of them the decoder has.
+    /// Number of them already passed to the decoder.
     given: usize,
     body: usize,
     at: u64,
@@ -78,13 +77,13 @@ impl Frames {
     pub(crate) fn open(found: &Found) -> Result<Self> {
         let mut input = Input::open(found, false)?;
         let mut file = false;
-        // What unpacks has no size to hold claims against.
+        // Declared sizes cannot be compared with the size of a compressed file.
         let packed = !matches!(files_packed(found), Packed::Plain);
         match input.peek()? {
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => {
                 file = true;
                 if !packed {
-                    // The cheapest sign first: a cut file is told before anything is done with it.
+                    // Cheapest check first: a truncated file is reported before any work.
                     let mut end = [0; MAGIC.len()];
                     Input::range(found, found.bytes.saturating_sub(end.len() as u64))?.fill(&mut end)?;
                     if found.bytes < 2 * end.len() as u64 || end != *MAGIC {
@@ -92,7 +91,7 @@ impl Frames {
                     }
                 }
                 input.skip(8)?;
-                // Writers fill up to their alignment, of 64 bytes at most.
+                // Writers pad up to their alignment, at most 64 bytes.
                 for _ in 0..14 {
                     if !input.peek()?.starts_with(&[0; 4]) {
                         break;
@@ -113,12 +112,13 @@ impl Frames {
         Ok(Self { input, decoder, size, packed, next: None, came: VecDeque::new(), ended: false, file, batches: 0 })
     }
 
-    /// The schema, which is the first message.
+    /// Returns the schema, which is the first message.
     pub(crate) fn schema(&mut self) -> Result<SchemaRef> {
         if let Some((header, _)) = self.header()? {
             self.message(header, |_| Ok(()))?;
             if self.decoder.schema().is_none() {
-                // The decoder ends a message without a body when it sees what follows. Its mark is enough: the rest is for whoever has room.
+                // The decoder completes a message without a body on seeing the next one, of which the first bytes suffice: the rest
+                // waits for a caller with memory for it.
                 match self.header()? {
                     Some((header, body)) => {
                         let mark: Vec<u8> = header.bytes.iter().take(MARK).copied().collect();
@@ -133,14 +133,14 @@ impl Frames {
         self.decoder.schema().ok_or_else(|| self.input.corrupt(0, "it has no schema"))
     }
 
-    /// Tells the decoder that there is nothing more, which ends a message without a body.
+    /// Signals the end to the decoder, which completes a message without a body.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.ended = true;
         let at = self.input.offset();
         self.decode(Buffer::from_vec(vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]), at)
     }
 
-    /// The next message's start, and the bytes that it will take in memory.
+    /// Returns the next message's start, and the memory that the message will take.
     pub(crate) fn header(&mut self) -> Result<Option<(Header, u64)>> {
         if let Some(next) = self.next.take() {
             return Ok(Some(next));
@@ -149,7 +149,7 @@ impl Frames {
         let mut prefix = [0; 4];
         let read = self.input.fill(&mut prefix)?;
         if read == 0 && !self.file {
-            // A stream ends with a mark, or by being closed after a message: the format has both.
+            // A stream ends with a mark, or by being closed after a message: the format permits both.
             return Ok(None);
         }
         if read == 0 {
@@ -192,7 +192,7 @@ impl Frames {
         Ok(Some((Header { bytes, given: 0, body, at }, body as u64)))
     }
 
-    /// What follows the end mark: nothing in a stream; in a file the footer, which lists as many batches as there were.
+    /// Checks what follows the end mark: nothing in a stream; in a file a footer that lists as many batches as there were.
     fn tail(&mut self) -> Result<()> {
         let at = self.input.offset();
         if !self.file {
@@ -224,7 +224,8 @@ impl Frames {
         }
     }
 
-    /// Reads the rest of a message and decodes it. `reserve` is told to how many bytes it is about to be unpacked, beside its own.
+    /// Reads the rest of a message and decodes it. `reserve` is called with the bytes that it will decompress to, in addition to its
+    /// own.
     pub(crate) fn message(&mut self, header: Header, reserve: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let Header { mut bytes, given, body, at } = header;
         let metadata = bytes.len();
@@ -248,7 +249,7 @@ impl Frames {
 
     fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<()> {
         let (decoder, came) = (&mut self.decoder, &mut self.came);
-        // Arrow checks what it reads, but has panicked on damaged files before.
+        // Arrow checks its input, but has panicked on damaged files before.
         let decoded = crate::page::quiet(|| {
             while !buffer.is_empty() {
                 came.extend(decoder.decode(&mut buffer)?);
@@ -275,7 +276,8 @@ fn files_packed(found: &Found) -> Packed {
     }
 }
 
-/// Bytes that the compressed buffers of a message claim to unpack to; 0 if none are. `None` if a buffer lies outside.
+/// Returns the bytes that a message's compressed buffers declare to decompress to; 0 if none are compressed. `None` if a buffer is out
+/// of bounds.
 fn unpacked(bytes: &[u8], start: usize, metadata: usize) -> Option<u64> {
     let message = root_as_message(bytes.get(start..metadata)?).ok()?;
     let batch = match message.header_type() {
@@ -290,7 +292,7 @@ fn unpacked(bytes: &[u8], start: usize, metadata: usize) -> Option<u64> {
         let buffer = body.get(offset..offset.checked_add(length)?)?;
         if batch.compression().is_some() && !buffer.is_empty() {
             let claimed = i64::from_le_bytes(*buffer.first_chunk::<8>()?);
-            // -1 marks a buffer that was left as it is.
+            // -1 marks a buffer stored uncompressed.
             total = total.saturating_add(if claimed < 0 { length as u64 } else { claimed as u64 });
         }
     }

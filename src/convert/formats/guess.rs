@@ -1,4 +1,4 @@
-//! Which format a path holds, by its names and first bytes.
+//! Detection of a path's format from names and first bytes.
 
 use std::cell::RefCell;
 
@@ -10,13 +10,13 @@ use crate::convert::read::listing::Listing;
 use crate::error::{Error, Result};
 use crate::store::Names;
 
-/// Directories of a store that are looked into to tell its format.
+/// Directories of a store that are searched for its format.
 const LOOKED_INTO: usize = 16;
 
-/// The format of what is at `tree`, by its names and first bytes.
+/// Detects the format at `tree` from names and first bytes.
 ///
 /// # Errors
-/// `Config` if its format cannot be told, or it has several; `Unsupported` for Lance; `Store`.
+/// `Config` if the format cannot be determined, or there are several; `Unsupported` for Lance; `Store`.
 pub(crate) fn format(tree: &Listing) -> Result<Format> {
     let path = tree.shown();
     let unknown = || {
@@ -50,7 +50,7 @@ pub(crate) fn format(tree: &Listing) -> Result<Format> {
     let mut found = examples.iter();
     match (found.next(), found.next()) {
         (None, _) if directories.iter().any(|name| name.contains('=')) => {
-            // Nested further: partitions of Parquet are the only thing that is.
+            // Deeper nesting: only partitions of Parquet have it.
             Ok(Format::Parquet)
         }
         (None, _) => Err(unknown()),
@@ -64,7 +64,8 @@ pub(crate) fn format(tree: &Listing) -> Result<Format> {
     }
 }
 
-/// The formats of a directory's files, and the first file of each by name. Images count below directories, which are their classes.
+/// Returns the formats of a directory's files, each with the first file by name. Images count only in subdirectories, which are their
+/// classes.
 fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<Vec<(Format, String)>> {
     let found: RefCell<Vec<(Format, String)>> = RefCell::default();
     let see = |name: &str| {
@@ -79,7 +80,7 @@ fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<
         }
     };
     if let Listing::Local(_) = tree {
-        // Names only, of everything: nothing is opened or measured.
+        // Lists all names; nothing is opened.
         tree.list(&Limits::default(), &|name| {
             see(name);
             false
@@ -97,7 +98,7 @@ fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<
     Ok(found)
 }
 
-/// By the first bytes of a file.
+/// Detects a format from the first bytes of a file.
 fn of_magic(file: &Found) -> Option<Format> {
     match file.start().ok()?.as_slice() {
         [b'P', b'A', b'R', b'1', ..] => Some(Format::Parquet),

@@ -1,4 +1,4 @@
-//! Directories of Hugging Face `datasets`: Arrow streams, with `state.json` over them and `dataset_info.json` beside.
+//! Directories of Hugging Face `datasets`: Arrow streams with `state.json` and `dataset_info.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ struct DatasetsSink {
 
 pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
     let compression = ipc::compression(options, Format::Datasets)?;
-    // `datasets` has no views; its features know the plain types.
+    // `datasets` has no view types; its features support plain types.
     let schema = Arc::new(ipc::plain_schema(schema));
     for field in schema.fields() {
         use arrow::datatypes::DataType;
@@ -91,7 +91,7 @@ impl Sink for DatasetsSink {
 
     fn finish(&self, directory: &Path, parts: &[Part]) -> Result<()> {
         let files: Vec<Value> = parts.iter().map(|part| json!({"filename": part.name})).collect();
-        // The fingerprint only has to differ between datasets; the sizes and names of the files do.
+        // The fingerprint only has to differ between datasets; sizes and names of the files suffice.
         let fingerprint = twox_hash::XxHash3_64::oneshot(json!(parts).to_string().as_bytes());
         let state = json!({
             "_data_files": files,

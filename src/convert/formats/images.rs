@@ -1,7 +1,7 @@
 //! Image folders: a directory per class, an image per file; classes are numbered in the order of their names.
 //!
-//! Columns: `image` (the file's bytes), `label`, `class`, `path`. Written the other way, `class` (or `label`) names the directory
-//! and `path` the file; other columns have no place. Labels that are other numbers stand in `_labels.json`.
+//! Columns: `image` (the file's bytes), `label`, `class`, `path`. In the other direction `class` (or `label`) names the directory and
+//! `path` the file; other columns cannot be stored. Labels other than class numbers are in `_labels.json`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,29 +27,29 @@ use crate::convert::types::{is_binary, is_text};
 use crate::convert::values::sample::{IMAGE_KEY, NO_IMAGES, is_image as holds_images};
 use crate::error::{Error, Place, Result};
 
-/// Endings of image files, as torchvision has them, and GIF.
+/// Extensions of image files, as in torchvision, and GIF.
 const ENDINGS: [&str; 10] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"];
 
-/// Files of a shard at most.
+/// Most files of a shard.
 const SHARD_FILES: usize = 512;
 
-/// Bytes of a shard at which it ends.
+/// Size in bytes at which a shard ends.
 const SHARD_BYTES: u64 = 32 << 20;
 
-/// Whether a file's name says that it is an image.
+/// Returns true if a file has the extension of an image.
 pub(crate) fn is_image(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
     ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
-/// Where a row's label comes from.
+/// Source of a row's label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
-    /// The number of the class among all.
+    /// Number of the class among all.
     Number,
-    /// The name of the directory, which a conversion wrote from a text.
+    /// Name of the directory, which a conversion wrote from a text.
     Text,
-    /// The name of the directory, which a conversion wrote from a number.
+    /// Name of the directory, which a conversion wrote from a number.
     Digits,
 }
 
@@ -57,11 +57,11 @@ enum Label {
 struct FolderSource {
     folder: Folder,
     classes: Vec<String>,
-    /// The labels of classes that are not numbered in order.
+    /// Labels of classes that are not numbered in order.
     labels: Option<Labels>,
-    /// The column with the images.
+    /// Name of the column with the images.
     image: String,
-    /// What stands in `label`.
+    /// Content of `label`.
     label: Label,
     schema: SchemaRef,
     shards: Vec<Shard>,
@@ -78,7 +78,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         return Err(Error::NotFound { what: format!("an image below {}", tree.shown()), hint });
     }
     let mut classes: Vec<String> = files.iter().filter_map(|file| class(&file.name)).map(str::to_owned).collect();
-    // The files are sorted by path, in which "a-b/" may stand before "a/".
+    // Files are sorted by path, in which "a-b/" comes before "a/".
     classes.sort_unstable();
     classes.dedup();
     let kept = labels::read(tree, &opening.limits)?;
@@ -94,7 +94,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         stamp.push_str(&file.stamp);
         stamp.push('\n');
         if number + 1 == files.len() || number + 1 - start >= SHARD_FILES || bytes >= SHARD_BYTES {
-            // The names decide which files a shard has; a digest of all stamps is as good as the stamps.
+            // The names determine a shard's files; a digest of all stamps is as good as the stamps.
             stamp.push_str(kept.as_ref().map_or("", Labels::text));
             let stamp = format!("{:016x}", twox_hash::XxHash3_64::oneshot(stamp.drain(..).as_str().as_bytes()));
             let id = format!("{}..{}", files.get(start).map_or("", |file| &*file.name), file.name);
@@ -119,7 +119,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let note = std::iter::once((IMAGE_KEY.to_owned(), String::new()));
     let mut fields = vec![image.with_metadata(note.collect::<Metadata>())];
     if labelled {
-        // Files beside the directories are of no class.
+        // Files next to the directories have no class.
         let all = files.iter().all(|file| class(&file.name).is_some());
         let all_labelled = all && !kept.as_ref().is_some_and(Labels::has_null);
         let kind = if label == Label::Text { DataType::Utf8 } else { DataType::Int64 };
@@ -239,9 +239,9 @@ struct FolderSink {
     image: String,
     class: Option<String>,
     path: Option<String>,
-    /// Whether there is a label beside the class.
+    /// True if there is a label besides the class.
     labelled: bool,
-    /// Whether images were encoded again, so that a name may have the ending of what they were.
+    /// True if images were re-encoded, so that a name may have its former extension.
     anew: bool,
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
     let images: Vec<_> = fields.iter().filter(|field| is_binary(field.data_type()) && holds_images(field)).collect();
     let image = match images[..] {
         [one] => one.name().clone(),
-        // Without rows nothing tells which column it is but its name.
+        // Without rows, only its name identifies the column.
         [] if schema.field_with_name("image").is_ok_and(|field| is_binary(field.data_type())) => "image".to_owned(),
         [] => return Err(Error::config("columns", NO_IMAGES)),
         _ => return Err(Error::config("columns", "several columns hold images; choose one")),
@@ -297,7 +297,7 @@ impl Sink for FolderSink {
     }
 
     fn name(&self, part: &Part, _: usize, _: usize) -> String {
-        // What tasks that deal rows put before is theirs.
+        // The prefix added by tasks that deal rows is dropped.
         let name = part.extra.get("name").unwrap_or(&part.extra).as_str().unwrap_or(&part.name);
         name.to_owned()
     }
@@ -320,13 +320,13 @@ struct FolderWriter {
     sink: FolderSink,
     directory: PathBuf,
     prefix: String,
-    /// Those of the classes so far.
+    /// Labels of the classes so far.
     labels: Labels,
     rows: u64,
     parts: Vec<Part>,
 }
 
-/// A directory has one label.
+/// Reports a class with two labels: a directory has only one.
 fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> Error {
     let shown = |label: Option<i64>| label.map_or_else(|| "null".to_owned(), |label| label.to_string());
     Error::unsupported(
@@ -335,13 +335,13 @@ fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> 
     )
 }
 
-/// Whether `ending` of a file's name says the format whose ending is `known`.
+/// Returns true if a file's extension `ending` means the format with the extension `known`.
 pub(crate) fn ends_so(ending: &str, known: &str) -> bool {
     let ending = ending.to_ascii_lowercase();
     ending == known || (ending == "jpeg" && known == "jpg")
 }
 
-/// Whether a text is one plain name of a file or directory.
+/// Returns true if a text is a single plain name of a file or directory.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with(['.', '_']) && !name.contains(['/', '\\', '\0']) && name.len() <= 200
 }
@@ -436,7 +436,7 @@ impl Writer for FolderWriter {
                     "leave the column out for numbers",
                 ));
             }
-            // Not brought to the disk one by one: millions of files would take days.
+            // Not flushed one by one: millions of files would take days.
             std::fs::write(&path, image).map_err(|error| crate::store::directory::failed("write", &path, error))?;
             let extra = match self.sink.labelled {
                 true => json!({"name": name, "label": label}),

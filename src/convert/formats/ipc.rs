@@ -1,6 +1,6 @@
 //! Arrow IPC: files, streams and Feather version 2, read message by message.
 //!
-//! How messages are framed, and when a file is whole, is a matter of `frames`.
+//! `frames` handles the framing of messages and the completeness of files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
 }
 
 impl IpcSource {
-    /// Reads the schema of each file; all must be the same.
+    /// Reads the schema of each file; all must be equal.
     pub(crate) fn new(format: Format, files: Vec<Found>, opening: &Opening) -> Result<Self> {
         let mut schema: Option<SchemaRef> = None;
         for file in &files {
@@ -102,7 +102,7 @@ struct Reader<'a> {
     frames: Frames,
     columns: Vec<usize>,
     budget: &'a Budget,
-    /// The bytes of the batch that is being given out.
+    /// Memory of the batch being returned.
     permit: Option<Permit>,
     ready: Vec<RecordBatch>,
 }
@@ -130,7 +130,7 @@ impl Batches for Reader<'_> {
                     let (budget, permit) = (self.budget, &mut self.permit);
                     let file = Arc::clone(self.frames.input.name());
                     self.frames.message(header, |unpacked| {
-                        // One permit at a time, so that nobody waits for himself.
+                        // One permit at a time, so that a reader never waits for itself.
                         *permit = None;
                         let whole = body.saturating_add(unpacked);
                         *permit = Some(budget.reserve(whole, || format!("file {file}: a batch, unpacked,"))?);
@@ -197,7 +197,7 @@ fn write_options(compression: Option<CompressionType>) -> Result<IpcWriteOptions
     IpcWriteOptions::default().try_with_compression(compression).map_err(unexpected)
 }
 
-/// What Arrow says of writing: the disk failed, or the data cannot be written.
+/// Converts Arrow's error about writing: the disk failed, or the data cannot be written.
 pub(crate) fn broken(path: &Path, error: ArrowError) -> Error {
     match error {
         ArrowError::IoError(_, error) => crate::store::directory::failed("write", path, error),
@@ -205,7 +205,7 @@ pub(crate) fn broken(path: &Path, error: ArrowError) -> Error {
     }
 }
 
-/// Strings and bytes as every reader of Arrow knows them: views are newer than many.
+/// Returns the type with strings and bytes that every Arrow reader supports: views are newer than many readers.
 fn plain(data_type: &DataType) -> DataType {
     let inner = |field: &FieldRef| Arc::new(Field::clone(field).with_data_type(plain(field.data_type())));
     match data_type {
@@ -220,13 +220,13 @@ fn plain(data_type: &DataType) -> DataType {
     }
 }
 
-/// The schema with plain strings and bytes.
+/// Returns the schema with plain strings and bytes.
 pub(crate) fn plain_schema(schema: &Schema) -> Schema {
     let plain = |field: &FieldRef| Field::clone(field).with_data_type(plain(field.data_type()));
     Schema::new_with_metadata(schema.fields().iter().map(plain).collect::<Vec<_>>(), schema.metadata().clone())
 }
 
-/// The batch with plain strings and bytes: what is written of a slice is what it shows.
+/// Returns the batch with plain strings and bytes; a slice is written without the data around it.
 pub(crate) fn compact(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     let column = |(column, field): (&ArrayRef, &FieldRef)| as_type_of(field.name(), 0, column, field.data_type());
     let columns = batch.columns().iter().zip(schema.fields()).map(column).collect::<Result<_>>()?;
@@ -255,7 +255,7 @@ impl Rows for FileRows {
     }
 }
 
-/// A file in the format of streams.
+/// A file in the stream format.
 pub(crate) struct StreamRows {
     writer: StreamWriter<Output>,
     path: std::path::PathBuf,

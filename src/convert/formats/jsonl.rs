@@ -1,4 +1,4 @@
-//! JSON Lines: an object per line. Types are those given, those a conversion wrote, or what a sample of the lines has in common.
+//! JSON Lines: an object per line. Types are those given, those a conversion wrote, or the common types of a sample of lines.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const SAMPLE_LINES: usize = 1000;
 /// Files that types are inferred from.
 const SAMPLE_FILES: usize = 16;
 
-/// Bytes of a file that is read by one task; larger ones are cut between lines.
+/// Bytes of a file that one task reads; larger ones are split between lines.
 const PIECE: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct JsonSource {
     /// File and range of each shard.
     pieces: Vec<(usize, u64, u64)>,
     schema: SchemaRef,
-    /// Of each column, whether its type was given.
+    /// For each column, whether its type was given.
     given: Vec<bool>,
     shards: Vec<Shard>,
     limits: Limits,
@@ -97,7 +97,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
             add(name, kinds.0.get(name).map(|kind| kind.data_type(name)))?;
         }
     }
-    // Objects have no order; names do.
+    // Objects are unordered; sorting by name makes the order stable.
     for (name, kind) in kinds.0.iter().filter(|(name, _)| !first.contains(&name.as_str())) {
         add(name, Some(kind.data_type(name)))?;
     }
@@ -105,7 +105,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let mut shards = Vec::new();
     for (number, found) in files.iter().enumerate() {
         let named = matches!(found.name.rsplit('.').next(), Some("jsonl" | "ndjson" | "json"));
-        // What is packed has no pieces, whatever it is called.
+        // A compressed file is never split, whatever its name.
         let whole = !named || found.bytes <= PIECE || Input::is_packed(found)?;
         let count = if whole { 1 } else { found.bytes.div_ceil(PIECE) };
         for piece in 0..count {
@@ -120,7 +120,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     Ok(Box::new(JsonSource { files, pieces, schema, given, shards, limits }))
 }
 
-/// The number of the line that begins at byte `at`, from one, and how many rows are before it.
+/// Returns the number of the line that begins at byte `at`, from one, and the number of rows before it.
 fn number_of(found: &Found, at: u64) -> Option<(u64, u64)> {
     let mut input = Input::open(found, false).ok()?;
     let (mut lines, mut rows, mut blank) = (1, 0, true);
@@ -144,14 +144,14 @@ fn number_of(found: &Found, at: u64) -> Option<(u64, u64)> {
     Some((lines, rows))
 }
 
-/// What the values of one name have been.
+/// Kinds of values seen under one name.
 #[derive(Debug, Default)]
 struct Seen {
     boolean: bool,
     integer: bool,
-    /// Beyond what int64 holds.
+    /// An integer beyond int64.
     large: bool,
-    /// Beyond what any integer holds.
+    /// An integer beyond any type.
     huge: bool,
     negative: bool,
     float: bool,
@@ -164,7 +164,7 @@ struct Seen {
 struct Members(BTreeMap<String, Seen>);
 
 impl Members {
-    /// Takes in a line, which is to be one object.
+    /// Adds a line, which must be one object.
     fn object(&mut self, line: &[u8]) -> Result<(), String> {
         let broken = |why: &str| format!("the line is not JSON: {why}");
         let mut lexer = Lexer::new(line);
@@ -228,7 +228,7 @@ impl Seen {
         }
         Ok(match self {
             Self { boolean: true, .. } => DataType::Boolean,
-            // Integers that it does not hold exactly are refused where they stand.
+            // Integers that it cannot represent exactly are refused at their line.
             Self { float: true, .. } | Self { huge: true, .. } | Self { large: true, negative: true, .. } => {
                 DataType::Float64
             }
@@ -252,7 +252,7 @@ impl Seen {
     }
 }
 
-/// Whether JSON has values of this type that are read back the same.
+/// Returns true if JSON has values of this type that are read back the same.
 fn holds(data_type: &DataType) -> bool {
     match data_type {
         DataType::Boolean
@@ -301,7 +301,7 @@ impl Source for JsonSource {
         let mut input = if start == 0 { Input::open(found, false)? } else { Input::range(found, start - 1)? };
         let mut line = Vec::new();
         if start > 0 {
-            // The line that the range starts in belongs to the one before.
+            // The line that the range begins in belongs to the range before.
             input.line(&self.limits, &mut line)?;
         }
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
@@ -330,7 +330,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The error for the line that begins at byte `at`.
+    /// Returns the error for the line that begins at byte `at`.
     fn wrong(&self, at: u64, wrong: Wrong) -> Error {
         let mut place = Place::file(Arc::clone(&self.found.name));
         if !wrong.path.is_empty() {
@@ -449,7 +449,7 @@ impl Rows for JsonRows {
     }
 }
 
-/// Each value of a column as JSON; null for null.
+/// Formats each value of a column as JSON; null for null.
 pub(crate) fn texts(column: &ArrayRef) -> Result<arrow::array::StringArray> {
     let column = &timezone::offset(column)?;
     let field = Field::new("c", column.data_type().clone(), true);

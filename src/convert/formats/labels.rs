@@ -1,4 +1,4 @@
-//! Labels of the classes of an image folder that are other numbers than the place of the class among all: `_labels.json` beside them.
+//! Labels of an image folder's classes that differ from the class numbers: `_labels.json` beside the classes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::convert::read::listing::Listing;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
-/// The file's name; hidden, so that it is not taken for data.
+/// Name of the file; hidden, so that it is not taken for data.
 const NAME: &str = "_labels.json";
 
 /// The label of each class, in the order of the classes' names.
@@ -18,10 +18,10 @@ pub(crate) struct Labels {
     text: String,
 }
 
-/// Those of the folder at `tree`, if it has any.
+/// Reads the labels of the folder at `tree`, if it has any.
 ///
 /// # Errors
-/// `Corrupt` if the file is not what [`Labels::write`] writes, `Store`, `Limit`.
+/// `Corrupt` if the file is not the output of [`Labels::write`], `Store`, `Limit`.
 pub(crate) fn read(tree: &Listing, limits: &Limits) -> Result<Option<Labels>> {
     let text = match tree.small(NAME, limits.max_index_bytes) {
         Ok(text) => text,
@@ -34,7 +34,7 @@ pub(crate) fn read(tree: &Listing, limits: &Limits) -> Result<Option<Labels>> {
 }
 
 impl Labels {
-    /// The file as it is, which decides the rows as the images do.
+    /// Returns the file's text, which determines the rows as the images do.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -43,26 +43,26 @@ impl Labels {
         self.by_class.contains_key(class)
     }
 
-    /// Whether a class has a null for its label.
+    /// Returns true if a class has a null label.
     pub(crate) fn has_null(&self) -> bool {
         self.by_class.values().any(Option::is_none)
     }
 
-    /// The label of a class.
+    /// Returns the label of a class.
     pub(crate) fn of(&self, class: &str) -> Option<i64> {
         self.by_class.get(class).copied().flatten()
     }
 
-    /// The error for a class without one.
+    /// Returns the error for a class without one.
     pub(crate) fn lacks(&self, class: &str) -> Error {
         let what = format!("the class {class:?} is not among the {} that have a label there", self.by_class.len());
         Error::corrupt(Place::file(NAME), what)
     }
 
-    /// Takes in the label of a class.
+    /// Adds the label of a class.
     ///
     /// # Errors
-    /// The one that it has already, if that is another.
+    /// The class's existing label, if it differs.
     pub(crate) fn add(&mut self, class: &str, label: Option<i64>) -> Result<(), Option<i64>> {
         match self.by_class.get(class) {
             Some(known) if *known == label => Ok(()),
@@ -74,7 +74,7 @@ impl Labels {
         }
     }
 
-    /// Writes them into `directory`, unless they are what the order of the classes says.
+    /// Writes the labels into `directory`, unless they equal the class numbers.
     ///
     /// # Errors
     /// `Store`.

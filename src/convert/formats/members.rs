@@ -1,4 +1,4 @@
-//! The members of a tar file that are parts of samples, one sample after another.
+//! The members of a tar file that belong to samples, sample by sample.
 
 use super::tar::TarReader;
 use crate::convert::limits::Limits;
@@ -6,11 +6,11 @@ use crate::convert::read::files::Found;
 use crate::convert::read::input::Input;
 use crate::error::Result;
 
-/// Key and column of a member; `None` for what is no part of a sample.
+/// Splits a member's name into key and column; `None` if it belongs to no sample.
 fn split(name: &str) -> Option<(&str, &str)> {
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = base + name.get(base..)?.find('.')?;
-    // Names that begin with a dot, and those of no ending, are no samples.
+    // Names that begin with a dot, or have no extension, belong to no sample.
     (dot > base).then(|| (&name[..dot], &name[dot + 1..])).filter(|(_, column)| !column.is_empty())
 }
 
@@ -18,7 +18,7 @@ fn split(name: &str) -> Option<(&str, &str)> {
 struct Head {
     key: String,
     column: String,
-    /// Where its header is.
+    /// Offset of its header.
     at: u64,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Members {
     reader: TarReader,
     limits: Limits,
     next: Option<Head>,
-    /// Of the sample that is read: its key, where it begins, its columns, and their bytes.
+    /// The current sample: its key, offset, columns, and bytes.
     pub(crate) key: String,
     pub(crate) at: u64,
     columns: Vec<String>,
@@ -55,7 +55,7 @@ impl Members {
         Ok(None)
     }
 
-    /// Goes on to the next sample, of which there is a member; false at the end.
+    /// Advances to the next sample; false at the end.
     pub(crate) fn sample(&mut self) -> Result<bool> {
         self.columns.clear();
         self.bytes = 0;
@@ -65,7 +65,7 @@ impl Members {
         Ok(true)
     }
 
-    /// The column of the sample's next member; `None` after its last. Bytes that are not read are passed over.
+    /// Returns the column of the sample's next member; `None` after its last. Unread bytes are skipped.
     pub(crate) fn member(&mut self) -> Result<Option<String>> {
         let Some(head) = self.head()? else { return Ok(None) };
         if head.key != self.key {

@@ -1,4 +1,4 @@
-//! The formats: a file for each, and the two lists by which one is found.
+//! The formats: one file for each, and the two lists that select one.
 
 mod csv;
 mod example;
@@ -34,15 +34,16 @@ pub use self::example::{Example, Feature, Kind};
 pub use self::tar::{Entry, TarReader};
 pub use self::tfrecord::{RecordReader, write_record};
 
-/// Opens the dataset at `src`, in the format that the options give or its names tell.
+/// Opens the dataset at `src`, in the format of the options or detected from its names.
 ///
 /// # Errors
-/// `NotFound` if nothing is there; `Config` names `from` if its format cannot be told; `Corrupt`, `Unsupported`, `Limit` and `Store` for
-/// what cannot be read.
+/// `NotFound` if nothing is there; `Config` naming `from` if the format cannot be determined; `Corrupt`, `Unsupported`, `Limit` and
+/// `Store` for data that cannot be read.
 pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     let mut opening = Opening::of(options);
     let known = options.from.or_else(|| Format::of_address(src));
-    // A dataset finds its files itself, and what a pattern names has no `_SUCCESS`. (Of Petastorm's, that says which arrays were lists.)
+    // A dataset finds its files itself, and the matches of a pattern have no `_SUCCESS`. (Petastorm's is needed to know which arrays
+    // were lists.)
     if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
         return open_as(known.unwrap_or(Format::Parquet), src, &opening);
     }
@@ -56,12 +57,12 @@ pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
 /// Opens `src`, which is of `format`.
 ///
 /// # Errors
-/// As of [`open`].
+/// Those of [`open`].
 pub(crate) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     open_in(None, format, src, opening)
 }
 
-/// Opens `src`, which `tree` is, if somebody looked there before.
+/// Opens `src`; `tree` is its listing, if there is one already.
 fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let open = match format {
         Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
@@ -82,7 +83,7 @@ fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) 
     Ok(source)
 }
 
-/// Refuses `key=value` directories where they would be lost: only Parquet makes columns of them. Those of images are classes, those of
+/// Refuses `key=value` directories if they would be lost: only Parquet makes columns of them. Those of images are classes, those of
 /// arrays are in `path`, and an index of MDS names its directories.
 fn unpartitioned(source: &dyn Source) -> Result<()> {
     match source.format() {
@@ -99,12 +100,12 @@ fn unpartitioned(source: &dyn Source) -> Result<()> {
     }
 }
 
-/// The sink of `format` for columns `schema`.
+/// Makes the sink of `format` for the columns of `schema`.
 ///
 /// # Errors
-/// `Unsupported` naming the first column that the format cannot hold, and its type; `Config` for options it does not have.
+/// `Unsupported` with the first column that the format cannot hold, and its type; `Config` for options that it does not have.
 ///
-/// `sample` is the first rows of the source, with its types.
+/// `sample` holds the first rows of the source, with its types.
 pub(crate) fn sink(
     format: Format,
     schema: &SchemaRef,
@@ -129,7 +130,7 @@ pub(crate) fn sink(
     }
 }
 
-/// Refuses options that the format does not use: a given option is expected to have an effect.
+/// Refuses options that the format does not use: a given option should have an effect.
 fn check_options(format: Format, options: &ConvertOptions) -> Result<()> {
     let named_by_rows = matches!(format, Format::Images | Format::Numpy);
     let groups = matches!(format, Format::Parquet | Format::Petastorm);
@@ -148,7 +149,7 @@ fn check_options(format: Format, options: &ConvertOptions) -> Result<()> {
     Ok(())
 }
 
-/// Refuses two columns of one name, and no columns.
+/// Refuses duplicate column names, and an empty schema.
 fn check_names(format: Format, schema: &SchemaRef) -> Result<()> {
     let mut seen = std::collections::HashSet::new();
     for field in schema.fields() {

@@ -1,6 +1,6 @@
-//! Directories of `.npy` or `.npz` files: a row per file, with its `path` and its `array` as it is stored.
+//! Directories of `.npy` or `.npz` files: a row per file, with its `path` and its `array` as stored.
 //!
-//! Written the other way, a column of arrays or of lists of numbers becomes the files, and `path` names them.
+//! In the other direction a column of arrays or of lists of numbers becomes the files, and `path` names them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const SHARD_FILES: usize = 512;
 struct ArraySource {
     folder: Folder,
     codec: Codec,
-    /// The column that names the files.
+    /// Name of the column with the file names.
     path: Option<String>,
     schema: SchemaRef,
     shards: Vec<Shard>,
@@ -51,7 +51,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         return Err(differs(Place::file(&*other.name), &what, expected, found, "convert them one by one"));
     }
     let codec = if zipped { Codec::Npz } else { Codec::Npy };
-    // The names of the columns are those that they were written from.
+    // Columns keep the names that they were written from.
     let written = || opening.written.iter().flat_map(|schema| schema.fields());
     let name = written().find(|field| !is_path(field)).map_or("array", |field| field.name().as_str());
     let path = match &opening.written {
@@ -61,7 +61,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let array = match opening.wanted(name) {
         Some(wanted) => Field::new(name, wanted.clone(), false).with_metadata(opening.metadata(name)),
         None => {
-            // The first tells elements and axes; another one's lengths may differ.
+            // The first one determines element type and number of axes; lengths of others may differ.
             let cell = first.content(opening.limits.max_record_bytes)?;
             let (found, shape, _) = npy_read(codec, &cell, || Place::file(Arc::clone(&first.name)))?;
             let stored = Stored { codec, element: Element::Number(found), shape: vec![None; shape.len()] };
@@ -137,7 +137,7 @@ impl Batches for Reader<'_> {
         self.files = rest;
         let cells = Found::contents(files, &self.source.limits)?;
         for (file, cell) in files.iter().zip(cells) {
-            // A file that is no array is damage, whether or not its values are wanted.
+            // An invalid array is an error, even if its values are not requested.
             npy_read(self.source.codec, &cell, || Place::file(Arc::clone(&file.name)))?;
             arrays.append_value(&cell);
             let name = file.name.strip_suffix(".npy").or_else(|| file.name.strip_suffix(".npz"));
@@ -167,7 +167,7 @@ impl Batches for Reader<'_> {
     }
 }
 
-/// Whether a column names the files of the rows.
+/// Returns true if a column names the rows' files.
 fn is_path(field: &Field) -> bool {
     is_text(field.data_type()) && matches!(field.name().as_str(), "path" | "__key__")
 }
@@ -296,7 +296,7 @@ impl Writer for ArrayWriter {
                 let column = self.sink.path.as_deref().unwrap_or("path");
                 return Err(refused_value(Format::Numpy, column, self.rows, &format!("a second file {name:?}"), ""));
             }
-            // As in image folders, not brought to the disk one by one.
+            // Not flushed one by one, as in image folders.
             std::fs::write(&path, &cell).map_err(|error| crate::store::directory::failed("write", &path, error))?;
             self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: cell.len() as u64 });
             self.rows += 1;

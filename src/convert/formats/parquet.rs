@@ -1,4 +1,4 @@
-//! Parquet: read a row group at a time through [`dataset`](crate::dataset), written by its writer, one for each task.
+//! Parquet: read one row group at a time through [`dataset`](crate::dataset), and written by its writer, one per task.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ struct ParquetSource {
     runtime: Runtime,
     dataset: Dataset,
     schema: SchemaRef,
-    /// Columns of arrays that a conversion wrote from lists: they become lists again.
+    /// Columns of arrays that a conversion wrote from lists, to be read as lists.
     lists: Vec<String>,
     shards: Vec<Shard>,
 }
@@ -122,7 +122,7 @@ impl Source for ParquetSource {
     }
 }
 
-/// The slices of a decoded row group; its bytes stay taken until all are gone.
+/// The slices of a decoded row group; its memory is held until all are gone.
 struct RowGroup {
     left: std::vec::IntoIter<RecordBatch>,
     given: u64,
@@ -199,7 +199,7 @@ pub(crate) fn sink(
     Ok(Box::new(ParquetSink { schema: Arc::clone(written), options: writer, described }))
 }
 
-/// Asks the Parquet writer whether it has these types.
+/// Checks that the Parquet writer supports the types.
 fn check(schema: &SchemaRef) -> Result<()> {
     parquet::arrow::ArrowSchemaConverter::new().convert(schema).map(drop).map_err(|error| {
         let field = schema.fields().iter().find(|field| {
@@ -259,7 +259,7 @@ impl Writer for ParquetWriter {
 
     fn finish(self: Box<Self>) -> Result<Vec<Part>> {
         if !self.written {
-            // Without as much as an empty batch there is no file.
+            // Without even an empty batch there is no file.
             return Ok(Vec::new());
         }
         let files = self.writer.finish_into(&self.directory)?.into_iter();

@@ -1,4 +1,4 @@
-//! What makes a Parquet dataset one of Petastorm: a Unischema made from the columns, lists kept as arrays of NumPy, and the
+//! The Petastorm parts of a Parquet dataset: a Unischema derived from the columns, lists stored as NumPy arrays, and the
 //! `_common_metadata` with both.
 
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Stored};
 use crate::store::directory::failed;
 
-/// The columns of a dataset as Petastorm has them.
+/// The columns of a dataset in Petastorm's types.
 #[derive(Debug, Clone)]
 pub(crate) struct Described {
-    /// What is written: lists have become cells of bytes.
+    /// The written schema: lists are cells of bytes.
     pub(crate) schema: SchemaRef,
     unischema: Unischema,
 }
 
 impl Described {
-    /// Refuses a column that no Unischema has.
+    /// Refuses a column that a Unischema cannot describe.
     pub(crate) fn new(schema: &Schema) -> Result<Self> {
         let mut fields = Vec::with_capacity(schema.fields().len());
         let mut known = Vec::with_capacity(schema.fields().len());
@@ -44,7 +44,7 @@ impl Described {
         Ok(Self { schema, unischema: Unischema { name: "Converted".to_owned(), fields: known } })
     }
 
-    /// `batch` with its lists as cells.
+    /// Returns `batch` with its lists encoded as cells.
     pub(crate) fn encode(&self, batch: &RecordBatch, row: u64) -> Result<RecordBatch> {
         let mut columns = Vec::with_capacity(batch.num_columns());
         for (field, column) in self.schema.fields().iter().zip(batch.columns()) {
@@ -63,7 +63,7 @@ impl Described {
         let file = File::create_new(&path).map_err(|error| failed("create", &path, error))?;
         let wrong = |error: parquet::errors::ParquetError| failed("write", &path, std::io::Error::other(error));
         let mut writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), None).map_err(wrong)?;
-        // The pickle is ASCII, as all metadata of footers are text.
+        // The pickle is ASCII, because metadata of footers are text.
         let pickle = String::from_utf8(self.unischema.to_pickle()?).map_err(|error| {
             Error::corrupt_by(Place::file("_common_metadata"), "the schema's pickle is not text", error)
         })?;
@@ -75,7 +75,7 @@ impl Described {
     }
 }
 
-/// A list as arrays of NumPy, one per row.
+/// Encodes lists as NumPy arrays, one per row.
 fn arrays(name: &str, column: &ArrayRef, item: &DataType, row: u64) -> Result<ArrayRef> {
     let Some(dtype) = dtype(item) else {
         return Err(refused_value(Format::Petastorm, name, row, "a list of something else than numbers", ""));

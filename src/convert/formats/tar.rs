@@ -1,7 +1,7 @@
-//! Tar files, read from their start to their end: nothing is extracted, no name becomes a path.
+//! Tar files, read sequentially: nothing is extracted, and no name is used as a path.
 //!
-//! Only files are members. Links, devices and sparse files are refused, as are names that lead elsewhere, and long names and
-//! extended headers of more than a megabyte. The crate `tar` holds a long name and extended headers whole before anybody can refuse them,
+//! Only regular files are members. Links, devices and sparse files are refused, as are names that lead outside, and long names and
+//! extended headers of more than a megabyte. The crate `tar` reads long names and extended headers whole before they can be refused,
 //! and its errors have no offset.
 
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::error::{Error, Place, Result};
 
 const BLOCK: u64 = 512;
 
-/// Bytes of a long name or an extended header.
+/// Most bytes of a long name or an extended header.
 const MAX_HEADER: u64 = 1 << 20;
 
-/// Bytes that a member is given at once.
+/// Most bytes reserved for a member before they are read.
 const TRUSTED: usize = 1 << 20;
 
-/// Extended headers one after another.
+/// Most consecutive extended headers.
 const MAX_EXTENDED: usize = 16;
 
 /// A file in a tar file.
@@ -30,16 +30,16 @@ pub struct Entry {
     pub name: String,
     /// Its bytes.
     pub size: u64,
-    /// Where its header is.
+    /// Offset of its header.
     pub offset: u64,
 }
 
-/// Reads the members of one tar file, plain or packed with gzip or zstd.
+/// Reads the members of one tar file, plain or compressed with gzip or zstd.
 #[derive(Debug)]
 pub struct TarReader {
     input: Input,
     limits: Limits,
-    /// Bytes of the current member that were not read yet, and those that fill its last block.
+    /// Unread bytes of the current member, and the padding of its last block.
     left: u64,
     padding: u64,
     ended: bool,
@@ -62,11 +62,11 @@ impl TarReader {
         &self.input
     }
 
-    /// The next file; `None` at the end. What was not read of the one before is passed over.
+    /// Returns the next file; `None` at the end. Unread bytes of the previous one are skipped.
     ///
     /// # Errors
-    /// `Corrupt` with the byte for a damaged header, a member that is cut short, a name that leads elsewhere, a link, a device or a
-    /// sparse file; `Limit` for headers that are too long.
+    /// `Corrupt` with the offset for a damaged header, a truncated member, a name that leads outside, a link, a device or a sparse
+    /// file; `Limit` for headers that are too long.
     pub fn entry(&mut self) -> Result<Option<Entry>> {
         let (mut name, mut size) = (None::<String>, None::<u64>);
         let mut extended = 0;
@@ -130,7 +130,7 @@ impl TarReader {
                         Some(name) => name,
                         None => self.text(&header.name, offset)?,
                     };
-                    // Old archives mark directories by their names alone.
+                    // Old archives mark directories only by a trailing slash.
                     if name.ends_with('/') && bytes == 0 {
                         continue;
                     }
@@ -151,12 +151,12 @@ impl TarReader {
     /// Appends the bytes of the current member to `out`.
     ///
     /// # Errors
-    /// `Limit` if they are too many, before any is read; `Corrupt` if it is cut short.
+    /// `Limit` if they are too many, before any is read; `Corrupt` if it is truncated.
     pub fn read(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let at = self.input.offset();
         self.limits.record(self.input.name(), || format!("byte {at}: a member"), self.left)?;
         let left = std::mem::take(&mut self.left);
-        // No more on its word than is soon there.
+        // The declared size reserves no more than this.
         out.reserve_exact(usize::try_from(left).unwrap_or(usize::MAX).min(TRUSTED));
         if self.input.append(left, out)? < left {
             return Err(self.input.corrupt(at, format!("it ends within a member of {left} bytes")));
@@ -164,7 +164,7 @@ impl TarReader {
         Ok(())
     }
 
-    /// After the end mark there is nothing but zeros: a second archive would be lost.
+    /// Checks that only zeros follow the end mark: a second archive would be lost.
     fn trailing(&mut self) -> Result<()> {
         loop {
             let at = self.input.offset();
@@ -205,7 +205,7 @@ impl TarReader {
         self.input.corrupt(offset, format!("it holds {what}, which no sample is"))
     }
 
-    /// The name, if it stays where it is.
+    /// Returns the name if it stays within the archive.
     fn safe(&self, name: &str, offset: u64) -> Result<String> {
         let short = name.strip_prefix("./").unwrap_or(name);
         let bad = short.is_empty()
@@ -220,7 +220,7 @@ impl TarReader {
     }
 }
 
-/// A header block that was checked.
+/// A checked header block.
 struct Header {
     name: Vec<u8>,
     size: u64,
@@ -242,7 +242,7 @@ impl Header {
         let size = number(&block[124..136]).ok_or("the size of a member is not a number")?;
         let cut = |bytes: &[u8]| -> Vec<u8> { bytes.iter().copied().take_while(|byte| *byte != 0).collect() };
         let mut name = cut(&block[..100]);
-        // GNU's old format keeps times where ustar has the rest of the name.
+        // GNU's old format has times where ustar has the prefix of the name.
         if block[257..263] == *b"ustar\0" {
             let prefix = cut(&block[345..500]);
             if !prefix.is_empty() {
@@ -253,7 +253,7 @@ impl Header {
     }
 }
 
-/// Digits of base 8, up to a space or zero.
+/// Parses octal digits up to a zero byte.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = field.split(|byte| matches!(byte, 0)).next()?.trim_ascii();
     if text.is_empty() {
@@ -265,7 +265,7 @@ fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// Octal, or base 256 if the first bit is set.
+/// Parses octal digits, or base 256 if the first bit is set.
 fn number(field: &[u8]) -> Option<u64> {
     match field.split_first() {
         Some((0x80, rest)) => {
@@ -278,7 +278,7 @@ fn number(field: &[u8]) -> Option<u64> {
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// The records `LENGTH KEY=VALUE\n` of an extended header.
+/// Parses the records `LENGTH KEY=VALUE\n` of an extended header.
 fn pax(content: &[u8]) -> Result<Pairs<'_>, &'static str> {
     const WRONG: &str = "an extended header is damaged";
     let mut pairs = Vec::new();
@@ -294,10 +294,10 @@ fn pax(content: &[u8]) -> Result<Pairs<'_>, &'static str> {
     Ok(pairs)
 }
 
-/// Appends a member to a tar file: its header, with a long name where it needs one, its bytes, and the rest of the block.
+/// Appends a member to a tar file: its header, with a long name if needed, its content, and padding.
 pub(crate) fn write_member(name: &str, content: &[u8], out: &mut Vec<u8>) {
     if name.len() > 100 {
-        // GNU's long name: known to every reader.
+        // GNU's long name, which every reader supports.
         let mut long = name.as_bytes().to_vec();
         long.push(0);
         member("././@LongLink", b'L', &long, out);
@@ -323,7 +323,7 @@ fn member(name: &str, kind: u8, content: &[u8], out: &mut Vec<u8>) {
         put(124, &[0x80, 0, 0, 0]);
         put(128, &size.to_be_bytes());
     }
-    // The same rows give the same bytes whenever they are written.
+    // No time: the same rows always give the same bytes.
     put(136, b"00000000000\0");
     put(148, b"        ");
     put(156, &[kind]);
@@ -358,7 +358,7 @@ mod tests {
         Ok(found)
     }
 
-    /// A member with a header of one's own making.
+    /// Makes a member with a modified header.
     fn odd(name: &str, change: impl Fn(&mut [u8])) -> Vec<u8> {
         let mut out = Vec::new();
         member(name, b'0', b"abc", &mut out);

@@ -1,10 +1,10 @@
-//! TFRecord: records with checksums, of `tf.train.Example` or `tf.train.SequenceExample`, plain or packed with gzip or zlib.
+//! TFRecord: records with checksums, of `tf.train.Example` or `tf.train.SequenceExample`, plain or compressed with gzip or zlib.
 //!
 //! ```text
 //!   length u64 ─ masked crc32c of the length ─ bytes ─ masked crc32c of the bytes
 //! ```
-//! Features become columns: one value is a scalar, several are a list, the steps of a sequence are a list of lists; a feature
-//! that is missing is null.
+//! Features become columns: a single value is a scalar, several are a list, the steps of a sequence are a list of lists; a missing
+//! feature is null.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const SAMPLE_BYTES: u64 = 16 << 20;
 /// Files that types are inferred from.
 const SAMPLE_FILES: usize = 16;
 
-/// The checksum of `bytes`, as records carry it.
+/// Computes the checksum of `bytes` in the masked form of records.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -61,7 +61,7 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// Opens the file at `path`; packing is found by its first bytes.
+    /// Opens the file at `path`; compression is detected from its first bytes.
     ///
     /// # Errors
     /// `NotFound`, `Store`.
@@ -70,7 +70,9 @@ impl RecordReader {
     }
 
     fn of(found: &Found, limits: &Limits) -> Result<Self> {
-        // A plain file starts with a length; those that look like zlib's mark are of 376 and some more bytes, and have a checksum.
+        // A plain file begins with a length. One that looks like zlib's mark belongs to a record of 376 bytes or a few other sizes, and
+        // has a checksum.
+        // a checksum.
         let mut input = Input::open(found, false)?;
         let plain = match input.peek()?.first_chunk::<12>() {
             Some(start) => masked(&start[..8]).to_le_bytes() == start[8..],
@@ -82,10 +84,10 @@ impl RecordReader {
         Ok(Self { input, limits: limits.clone(), buffer: Vec::new() })
     }
 
-    /// The next record; `None` at the end of the file.
+    /// Returns the next record; `None` at the end of the file.
     ///
     /// # Errors
-    /// `Corrupt` with the byte for a wrong checksum or a record that is cut short; `Limit` for one that is too long, before it is read.
+    /// `Corrupt` with the offset for a wrong checksum or a truncated record; `Limit` for one that is too long, before it is read.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
         let at = self.input.offset();
@@ -113,7 +115,7 @@ impl RecordReader {
         Ok(Some(&self.buffer))
     }
 
-    /// The next record as an example, with where it began.
+    /// Returns the next record as an example, with its offset.
     fn example(&mut self) -> Result<Option<(u64, Example)>> {
         let at = self.input.offset();
         let decoded = match self.next()? {
@@ -128,7 +130,7 @@ impl RecordReader {
     }
 }
 
-/// Records of a file, counted by their lengths alone: none is decoded.
+/// Counts the records of a file by their lengths, without decoding any.
 pub(crate) fn count(found: &Found, limits: &Limits) -> Result<u64> {
     let mut input = RecordReader::of(found, limits)?.input;
     let mut records = 0;
@@ -228,7 +230,7 @@ impl Source for RecordSource {
 struct Reader {
     reader: RecordReader,
     schema: SchemaRef,
-    /// All columns: what a record has beside them is an error, not a loss.
+    /// All columns: a record with any other is an error rather than a loss.
     whole: SchemaRef,
     columns: Vec<Column>,
 }
@@ -305,7 +307,7 @@ impl Sink for RecordSink {
 
     fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let packing = self.packing;
-        // With steps in any column, all records are sequences: TensorFlow parses a file with one of the two.
+        // If any column has steps, all records are sequences: TensorFlow parses a file as one of the two.
         let sequence = self.schema.fields().iter().any(|field| example::is_sequence(field.data_type()));
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(RecordRows { output: Output::create(path, packing)?, sequence, rows: 0 }))
@@ -367,8 +369,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_tensorflow() {
-        // The head of a record of 8 bytes, as TensorFlow writes it, is checked against a file of TensorFlow in the integration
-        // tests; the mask alone is checked here: crc32c of nothing is zero.
+        // The head of an 8-byte record as TensorFlow writes it is checked against a TensorFlow file in the integration tests; here only
+        // the mask is checked: crc32c of nothing is zero.
         assert_eq!(masked(b""), 0xa282_ead8);
         let mut out = Vec::new();
         write_record(b"abc", &mut out);

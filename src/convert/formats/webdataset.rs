@@ -1,7 +1,7 @@
-//! WebDataset: consecutive members of a tar file whose names differ only in what follows the first dot are one sample.
+//! WebDataset: consecutive members of a tar file whose names are equal up to the first dot are one sample.
 //!
-//! What follows the dot, in lower case, names the column; `__key__` is what stands before. Text, numbers and JSON are kept as
-//! text, integers and text; everything else as the bytes it is.
+//! The part after the dot, in lower case, names the column; `__key__` is the part before it. Text, numbers and JSON are read as text,
+//! integers and text; everything else as bytes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -37,13 +37,13 @@ use crate::schema::cast;
 
 const KEY: &str = "__key__";
 
-/// Endings of integers.
+/// Extensions of integers.
 const INTEGERS: [&str; 5] = ["cls", "cls2", "index", "inx", "id"];
 
-/// Endings of text.
+/// Extensions of text.
 const TEXTS: [&str; 4] = ["txt", "text", "transcript", "json"];
 
-/// Endings of bytes.
+/// Extensions of bytes.
 const BYTES: [&str; 28] = [
     "jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff", "npy", "npz", "bin", "pyd",
     "pth", "ten", "tb", "mp", "msg", "mp4", "avi", "mov", "mp3", "wav", "flac", "ogg",
@@ -58,28 +58,28 @@ const SAMPLE_BYTES: u64 = 4 << 20;
 /// Files that types are inferred from.
 const SAMPLE_FILES: usize = 16;
 
-/// The ending after the last dot.
+/// Returns the extension after the last dot.
 fn ending(column: &str) -> &str {
     column.rsplit('.').next().unwrap_or(column)
 }
 
-/// The values of one column, one after another.
+/// The values of one column, concatenated.
 #[derive(Default)]
 struct Cells {
     values: Vec<u8>,
-    /// Where each ends; `None` for a null.
+    /// End of each; `None` for a null.
     ends: Vec<Option<usize>>,
 }
 
 impl Cells {
-    /// Makes nulls of what is missing before row `row`; false if that has a value already.
+    /// Adds nulls for rows missing before `row`; false if `row` has a value already.
     fn is_free(&mut self, row: usize) -> bool {
         let free = self.ends.len() <= row;
         self.ends.resize(row.max(self.ends.len()), None);
         free
     }
 
-    /// The value that was appended ends here.
+    /// Ends the value that was appended.
     fn end(&mut self) {
         self.ends.push(Some(self.values.len()));
     }
@@ -99,13 +99,13 @@ struct TarSource {
     schema: SchemaRef,
     shards: Vec<Shard>,
     limits: Limits,
-    /// Whether the columns are those that a conversion wrote, so that endings it added are taken off.
+    /// True if a conversion wrote the columns, so that the extensions it added are stripped.
     written: bool,
-    /// Columns whose type people gave, or a conversion wrote.
+    /// Columns whose type was given, or written by a conversion.
     given: Vec<String>,
 }
 
-/// What values of one ending can be read as.
+/// Types that fit the values of one extension.
 #[derive(Debug, Clone)]
 struct Guess {
     integer: bool,
@@ -205,7 +205,7 @@ struct Reader<'a> {
 }
 
 impl TarSource {
-    /// The column that a member belongs to.
+    /// Returns the column that a member belongs to.
     fn column(&self, member: &str) -> Option<&str> {
         let known = |name: &str| {
             self.schema.fields().iter().find(|field| field.name() == name).map(|field| field.name().as_str())
@@ -218,7 +218,7 @@ impl TarSource {
 }
 
 impl Reader<'_> {
-    /// What is wrong with the sample that is read.
+    /// Returns an error about the current sample.
     fn wrong(&self, what: &str) -> Error {
         let what = format!("the sample {:?} {what}; give its type with --schema", self.members.key);
         self.members.input().corrupt(self.members.at, what)
@@ -243,7 +243,7 @@ impl Batches for Reader<'_> {
                     let what = format!("has a member {member:?}, which the sample of the first ones does not have");
                     return Err(self.wrong(&what));
                 };
-                // What is not asked for is passed over.
+                // Members of other columns are skipped.
                 let Ok(number) = fields.index_of(name) else { continue };
                 let cells = &mut columns[number];
                 if !cells.is_free(rows) {
@@ -251,7 +251,7 @@ impl Batches for Reader<'_> {
                 }
                 let before = cells.values.len();
                 if before == 0 && is_binary(fields.field(number).data_type()) {
-                    // A batch of files: room for all of them, of a size that is had again for the next.
+                    // A batch of files: room for all of them, in a size that the allocator reuses for the next.
                     cells.values.reserve_exact(BATCH_BYTES + BATCH_BYTES / 4);
                 }
                 self.members.read(&mut cells.values)?;
@@ -282,7 +282,7 @@ impl Batches for Reader<'_> {
     }
 }
 
-/// The array of a column's members, as the type says, which people may have given.
+/// Builds the array of a column's members in the field's type, which may be a given one.
 fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> {
     let text =
         |cell: &[u8]| std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "a member is not UTF-8".to_owned());
@@ -316,7 +316,7 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
                 };
                 let text = text(cell)?;
                 let number = text.trim();
-                // Classes that are true or false are kept as 1 and 0.
+                // Boolean classes become 1 and 0.
                 numbers
                     .push(number)
                     .map_err(|why| format!("the member {} is not a valid {kind}: {why}", shown(number)))?;
@@ -339,10 +339,10 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
     cast(&array, field.data_type()).map_err(|misfit| misfit.to_string())
 }
 
-/// The endings of image files by format; those of others are `bmp`, or `bin` where the bytes are no image.
+/// Extensions of image files by format; others use `bmp`, or `bin` for bytes that are no image.
 const IMAGES: [(&str, &str); 4] = [("JPEG", "jpg"), ("PNG", "png"), ("WebP", "webp"), ("GIF", "gif")];
 
-/// How a column becomes members.
+/// Mapping of a column to members.
 #[derive(Debug, Clone)]
 enum Member {
     /// The key of the sample.
@@ -353,16 +353,17 @@ enum Member {
     Integer(String),
     /// Bytes under this name.
     Bytes(String),
-    /// Image files under this name and the ending of their format.
+    /// Image files under this name plus the extension of their format.
     Image(String),
-    /// Image files that were encoded again, under this name, whose ending is that of a format, and another ending where they are of another.
+    /// Re-encoded image files under this name, which ends in the extension of a format; images of another format get that one's
+    /// extension.
     Anew(String),
     /// JSON under this name.
     Json(String),
 }
 
 impl Member {
-    /// The name after the key; of an image without the ending of its format.
+    /// Returns the name after the key; for an image without the extension of its format.
     fn file(&self) -> &str {
         match self {
             Self::Key => KEY,
@@ -418,7 +419,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
         members.push(member);
     }
     for (member, field) in members.iter().zip(schema.fields()) {
-        // Read back, that member would be taken for this column.
+        // When read back, that member would be taken for this column.
         if member.file() != field.name() && names.contains(field.name()) {
             let hint = format!("another column's member is {:?}; rename one, or choose with --columns", field.name());
             return Err(refused(Format::Webdataset, field, &hint));

@@ -1,4 +1,4 @@
-//! Whether a destination stands apart from the source: what is published replaces what is there, and a source is never modified.
+//! Checks that a destination is separate from the source: publishing replaces the destination, and a source is never modified.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::convert::read::listing::local_start;
 use crate::convert::source::Source;
 use crate::error::{Error, Result};
 
-/// The nearest thing at or above `dst` that exists, and whether that is `dst`.
+/// Returns the nearest existing path at or above `dst`, and whether it is `dst` itself.
 fn nearest(dst: &Path) -> (PathBuf, bool) {
     let mut place = dst.to_owned();
     let mut exact = true;
@@ -20,7 +20,7 @@ fn nearest(dst: &Path) -> (PathBuf, bool) {
     }
 }
 
-/// Refuses a destination that is the source, in it, or above it, before anything is opened.
+/// Refuses a destination that is the source, inside it, or above it, before anything is opened.
 ///
 /// # Errors
 /// `Config` naming `dst`.
@@ -28,8 +28,8 @@ pub(crate) fn apart(src: &str, dst: &Path) -> Result<()> {
     let Some((start, whole)) = local_start(src) else { return Ok(()) };
     let Ok(start) = fs::canonicalize(start) else { return Ok(()) };
     let (place, exact) = nearest(dst);
-    // Below the nearest directory that exists nothing of the source can be, unless that directory is in it. Of a pattern only the
-    // files count, which `spared` looks at: `out` is not in `*.parquet`.
+    // Below the nearest existing directory there can be nothing of the source, unless that directory is inside it. Of a pattern only
+    // the files count, which `spared` checks: `out` is not in `*.parquet`.
     let inside = whole && if start.is_dir() { place.starts_with(&start) } else { place == start };
     if inside {
         return Err(refused(dst, "is in the source"));
@@ -40,12 +40,12 @@ pub(crate) fn apart(src: &str, dst: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a destination that has a file of `source` in it, on whatever way the source comes to it: a pattern, or a link.
+/// Refuses a destination that contains a file of `source`, whether the source reaches it by a pattern or a link.
 ///
 /// # Errors
 /// `Config` naming `dst`.
 pub(crate) fn spared(source: &dyn Source, dst: &Path) -> Result<()> {
-    // Where nothing is yet, no file of the source is.
+    // A destination that does not exist yet holds no file of the source.
     let (place, true) = nearest(dst) else { return Ok(()) };
     let is_in = |path: &PathBuf| fs::canonicalize(path).is_ok_and(|path| path.starts_with(&place));
     match source.paths().iter().find(|path| is_in(path)) {

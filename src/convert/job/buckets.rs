@@ -1,17 +1,17 @@
-//! How many buckets the rows of a source are shuffled in: a matter of the source alone.
+//! The number of buckets for a shuffle, which depends on the source alone.
 
 use crate::convert::source::Shard;
 
-/// The version of the order: another one is another fingerprint.
+/// Version of the order: another version gives another fingerprint.
 pub(crate) const ORDER: u32 = 2;
 
-/// Stored bytes of the source that make a bucket.
+/// Stored bytes of the source per bucket.
 const BUCKET_BYTES: u64 = 8 << 20;
 
 /// Most buckets.
 const MOST_BUCKETS: u64 = 256;
 
-/// How many buckets a source has, if so many files are asked for. Neither memory nor cores decide it.
+/// Returns the number of buckets of a source, given the requested number of files. Neither memory nor cores affect it.
 pub(crate) fn buckets(shards: &[Shard], files: Option<usize>) -> usize {
     let bytes: u64 = shards.iter().map(|shard| shard.bytes).sum();
     let wanted = files.map_or(bytes.div_ceil(BUCKET_BYTES), |files| files as u64);

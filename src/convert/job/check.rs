@@ -1,4 +1,4 @@
-//! Whether a conversion did what it should before anything appears: rows counted on every way, and what was written read again.
+//! Checks of a conversion before it is published: rows counted at every stage, and the output read again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::convert::source::Opening;
 use crate::error::{Place, Result};
 
 impl Job {
-    /// That no row was lost on the way: those of the source are those that were read, those that were selected are those that were
-    /// written, and the files have them. With `verify` the rows of the source are counted once more, by [`census`].
+    /// Checks that no row was lost: the source's rows are those read, the selected ones are those written, and the files contain them.
+    /// With `verify` the rows of the source are counted again by [`census`].
     pub(crate) fn count(&self, staging: &Staging, done: &[Done]) -> Result<()> {
         let differs = |what: &str, expected: u64, found: u64| {
             let rows = |count: u64| format!("{count} rows");
@@ -46,9 +46,9 @@ impl Job {
         Ok(())
     }
 
-    /// Reads what was written, and holds it against what went in.
+    /// Reads the output again, and compares it with the input.
     pub(crate) fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
-        // Of a path, a folder keeps the last part.
+        // A folder keeps only the last part of a path.
         let lost = |name: &str| self.sink.format() == Format::Images && matches!(name, "path" | "__key__");
         let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
         let mut expected = Summing::new(names());
@@ -70,7 +70,7 @@ impl Job {
         tokens::check(&*self.source, names(), filter, &self.options, &found)?;
         let mut expected = expected.digest();
         if names().count() < self.schema.fields().len() {
-            // Whole rows cannot be held against each other without all their columns.
+            // Whole rows cannot be compared without all of their columns.
             expected.sum.clone_from(&found.sum);
         }
         compare(&place, &expected, &found)?;
@@ -121,7 +121,7 @@ mod tests {
             std::fs::write(&src, content).unwrap();
             let options = ConvertOptions { verify: true, to: Some(Format::Arrow), ..ConvertOptions::default() };
             let dst = directory.path().join("out");
-            // A feature that no record has, so that there is a column.
+            // A feature absent from all records, so that there is a column.
             let options = ConvertOptions {
                 schema: (name == "a.tfrecord").then(|| serde_json::from_str(r#"{"x": "int64"}"#).unwrap()),
                 ..options

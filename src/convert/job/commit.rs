@@ -1,4 +1,5 @@
-//! Finished tasks on their way to the disk and into the journal, beside those that are worked on: the disk and the cores take no turns.
+//! Flushes finished tasks and records them in the journal, concurrently with running ones, so that disk and cores work at the same
+//! time.
 
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -9,13 +10,14 @@ use crate::convert::sink::Part;
 use crate::error::{Error, Result};
 use crate::store::directory::{flush_file, flush_file_system};
 
-/// Finished tasks that wait for the disk at most; who finishes another one waits too.
+/// Most finished tasks that wait for the disk; a task that finishes beyond that waits too.
 const WAITING: usize = 4;
 
-/// Runs `work`, which gives away the tasks that it finishes. They are brought to the disk, one by one if `flushes`, noted, and added to `done`.
+/// Runs `work`, which hands over the tasks that it finishes. Their files are flushed, one by one if `flushes`, journaled, and added to
+/// `done`.
 ///
 /// # Errors
-/// That of the disk, else that of `work`.
+/// The disk's error, else that of `work`.
 pub(crate) fn commit(
     staging: &Staging,
     flushes: bool,
@@ -30,7 +32,7 @@ pub(crate) fn commit(
                 let files = staging.files(finished.task);
                 let on_disk = if flushes { flush(&files, &finished.parts) } else { flush_all(&files, &finished.parts) };
                 if let Err(error) = on_disk.and_then(|()| staging.journal.done(&finished)) {
-                    // Nobody receives any more, which ends the work.
+                    // Dropping the receiver ends the work.
                     return (settled, Err(error));
                 }
                 settled.push(finished);
@@ -46,7 +48,7 @@ pub(crate) fn commit(
     })
 }
 
-/// Brings files of `directory`, which are so many that one by one would take days, to the disk.
+/// Flushes files of `directory` that are so many that one by one would take days.
 pub(super) fn flush_all(directory: &Path, parts: &[Part]) -> Result<()> {
     if parts.is_empty() || flush_file_system(directory)? {
         return Ok(());
@@ -54,7 +56,7 @@ pub(super) fn flush_all(directory: &Path, parts: &[Part]) -> Result<()> {
     flush(directory, parts)
 }
 
-/// Brings files of `directory` to the disk.
+/// Flushes files of `directory`.
 pub(crate) fn flush(directory: &Path, parts: &[Part]) -> Result<()> {
     parts.iter().try_for_each(|part| flush_file(&directory.join(&part.name)))
 }

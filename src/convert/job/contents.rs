@@ -1,7 +1,7 @@
-//! What a published dataset holds, file by file: `_files` beside `_SUCCESS`, and whether that is still what is there.
+//! The list of a published dataset's files, `_files` beside `_SUCCESS`, and the check that the files still match it.
 //!
-//! A line of `_files` is a file's name, its bytes and their SHA-256. `_SUCCESS` has the SHA-256 of the list itself, so that it stays small
-//! where a dataset is a million files.
+//! A line of `_files` has a file's name, its size and its SHA-256. `_SUCCESS` has the SHA-256 of the list itself, so that it stays
+//! small even for a million files.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -27,7 +27,7 @@ struct Line {
     sha256: String,
 }
 
-/// Lists the files of `data` in a file of their own, which goes to the disk. Returns what `_SUCCESS` says of it.
+/// Writes the list of the files of `data`, and flushes it. Returns its summary for `_SUCCESS`.
 pub(crate) fn list(data: &Path, threads: usize) -> Result<Value> {
     let path = data.join(FILES);
     remove(&path)?;
@@ -55,7 +55,7 @@ pub(crate) fn list(data: &Path, threads: usize) -> Result<Value> {
     Ok(json!({ "files": files, "bytes": bytes, "sha256": sha256 }))
 }
 
-/// What differs at `directory` from what its `_SUCCESS` lists; `None` if nothing does.
+/// Returns the first difference between `directory` and the list of its `_SUCCESS`; `None` if there is none.
 pub(crate) fn difference(directory: &Path, success: &Value, threads: usize) -> Result<Option<String>> {
     let Some(expected) = success.pointer("/contents/sha256").and_then(Value::as_str) else {
         return Ok(Some("it has no list of its files, since an earlier version wrote it".to_owned()));
@@ -99,7 +99,7 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| failed("open", path, error))
 }
 
-/// The bytes of a file, and their digest.
+/// Returns the size of a file, and its digest.
 fn digest(path: &Path) -> Result<(u64, String)> {
     let mut file = open(path)?;
     let mut hash = Sha256::new();

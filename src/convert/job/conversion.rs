@@ -1,4 +1,4 @@
-//! A conversion from its beginning to the moment in which everything appears. Its tasks run here, or in other processes.
+//! A conversion from its beginning to its publication. Its tasks run here, or in other processes.
 //!
 //! ```text
 //!   begin ─► hidden directory ─► run here ─────────────────────────────────────────► finish ─► destination
@@ -27,7 +27,7 @@ use crate::convert::types::{schema_json, type_text};
 use crate::error::{Error, Kind, Result};
 use crate::store::directory::failed;
 
-/// What was done.
+/// Result of a conversion.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The source's format.
@@ -38,38 +38,38 @@ pub struct Report {
     pub rows: u64,
     /// Files of data written.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of those files.
     pub bytes: u64,
     /// Bytes of the source.
     pub source_bytes: u64,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: usize,
     /// Tasks that had been finished before.
     pub resumed_tasks: usize,
-    /// Whether the destination was there already, made from the same source with the same options, and with the files it had then.
+    /// True if the destination already existed, made from the same source with the same options, and its files were unchanged.
     pub unchanged: bool,
-    /// Whether what was written was read again and found equal.
+    /// True if the output was read again and found equal.
     pub verified: bool,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
     /// The columns written: name and type.
     pub schema: Vec<(String, String)>,
 }
 
-/// What [`Conversion::begin`] finds.
+/// Result of [`Conversion::begin`].
 #[derive(Debug)]
 pub enum Begun {
-    /// The destination was there already, made from the same source with the same options.
+    /// The destination already exists, made from the same source with the same options.
     Unchanged(Report),
-    /// There is something to do.
+    /// There is work to do.
     Open(Box<Conversion>),
 }
 
-/// A conversion of which nothing can be seen yet. If it is dropped, what is finished stays for [`resume`](ConvertOptions::resume).
+/// A conversion that is not visible yet. If it is dropped, finished tasks stay for [`resume`](ConvertOptions::resume).
 #[derive(Debug)]
 pub struct Conversion {
     job: Job,
-    /// None once it is published or given up.
+    /// `None` once it is published or given up.
     staging: Option<Staging>,
     done: Vec<Done>,
     resumed: usize,
@@ -79,12 +79,12 @@ pub struct Conversion {
 
 /// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
 ///
-/// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
+/// Nothing is visible at `dst` until all of it is complete. Tasks that finished before a failure are kept in a hidden directory beside
 /// it, where [`resume`](ConvertOptions::resume) continues. If `dst` was made from the same source with the same options, and its files
-/// are those that were published, nothing is done.
+/// are unchanged since they were published, nothing is done.
 ///
 /// # Errors
-/// Whatever opening the source, its data, the sink's refusal, or the disk gives; `Closed` if `progress` was asked to stop.
+/// Those of opening the source, its data, the sink, or the disk; `Closed` if `progress` was asked to stop.
 pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progress) -> Result<Report> {
     match Conversion::begin(src, dst, options)? {
         Begun::Unchanged(report) => Ok(report),
@@ -95,11 +95,11 @@ pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progr
     }
 }
 
-/// Does task `task` of a conversion of `src` that another process began, in `directory`, which is made. Returns what
-/// [`Conversion::adopt`] wants to know.
+/// Runs task `task` of a conversion of `src` that another process began, in `directory`, which is created. Returns the argument of
+/// [`Conversion::adopt`].
 ///
 /// # Errors
-/// As of [`convert`]; `Config` if this process sees another source than the one with `fingerprint`, or was given other options.
+/// As of [`convert`]; `Config` if this process sees another source than that of `fingerprint`, or was given other options.
 pub fn work(
     src: &str,
     directory: &Path,
@@ -115,7 +115,7 @@ pub fn work(
         return Err(Error::config("src", problem));
     }
     progress.total.store(job.source_bytes(), Ordering::Relaxed);
-    // The one above was made when the conversion began: after its end nothing is written any more.
+    // The parent was made when the conversion began: after its end nothing is written any more.
     fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
     let done = job.work(task, directory, &job.budget(), progress)?;
     if job.sink.flushes() {
@@ -128,15 +128,15 @@ pub fn work(
 }
 
 impl Conversion {
-    /// Opens the source, asks the sink, and takes the hidden directory beside `dst` for this process.
+    /// Opens the source, checks it against the sink, and takes the hidden directory beside `dst` for this process.
     ///
     /// # Errors
-    /// As of [`convert`], as far as it comes.
+    /// As of [`convert`], for the parts that it runs.
     pub fn begin(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Begun> {
         let started = Instant::now();
         destination::check(src, dst)?;
         let job = Job::new(src, dst, options)?;
-        // To overwrite is to make it again, whatever is there.
+        // Overwriting always makes the dataset again.
         let found = if options.overwrite { Found::Nothing } else { finished(dst, &job.fingerprint, &job.options)? };
         match found {
             Found::Whole(found) => {
@@ -161,7 +161,7 @@ impl Conversion {
         Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))
     }
 
-    /// Does all that is not done, here.
+    /// Runs all remaining tasks in this process.
     ///
     /// # Errors
     /// As of [`convert`].
@@ -172,10 +172,10 @@ impl Conversion {
         self.settled(outcome)
     }
 
-    /// Numbers of the tasks that are not done, for [`work`] in other processes.
+    /// Returns the numbers of the remaining tasks, for [`work`] in other processes.
     ///
     /// # Errors
-    /// `Config` for a shuffle, whose rows go through one machine.
+    /// `Config` for a shuffle, which runs on one machine.
     pub fn tasks(&self) -> Result<Vec<usize>> {
         if self.job.options.shuffle.is_some() {
             return Err(Error::config(
@@ -186,18 +186,18 @@ impl Conversion {
         Ok(self.job.left(&self.done))
     }
 
-    /// The format that is written.
+    /// Returns the format being written.
     pub fn to(&self) -> Format {
         self.job.sink.format()
     }
 
-    /// What [`work`] is to find too.
+    /// Returns the fingerprint that [`work`] must find too.
     pub fn fingerprint(&self) -> &str {
         &self.job.fingerprint
     }
 
-    /// A new directory that is there until the conversion ends, or this is called again; [`work`] is given places in it. Tasks of
-    /// another source or other options, which may still be running, know another one.
+    /// Makes a new directory that exists until the conversion ends, or this is called again; [`work`] gets directories in it. Tasks of
+    /// another source or other options, which may still be running, have another one.
     ///
     /// # Errors
     /// `Store` if it cannot be made.
@@ -205,10 +205,10 @@ impl Conversion {
         self.staging.as_ref().ok_or_else(over)?.attempts(&self.job.fingerprint)
     }
 
-    /// Takes what [`work`] did in `directory`. A task that was adopted before is passed over: of two tries, one counts.
+    /// Takes over what [`work`] did in `directory`. A task that was adopted before is skipped: of two attempts, one counts.
     ///
     /// # Errors
-    /// `Config` if `worked` is not what [`work`] returned, or is of another source or other options; `Store`.
+    /// `Config` if `worked` is not the result of [`work`], or belongs to another source or other options; `Store`.
     pub fn adopt(&mut self, worked: &str, directory: &Path) -> Result<()> {
         let staging = self.staging.as_ref().ok_or_else(over)?;
         let wrong = |why: String| Error::config("worked", why);
@@ -226,7 +226,7 @@ impl Conversion {
         Ok(())
     }
 
-    /// Lets everything appear at once.
+    /// Publishes the dataset, all at once.
     ///
     /// # Errors
     /// As of [`convert`]; `Closed` if tasks are missing.
@@ -265,7 +265,7 @@ impl Conversion {
     }
 
     fn give_up(&mut self, kind: Kind) {
-        // What the source or the options are to blame for happens again; what the disk is, may not.
+        // Errors of the source or the options would recur; those of the disk may not.
         let passing = matches!(kind, Kind::Store | Kind::Closed | Kind::Timeout | Kind::Remote);
         if let Some(staging) = self.staging.take() {
             staging.abandon(passing && !self.done.is_empty());

@@ -1,4 +1,4 @@
-//! What the destination of a conversion may be called: a directory of files, which people take for one file or a stream.
+//! Valid names of a conversion's destination: a directory of files, which users may mistake for one file or a stream.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::convert::format::Format;
 use crate::error::{Error, Result};
 
-/// Endings of compressed files, and what they are without.
+/// Extensions of compressed files, and the extensions without the compression.
 const PACKED: [(&str, &str); 12] = [
     (".gz", ""),
     (".gzip", ""),
@@ -22,16 +22,16 @@ const PACKED: [(&str, &str); 12] = [
     (".tgz", ".tar"),
 ];
 
-/// Refuses a source or a destination that a conversion cannot have, before anything is opened.
+/// Refuses an invalid source or destination before anything is opened.
 ///
 /// # Errors
-/// [`Error::Config`] saying what to write instead.
+/// [`Error::Config`] saying what to use instead.
 pub(crate) fn check(src: &str, dst: &Path) -> Result<()> {
     if src == "-" {
         let problem = "standard input is read by the command line alone; name a file";
         return Err(Error::config("src", problem));
     }
-    // What a pipe had is gone once it was read; its length is 0.
+    // A pipe can be read only once, and its length is 0.
     if fs::metadata(src).is_ok_and(|found| !found.is_dir() && !found.is_file()) {
         let problem = format!(
             "{src} is neither a file nor a directory; give a file, or - on the command line for standard input"

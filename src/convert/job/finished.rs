@@ -1,4 +1,4 @@
-//! Whether a destination has what an earlier conversion put there.
+//! Checks that a destination still has the output of an earlier conversion.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use crate::convert::read::listing::Listing;
 use crate::convert::read::success;
 use crate::error::Result;
 
-/// What an earlier conversion by the same job left.
+/// State of a destination with respect to a job.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Nothing of this job.
+    /// No output of this job.
     Nothing,
-    /// All that it published, and its `_SUCCESS`.
+    /// The complete output, and its `_SUCCESS`.
     Whole(Value),
-    /// What it published was changed: how.
+    /// Output that was changed since, with a description.
     Changed(String),
 }
 
-/// Whether `dst` has what the conversion with this fingerprint published. Every file is read.
+/// Checks `dst` for the output of the conversion with this fingerprint. Reads every file.
 pub(crate) fn finished(dst: &Path, fingerprint: &str, options: &ConvertOptions) -> Result<Found> {
     let found = Listing::local(dst).ok().and_then(|tree| success::read(&tree, &options.limits));
     let Some(found) = found else { return Ok(Found::Nothing) };

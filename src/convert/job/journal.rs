@@ -1,6 +1,6 @@
-//! Which tasks are finished: a line per task, written after its files are on the disk.
+//! The journal of finished tasks: a line per task, written after its files are flushed.
 //!
-//! A line that a kill cut short is no line. So a task is either finished, with all its files, or it is done again from its start.
+//! An incomplete line, cut short by a kill, is ignored. So a task is either finished with all its files, or runs again from its start.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,19 +18,19 @@ use crate::store::directory::failed;
 /// A finished task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Its number.
+    /// Number of the task.
     pub(crate) task: usize,
-    /// What it wrote, below its directory.
+    /// Files that it wrote, below its directory.
     pub(crate) parts: Vec<Part>,
-    /// The digest of its rows, if it was asked for.
+    /// Digest of its rows, if requested.
     pub(crate) digest: Option<Digest>,
-    /// Rows that it wrote.
+    /// Rows written.
     pub(crate) rows: u64,
-    /// Rows that the source gave it, before some were selected; of a bucket of a shuffle none, since scattering read them.
+    /// Rows read of the source, before filtering; 0 for a bucket of a shuffle, whose rows were read by scattering.
     pub(crate) read: u64,
 }
 
-/// A task that another process finished, and of which conversion it is.
+/// A task that another process finished, and the fingerprint of its conversion.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Worked {
     pub(crate) fingerprint: String,
@@ -44,14 +44,14 @@ struct Head {
     fingerprint: String,
 }
 
-/// What is found where a journal should be.
+/// Result of opening an existing journal.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// None, or one that a kill left without a whole first line: no task was begun.
+    /// None, or one that a kill left without a complete first line: no task was begun.
     Nothing,
     /// A journal of another source or other options.
     Other,
-    /// This conversion's journal, for going on, and what is finished.
+    /// This conversion's journal, to continue, and the finished tasks.
     Same(Journal, Vec<Done>),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A new journal at `path`.
+    /// Creates a journal at `path`.
     pub(crate) fn create(path: &Path, fingerprint: &str) -> Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(path);
         let file = file.map_err(|error| failed("create", path, error))?;
@@ -72,13 +72,13 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal at `path`, and whether it is of the conversion with `fingerprint`.
+    /// Opens the journal at `path`, and compares it with the conversion's `fingerprint`.
     pub(crate) fn reopen(path: &Path, fingerprint: &str, most: u64) -> Result<Found> {
         if !path.is_file() {
             return Ok(Found::Nothing);
         }
         let content = files::Found::of(path)?.content(most)?;
-        // What follows the last line end was cut short. A head without an end was written before any task was begun.
+        // Bytes after the last line end are an incomplete line. A head without an end was written before any task was begun.
         if !content.contains(&b'\n') {
             return Ok(Found::Nothing);
         }
@@ -94,7 +94,7 @@ impl Journal {
         Ok(Found::Same(Self { path: path.to_owned(), file: Mutex::new(file) }, done))
     }
 
-    /// Notes that a task is finished. Its files must be on the disk.
+    /// Records that a task is finished. Its files must have been flushed.
     pub(crate) fn done(&self, done: &Done) -> Result<()> {
         self.line(done)
     }

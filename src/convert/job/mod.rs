@@ -1,4 +1,4 @@
-//! A conversion from what is asked for to what appears: what is read, which columns are written, and in which tasks.
+//! A conversion from options to published output: the columns read and written, and the tasks.
 
 mod apart;
 mod buckets;
@@ -54,7 +54,7 @@ pub use self::publish::is_unfinished;
 /// A conversion that is ready to run: nothing has been written.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Where the source is.
+    /// Address of the source.
     pub(crate) src: String,
     pub(crate) source: Box<dyn Source>,
     pub(crate) sink: Box<dyn Sink>,
@@ -62,18 +62,18 @@ pub(crate) struct Job {
     pub(crate) read: Vec<usize>,
     pub(crate) filter: Option<Bound>,
     pixels: Option<Resizer>,
-    /// The columns that are written.
+    /// Schema of the written columns.
     pub(crate) schema: SchemaRef,
     pub(crate) tasks: Vec<Range<usize>>,
-    /// What the journal counts: tasks, or buckets of a shuffle.
+    /// Number of units in the journal: tasks, or buckets of a shuffle.
     pub(crate) units: usize,
-    /// Files of each task, where their number is given.
+    /// Files of each task, if their number is given.
     files: Option<Vec<usize>>,
     pub(crate) fingerprint: String,
     sample: RecordBatch,
-    /// The shard that the sample is from.
+    /// The shard that the sample comes from.
     sampled: usize,
-    /// Bytes that a task has read of a store beyond what it looks at.
+    /// Bytes that a task reads ahead of use from a store.
     read_ahead: u64,
     pub(crate) options: ConvertOptions,
 }
@@ -119,7 +119,7 @@ impl Job {
             let field = given.field(*number).clone();
             let field = match field.data_type() {
                 DataType::Dictionary(..) | DataType::RunEndEncoded(..) if keeps => field,
-                // Readers of most formats know no dictionaries, and a file of Arrow has one dictionary for all of its batches.
+                // Most formats' readers do not support dictionaries, and an Arrow file has one dictionary for all of its batches.
                 packed => {
                     let unpacked = unpacked(packed);
                     field.with_data_type(unpacked)
@@ -167,18 +167,18 @@ impl Job {
         })
     }
 
-    /// Bytes of the source.
+    /// Returns the bytes of the source.
     pub(crate) fn source_bytes(&self) -> u64 {
         self.source.shards().iter().map(|shard| shard.bytes).sum()
     }
 
-    /// Numbers of tasks, or of buckets of a shuffle, that are not done.
+    /// Returns the numbers of tasks, or of buckets of a shuffle, that remain.
     pub(crate) fn left(&self, done: &[Done]) -> Vec<usize> {
         (0..self.units).filter(|task| done.iter().all(|done| done.task != *task)).collect()
     }
 }
 
-/// The type without dictionaries and runs, at any depth.
+/// Returns the type without dictionaries and runs, at any depth.
 fn unpacked(data_type: &DataType) -> DataType {
     let inner = |field: &Arc<Field>| Arc::new(Field::clone(field).with_data_type(unpacked(field.data_type())));
     match data_type {
@@ -195,7 +195,7 @@ fn unpacked(data_type: &DataType) -> DataType {
     }
 }
 
-/// The number of a column by name.
+/// Returns the number of a column by name.
 fn column(schema: &Schema, name: &str) -> Result<usize> {
     schema.index_of(name).map_err(|_| {
         let names: Vec<&str> = schema.fields().iter().take(20).map(|field| field.name().as_str()).collect();
@@ -204,14 +204,14 @@ fn column(schema: &Schema, name: &str) -> Result<usize> {
     })
 }
 
-/// Some rows from the start, and the shard they are from.
+/// Returns some rows from the start, and the shard they come from.
 fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> Result<(RecordBatch, usize)> {
     let budget = Budget::new(options.memory_budget);
     for shard in 0..source.shards().len() {
         let batch = source.read(shard, read, &budget)?.next()?;
         if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
             let batch = batch.slice(0, batch.num_rows().min(4096));
-            // A copy: what views point into may be a whole row group.
+            // Copied, because views may keep a whole row group alive.
             let schema = Arc::new(ipc::plain_schema(batch.schema_ref()));
             return Ok((ipc::compact(&batch, &schema)?, shard));
         }
@@ -220,7 +220,7 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
     Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
 }
 
-/// What makes a conversion the same one.
+/// Computes the identity of a conversion.
 fn fingerprint(
     source: &dyn Source,
     to: Format,
@@ -250,7 +250,7 @@ fn fingerprint(
         options["images"] = json!(images);
     }
     if let Some(buckets) = buckets {
-        // Which order it is, and what scattered files are of.
+        // Version of the order, and the layout of scattered files.
         options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });
     }
     hash.update(options.to_string());

@@ -1,4 +1,4 @@
-//! What a conversion would do, without doing it.
+//! The plan of a conversion, computed without running it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,35 +17,36 @@ use crate::convert::values::timezone;
 use crate::error::Result;
 use crate::store::directory::Destination;
 
-/// What would be done.
+/// Preview of a conversion.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// The source's format.
     pub from: Format,
-    /// Whether it was guessed.
+    /// True if that was guessed.
     pub guessed: bool,
     /// The destination's format.
     pub to: Format,
-    /// The columns that would be written: name, type, and whether they may be null.
+    /// The columns that would be written: name, type, and nullability.
     pub schema: Vec<(String, String, bool)>,
     /// Parts of the source.
     pub shards: usize,
     /// Bytes of the source.
     pub bytes: u64,
-    /// Rows of the source, where that is known without reading it.
+    /// Rows of the source, if known without reading it.
     pub rows: Option<u64>,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: usize,
     /// The first rows, as text by column.
     pub sample: Vec<Vec<String>>,
-    /// Whether the destination is there already, made from the same source with the same options.
+    /// True if the destination already exists, made from the same source with the same options.
     pub unchanged: bool,
 }
 
-/// What [`convert`](crate::convert::convert) would do: opens the source, infers its columns, asks the sink, reads the first rows, and writes nothing.
+/// Previews [`convert`](crate::convert::convert): opens the source, infers its columns, checks them against the sink, reads the first
+/// rows, and writes nothing.
 ///
 /// # Errors
-/// As of [`convert`](crate::convert::convert), as far as it comes.
+/// As of [`convert`](crate::convert::convert), for the parts that it runs.
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     destination::check(src, dst)?;
     let job = Job::new(src, dst, options)?;

@@ -1,13 +1,13 @@
-//! The hidden directory beside the destination, and how its content becomes the destination at once.
+//! The hidden directory beside the destination, and its atomic publication as the destination.
 //!
 //! ```text
-//!   .NAME.bowstring-convert.lock     who works here; gone when nobody does
+//!   .NAME.bowstring-convert.lock     lock of the process at work; removed at its end
 //!   .NAME.bowstring-convert/
-//!     journal        which tasks are finished
+//!     journal        the finished tasks
 //!     tasks/3/...    files of task 3
-//!     attempts/1f0c.../...   what other processes do for tasks of this source and these options, until it is adopted
+//!     attempts/1f0c.../...   output of other processes for tasks of this source and these options, until adopted
 //!     data/          all files under their names; renamed to NAME at the end
-//!     old/           what was at NAME, for a moment, where it is replaced
+//!     old/           former content of NAME, briefly, while it is replaced
 //! ```
 
 use std::fs;
@@ -27,13 +27,13 @@ use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush, remo
 use crate::store::lock::{self, Attempt, Lock};
 use crate::store::publish::{Publication, put_file, recover};
 
-/// What was at the destination, for a moment.
+/// Former content of the destination, for a moment.
 const OLD: &str = "old";
 
-/// The list of finished tasks.
+/// The journal of finished tasks.
 const JOURNAL: &str = "journal";
 
-/// How often the hidden directory is tried to be removed, and how long is waited between.
+/// Attempts to remove the hidden directory, and the pause between them.
 const REMOVALS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,23 +47,23 @@ pub(crate) struct Staging {
     lock: Lock,
 }
 
-/// That a file has all that was written to it: a machine that stopped may have kept its name and lost the rest.
+/// Checks that a file has its full size: a machine that crashed may have kept its name and lost the rest.
 fn whole(path: &Path, part: &Part) -> Result<()> {
     let found = fs::metadata(path).map_err(|error| failed("look at", path, error))?.len();
     if found == part.bytes {
         return Ok(());
     }
     let place = Place::file(path.to_string_lossy());
-    // What was finished goes with it: it cannot be told which of it is whole.
+    // The finished tasks are discarded with it: there is no telling which of their files are complete.
     let hint = "nothing was published; the same command starts from the beginning";
     Err(differs(place, "its size", format!("{} bytes", part.bytes), format!("{found} bytes"), hint))
 }
 
 impl Staging {
-    /// The hidden directory for `destination`, and the tasks that were finished in it before.
+    /// Opens the hidden directory for `destination`, with the tasks that were finished in it before.
     ///
     /// # Errors
-    /// `Config` names `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
+    /// `Config` naming `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
     /// interrupted; `Closed` if another process works there; `Store`.
     pub(crate) fn open(
         destination: &Path,
@@ -75,9 +75,9 @@ impl Staging {
         let (destination, directory) = places(destination)?;
         fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
         let lock = Lock::take(&lock::beside(&directory), &format!("convert to {}", destination.path.display()))?;
-        // An error leaves the lock's file as little as the lock.
+        // An error removes the lock's file along with the lock.
         let mut lock = Removed(Some(lock));
-        // Killed between two renames: the old dataset goes back to its place.
+        // If a process was killed between two renames, the old dataset is put back.
         recover(&destination.path, &directory.join(OLD))?;
         destination.vacant(replace)?;
         let path = directory.join(JOURNAL);
@@ -98,7 +98,7 @@ impl Staging {
                 };
                 return Err(Error::config("resume", problem));
             }
-            // Whoever asks for what was done before is told that there is nothing of it.
+            // A caller that asked to resume is warned that there is nothing to resume.
             Found::Nothing if resume => {
                 let shown = destination.path.display();
                 tracing::warn!(
@@ -115,12 +115,12 @@ impl Staging {
         Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, Vec::new()))
     }
 
-    /// The directory of task `task`.
+    /// Returns the directory of task `task`.
     pub(crate) fn files(&self, task: usize) -> PathBuf {
         self.directory.join("tasks").join(task.to_string())
     }
 
-    /// The same, new and empty.
+    /// The same, created anew and empty.
     pub(crate) fn task(&self, task: usize) -> Result<PathBuf> {
         let path = self.files(task);
         remove(&path)?;
@@ -128,7 +128,7 @@ impl Staging {
         Ok(path)
     }
 
-    /// The directory for what other processes do for the conversion with `fingerprint`, without what they did before.
+    /// Makes the directory for the output of other processes for the conversion with `fingerprint`, removing their earlier output.
     pub(crate) fn attempts(&self, fingerprint: &str) -> Result<PathBuf> {
         let all = self.directory.join("attempts");
         remove(&all)?;
@@ -137,7 +137,7 @@ impl Staging {
         Ok(path)
     }
 
-    /// Takes what another process did for a task in `directory`.
+    /// Takes over another process's output for a task in `directory`.
     pub(crate) fn adopt(&self, done: &Done, directory: &Path) -> Result<()> {
         let path = self.task(done.task)?;
         remove(&path)?;
@@ -146,17 +146,17 @@ impl Staging {
         self.journal.done(done)
     }
 
-    /// A directory for what is in the way of being sorted.
+    /// Returns the directory for data being sorted.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.directory.join("scratch")
     }
 
-    /// Where the files are once they have their names.
+    /// Returns the directory of the files under their final names.
     pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
-    /// Gives the files of all tasks their names. It can be interrupted and done again.
+    /// Moves the files of all tasks to their final names. It can be interrupted and repeated.
     pub(crate) fn gather(&self, done: &[Done], named: &[Part]) -> Result<()> {
         let data = self.data();
         let parts = done.iter().flat_map(|done| done.parts.iter().map(|part| (done.task, part)));
@@ -180,10 +180,10 @@ impl Staging {
         Ok(())
     }
 
-    /// Makes the destination appear.
+    /// Publishes the destination.
     ///
     /// # Errors
-    /// `Store`, and `Config` if something is at the destination by now; it then stays as it was.
+    /// `Store`, and `Config` if something is at the destination by now, which then stays as it was.
     pub(crate) fn publish(&self, mut success: Value, threads: usize) -> Result<()> {
         let data = self.data();
         let path = data.join(SUCCESS);
@@ -195,13 +195,13 @@ impl Staging {
         self.destination.vacant(self.replace)?;
         let old = self.directory.join(OLD);
         remove(&old)?;
-        // No exchange: what is in `data` is what a resumed conversion goes on with.
+        // No exchange: a resumed conversion continues with the content of `data`.
         let publication = Publication { new: &data, path: &self.destination.path, aside: &old, exchange: false };
         publication.publish(self.replace.overwrite)
     }
 
-    /// Removes the hidden directory, and the lock after it. A worker may still be making a file in it; what stays is hidden, and removed by
-    /// the next conversion to the same place.
+    /// Removes the hidden directory, and then the lock. A worker may still be creating a file in it; any rest stays hidden, and the
+    /// next conversion to the same place removes it.
     pub(crate) fn clear_away(self) {
         for _ in 0..REMOVALS {
             match remove(&self.directory) {
@@ -213,7 +213,7 @@ impl Staging {
         self.lock.remove();
     }
 
-    /// Leaves what is finished for `resume`, or nothing if nothing is.
+    /// Leaves finished tasks for `resume`, or removes everything if none are.
     pub(crate) fn abandon(self, worth: bool) {
         match worth {
             true => self.lock.remove(),
@@ -222,7 +222,7 @@ impl Staging {
     }
 }
 
-/// A lock whose file is removed with it, unless it is taken out.
+/// A lock whose file is removed with it, unless the lock is taken out.
 struct Removed(Option<Lock>);
 
 impl Removed {
@@ -239,7 +239,7 @@ impl Drop for Removed {
     }
 }
 
-/// Removes what a conversion left that was killed after its dataset appeared.
+/// Removes the remains of a conversion that was killed after its dataset appeared.
 ///
 /// # Errors
 /// `Store` if that fails.
@@ -249,7 +249,7 @@ pub(crate) fn sweep(destination: &Path) -> Result<()> {
     if !directory.is_dir() && !path.exists() {
         return Ok(());
     }
-    // Whoever holds it sweeps too.
+    // The holder of the lock sweeps too.
     let Attempt::Held(lock) = Lock::attempt(&path)? else { return Ok(()) };
     let lock = Removed(Some(lock));
     remove(&directory)?;
@@ -257,12 +257,12 @@ pub(crate) fn sweep(destination: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether an interrupted conversion to `destination` is there to be resumed.
+/// Returns true if an interrupted conversion to `destination` can be resumed.
 pub fn is_unfinished(destination: &Path) -> bool {
     places(destination).is_ok_and(|(_, directory)| directory.join(JOURNAL).is_file())
 }
 
-/// The destination, and the hidden directory beside it.
+/// Returns the destination, and the hidden directory beside it.
 fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
     let destination = Destination::of(destination, "dst")?;
     let mut hidden = std::ffi::OsString::from(".");
@@ -286,13 +286,13 @@ mod tests {
         let file = staging.task(0).unwrap().join("a.jpg");
         let part = Part { name: "a.jpg".into(), rows: 1, bytes: 3, extra: Value::Null };
         let done = [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];
-        // As after the power failed: the name is there.
+        // As after a power failure: only the name is there.
         fs::write(&file, b"").unwrap();
         let error = staging.gather(&done, std::slice::from_ref(&part)).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("3 bytes"), "{error}");
         fs::write(&file, b"abc").unwrap();
         staging.gather(&done, std::slice::from_ref(&part)).unwrap();
-        // Again, after a kill in between.
+        // Repeated, after a kill in between.
         fs::write(staging.data().join("a.jpg"), b"ab").unwrap();
         assert!(staging.gather(&done, std::slice::from_ref(&part)).is_err());
     }

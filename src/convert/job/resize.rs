@@ -1,8 +1,8 @@
-//! Images made smaller on the way: decoded, scaled down, encoded again.
+//! Scaling down of images: decoded, scaled, encoded again.
 //!
-//! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays. Orientation from EXIF is
-//! applied first, as the new file has none. Images that are small enough stay as they are, byte for byte, unless a quality asks for a new
-//! encoding.
+//! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays. EXIF orientation is
+//! applied first, because the new file has none. Images that are small enough stay unchanged, byte for byte, unless a quality asks for
+//! re-encoding.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::convert::values::sample::{IMAGE_KEY, NO_IMAGES, is_image};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, STORED_KEY, Stored};
 
-/// Quality where only a size is given.
+/// Quality if only a size is given.
 const QUALITY: u8 = 90;
 
-/// What becomes of the columns of images.
+/// The re-encoding of image columns.
 #[derive(Debug)]
 pub(crate) struct Resizer {
     columns: Vec<String>,
@@ -34,11 +34,11 @@ pub(crate) struct Resizer {
 }
 
 impl Resizer {
-    /// `None` if nothing was asked for.
+    /// Makes a resizer; `None` if the options request nothing.
     ///
     /// # Errors
-    /// `Config` if there are no images, if columns are named that hold none, or if several hold images and none is named: what becomes of a
-    /// photo is wrong for the mask beside it.
+    /// `Config` if there are no images, if a named column holds none, or if several hold images and none is named: settings for a photo
+    /// are wrong for the mask beside it.
     pub(crate) fn new(schema: &Schema, options: &ConvertOptions) -> Result<Option<Self>> {
         let option = match (options.resize, options.image_quality) {
             (None, None) if options.images.is_empty() => return Ok(None),
@@ -65,7 +65,7 @@ impl Resizer {
         Ok(Some(Self { columns, quality: options.image_quality, side: options.resize }))
     }
 
-    /// `schema` as it is afterwards.
+    /// Returns the schema after resizing.
     pub(crate) fn schema(&self, schema: &Schema) -> Schema {
         let field = |field: &Arc<Field>| {
             if !self.columns.contains(field.name()) {
@@ -73,7 +73,7 @@ impl Resizer {
             }
             let mut metadata = field.metadata().clone();
             let before = metadata.get(IMAGE_KEY).map(String::as_str);
-            // A JPEG stays one, and so does a PNG; of others those that were small enough keep their format.
+            // JPEG and PNG keep their format; of other images the small ones do.
             let format = match before {
                 _ if self.quality.is_some() => "jpeg",
                 Some(same @ ("jpeg" | "png")) => same,
@@ -88,7 +88,7 @@ impl Resizer {
         Schema::new_with_metadata(schema.fields().iter().map(field).collect::<Vec<_>>(), schema.metadata().clone())
     }
 
-    /// What is in the cells afterwards: images of any size.
+    /// Returns the type of the cells after resizing: images of any size.
     fn stored(&self, stored: Stored) -> Option<Stored> {
         if !matches!(stored.codec, Codec::Png | Codec::Jpeg) || stored.element != Element::Number(DType::Uint8) {
             return None;
@@ -98,7 +98,7 @@ impl Resizer {
         Some(Stored { codec, shape, ..stored })
     }
 
-    /// The batch with its images made anew; `place` says where a row of it is.
+    /// Resizes the images of a batch; `place` gives the place of a row of it.
     pub(crate) fn apply(&self, batch: &RecordBatch, place: &dyn Fn(usize) -> Place) -> Result<RecordBatch> {
         let mut columns = batch.columns().to_vec();
         for (column, field) in columns.iter_mut().zip(batch.schema_ref().fields()) {
@@ -132,10 +132,10 @@ impl Resizer {
         self.quality.is_some() || info.format == Format::Jpeg
     }
 
-    /// Channels of the new image, and what they are to its encoder.
+    /// Returns the channels of the new image, and its encoder's colour type.
     ///
     /// # Errors
-    /// `Unsupported` for what neither is left out nor kept: more than eight bits, and transparency in JPEG.
+    /// `Unsupported` for properties that can be neither dropped nor kept: more than eight bits, and transparency in JPEG.
     fn channels(&self, info: &Info) -> Result<(u8, ExtendedColorType)> {
         const HINT: &str = "name the columns to encode again with images, or leave such rows out";
         if info.bits > 8 {
@@ -146,7 +146,7 @@ impl Resizer {
         }
         match info.channels {
             1 => Ok((1, ExtendedColorType::L8)),
-            // Four of a JPEG are colours of print.
+            // Four channels of a JPEG are CMYK.
             2 | 4 if info.format != Format::Jpeg && self.is_jpeg(info) => {
                 Err(Error::unsupported("an image with transparency as JPEG", HINT))
             }
@@ -155,7 +155,7 @@ impl Resizer {
         }
     }
 
-    /// The new image; `None` if the old one is good.
+    /// Returns the new image; `None` to keep the old one.
     fn image(&self, cell: &[u8]) -> Result<Option<Vec<u8>>> {
         let info = probe(cell)?;
         let (width, height) = info.oriented();

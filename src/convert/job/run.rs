@@ -1,4 +1,4 @@
-//! A job run to its end on this machine: its tasks, then the names of its files and what stands beside them.
+//! Runs a job to its end on this machine: its tasks, the final names of its files, and the files beside them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::convert::sink::Part;
 use crate::error::{Error, Result};
 
 impl Job {
-    /// Runs the tasks that are not done yet.
+    /// Runs the remaining tasks.
     pub(crate) fn run(&self, staging: &Staging, done: &mut Vec<Done>, progress: &Progress) -> Result<()> {
         let budget = self.budget();
         if let Some(seed) = self.options.shuffle {
@@ -27,11 +27,11 @@ impl Job {
         })
     }
 
-    /// Names the files, writes what stands beside them, and reads everything again if that was asked for.
+    /// Gives the files their final names, writes the files beside them, and reads everything again if requested.
     pub(crate) fn name_and_check(&self, staging: &Staging, done: &mut Vec<Done>) -> Result<(Vec<Part>, bool)> {
         done.sort_by_key(|done| done.task);
         if done.iter().all(|done| done.parts.is_empty()) {
-            // Without rows there is still a schema.
+            // Without rows, a file is still needed for the schema.
             let task = done.iter().map(|done| done.task + 1).max().unwrap_or(0);
             let mut writer = self.sink.writer(&staging.task(task)?, &task.to_string())?;
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;

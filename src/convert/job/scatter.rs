@@ -1,10 +1,10 @@
-//! Rows with their draws in a file on the disk, such that those of any bucket are found without reading the others.
+//! Rows with their draws in a file on disk, from which any bucket can be read without the others.
 //!
 //! ```text
 //!   rows ─ draw of each ─ some megabytes of them, sorted by draw ─► a batch per bucket ─► one Arrow file and the list of its batches
 //! ```
-//! A bucket is a range of draws. So the order of all rows is that of their draws, whatever the number of buckets, and a bucket that
-//! does not fit into memory is scattered again into smaller ones.
+//! A bucket is a range of draws. So the order of all rows is that of their draws, for any number of buckets, and a bucket that does not
+//! fit into memory is scattered again into smaller ones.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -26,18 +26,18 @@ use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
 use crate::store::publish::put_file;
 
-/// The draws that there are.
+/// The range of all draws.
 pub(crate) const ALL: Range<u128> = 0..1 << 64;
 
-/// The file with the rows.
+/// File of the rows.
 const ROWS: &str = "rows.arrow";
 
-/// The list of its batches, written last.
+/// List of the batches, written last.
 const LIST: &str = "whole";
-/// The list while it is written.
+/// The list while it is being written.
 const NEW_LIST: &str = "whole.new";
 
-/// Which draws a bucket has, of `buckets` that share `range`.
+/// Returns the draws of a bucket, one of `buckets` that share `range`.
 pub(crate) fn part(range: &Range<u128>, bucket: usize, buckets: usize) -> Range<u128> {
     let at = |bucket: u128| range.start + (range.end - range.start) * bucket / buckets.max(1) as u128;
     at(bucket as u128)..at(bucket as u128 + 1)
@@ -51,12 +51,12 @@ struct Chunk {
     bytes: u64,
 }
 
-/// What was scattered into a directory.
+/// The rows scattered into a directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Scattered {
-    /// Rows that the source gave, before some were selected.
+    /// Rows read of the source, before filtering.
     pub(crate) read: u64,
-    /// Rows that are here.
+    /// Rows in the directory.
     pub(crate) rows: u64,
     chunks: Vec<Chunk>,
     #[serde(skip)]
@@ -64,7 +64,7 @@ pub(crate) struct Scattered {
 }
 
 impl Scattered {
-    /// What a finished [`Scatter`] left in `directory`; `None` if it did not finish.
+    /// Opens the output of a finished [`Scatter`] in `directory`; `None` if it did not finish.
     pub(crate) fn of(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(LIST);
         let text = match std::fs::read(&path) {
@@ -76,13 +76,13 @@ impl Scattered {
         Ok(Some(Self { directory: directory.to_owned(), ..found }))
     }
 
-    /// Rows of a bucket, and the bytes that they take in memory.
+    /// Returns the rows of a bucket, and the bytes that they take in memory.
     pub(crate) fn size(&self, bucket: usize) -> (u64, u64) {
         let own = self.chunks.iter().filter(|chunk| chunk.bucket == bucket);
         own.fold((0, 0), |(rows, bytes), chunk| (rows + chunk.rows, bytes + chunk.bytes))
     }
 
-    /// Gives the batches of a bucket to `each`, with their draws.
+    /// Passes the batches of a bucket to `each`, with their draws.
     pub(crate) fn read(&self, bucket: usize, each: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
         if self.chunks.iter().all(|chunk| chunk.bucket != bucket) {
             return Ok(());
@@ -113,7 +113,7 @@ pub(crate) struct Scatter {
     schema: SchemaRef,
     range: Range<u128>,
     buckets: usize,
-    /// Bytes that are gathered before they are sorted.
+    /// Bytes that are collected before they are sorted.
     most: u64,
     waiting: Vec<RecordBatch>,
     bytes: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Scatter {
 }
 
 impl Scatter {
-    /// Into `directory`, which exists and is empty. The last column of `schema` is the draw, within `range`.
+    /// Scatters into `directory`, which exists and is empty. The last column of `schema` is the draw, within `range`.
     pub(crate) fn new(
         directory: &Path,
         schema: &SchemaRef,
@@ -178,7 +178,7 @@ impl Scatter {
         Ok(())
     }
 
-    /// Brings everything to the disk. `read` is what the source gave.
+    /// Flushes everything. `read` is the number of rows read of the source.
     pub(crate) fn finish(mut self, read: u64) -> Result<Scattered> {
         self.write()?;
         self.writer.finish().map_err(|error| broken(&self.path, error))?;
@@ -186,7 +186,7 @@ impl Scatter {
         let Self { directory, rows, chunks, .. } = self;
         let scattered = Scattered { read, rows, chunks, directory };
         let path = scattered.directory.join(LIST);
-        // By a rename: a process that is killed here must not leave the beginning of a list.
+        // Written by a rename: a process killed here must not leave an incomplete list.
         let new = scattered.directory.join(NEW_LIST);
         put_file(&new, &serde_json::to_vec(&scattered).map_err(|error| failed("write", &path, error))?)?;
         std::fs::rename(&new, &path).map_err(|error| failed("write", &path, error))?;
@@ -199,8 +199,8 @@ fn draws(batch: &RecordBatch) -> &[u64] {
     batch.column(batch.num_columns() - 1).as_primitive::<UInt64Type>().values()
 }
 
-/// These batches as one, and its rows in the order of their draws; `None` if there are none. Equal draws are next to impossible;
-/// the place among the batches decides then.
+/// Concatenates the batches, and returns the result with its row numbers in the order of their draws; `None` if there are no rows.
+/// Equal draws are next to impossible; the position among the batches breaks ties.
 pub(crate) fn sorted(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Option<(RecordBatch, Vec<u32>)>> {
     if batches.iter().all(|batch| batch.num_rows() == 0) {
         return Ok(None);
@@ -223,7 +223,7 @@ mod tests {
             for bucket in 0..buckets {
                 let own = part(&ALL, bucket, buckets);
                 assert_eq!(own.start, next);
-                // Of a part of a part the same is true.
+                // The same holds for a part of a part.
                 assert_eq!((part(&own, 0, 5).start, part(&own, 4, 5).end), (own.start, own.end));
                 next = own.end;
             }

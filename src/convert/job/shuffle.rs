@@ -5,10 +5,10 @@
 //!   task 1 ─ ...                            └─► scratch/0: bucket 1
 //!   bucket 0 of all tasks ─ sort by draw ─► sink                       (phase 2: buckets in parallel, journaled)
 //! ```
-//! A row's draw depends on the seed and on where the row was, and the order is that of the draws, so neither threads nor memory nor
-//! interruptions have a part in it. The number of buckets is a matter of the source alone, and in the fingerprint; one that does
-//! not fit into memory is scattered again. Buckets are tasks of the journal; scattering is done again after an interruption,
-//! except for tasks whose buckets are whole.
+//! A row's draw depends on the seed and on the row's position in the source, and the order is that of the draws, so threads, memory and
+//! interruptions do not affect it. The number of buckets depends on the source alone, and is part of the fingerprint; one that does not
+//! fit into memory is scattered again. Buckets are tasks of the journal; scattering is repeated after an interruption, except for tasks
+//! whose buckets are complete.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -33,14 +33,14 @@ use crate::convert::values::cells;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, remove};
 
-/// Most parts that a bucket is scattered into again, and how often that may happen.
+/// Most parts that a bucket is scattered into again, and most levels of that.
 const MOST_PARTS: u64 = 64;
 const MOST_AGAIN: usize = 8;
 
-/// Most bytes that are sorted at once: offsets of texts are of 32 bits.
+/// Most bytes sorted at once: offsets of texts have 32 bits.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The column with the draws, beside those of the dataset.
+/// Name of the column with the draws, beside those of the dataset.
 const DRAW: &str = "bowstring.draw";
 
 /// Runs a job with a shuffle.
@@ -101,13 +101,13 @@ pub(crate) fn run(
     commit(staging, job.sink.flushes(), done, |give| parallel(threads, &left, progress, |bucket| give(work(bucket)?)))
 }
 
-/// Rows that the source gave, and those of them that were scattered, after all tasks were.
+/// Returns the rows read of the source and the rows scattered, after all tasks have run.
 pub(crate) fn tally(job: &Job, staging: &Staging) -> Result<(u64, u64)> {
     let whole = scattered(job, &staging.scratch())?;
     Ok(whole.iter().fold((0, 0), |(read, rows), own| (read + own.read, rows + own.rows)))
 }
 
-/// What every task scattered.
+/// Returns the scattered output of every task.
 fn scattered(job: &Job, scratch: &Path) -> Result<Vec<Scattered>> {
     let of = |task: usize| {
         let missing = || Error::Closed { why: format!("task {task} was not scattered to its end") };
@@ -116,13 +116,13 @@ fn scattered(job: &Job, scratch: &Path) -> Result<Vec<Scattered>> {
     (0..job.tasks.len()).map(of).collect()
 }
 
-/// A new and empty directory.
+/// Makes a new and empty directory.
 fn empty(directory: &Path) -> Result<()> {
     remove(directory)?;
     std::fs::create_dir_all(directory).map_err(|error| failed("create", directory, error))
 }
 
-/// A number for a row: the same whenever it is drawn.
+/// Draws a number for a row: always the same one.
 fn draw(seed: u64, shard: usize, row: u64) -> u64 {
     let mut x = seed ^ (shard as u64).wrapping_mul(0xA24B_AED4_963E_E407) ^ row.wrapping_mul(0x9FB2_1C65_1E98_DF25);
     for multiplier in [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93_u64] {
@@ -156,17 +156,17 @@ fn scatter(
     rows.finish(read).map(drop)
 }
 
-/// What brings the rows of a bucket into their order.
+/// Restores the order of a bucket's rows.
 struct Gather<'a> {
     schema: &'a SchemaRef,
-    /// Bytes that are sorted at once.
+    /// Most bytes sorted at once.
     most: u64,
-    /// Where a bucket is scattered again.
+    /// Directory for scattering a bucket again.
     place: PathBuf,
 }
 
 impl Gather<'_> {
-    /// Gives the rows of a bucket to `each`, without their draws. Its draws are in `range`; `path` is its number and those of the
+    /// Passes the rows of a bucket to `each`, without their draws. Its draws are in `range`; `path` is its number and those of the
     /// parts that it was scattered into.
     fn bucket(
         &self,
@@ -195,7 +195,7 @@ impl Gather<'_> {
         each(&take_record_batch(&whole, &UInt32Array::from(order)).map_err(unexpected)?)
     }
 
-    /// The same for a bucket that does not fit: it is scattered into parts, which are taken one after another.
+    /// The same for a bucket that does not fit: it is scattered into parts, which are read one after another.
     fn again(
         &self,
         files: &[Scattered],

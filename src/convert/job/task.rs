@@ -1,4 +1,4 @@
-//! One task of a job: shards read, rows selected, cast and written.
+//! One task of a job: reads shards, filters and casts rows, writes them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
 impl Job {
-    /// The budget of all tasks here, without what they take beside it.
+    /// Returns the budget of all tasks, excluding the memory reserved per thread.
     pub(crate) fn budget(&self) -> Budget {
         let reserved = (self.options.sink_bytes() + self.read_ahead) * self.options.threads() as u64;
         Budget::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2))
     }
 
-    /// Does one task in `directory`, which is empty.
+    /// Runs one task in `directory`, which is empty.
     pub(crate) fn work(&self, task: usize, directory: &Path, budget: &Budget, progress: &Progress) -> Result<Done> {
         let files = self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1));
         let mut writer = self.writer(task, directory, files)?;
@@ -36,7 +36,7 @@ impl Job {
                 digest.add(batch)?;
             }
             writer.write(batch).map_err(|error| match error {
-                // What a format cannot hold is told with its row in the task; people look at files.
+                // A value that a format cannot hold is reported with its row in the source file, rather than in the task.
                 Error::Unsupported { place: None, .. } => {
                     error.at(Place { row: None, row_group: None, ..self.source.place(shard, 0) })
                 }
@@ -50,13 +50,13 @@ impl Job {
         Ok(Done { task, parts, digest: digest.map(|digest| digest.digest()), rows, read })
     }
 
-    /// A digest to grow, if the result is to be checked.
+    /// Starts a digest, if the result is to be checked.
     pub(crate) fn summing(&self) -> Option<Summing> {
         let names = self.schema.fields().iter().map(|field| field.name().as_str());
         self.options.verify.then(|| Summing::new(names))
     }
 
-    /// A writer of a task, or of a bucket of a shuffle: of `files` files, or of as many as their size asks for.
+    /// Makes the writer of a task, or of a bucket of a shuffle: for `files` files, or as many as their size requires.
     pub(crate) fn writer(&self, task: usize, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
         let Some(files) = files else { return self.sink.writer(directory, &task.to_string()) };
         let mut writers = Vec::with_capacity(files);
@@ -71,11 +71,11 @@ impl Job {
         Ok(Box::new(Dealt { writers, next: 0 }))
     }
 
-    /// Gives the batches of a task to `consume`, as they are to be written, each with the number of its shard. Returns how many
-    /// rows the source gave, before some were selected.
+    /// Passes the batches of a task to `consume`, ready for writing, each with the number of its shard. Returns the number of rows read
+    /// of the source, before filtering.
     ///
     /// # Errors
-    /// `Corrupt` if a shard gives other than the rows that its index claims.
+    /// `Corrupt` if a shard yields another number of rows than its index declares.
     pub(crate) fn feed(
         &self,
         task: usize,
@@ -113,7 +113,7 @@ impl Job {
         Ok(read)
     }
 
-    /// The rows that are selected, the columns that are wanted, in the types that are written.
+    /// Applies the filter, the selection of columns and the casts to a batch.
     pub(crate) fn transform(&self, batch: RecordBatch, shard: usize, row: u64) -> Result<RecordBatch> {
         let selected = self.filter.as_ref().map(|filter| filter.evaluate(&batch)).transpose()?;
         let batch = match &selected {
@@ -121,7 +121,7 @@ impl Job {
             None => batch,
         };
         let stored = |at: usize| {
-            // The row before the filter.
+            // Row before the filter.
             let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
             row + before.unwrap_or(at) as u64
         };

@@ -1,18 +1,18 @@
-//! How a conversion is cut into tasks, and tasks done on some threads.
+//! Division of a conversion into tasks, and their execution on several threads.
 
 use std::ops::Range;
 
 use crate::convert::options::ConvertOptions;
 use crate::convert::source::Source;
 
-/// Tasks of a conversion at most, where the number of files is not given, unless they would write more than one file each.
+/// Most tasks of a conversion if the number of files is not given, unless they would write more than one file each.
 const MOST_TASKS: u64 = 16;
 
 /// Least bytes of a task: less is not worth a file.
 const LEAST_TASK: u64 = 8 << 20;
 
-/// Which shards a task reads, and how many files each task writes if their number is given. It depends on the source and the
-/// options alone, so that a resumed conversion has the same tasks.
+/// Assigns shards to tasks, and files to each task if their number is given. Depends on the source and the options alone, so that a
+/// resumed conversion has the same tasks.
 pub(crate) fn tasks(source: &dyn Source, options: &ConvertOptions) -> (Vec<Range<usize>>, Option<Vec<usize>>) {
     let shards = source.shards();
     let total: u64 = shards.iter().map(|shard| shard.bytes).sum();
@@ -24,7 +24,7 @@ pub(crate) fn tasks(source: &dyn Source, options: &ConvertOptions) -> (Vec<Range
         }
     }
     .max(1);
-    // Cut where the bytes before pass the next share.
+    // Cut where the preceding bytes reach the next share.
     let mut tasks = Vec::with_capacity(count);
     let (mut start, mut before) = (0, 0_u128);
     for (number, shard) in shards.iter().enumerate() {

@@ -17,22 +17,22 @@ use crate::store::directory::failed;
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     place: Where,
-    /// Its name below the source, with `/`.
+    /// Name below the source, with `/`.
     pub(crate) name: Arc<str>,
     pub(crate) bytes: u64,
-    /// Size and time of change: what must stay for a conversion to be resumed.
+    /// Size and modification time, which must not change for a conversion to be resumed.
     pub(crate) stamp: String,
 }
 
 #[derive(Debug, Clone)]
 enum Where {
-    /// With its size and time of change.
+    /// A local file, with its size and modification time.
     Local(PathBuf, State),
-    /// Boxed, since most files are local, and there are many.
+    /// Boxed, because most of the many files are local.
     Stored(Box<Stored>),
 }
 
-/// Bytes of a file, and its time of change in nanoseconds since 1970: what must stay while it is read.
+/// Size of a file, and its modification time in nanoseconds since 1970, which must not change while it is read.
 type State = (u64, u128);
 
 fn state(metadata: &fs::Metadata) -> State {
@@ -44,7 +44,7 @@ fn stamp((bytes, changed): State) -> String {
     format!("{bytes}-{changed}")
 }
 
-/// A file that should be there.
+/// Returns the error for a file that should exist.
 pub(crate) fn missing(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
         return Error::NotFound { what: format!("{}", path.display()), hint: String::new() };
@@ -52,32 +52,32 @@ pub(crate) fn missing(path: &Path, error: io::Error) -> Error {
     failed("open", path, error)
 }
 
-/// Names that no reader takes for data.
+/// Returns true for names that no reader takes for data.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with(['.', '_'])
 }
 
 impl Found {
-    /// The file at `path`, to be called `name`.
+    /// Describes the file at `path` under the name `name`.
     pub(crate) fn at(path: &Path, name: &str) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, error))?;
         let found = state(&metadata);
         Ok(Self { place: Where::Local(path.to_owned(), found), name: name.into(), bytes: found.0, stamp: stamp(found) })
     }
 
-    /// The file at `path`, by its own name.
+    /// Describes the file at `path` under its own name.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         Self::at(path, &path.file_name().unwrap_or_default().to_string_lossy())
     }
 
-    /// An object of a store.
+    /// Describes an object of a store.
     pub(crate) fn stored(stored: Stored) -> Self {
         let (name, version) = (Arc::clone(stored.object.name()), stored.object.stamp());
         let (bytes, stamp) = (version.size, version.to_string());
         Self { place: Where::Stored(Box::new(stored)), name, bytes, stamp }
     }
 
-    /// All of a small file.
+    /// Reads a small file whole.
     ///
     /// # Errors
     /// `Limit` beyond `most` bytes, `Store`.
@@ -92,7 +92,7 @@ impl Found {
         Ok(content)
     }
 
-    /// All of each of these files, which are records; those of a store are read at the same time.
+    /// Reads each of the files, which are records, whole; those of a store are read concurrently.
     ///
     /// # Errors
     /// `Limit`, `Store`.
@@ -108,7 +108,7 @@ impl Found {
         }
     }
 
-    /// Its address, for people.
+    /// Returns its address for display.
     fn shown(&self) -> String {
         match &self.place {
             Where::Local(path, _) => path.display().to_string(),
@@ -116,12 +116,12 @@ impl Found {
         }
     }
 
-    /// Its first bytes, eight or all.
+    /// Returns its first bytes, eight or all.
     pub(crate) fn start(&self) -> Result<Vec<u8>> {
         self.reader(0)?.start().map_err(|error| self.failed("read", error))
     }
 
-    /// Where it is on this machine, if it is there.
+    /// Returns its path, if it is local.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.place {
             Where::Local(path, _) => Some(path),
@@ -129,7 +129,7 @@ impl Found {
         }
     }
 
-    /// The bytes from `start` on. Those of another file than the one that was found, or of one that changes meanwhile, are
+    /// Opens the file at `start`. If it is another file than the one found, or changes while it is read, reading fails with
     /// [`Error::SourceChanged`].
     pub(crate) fn reader(&self, start: u64) -> Result<Stream> {
         match &self.place {
@@ -154,7 +154,7 @@ impl Found {
     }
 }
 
-/// How many of `files`, from the first on, make a batch of rows that each are a file.
+/// Returns how many of `files`, from the first on, make a batch of rows that are a file each.
 pub(crate) fn batch(files: &[Found]) -> usize {
     let mut before = 0;
     let fits = |file: &&Found| {
@@ -165,12 +165,12 @@ pub(crate) fn batch(files: &[Found]) -> usize {
     files.iter().take(BATCH_ROWS).take_while(fits).count()
 }
 
-/// Where the files of this machine among these are.
+/// Returns the paths of the local ones of these files.
 pub(crate) fn paths(files: &[Found]) -> Vec<PathBuf> {
     files.iter().filter_map(Found::path).map(ToOwned::to_owned).collect()
 }
 
-/// An open file that is held against what was found when the source was opened.
+/// An open file that is compared with its state when the source was opened.
 pub(crate) struct Watched {
     file: File,
     name: Arc<str>,
@@ -191,20 +191,20 @@ impl Watched {
 impl Read for Watched {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        // After the bytes are here: a writer sets the time before it changes them.
+        // Checked after reading: a writer sets the time before it changes the bytes.
         self.check()?;
         Ok(read)
     }
 }
 
-/// Bytes of a file, forward.
+/// Bytes of a file, read sequentially.
 pub(crate) enum Stream {
     File(Watched),
     Stored(Box<remote::Reader>),
 }
 
 impl Stream {
-    /// The first bytes, eight or all, which stay to be read; before anything was.
+    /// Returns the first bytes, eight or all, without consuming them; to be called before reading.
     pub(crate) fn start(&mut self) -> io::Result<Vec<u8>> {
         match self {
             Self::File(file) => {
@@ -244,7 +244,7 @@ mod tests {
             assert!(matches!(&error, Error::SourceChanged { file, .. } if file == "x.csv"), "{error}");
         };
         fs::write(&path, [b'x'; 100]).unwrap();
-        // While it is read, also if the change is the last thing.
+        // During reading, even if the change is the last event.
         for before in [8, 100] {
             fs::write(&path, [b'x'; 100]).unwrap();
             let found = Found::of(&path).unwrap();
@@ -254,7 +254,7 @@ mod tests {
             append();
             changed(reader.read(&mut buffer).map_err(|error| found.failed("read", error)));
         }
-        // Between finding and opening it: written anew, or another file in its place.
+        // Between finding and opening it: rewritten, or replaced by another file.
         let found = Found::of(&path).unwrap();
         append();
         changed(found.reader(0).map(|_| 0));

@@ -1,4 +1,4 @@
-//! A file of a source, read from its start to its end with what packs it undone, and every failure named.
+//! A file of a source, read sequentially and decompressed, with errors that name it.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::remote;
 use crate::convert::limits::Limits;
 use crate::error::{Error, Place, Result};
 
-/// How a file is packed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packed {
     Plain,
@@ -21,12 +21,12 @@ pub(crate) enum Packed {
     Zlib,
     Zstd,
     Bzip2,
-    /// Has no mark of its own.
+    /// Cannot be detected from the first bytes.
     Brotli,
 }
 
 impl Packed {
-    /// By the first bytes. `zlib` says whether its weak mark counts.
+    /// Detects it from the first bytes; zlib's weak mark counts only if `zlib` is set.
     fn of(start: &[u8], zlib: bool) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
@@ -38,7 +38,7 @@ impl Packed {
     }
 }
 
-/// Counts what is read of the file itself.
+/// Counts the bytes read of the file itself.
 struct Counted {
     stream: Stream,
     count: Arc<AtomicU64>,
@@ -52,12 +52,12 @@ impl Read for Counted {
     }
 }
 
-/// A file that is read from its start to its end, unpacked on the way. Nothing of it is in memory but a buffer.
+/// A file that is read sequentially and decompressed. Only a buffer of it is in memory.
 pub(crate) struct Input {
     reader: BufReader<Box<dyn Read + Send>>,
     count: Arc<AtomicU64>,
     found: Found,
-    /// Bytes given out, after unpacking.
+    /// Bytes returned, after decompression.
     offset: u64,
 }
 
@@ -68,21 +68,21 @@ impl std::fmt::Debug for Input {
 }
 
 impl Input {
-    /// Opens a file; `zlib` says whether it may be packed with zlib, which other files can look like.
+    /// Opens a file; `zlib` permits compression with zlib, whose mark other files may resemble.
     pub(crate) fn open(found: &Found, zlib: bool) -> Result<Self> {
         let mut stream = found.reader(0)?;
         let start = stream.start().map_err(|error| found.failed("read", error))?;
         Self::packed(found, stream, Packed::of(&start, zlib))
     }
 
-    /// Whether a file is packed in a way that its first bytes tell, whatever its name says.
+    /// Returns true if the first bytes show that a file is compressed, whatever its name.
     pub(crate) fn is_packed(found: &Found) -> Result<bool> {
         let mut stream = found.reader(0)?;
         let start = stream.start().map_err(|error| found.failed("read", error))?;
         Ok(Packed::of(&start, false) != Packed::Plain)
     }
 
-    /// Opens a file that is packed in a known way.
+    /// Opens a file with a known compression.
     pub(crate) fn open_as(found: &Found, packed: Packed) -> Result<Self> {
         Self::packed(found, found.reader(0)?, packed)
     }
@@ -98,7 +98,7 @@ impl Input {
             Packed::Brotli => Box::new(Decompressor::new(counted, 64 << 10)),
             Packed::Zstd => {
                 let mut decoder = zstd::Decoder::new(counted).map_err(|error| found.failed("open", error))?;
-                // A window beyond 128 MiB is a claim on memory.
+                // A window beyond 128 MiB would take too much memory.
                 decoder.window_log_max(27).map_err(|error| found.failed("open", error))?;
                 Box::new(decoder)
             }
@@ -107,19 +107,19 @@ impl Input {
         Ok(Self { reader, count, found: found.clone(), offset: 0 })
     }
 
-    /// Goes on at `start`; only for files that are not packed.
+    /// Opens a file at `start`; only for files that are not compressed.
     pub(crate) fn range(found: &Found, start: u64) -> Result<Self> {
         let mut input = Self::packed(found, found.reader(start)?, Packed::Plain)?;
         input.offset = start;
         Ok(input)
     }
 
-    /// Bytes given out so far: where the next one is in the unpacked file.
+    /// Returns the bytes returned so far: the offset of the next one in the decompressed file.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes read of the file itself.
+    /// Returns the bytes read of the file itself.
     pub(crate) fn consumed(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ impl Input {
         &self.found.name
     }
 
-    /// Damage at `offset`.
+    /// Returns an error about damage at `offset`.
     pub(crate) fn corrupt(&self, offset: u64, what: impl std::fmt::Display) -> Error {
         Error::corrupt(Place::file(Arc::clone(&self.found.name)), format!("byte {offset}: {what}"))
     }
@@ -139,7 +139,7 @@ impl Input {
             Err(own) => return own,
         };
         match error.kind() {
-            // What the unpackers say of damaged bytes; the disk speaks otherwise.
+            // Decompressors report damaged bytes by these kinds; the disk uses others.
             io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::UnexpectedEof
@@ -151,7 +151,7 @@ impl Input {
         }
     }
 
-    /// Fills `buffer`, or returns how much there was before the end.
+    /// Fills `buffer`. Returns the number of bytes, fewer only at the end.
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut len = 0;
         while len < buffer.len() {
@@ -166,14 +166,14 @@ impl Input {
         Ok(len)
     }
 
-    /// Appends `bytes` bytes to `out`, growing it only by what is really there; returns how much there was before the end.
+    /// Appends `bytes` bytes to `out`, growing it only by bytes that exist. Returns the number of bytes, fewer only at the end.
     pub(crate) fn append(&mut self, bytes: u64, out: &mut Vec<u8>) -> Result<u64> {
         let read = (&mut self.reader).take(bytes).read_to_end(out).map_err(|error| self.broken(error))? as u64;
         self.offset += read;
         Ok(read)
     }
 
-    /// Passes over `bytes` bytes; returns how much there was before the end.
+    /// Skips `bytes` bytes. Returns the number of bytes, fewer only at the end.
     pub(crate) fn skip(&mut self, bytes: u64) -> Result<u64> {
         let mut left = bytes;
         while left > 0 {
@@ -193,7 +193,7 @@ impl Input {
         Ok(bytes - left)
     }
 
-    /// The bytes that are there without reading further; empty at the end.
+    /// Returns buffered bytes, reading more only if there are none; empty at the end.
     pub(crate) fn peek(&mut self) -> Result<&[u8]> {
         // Two calls: the first one's error would hold the borrow that the second returns.
         if let Err(error) = self.reader.fill_buf() {
@@ -202,13 +202,13 @@ impl Input {
         Ok(self.reader.buffer())
     }
 
-    /// Takes `bytes` of what [`peek`](Self::peek) showed.
+    /// Consumes `bytes` of those that [`peek`](Self::peek) returned.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.reader.consume(bytes);
         self.offset += bytes as u64;
     }
 
-    /// Appends a line, its end included, to `out`; false at the end of the file.
+    /// Appends a line including its end to `out`; false at the end of the file.
     pub(crate) fn line(&mut self, limits: &Limits, out: &mut Vec<u8>) -> Result<bool> {
         let started = self.offset;
         loop {

@@ -1,4 +1,4 @@
-//! Where a source is: a file or directory of this machine, or of a store; and the files that it has, in one order.
+//! The location of a source, local or in a store, file or directory; and its files, in a fixed order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,22 +13,22 @@ use crate::store::directory::failed;
 use crate::store::glob::{self, Pattern};
 use crate::store::walk::{NOBODY, identity};
 
-/// Deepest directories that are looked into.
+/// Most levels of directories that are searched.
 const MAX_DEPTH: usize = 16;
 
-/// Names of a directory that are looked at to tell its format.
+/// Most names of a directory that are examined to detect its format.
 const MAX_NAMES: usize = 10_000;
 
-/// A place that something was found at.
+/// An existing location.
 #[derive(Debug)]
 pub(crate) enum Listing {
     Local(PathBuf),
     Remote(Remote),
-    /// What a pattern names below a place.
+    /// The matches of a pattern below a location.
     Matching(Box<Matching>),
 }
 
-/// Files that a pattern names.
+/// Files that match a pattern.
 #[derive(Debug)]
 pub(crate) struct Matching {
     below: Listing,
@@ -36,7 +36,7 @@ pub(crate) struct Matching {
     shown: String,
 }
 
-/// Whether `src` names many things at once. What is there under that very name is that thing; in a store `?` begins a query.
+/// Returns true if `src` is a pattern. An existing path of that very name is not; in a store `?` begins a query.
 pub(crate) fn is_pattern(src: &str) -> bool {
     if is_remote(src) {
         src.contains(['*', '{'])
@@ -45,13 +45,13 @@ pub(crate) fn is_pattern(src: &str) -> bool {
     }
 }
 
-/// Whether `src` is an address of a store, not of this machine.
+/// Returns true if `src` is an address of a store rather than a local path.
 pub(crate) fn is_remote(src: &str) -> bool {
     src.contains("://") && !src.starts_with("file://")
 }
 
-/// Where `src` begins on this machine, and whether that is all of it: the part of a pattern before its first directory that has to be
-/// matched is not. `None` for what is in a store.
+/// Returns the local path that `src` begins with, and true if it is all of it: for a pattern it is only the part before the first
+/// directory that has to be matched. `None` for an address of a store.
 pub(crate) fn local_start(src: &str) -> Option<(PathBuf, bool)> {
     if is_remote(src) {
         return None;
@@ -66,7 +66,7 @@ pub(crate) fn local_start(src: &str) -> Option<(PathBuf, bool)> {
 }
 
 impl Listing {
-    /// What is at `src`; of a store, that many bytes are read at once.
+    /// Opens the location `src`; a store is read that many bytes at once.
     ///
     /// # Errors
     /// `NotFound` if nothing is there, `Config`, `Store`.
@@ -89,7 +89,7 @@ impl Listing {
         }
     }
 
-    /// What is at a path of this machine.
+    /// Opens a local path.
     ///
     /// # Errors
     /// `NotFound` if nothing is there, `Store`.
@@ -98,7 +98,7 @@ impl Listing {
         Ok(Self::Local(path.to_owned()))
     }
 
-    /// The address, for people.
+    /// Returns the address for display.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Local(path) => path.display().to_string(),
@@ -107,7 +107,7 @@ impl Listing {
         }
     }
 
-    /// The file, if it is one and no directory.
+    /// Returns the file, if it is one rather than a directory.
     pub(crate) fn file(&self) -> Result<Option<Found>> {
         match self {
             Self::Local(path) if path.is_dir() => Ok(None),
@@ -117,7 +117,7 @@ impl Listing {
         }
     }
 
-    /// The directory that the file is in.
+    /// Returns the directory of the file.
     pub(crate) fn parent(&self) -> Self {
         match self {
             Self::Local(path) => Self::Local(match path.parent() {
@@ -129,12 +129,12 @@ impl Listing {
         }
     }
 
-    /// The files below whose names `accept` takes, by name; the file itself, whatever its name, if it is one. Hidden names are
-    /// passed over, and links are followed, except those that lead nowhere.
+    /// Lists the files below whose names `accept` takes, by name; if it is a file, that file, whatever its name. Hidden names are
+    /// skipped, and links are followed, except broken ones.
     ///
     /// # Errors
-    /// `NotFound` if a pattern names no file, `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to a directory that
-    /// it lies in.
+    /// `NotFound` if a pattern matches no file, `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to one
+    /// of its own parent directories.
     pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
         if let Some(file) = self.file()? {
             return Ok(vec![file]);
@@ -163,10 +163,10 @@ impl Listing {
         }
     }
 
-    /// The files with these names, relative to the directory.
+    /// Returns the files with these names, relative to the directory.
     ///
     /// # Errors
-    /// `NotFound` for one that is not there, `Store`.
+    /// `NotFound` for a missing one, `Store`.
     pub(crate) fn find(&self, names: &[String]) -> Result<Vec<Found>> {
         match self {
             Self::Local(path) => names.iter().map(|name| Found::at(&path.join(name), name)).collect(),
@@ -175,7 +175,7 @@ impl Listing {
         }
     }
 
-    /// The content of a small file below.
+    /// Reads a small file below.
     ///
     /// # Errors
     /// `NotFound`, `Store`, `Limit` beyond `most` bytes.
@@ -184,10 +184,10 @@ impl Listing {
         Ok(found.first().map(|found| found.content(most)).transpose()?.unwrap_or_default())
     }
 
-    /// Names of what is in `directory`, which is relative to this one, and empty for itself; some of them, if there are very many.
+    /// Lists the names in `directory`, which is relative to this one, and empty for itself; only some of them if there are very many.
     ///
     /// # Errors
-    /// `Store`, and `Unsupported` where directories cannot be listed.
+    /// `Store`, and `Unsupported` if directories cannot be listed.
     pub(crate) fn names(&self, directory: &str) -> Result<Names> {
         let path = match self {
             Self::Local(path) => path.join(directory),
@@ -253,7 +253,7 @@ fn descend(
     Ok(())
 }
 
-/// Whether an entry is a directory, or a link to one.
+/// Returns true for a directory, or a link to one.
 fn is_directory(entry: &fs::DirEntry) -> bool {
     let linked = || fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
     entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && linked())

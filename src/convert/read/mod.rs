@@ -1,4 +1,4 @@
-//! What a source is read through: its files on a disk or in a store, unpacked on the way, a little ahead of need.
+//! Reading of sources: their files on a disk or in a store, decompressed, slightly ahead of use.
 
 pub(crate) mod files;
 pub(crate) mod folder;

@@ -1,6 +1,7 @@
-//! Records of values separated by commas or tabs, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there. `csv-core`
-//! takes any bytes for cells: what is told here with its place (a quote within a cell, a lone carriage return, a text that ends in quotes)
-//! it passes as data, and it does not say which cells were quoted, which is what tells an empty text from a null.
+//! Records of values separated by commas or tabs, one at a time, as in RFC 4180: cells may be quoted, and then contain line ends.
+//! `csv-core` accepts any bytes in cells: errors that are reported here with their place (a quote within a cell, a lone carriage
+//! return, a text that ends in quotes) it passes as data, and it does not report which cells were quoted, which distinguishes an empty
+//! text from a null.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::error::{Error, Place, Result};
 
 const RETURN: &str = "a carriage return stands alone outside of quotes; lines end in \\n or \\r\\n";
 
-/// Ends a cell of `text`, and the line if it is the `last` of one.
+/// Ends a cell of `text`, and the line if it is its `last` one.
 fn end(text: &mut Vec<u8>, ends: &mut Vec<(usize, bool)>, quoted: bool, last: bool) -> Result<(), &'static str> {
     let start = ends.last().map_or(0, |(end, _)| *end);
     if !quoted && last && text.len() > start && text.last() == Some(&b'\r') {
         text.pop();
     }
     ends.push((text.len(), quoted));
-    // Lines that end so would be one record, of which nobody sees that it is many.
+    // Lines that end in a lone carriage return would silently become a single record.
     let alone = !quoted && text.get(start..).unwrap_or_default().contains(&b'\r');
     if alone { Err(RETURN) } else { Ok(()) }
 }
@@ -28,15 +29,15 @@ pub(crate) struct Records {
     pub(crate) input: Input,
     limits: Limits,
     separator: u8,
-    /// The cells' text, without quotes, one after another.
+    /// The cells' text without quotes, concatenated.
     text: Vec<u8>,
-    /// Where each ends in `text`, and whether it was in quotes.
+    /// End of each in `text`, and whether it was quoted.
     ends: Vec<(usize, bool)>,
     /// Number of the line where the last record ended.
     line: u64,
     /// Number of the line where the last record began.
     pub(crate) started: u64,
-    /// How many records were read, without the header.
+    /// Number of records read, without the header.
     pub(crate) rows: u64,
 }
 
@@ -55,7 +56,7 @@ impl Records {
         Error::corrupt(place, format!("line {} (byte {}): {what}", self.line, self.input.offset()))
     }
 
-    /// The names in the first record.
+    /// Reads the names in the first record.
     pub(crate) fn header(&mut self) -> Result<Vec<String>> {
         if !self.read(0)? {
             return Err(self.corrupt("it is empty; the first line names the columns"));
@@ -100,7 +101,7 @@ impl Records {
         self.ends.clear();
         let started = self.input.offset();
         self.started = self.line;
-        // Outside of quotes, in them, after the quote that may end them, or between it and the end of the line.
+        // Outside of quotes, inside, after a quote that may end them, or between it and the end of the line.
         #[derive(Clone, Copy, PartialEq)]
         enum State {
             Start,
@@ -132,7 +133,7 @@ impl Records {
                     (State::Quoted, b'"') => state = State::Closed,
                     (State::Quoted, byte) => {
                         self.line += u64::from(byte == b'\n');
-                        // To the next quote at once.
+                        // Skips to the next quote.
                         self.text.push(byte);
                         let rest = buffer.get(used..).unwrap_or_default();
                         let run = rest.iter().position(|byte| matches!(byte, b'"' | b'\n')).unwrap_or(rest.len());
@@ -149,7 +150,7 @@ impl Records {
                     }
                     (_, b'\n') => {
                         self.line += 1;
-                        // A blank line is nothing, unless there is one column, of which it is a null.
+                        // A blank line is no record, except with a single column, where it is a null.
                         let blank = self.text.is_empty() || self.text == b"\r";
                         if self.ends.is_empty() && blank && !quoted && width != 1 {
                             self.text.clear();

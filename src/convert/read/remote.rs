@@ -1,4 +1,4 @@
-//! Files of a store, read from their starts to their ends like those of a disk, some megabytes ahead of need.
+//! Files of a store, read sequentially like local ones, some megabytes ahead of use.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -13,19 +13,19 @@ use crate::convert::limits::Limits;
 use crate::error::{Error, Result};
 use crate::store::{self, Names, Object};
 
-/// Bytes of the first read: samples and marks need no more.
+/// Bytes of the first read: samples and magic numbers need no more.
 const FIRST: u64 = 256 << 10;
 
-/// Reads that are under way while one is used.
+/// Reads in progress while one is used.
 const AHEAD: usize = 2;
 
-/// Reads that a reader has in memory at most.
+/// Most reads that a reader holds in memory.
 pub(crate) const READS: u64 = AHEAD as u64 + 1;
 
-/// Small files that are read at once.
+/// Small files that are read concurrently.
 const AT_ONCE: usize = 16;
 
-/// What a store has at one address, for callers that wait.
+/// The content of a store at one address, for blocking callers.
 #[derive(Debug, Clone)]
 pub(crate) struct Remote {
     runtime: Arc<Runtime>,
@@ -33,7 +33,7 @@ pub(crate) struct Remote {
     read_bytes: u64,
 }
 
-/// One object of it, of one version.
+/// One of its objects, at one version.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     runtime: Arc<Runtime>,
@@ -43,7 +43,7 @@ pub(crate) struct Stored {
 }
 
 impl Remote {
-    /// What is at `url`, whose files are read so many bytes at once.
+    /// Opens `url`, whose files are read `read_bytes` at once.
     ///
     /// # Errors
     /// `NotFound`, `Config`, `Store`.
@@ -86,7 +86,7 @@ impl Remote {
 }
 
 impl Stored {
-    /// The bytes from `at` on.
+    /// Reads the object from `at` on.
     pub(crate) fn reader(&self, at: u64) -> Reader {
         let end = self.object.stamp().size;
         Reader {
@@ -100,7 +100,7 @@ impl Stored {
         }
     }
 
-    /// These as a whole, some at once. All are of one store.
+    /// Reads the objects whole, some concurrently. All must be in one store.
     pub(crate) fn read(all: &[&Self]) -> Result<Vec<Bytes>> {
         let Some(first) = all.first() else { return Ok(Vec::new()) };
         let reads = futures::stream::iter(all)
@@ -115,19 +115,19 @@ impl Stored {
     }
 }
 
-/// Reads one object forward.
+/// Reads one object sequentially.
 pub(crate) struct Reader {
     stored: Stored,
-    /// What was read and not yet given out.
+    /// Bytes read and not returned yet.
     chunk: Bytes,
-    /// Where the next read begins.
+    /// Offset of the next read.
     asked: u64,
     end: u64,
-    /// Reads under way, in order.
+    /// Reads in progress, in order.
     ahead: VecDeque<JoinHandle<Result<Bytes>>>,
     /// Bytes of the next read.
     step: u64,
-    /// Whether the first read was not enough.
+    /// True if the first read was not enough.
     went_on: bool,
 }
 
@@ -139,7 +139,7 @@ impl Reader {
         self.ahead.push_back(self.stored.runtime.spawn(async move { object.read_range(range).await }));
     }
 
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; empty at the end.
     fn next(&mut self) -> Result<Bytes> {
         if self.ahead.is_empty() && self.asked < self.end {
             self.ask();
@@ -147,7 +147,7 @@ impl Reader {
         let Some(read) = self.ahead.pop_front() else { return Ok(Bytes::new()) };
         let read = self.stored.runtime.block_on(read);
         let bytes = read.map_err(|error| Error::Closed { why: format!("a read was given up: {error}") })??;
-        // Only who goes on gets large reads, and some ahead.
+        // Large reads, and reads ahead, begin only once a caller continues past the first one.
         let went_on = std::mem::replace(&mut self.went_on, true);
         self.step = self.stored.read_bytes;
         while went_on && self.asked < self.end && self.ahead.len() < AHEAD {
@@ -156,7 +156,8 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// The next bytes, which stay to be read; none at the end. What fails is an [`Error`] in the I/O error, which [`unwrap`] takes out.
+    /// Returns the next bytes without consuming them; empty at the end. A failure is an [`Error`] in the I/O error, which [`unwrap`]
+    /// extracts.
     pub(crate) fn peek(&mut self) -> io::Result<&[u8]> {
         if self.chunk.is_empty() {
             self.chunk = self.next().map_err(io::Error::other)?;
@@ -179,7 +180,7 @@ impl Drop for Reader {
     }
 }
 
-/// What the store said, if `error` is of a [`Reader`], also through those that unpack.
+/// Extracts the store's error if `error` comes from a [`Reader`], also through decompressors.
 pub(crate) fn unwrap(error: io::Error) -> Result<io::Error> {
     match error.downcast::<Error>() {
         Ok(own) => Err(own),

@@ -1,4 +1,4 @@
-//! What the `_SUCCESS` of a finished conversion says.
+//! The `_SUCCESS` file of a finished conversion.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::listing::Listing;
 use crate::convert::limits::Limits;
 use crate::store::directory::SUCCESS;
 
-/// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
+/// Reads the `_SUCCESS` of `tree`; `None` if there is none of ours.
 pub(crate) fn read(tree: &Listing, limits: &Limits) -> Option<Value> {
     let content = tree.small(SUCCESS, limits.max_index_bytes).ok()?;
     let value: Value = serde_json::from_slice(&content).ok()?;

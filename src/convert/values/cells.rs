@@ -1,4 +1,4 @@
-//! Arrays of NumPy in cells: made from lists, and read back into them.
+//! NumPy arrays in cells: encoded from lists, and decoded to lists.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::convert::types::{item, number};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Misfit, Stored, cast};
 
-/// The little-endian bytes of an array of numbers without nulls; a byte per boolean.
+/// Returns the little-endian bytes of an array of numbers without nulls; a byte per boolean.
 pub(crate) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {
     if values.data_type() == &DataType::Boolean {
         return Ok(values.as_boolean().values().iter().map(u8::from).collect());
@@ -28,7 +28,7 @@ pub(crate) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {
     Ok(bytes.map(<[u8]>::to_vec).unwrap_or_default())
 }
 
-/// An array of numbers from its little-endian bytes.
+/// Builds an array of numbers from its little-endian bytes.
 pub(crate) fn numbers(dtype: DType, bytes: Vec<u8>) -> Result<ArrayRef> {
     if dtype == DType::Bool {
         let values: Vec<bool> = bytes.iter().map(|byte| *byte != 0).collect();
@@ -38,27 +38,27 @@ pub(crate) fn numbers(dtype: DType, bytes: Vec<u8>) -> Result<ArrayRef> {
         return Err(Error::unsupported(format!("{dtype} in Arrow"), ""));
     };
     let builder = ArrayDataBuilder::new(data_type).len(bytes.len() / dtype.size());
-    // A buffer of bytes need not be aligned as the numbers must be.
+    // A buffer of bytes may be misaligned for the numbers.
     let data = builder.add_buffer(Buffer::from_vec(bytes)).align_buffers(true).build().map_err(unexpected)?;
     Ok(make_array(data))
 }
 
-/// A `.npy` of these numbers.
+/// Encodes these numbers as `.npy`.
 pub(crate) fn npy_cell(dtype: DType, shape: &[usize], values: &ArrayRef) -> Result<Vec<u8>> {
     npy_bytes(dtype, shape, &number_bytes(values)?)
 }
 
-/// A `.npy` of the numbers with these little-endian bytes in C order.
+/// Encodes the numbers with these little-endian bytes in C order as `.npy`.
 pub(crate) fn npy_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Vec<u8>> {
     let mut cell = Vec::with_capacity(bytes.len() + 128);
     write_npy(&Npy::number(dtype), shape, bytes, &mut cell)?;
     Ok(cell)
 }
 
-/// The numbers in a `.npy` or `.npz`: element type, shape, and little-endian bytes in C order.
+/// Decodes a `.npy` or `.npz`: element type, shape, and little-endian bytes in C order.
 pub(crate) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> Result<(DType, Vec<usize>, Vec<u8>)> {
     let read = || {
-        // Any number of axes, any element: the header says.
+        // Any number of axes and any element type: the header gives both.
         let header = match codec {
             Codec::Npz => crate::codec::npy::npz_header(cell)?,
             _ => crate::codec::npy::header(cell)?,
@@ -79,10 +79,10 @@ fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {
     NpyDecoder::new(&Stored { codec, element: Element::Number(dtype), shape: vec![None; axes] })
 }
 
-/// Cells of arrays as a column wants them: as they are, or as lists.
+/// Converts cells of arrays to the type of a column: bytes unchanged, or lists.
 pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Result<ArrayRef> {
     let Some(inner) = item(field.data_type()) else {
-        // As bytes of the kind that is wanted.
+        // As bytes of the requested kind.
         return as_type_of(field.name(), 0, &(Arc::new(cells.clone()) as ArrayRef), field.data_type());
     };
     let place =
@@ -119,17 +119,17 @@ pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Resu
     as_type_of(field.name(), 0, &list, field.data_type())
 }
 
-/// The same values in another layout or type; what does not fit is an error. For what has no name.
+/// Casts values to another layout or type; a value that does not fit is an error. For arrays without a name.
 pub(crate) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     cast(array, data_type).map_err(|misfit| unfit(Place::default(), |at| at as u64, &misfit))
 }
 
-/// The same for column `name`, whose first row is number `row` of what is counted.
+/// The same for column `name`, whose first row has the number `row`.
 pub(crate) fn as_type_of(name: &str, row: u64, array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     as_type_at(name, |at| row + at as u64, array, data_type)
 }
 
-/// The same where `row` says which row the one at a place in the array is.
+/// The same, with the row number of each position given by `row`.
 pub(crate) fn as_type_at(
     name: &str,
     row: impl Fn(usize) -> u64,

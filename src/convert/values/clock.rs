@@ -1,24 +1,24 @@
-//! Dates, times and instants as text: read whole and exactly, or not at all.
+//! Dates, times and instants as text: parsed completely and exactly, or refused.
 //!
-//! A date is `2024-02-29`, a time `23:59:59.5`, an instant both with `T` or a space between them, and perhaps an offset. Nothing is
-//! guessed, rounded or shifted: what is not of this form is no date and no time.
+//! A date is `2024-02-29`, a time `23:59:59.5`, an instant both with `T` or a space in between, and optionally an offset. Nothing is
+//! guessed, rounded or shifted: any other form is refused.
 
 use arrow::datatypes::TimeUnit;
 
-/// Why a token is no value of a type.
+/// The reason that a token is no value of a type.
 pub(crate) type Why = &'static str;
 
 const NO_DATE: Why = "it is not a date such as 2024-02-29";
 const NO_TIME: Why = "it is not a time such as 23:59:59.5";
 const NO_INSTANT: Why = "it is not a date and time such as 2024-02-29T23:59:59.5";
 
-/// A date and time as text has it.
+/// A date and time as in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Instant {
-    /// Seconds since 1970 of the clock that was read, wherever that stood.
+    /// Seconds since 1970 of the local clock, at an unknown or known offset.
     local: i64,
     nanos: u32,
-    /// Seconds east of Greenwich, if the text says so.
+    /// Seconds east of Greenwich, if the text has an offset.
     pub(crate) offset: Option<i32>,
 }
 
@@ -34,12 +34,12 @@ impl Instant {
         Ok(Self { local, nanos, offset })
     }
 
-    /// Seconds since 1970, in UTC if there is an offset, and nanoseconds.
+    /// Returns seconds since 1970, in UTC if there is an offset, and nanoseconds.
     pub(crate) fn parts(self) -> (i64, u32) {
         (self.local - i64::from(self.offset.unwrap_or(0)), self.nanos)
     }
 
-    /// The count of `unit` since 1970, in UTC if there is an offset.
+    /// Returns the count of `unit` since 1970, in UTC if there is an offset.
     pub(crate) fn count(self, unit: TimeUnit) -> Result<i64, Why> {
         let (seconds, nanos) = self.parts();
         let more = part(nanos, unit)?;
@@ -48,7 +48,7 @@ impl Instant {
     }
 }
 
-/// The time of a day as a count of `unit`.
+/// Parses a time of day as a count of `unit`.
 pub(crate) fn time_count(text: &str, unit: TimeUnit) -> Result<i64, Why> {
     let (seconds, nanos) = time(text)?;
     Ok(i64::from(seconds) * per_second(unit) + part(nanos, unit)?)
@@ -63,7 +63,7 @@ fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// The fraction of a second in `unit`, if that holds all of it.
+/// Converts the fraction of a second to `unit`, if that is exact.
 fn part(nanos: u32, unit: TimeUnit) -> Result<i64, Why> {
     let each = 1_000_000_000 / per_second(unit);
     if i64::from(nanos) % each != 0 {
@@ -72,17 +72,17 @@ fn part(nanos: u32, unit: TimeUnit) -> Result<i64, Why> {
     Ok(i64::from(nanos) / each)
 }
 
-/// Exactly these digits as a number.
+/// Parses exactly these digits as a number.
 fn digits(text: Option<&str>) -> Option<u32> {
     let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     text.parse().ok()
 }
 
-/// Days since 1970-01-01.
+/// Parses a date as days since 1970-01-01.
 pub(crate) fn days(text: &str) -> Result<i64, Why> {
     let (sign, bare) = match text.as_bytes().first() {
         Some(b'-') => (-1, text.get(1..).unwrap_or_default()),
-        // As years beyond 9999 are written.
+        // Years beyond 9999 are written with a sign.
         Some(b'+') => (1, text.get(1..).unwrap_or_default()),
         _ => (1, text),
     };
@@ -110,14 +110,14 @@ pub(crate) fn days(text: &str) -> Result<i64, Why> {
     if !(1..=last).contains(&day) {
         return Err("there is no such day");
     }
-    // The year begins in March, so that the day that may be missing is its last.
+    // The year begins in March, so that a leap day is its last day.
     let shifted = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     Ok(era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468)
 }
 
-/// Seconds since midnight, and nanoseconds.
+/// Parses a time as seconds since midnight, and nanoseconds.
 fn time(text: &str) -> Result<(u32, u32), Why> {
     let (clock, fraction) = match text.split_once('.') {
         Some((clock, fraction)) => (clock, Some(fraction)),
@@ -147,7 +147,7 @@ fn time(text: &str) -> Result<(u32, u32), Why> {
     Ok((hour * 3600 + minute * 60 + second, nanos))
 }
 
-/// Seconds east of Greenwich: `Z`, `+02:00` or `+0200`.
+/// Parses seconds east of Greenwich: `Z`, `+02:00` or `+0200`.
 pub(crate) fn offset(text: &str) -> Option<i32> {
     if text == "Z" {
         return Some(0);

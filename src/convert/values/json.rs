@@ -1,14 +1,14 @@
-//! JSON as it is written: the tokens of a text, one after another, each with its raw form.
+//! JSON tokens of a text, one after another, each with its raw form.
 //!
-//! Numbers stay text, so that their reader decides with nothing lost. What the grammar lacks (NaN, single
-//! quotes, leading zeros, half a surrogate pair) is an error.
+//! Numbers stay text, so that the consumer interprets them without loss. Anything outside the grammar (NaN, single quotes, leading
+//! zeros, half a surrogate pair) is an error.
 
 use std::borrow::Cow;
 
 /// Deepest nesting of lists and objects.
 const MAX_DEPTH: usize = 128;
 
-/// What a value begins with: all of it, or the opening of what holds others.
+/// The start of a value: a complete scalar, or the opening of a container.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Token<'a> {
     Null,
@@ -20,7 +20,7 @@ pub(crate) enum Token<'a> {
 }
 
 impl Token<'_> {
-    /// What it is, for people.
+    /// Returns its kind, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -33,7 +33,7 @@ impl Token<'_> {
     }
 }
 
-/// The place in a text where reading continues.
+/// The position in a text where reading continues.
 #[derive(Debug, Clone)]
 pub(crate) struct Lexer<'a> {
     bytes: &'a [u8],
@@ -41,7 +41,7 @@ pub(crate) struct Lexer<'a> {
     depth: usize,
 }
 
-/// Why a text is no JSON.
+/// The reason that a text is no JSON.
 pub(crate) type Broken = &'static str;
 
 impl<'a> Lexer<'a> {
@@ -49,12 +49,12 @@ impl<'a> Lexer<'a> {
         Self { bytes, at: 0, depth: 0 }
     }
 
-    /// The number of the byte where reading continues.
+    /// Returns the offset where reading continues.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// What stands between byte `from` and here.
+    /// Returns the text between byte `from` and the current position.
     pub(crate) fn since(&self, from: usize) -> &'a [u8] {
         self.bytes.get(from..self.at).unwrap_or_default().trim_ascii()
     }
@@ -72,12 +72,12 @@ impl<'a> Lexer<'a> {
         found
     }
 
-    /// Nothing but space may follow.
+    /// Checks that only whitespace follows.
     pub(crate) fn end(&mut self) -> Result<(), Broken> {
         if self.peek().is_none() { Ok(()) } else { Err("more follows its end") }
     }
 
-    /// The next value, or its opening.
+    /// Reads the next value, or its opening.
     pub(crate) fn value(&mut self) -> Result<Token<'a>, Broken> {
         let rest = |this: &Self| this.bytes.get(this.at..).unwrap_or_default();
         match self.peek().ok_or("it is cut short")? {
@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Whether a list has another item. The closing bracket is taken.
+    /// Returns true if a list has another item, and otherwise consumes the closing bracket.
     pub(crate) fn item(&mut self, first: bool) -> Result<bool, Broken> {
         if self.eat(b']') {
             self.depth -= 1;
@@ -122,7 +122,7 @@ impl<'a> Lexer<'a> {
         if first || self.eat(b',') { Ok(true) } else { Err("a list does not end") }
     }
 
-    /// The name of the next member of an object. The closing brace is taken.
+    /// Reads the name of the next member of an object; consumes the closing brace if there is none.
     pub(crate) fn member(&mut self, first: bool) -> Result<Option<Cow<'a, str>>, Broken> {
         if self.eat(b'}') {
             self.depth -= 1;
@@ -138,7 +138,7 @@ impl<'a> Lexer<'a> {
         if self.eat(b':') { Ok(Some(name)) } else { Err("a colon is missing") }
     }
 
-    /// Passes over a value of which `token` was read.
+    /// Skips a value of which `token` was read.
     pub(crate) fn skip(&mut self, token: &Token<'_>) -> Result<(), Broken> {
         let mut first = true;
         match token {
@@ -202,7 +202,7 @@ impl<'a> Lexer<'a> {
         text.ok_or("a number is not text")
     }
 
-    /// A text whose opening quote was taken.
+    /// Reads a text whose opening quote was consumed.
     fn text(&mut self) -> Result<Cow<'a, str>, Broken> {
         let utf8 = |bytes: &'a [u8]| std::str::from_utf8(bytes).map_err(|_| "a text is not UTF-8");
         let mut whole: Option<String> = None;

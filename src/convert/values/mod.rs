@@ -1,4 +1,4 @@
-//! Values one by one: what a token of text or a cell says, and how it is held in a column.
+//! Individual values: the interpretation of a token or a cell, and its representation in a column.
 
 pub(crate) mod cells;
 pub(crate) mod clock;

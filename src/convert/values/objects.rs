@@ -1,4 +1,4 @@
-//! Columns from values of JSON: each value becomes exactly what its column's type says, or an error that names it.
+//! Columns from JSON values: each value becomes exactly a value of its column's type, or an error that names it.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,10 +17,10 @@ use crate::convert::errors::unexpected;
 use crate::convert::types::{is_text, item, type_text};
 use crate::error::{Error, Result};
 
-/// What is wrong with a value: the column below the one that is read, and what a person can look for.
+/// An error about a value: the path below the column, and a description.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    /// The names that lead there, outermost first.
+    /// Names on the path, outermost first.
     pub(crate) path: Vec<String>,
     pub(crate) what: String,
 }
@@ -42,17 +42,17 @@ impl From<Broken> for Wrong {
     }
 }
 
-/// Which tokens a type is written as.
+/// The tokens that represent a type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
     Boolean,
     Number,
     Text,
-    /// Decimals are kept both ways.
+    /// Decimals are accepted in both forms.
     NumberOrText,
 }
 
-/// A column that grows by values.
+/// A column under construction.
 enum Column {
     Scalar {
         cells: Box<dyn Growing>,
@@ -78,7 +78,7 @@ enum Column {
         ends: Vec<i32>,
         valid: NullBufferBuilder,
     },
-    /// Nobody asked for it.
+    /// A column that was not requested.
     Skipped {
         rows: usize,
     },
@@ -268,7 +268,7 @@ impl Column {
                     }
                     _ => {
                         let lists: ArrayRef = Arc::new(ListArray::try_new(Arc::clone(field), ends, inner, nulls)?);
-                        // Only how the offsets are kept may differ.
+                        // Only the width of the offsets may differ.
                         as_type(&lists, of).map_err(|error| arrow::error::ArrowError::ExternalError(error.into()))?
                     }
                 }
@@ -288,7 +288,7 @@ impl Column {
     }
 }
 
-/// A raw token, not too long.
+/// Shortens a raw token.
 fn short(raw: &str) -> String {
     let short: String = raw.chars().take(60).collect();
     if short.len() < raw.len() { short + "..." } else { short }
@@ -313,12 +313,12 @@ impl Members {
         Ok(Self { fields: fields.clone(), numbers, columns, rows: 0 })
     }
 
-    /// Reads the members of an object that was opened.
+    /// Reads the members of an opened object.
     fn read(&mut self, lexer: &mut Lexer<'_>) -> Result<(), Wrong> {
         let (mut first, mut next) = (true, 0);
         while let Some(name) = lexer.member(first)? {
             first = false;
-            // Objects mostly have their members in one order.
+            // Objects mostly have their members in the same order.
             let number = match self.fields.get(next).is_some_and(|field| *field.name() == *name) {
                 true => next,
                 false => match self.numbers.get(&*name) {
@@ -340,7 +340,7 @@ impl Members {
         Ok(())
     }
 
-    /// Ends a row: what it lacks is null.
+    /// Ends a row: missing members become null.
     fn fill(&mut self) {
         self.rows += 1;
         for column in &mut self.columns {
@@ -350,21 +350,21 @@ impl Members {
         }
     }
 
-    /// The arrays of the columns; empty ones for those that were passed over.
+    /// Returns the arrays of the columns; empty ones for skipped columns.
     fn finish(&mut self) -> Result<Vec<ArrayRef>, arrow::error::ArrowError> {
         self.rows = 0;
         self.columns.iter_mut().map(Column::finish).collect()
     }
 }
 
-/// Rows that grow by objects.
+/// Rows under construction from objects.
 pub(crate) struct Objects(Members);
 
 impl Objects {
-    /// For objects with these members, of which those that `wanted` takes by number are kept. `given` says that people gave the types.
+    /// Makes rows for objects with these members, keeping those whose number `wanted` accepts. `given` marks types given by the user.
     ///
     /// # Errors
-    /// `Unsupported` for a type that JSON never holds.
+    /// `Unsupported` for a type that JSON cannot represent.
     pub(crate) fn new(fields: &Fields, given: &[bool], wanted: impl Fn(usize) -> bool) -> Result<Self> {
         let mut members = Members::new(fields, false, |_| false)?;
         for (number, field) in fields.iter().enumerate().filter(|(number, _)| wanted(*number)) {
@@ -373,10 +373,10 @@ impl Objects {
         Ok(Self(members))
     }
 
-    /// Adds the row that `line` is.
+    /// Adds the row in `line`.
     ///
     /// # Errors
-    /// What is wrong with it, and in which column. Nothing can be added afterwards.
+    /// An error with the column. Nothing can be added afterwards.
     pub(crate) fn push(&mut self, line: &[u8]) -> Result<(), Wrong> {
         let mut lexer = Lexer::new(line);
         let token = lexer.value()?;
@@ -391,10 +391,10 @@ impl Objects {
         self.0.rows
     }
 
-    /// The columns that are kept, in order.
+    /// Returns the kept columns, in order.
     ///
     /// # Errors
-    /// `Corrupt` if the types forbid a null that is there.
+    /// `Corrupt` if a type forbids an existing null.
     pub(crate) fn finish(&mut self) -> Result<Vec<ArrayRef>> {
         let kept: Vec<bool> = self.0.columns.iter().map(|column| !matches!(column, Column::Skipped { .. })).collect();
         let arrays = self.0.finish().map_err(unexpected)?;
@@ -402,14 +402,14 @@ impl Objects {
     }
 }
 
-/// A column that grows by texts of JSON, each one value.
+/// A column under construction from JSON texts of one value each.
 pub(crate) struct Values(Column);
 
 impl Values {
-    /// Of this type, which people gave.
+    /// Makes a column of this type, which the user gave.
     ///
     /// # Errors
-    /// `Unsupported` for a type that JSON never holds.
+    /// `Unsupported` for a type that JSON cannot represent.
     pub(crate) fn new(of: &DataType) -> Result<Self> {
         Column::new(of, true).map(Self)
     }
@@ -417,7 +417,7 @@ impl Values {
     /// Adds a value.
     ///
     /// # Errors
-    /// What is wrong with it. Nothing can be added afterwards.
+    /// An error about the value. Nothing can be added afterwards.
     pub(crate) fn push(&mut self, text: &[u8]) -> Result<(), Wrong> {
         let mut lexer = Lexer::new(text);
         self.0.read(&mut lexer)?;
@@ -428,10 +428,10 @@ impl Values {
         self.0.null();
     }
 
-    /// The array.
+    /// Returns the array.
     ///
     /// # Errors
-    /// `Corrupt` if the type forbids a null that is there.
+    /// `Corrupt` if the type forbids an existing null.
     pub(crate) fn finish(&mut self) -> Result<ArrayRef> {
         self.0.finish().map_err(unexpected)
     }

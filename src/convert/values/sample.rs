@@ -1,4 +1,4 @@
-//! What the first rows tell that types do not: which columns of bytes hold images, and which values hardly repeat.
+//! Properties of the first rows that types do not show: columns of bytes that hold images, and values that hardly repeat.
 
 use std::collections::HashSet;
 
@@ -12,13 +12,13 @@ use crate::convert::types::{is_binary, is_text};
 use crate::error::{Error, Place, Result};
 use crate::schema::Stored;
 
-/// What is said where images are wanted.
+/// Error text for a missing image column.
 pub(crate) const NO_IMAGES: &str = "no column holds images";
 
-/// Key of a field's metadata: its cells are image files, of this format where they are all of one.
+/// Metadata key of a field: its cells are image files, of this format if they all have the same one.
 pub(crate) const IMAGE_KEY: &str = "bowstring.image";
 
-/// Whether the cells of a column are image files.
+/// Returns true if the cells of a column are image files.
 pub(crate) fn is_image(field: &Field) -> bool {
     field.metadata().contains_key(IMAGE_KEY)
         || Stored::of(field.metadata()).is_some_and(|stored| {
@@ -26,7 +26,7 @@ pub(crate) fn is_image(field: &Field) -> bool {
         })
 }
 
-/// `schema` with [`IMAGE_KEY`] on the columns of bytes whose cells in `sample` all begin as images do.
+/// Adds [`IMAGE_KEY`] to the columns of bytes whose cells in `sample` all begin like images.
 pub(crate) fn mark_images(schema: &Schema, sample: &RecordBatch) -> Result<Schema> {
     let mut fields: Vec<Field> = schema.fields().iter().map(|field| Field::clone(field)).collect();
     for field in &mut fields {
@@ -53,7 +53,7 @@ pub(crate) fn mark_images(schema: &Schema, sample: &RecordBatch) -> Result<Schem
     Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// Says which cell it is, where there are no images because of a cell that is none among others that are.
+/// Replaces the error about missing images by one about the odd cell, if a column has a cell that is no image among images.
 pub(crate) fn odd_image(error: Error, sample: &RecordBatch, place: &dyn Fn(u64) -> Place) -> Error {
     if !matches!(&error, Error::Config { problem, .. } if problem == NO_IMAGES) {
         return error;
@@ -80,7 +80,7 @@ pub(crate) fn odd_image(error: Error, sample: &RecordBatch, place: &dyn Fn(u64) 
     error
 }
 
-/// Names of the columns for which a dictionary only costs: floats, and text that hardly repeats in `sample`.
+/// Returns the columns for which a dictionary does not pay: floats, and text that hardly repeats in `sample`.
 pub(crate) fn hardly_repeat(sample: &RecordBatch) -> Vec<String> {
     let mut names = Vec::new();
     for (field, column) in sample.schema_ref().fields().iter().zip(sample.columns()) {

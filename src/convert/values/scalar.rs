@@ -1,7 +1,7 @@
-//! One strict reading of a token for each type, which all text formats use: exactly this value, or a reason why not.
+//! One strict parser for each type, which all text formats use: exactly this value, or the reason for refusing it.
 //!
-//! Nothing is rounded to an integer, wrapped, cut, shifted or taken for what it resembles. Where people gave the type, they also said
-//! what the text means: then leading zeros and quotes of a number do not count, and an instant with any offset is that instant.
+//! Nothing is rounded to an integer, wrapped, truncated, shifted or taken for something similar. If the user gave the type, the text is
+//! read in its light: leading zeros and quotes of a number do not matter, and an instant with any offset is that instant.
 
 use arrow::array::{
     ArrayRef, ArrowPrimitiveType, BooleanBuilder, LargeStringBuilder, PrimitiveBuilder, StringBuilder,
@@ -24,7 +24,7 @@ const NO_NUMBER: Why = "it is not a number";
 const ZEROS: Why = "its leading zeros would be lost";
 const BEYOND: Why = "it is beyond what the type can hold";
 
-/// An integer.
+/// Parses an integer.
 pub(crate) fn integer(text: &str, given: bool) -> Result<i128, Why> {
     let bare = text.strip_prefix('-').unwrap_or(text);
     let bare = if given { bare.strip_prefix('+').unwrap_or(bare) } else { bare };
@@ -43,12 +43,12 @@ pub(crate) fn integer(text: &str, given: bool) -> Result<i128, Why> {
     text.parse().map_err(|_| BEYOND)
 }
 
-/// A number in decimal, in its parts.
+/// The parts of a decimal number.
 struct Decimal<'a> {
     negative: bool,
     whole: &'a str,
     fraction: &'a str,
-    /// Whether it has neither point nor exponent.
+    /// True if it has neither point nor exponent.
     integer: bool,
     exponent: i64,
 }
@@ -84,8 +84,8 @@ fn decimal(text: &str, given: bool) -> Result<Decimal<'_>, Why> {
     Ok(Decimal { negative, whole, fraction, integer: power.is_none() && mantissa.len() == whole.len(), exponent })
 }
 
-/// A float: the one nearest to a fraction, and exactly an integer. `nearest` reads it, `digits` are those of an integer that it holds
-/// in any case.
+/// Parses a float: the nearest one to a fraction, and exactly an integer. `nearest` parses it, `digits` is the number of digits of
+/// integers that are always exact.
 fn float<T: Copy + Into<f64>>(
     text: &str,
     given: bool,
@@ -111,7 +111,7 @@ fn float<T: Copy + Into<f64>>(
     Ok(value)
 }
 
-/// A `float64`.
+/// Parses a `float64`.
 pub(crate) fn float64(text: &str, given: bool) -> Result<f64, Why> {
     float(text, given, 15, |text| text.parse().ok())
 }
@@ -124,7 +124,7 @@ fn float16(text: &str, given: bool) -> Result<f16, Why> {
     float(text, given, 3, |text| text.parse().ok().map(f16::from_f64))
 }
 
-/// A decimal number as the integer that it is times ten to the power of `scale`.
+/// Parses a decimal number as an integer: the number times ten to the power of `scale`.
 pub(crate) fn scaled(text: &str, precision: u8, scale: i8, given: bool) -> Result<i256, Why> {
     let parts = decimal(text, given)?;
     let joined = [parts.whole, parts.fraction].concat();
@@ -156,7 +156,7 @@ pub(crate) fn scaled(text: &str, precision: u8, scale: i8, given: bool) -> Resul
     Ok(if parts.negative { value.checked_neg().ok_or(BEYOND)? } else { value })
 }
 
-/// A boolean: `true` or `false`, in lower or upper case; one or zero where the type was given.
+/// Parses a boolean: `true` or `false`, in lower or upper case; one or zero if the type was given.
 pub(crate) fn boolean(text: &str, given: bool) -> Result<bool, Why> {
     match text {
         "true" | "True" | "TRUE" => Ok(true),
@@ -167,7 +167,7 @@ pub(crate) fn boolean(text: &str, given: bool) -> Result<bool, Why> {
     }
 }
 
-/// A timestamp as a count of `unit`: with an offset if the type has a zone, without one if it has none.
+/// Parses a timestamp as a count of `unit`: with an offset if the type has a zone, without one if it has none.
 fn timestamp(text: &str, unit: TimeUnit, of: Option<&str>, given: bool) -> Result<i64, Why> {
     let instant = Instant::parse(text)?;
     match (instant.offset, of) {
@@ -186,13 +186,13 @@ pub(crate) trait Growing: Send {
     /// Adds the value of a token.
     ///
     /// # Errors
-    /// Why the token is no such value; nothing is added then.
+    /// The reason that the token is no such value; nothing is added then.
     fn push(&mut self, text: &str) -> Result<(), Why>;
 
     /// Adds a null.
     fn null(&mut self);
 
-    /// The array of what was added since the last call.
+    /// Returns the array of the values added since the last call.
     fn finish(&mut self) -> ArrayRef;
 }
 
@@ -256,7 +256,7 @@ texts!(StringBuilder);
 texts!(LargeStringBuilder);
 texts!(StringViewBuilder);
 
-/// An empty array of `data_type`, to grow; `None` if a token is never one. `given` says that people gave the type.
+/// Makes an empty array of `data_type`; `None` if no token can be a value of it. `given` marks a type given by the user.
 pub(crate) fn growing(data_type: &DataType, given: bool) -> Option<Box<dyn Growing>> {
     fn values<T: ArrowPrimitiveType>(
         data_type: &DataType,
@@ -334,7 +334,7 @@ pub(crate) fn growing(data_type: &DataType, given: bool) -> Option<Box<dyn Growi
     }
 }
 
-/// A token for people: in quotes, and not too long.
+/// Quotes and shortens a token for display.
 pub(crate) fn shown(token: &str) -> String {
     let short: String = token.chars().take(60).collect();
     let more = if short.len() < token.len() { "..." } else { "" };
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use crate::convert::types::parse_type;
 
-    /// What a token is read as, or why it is not.
+    /// Returns the value that a token is parsed as, or the reason for refusing it.
     fn read(text: &str, of: &str, given: bool) -> Result<String, Why> {
         let mut growing = growing(&parse_type(of).unwrap(), given).unwrap();
         growing.push(text)?;

@@ -1,4 +1,5 @@
-//! Time zones of timestamps: UTC by its names is the offset +00:00, which Arrow can show and read without a list of zones.
+//! Time zones of timestamps: UTC, under any of its names, becomes the offset +00:00, which Arrow can format and parse without a zone
+//! database.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::convert::errors::unexpected;
 use crate::convert::values::clock;
 use crate::error::Result;
 
-/// Whether a timestamp of this type can be shown: without a zone, in UTC, or at an offset.
+/// Returns true if a timestamp of this type can be formatted: without a zone, in UTC, or at an offset.
 pub(crate) fn is_plain(data_type: &DataType) -> bool {
     match data_type {
         DataType::Timestamp(_, Some(zone)) => is_utc(zone) || zone.starts_with(['+', '-']),
@@ -21,12 +22,12 @@ fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "utc" | "Z" | "Etc/UTC" | "GMT")
 }
 
-/// Seconds east of Greenwich of a zone that is UTC or an offset.
+/// Returns the seconds east of Greenwich of a zone that is UTC or an offset.
 pub(crate) fn seconds(zone: &str) -> Option<i32> {
     if is_utc(zone) { Some(0) } else { clock::offset(zone) }
 }
 
-/// The zone at so many seconds east of Greenwich.
+/// Returns the zone at this many seconds east of Greenwich.
 pub(crate) fn of_seconds(seconds: i32) -> Arc<str> {
     if seconds == 0 {
         return "UTC".into();
@@ -35,7 +36,7 @@ pub(crate) fn of_seconds(seconds: i32) -> Arc<str> {
     format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60).into()
 }
 
-/// The type with `other` in place of a zone, at any depth, where that gives one.
+/// Replaces zones that `other` selects by the offset +00:00, at any depth.
 fn zoned(data_type: &DataType, other: &dyn Fn(&str) -> bool) -> DataType {
     let inner = |field: &FieldRef| Arc::new(Field::clone(field).with_data_type(zoned(field.data_type(), other)));
     match data_type {
@@ -53,22 +54,22 @@ fn zoned(data_type: &DataType, other: &dyn Fn(&str) -> bool) -> DataType {
     }
 }
 
-/// The type with an offset for a name of UTC, at any depth.
+/// Replaces names of UTC by an offset, at any depth.
 pub(crate) fn offset_type(data_type: &DataType) -> DataType {
     zoned(data_type, &is_utc)
 }
 
-/// The array with the type of [`offset_type`]: the instants stay.
+/// Casts the array to the type of [`offset_type`]: the instants stay.
 pub(crate) fn offset(array: &ArrayRef) -> Result<ArrayRef> {
     relabel(array, &offset_type(array.data_type()))
 }
 
-/// The array as people are shown it: the instants of a named zone in UTC, since there is no list of zones here.
+/// Returns the array for display: instants of a named zone in UTC, since there is no zone database here.
 pub(crate) fn shown(array: &ArrayRef) -> Result<ArrayRef> {
     relabel(array, &zoned(array.data_type(), &|zone| !zone.starts_with(['+', '-'])))
 }
 
-/// The array with a type that differs in zones alone.
+/// Changes only the zones in the array's type.
 pub(crate) fn relabel(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     if array.data_type() == data_type {
         return Ok(Arc::clone(array));

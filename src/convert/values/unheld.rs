@@ -1,4 +1,5 @@
-//! What Arrow holds and JSON does not: NaN, infinity, and a map that has a key twice. At any depth, before anything is written.
+//! Values that Arrow can hold and JSON cannot: NaN, infinity, and a map with a duplicate key. Found at any depth, before anything is
+//! written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use crate::convert::errors::unexpected;
 use crate::convert::types::item;
 use crate::error::{Error, Result};
 
-/// A value that JSON does not hold.
+/// A value that JSON cannot represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unheld {
-    /// Its row.
+    /// Row of the value.
     pub(crate) row: usize,
     pub(crate) what: &'static str,
     pub(crate) hint: &'static str,
@@ -30,7 +31,7 @@ impl Unheld {
     }
 }
 
-/// Whether values of this type may be what JSON does not hold.
+/// Returns true if a type may have values that JSON cannot represent.
 fn is_risky(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(members) => members.iter().any(|member| is_risky(member.data_type())),
@@ -41,10 +42,10 @@ fn is_risky(data_type: &DataType) -> bool {
     }
 }
 
-/// The first value of a column that JSON does not hold.
+/// Returns the first value of a column that JSON cannot represent.
 ///
 /// # Errors
-/// `Unsupported` for a type that nothing here looks into.
+/// `Unsupported` for a type that is not searched here.
 pub(crate) fn unheld(column: &ArrayRef) -> Result<Option<Unheld>> {
     if !is_risky(column.data_type()) {
         return Ok(None);
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(unheld(&twice).unwrap(), Some(Unheld::key(1)));
         let within = StructArray::from(vec![(Arc::new(Field::new("m", twice.data_type().clone(), true)), twice)]);
         assert_eq!(unheld(&(Arc::new(within) as ArrayRef)).unwrap(), Some(Unheld::key(1)));
-        // Of a dictionary only the values that rows have.
+        // Only those values of a dictionary count that rows refer to.
         let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0, f64::INFINITY]));
         let indices = |indices: Vec<i8>| -> ArrayRef {
             Arc::new(DictionaryArray::try_new(Int8Array::from(indices), Arc::clone(&values)).unwrap())

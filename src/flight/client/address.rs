@@ -1,4 +1,4 @@
-//! `grpc://host:port/dataset`: where a dataset is served.
+//! `grpc://host:port/dataset`: the address of a served dataset.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use url::Url;
 
 use crate::error::{Error, Result};
 
-/// Port of a server that no address names.
+/// Default port of a server.
 pub const PORT: u16 = 8815;
 
 /// A dataset at a server.
@@ -16,22 +16,22 @@ pub struct Address {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Whether the connection is encrypted: `grpc+tls://`.
+    /// True if the connection is encrypted: `grpc+tls://`.
     pub tls: bool,
     /// Name of the dataset in the server's catalogue; empty for the server itself.
     pub dataset: String,
 }
 
 impl Address {
-    /// Whether `url` names a server at all.
+    /// Returns true if `url` has the scheme of a server.
     pub(crate) fn is_one(url: &str) -> bool {
         ["grpc://", "grpc+tcp://", "grpc+tls://"].iter().any(|scheme| url.starts_with(scheme))
     }
 
-    /// Reads `grpc://host:port/dataset` or `grpc+tls://...`.
+    /// Parses `grpc://host:port/dataset` or `grpc+tls://...`.
     ///
     /// # Errors
-    /// [`Error::Config`] naming what is wrong.
+    /// [`Error::Config`] naming the mistake.
     pub fn parse(url: &str) -> Result<Self> {
         let wrong = |problem: &str| Error::config("url", format!("{}: {problem}", without_password(url)));
         let parsed = Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
@@ -52,12 +52,12 @@ impl Address {
         Ok(Self { host: host.to_owned(), port: parsed.port().unwrap_or(PORT), tls, dataset })
     }
 
-    /// The server, for gRPC.
+    /// Returns the server's address for gRPC.
     pub(super) fn endpoint(&self) -> String {
         format!("{}://{}:{}", if self.tls { "https" } else { "http" }, self.host, self.port)
     }
 
-    /// The server, for people: without the dataset.
+    /// Returns the server's address for display: without the dataset.
     pub fn server(&self) -> String {
         format!("{}://{}:{}", if self.tls { "grpc+tls" } else { "grpc" }, self.host, self.port)
     }
@@ -69,7 +69,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What stands before the last `@` of the authority is never repeated.
+/// Masks everything before the last `@` of the authority, which may be a secret.
 fn without_password(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => format!("{}://***{}", &url[..scheme], &url[at..]),

@@ -28,16 +28,16 @@ use crate::flight::status::{from_status, is_transient};
 const WINDOW: u32 = 16 << 20;
 /// Bytes of one HTTP/2 frame.
 const FRAME: u32 = 1 << 20;
-/// Silence after which a peer is asked whether it is alive, and the time it has to say so.
+/// Silence after which a peer is pinged, and the time it has to answer.
 const PING: Duration = Duration::from_secs(10);
 /// Time to connect.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// Most bytes of the answer to an action.
 const ANSWER: usize = 64 << 20;
 
-/// Opens channels. The usual one uses TCP; tests use a network of their own.
+/// Opens channels. The default uses TCP; tests use a network of their own.
 pub trait Dial: std::fmt::Debug + Send + Sync {
-    /// A channel to the server of `address`, which `endpoint` describes.
+    /// Opens a channel to the server that `endpoint` describes.
     fn dial(&self, endpoint: Endpoint) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
 }
 
@@ -51,18 +51,19 @@ impl Dial for Tcp {
     }
 }
 
-/// Why a call failed.
+/// Failure of a call.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// Another attempt, here or elsewhere, may help.
     Transient(Error),
-    /// It will not.
+    /// No other attempt helps.
     Final(Error),
 }
 
-/// What is wrong with the address of `peer`, if `error` is that one side speaks TLS and the other does not.
+/// Returns an error about the address of `peer` if `error` shows that only one side speaks TLS.
 ///
-/// A plain answer is no message of TLS; the alert with which TLS answers a plain greeting is, read as a frame, too long for one.
+/// A plain-text answer is no TLS record; and a TLS alert in answer to a plain-text preface, read as an HTTP/2 frame, exceeds the frame
+/// size.
 fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
     let (mark, problem, meant, at) = match (peer.strip_prefix("grpc+tls://"), peer.strip_prefix("grpc://")) {
         (Some(at), _) => ("InvalidContentType", "the server speaks no TLS", "grpc", at),
@@ -115,7 +116,7 @@ impl Connection {
         Ok(Self { channel, peer, authorization: credentials.authorization().map_err(Failure::Final)? })
     }
 
-    /// Whom it is to.
+    /// Returns the server's address, for messages.
     pub(super) fn peer(&self) -> &str {
         &self.peer
     }
@@ -125,7 +126,7 @@ impl Connection {
             return Failure::Final(error);
         }
         let error = from_status(&self.peer, status);
-        // A transport's own failure has no detail of ours.
+        // A failure of the transport itself carries none of our details.
         if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
     }
 
@@ -143,7 +144,7 @@ impl Connection {
         FlightServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER)
     }
 
-    /// What the server says of a descriptor.
+    /// Requests the description of a descriptor's stream.
     pub(super) async fn info(&self, descriptor: FlightDescriptor, deadline: Duration) -> Result<FlightInfo, Failure> {
         let mut client = self.stock();
         let asking = client.get_flight_info(self.request(descriptor));
@@ -151,7 +152,7 @@ impl Connection {
         info.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
-    /// What the server says of everything that it has.
+    /// Requests the descriptions of all datasets of the server.
     pub(super) async fn list(&self, deadline: Duration) -> Result<Vec<FlightInfo>, Failure> {
         let mut client = self.stock();
         let asking = async {
@@ -170,7 +171,7 @@ impl Connection {
         within(deadline, &self.peer, "ListFlights", asking).await?.map_err(|status| self.failed(&status))
     }
 
-    /// The answers to an action, one after another.
+    /// Runs an action, and returns its answers, concatenated.
     pub(super) async fn action(&self, action: &str, body: Vec<u8>, deadline: Duration) -> Result<Vec<u8>, Failure> {
         let mut client = self.stock();
         let asking = async {
@@ -225,14 +226,14 @@ impl Connection {
         if parts.status != http::StatusCode::OK {
             return Err(self.failed(&Status::unavailable(format!("HTTP status {}", parts.status))));
         }
-        // An error that is known at once comes without a body.
+        // An immediate error comes without a body.
         match Status::from_header_map(&parts.headers) {
             Some(status) if status.code() != Code::Ok => Err(self.failed(&status)),
             _ => Ok(body),
         }
     }
 
-    /// The next piece of a body; `None` when it ended well. Nothing is no piece: who sends it says nothing.
+    /// Returns the next piece of a body; `None` at a regular end. Empty pieces are skipped: they are no progress.
     pub(super) async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Failure> {
         loop {
             match body.frame().await {

@@ -1,4 +1,4 @@
-//! What a client shows a server: a token, certificates.
+//! The credentials that a client presents to a server: a token, certificates.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,22 +9,22 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::error::{Error, Result};
 
-/// The keys of `storage_options` that a server's address takes.
+/// The keys of `storage_options` that apply to a server.
 const KEYS: &[&str] = &["token", "token_file", "ca", "cert", "key", "server_name", "transport"];
 
-/// How batches of a server on this host come in.
+/// Transport for batches of a server on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Transport {
-    /// Through shared memory where it can be had.
+    /// Shared memory where available.
     #[default]
     Auto,
-    /// Never through shared memory.
+    /// Never shared memory.
     Tcp,
-    /// Through shared memory or not at all.
+    /// Shared memory only.
     SharedMemory,
 }
 
-/// Token and certificates, and the transport. The token is never printed.
+/// Token, certificates and transport. The token is never printed.
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
     token: Option<String>,
@@ -47,12 +47,12 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// From the `storage_options` of a loader: `token` or `token_file`, `ca`, `cert` and `key` (PEM files), `server_name`, and `transport`: `auto`,
-    /// `tcp` or `shared_memory`. Without
-    /// a token there, from `BOWSTRING_TOKEN` and `BOWSTRING_TOKEN_FILE`.
+    /// Reads the `storage_options` of a loader: `token` or `token_file`, `ca`, `cert` and `key` (PEM files), `server_name`, and
+    /// `transport`: `auto`, `tcp` or `shared_memory`. Without a token there, it is taken from `BOWSTRING_TOKEN` and
+    /// `BOWSTRING_TOKEN_FILE`.
     ///
     /// # Errors
-    /// [`Error::Config`] for an unknown key, a half pair, or a file that cannot be read.
+    /// [`Error::Config`] for an unknown key, half of a pair, or a file that cannot be read.
     pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Self> {
         if let Some(key) = options.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let problem = format!("a server's address takes {}, not {key}", KEYS.join(", "));

@@ -1,4 +1,4 @@
-//! A gang from a rank's side, for code that blocks: join, barrier, all_gather, members, acknowledge, leave.
+//! A rank's membership in a gang, for blocking code: join, barrier, all_gather, members, acknowledge, leave.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::flight::gang::wire::{Caller, Members};
 use crate::flight::gang::{JoinOptions, Member, Share, Token, Wire};
 
-/// Calls of a gang as Flight actions. The connection is made when it is needed, and again when it broke.
+/// Calls of a gang as Flight actions. The connection is opened on demand, and again after a failure.
 #[derive(Debug)]
 struct Actions {
     address: Address,
@@ -54,11 +54,11 @@ impl Wire for Actions {
             answer.map_err(|failure| match failure {
                 Failure::Final(error) => error,
                 Failure::Transient(error) => {
-                    // A server that has too much to do is there.
+                    // An overloaded server is still there; its connection is kept.
                     if !matches!(error, Error::Limit { .. }) {
                         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     }
-                    // To be repeated, which only an error of this kind is.
+                    // Only errors of this kind are retried.
                     match error {
                         Error::Remote { .. } => error,
                         error => Error::Remote {
@@ -75,10 +75,10 @@ impl Wire for Actions {
 
 /// A rank that has joined a gang. Dropping it without [`leave`](Self::leave) tells the others that it failed.
 ///
-/// Nothing here waits for anything but the call that it makes: a rank may ask, acknowledge or leave while it waits at a barrier.
+/// A method waits only for its own call: a rank may ask, acknowledge or leave while it waits at a barrier.
 #[derive(Debug)]
 pub struct Gang {
-    /// `None` after leaving. Held for a moment only.
+    /// `None` after leaving. Locked only briefly.
     inside: Mutex<Option<Inside>>,
     caller: Caller,
     share: Share,
@@ -87,15 +87,15 @@ pub struct Gang {
 
 #[derive(Debug)]
 struct Inside {
-    // Declared first, dropped first: its last word needs the runtime.
+    // Declared first, dropped first: its last message needs the runtime.
     member: Arc<Member>,
     runtime: Runtime,
 }
 
-/// How long dropping a membership waits for its last word to be heard; the lease tells the others anyway.
+/// Longest wait for the last message when a membership is dropped; otherwise the others learn of it by the lease.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// A rank that is about to join. Dropping it gives the place back.
+/// A rank that is about to join. Dropping it gives up its place.
 #[derive(Debug)]
 pub struct Joining {
     pending: Pending<Member>,
@@ -105,7 +105,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// The gang, if all ranks are there within `wait`; once.
+    /// Returns the gang if all ranks are present within `wait`; once.
     pub fn wait(&mut self, wait: Duration) -> Option<Result<Gang>> {
         let joined = self.pending.wait(wait)?;
         Some(joined.and_then(|member| self.joined(member)))
@@ -121,26 +121,26 @@ impl Joining {
 }
 
 impl Gang {
-    /// Joins at the server of `url` (`grpc://host:port`), and waits for all others. `credentials` are the `storage_options` of a
+    /// Joins at the server of `url` (`grpc://host:port`), and waits for all other ranks. `credentials` are the `storage_options` of a
     /// loader for that server.
     ///
     /// # Errors
-    /// [`Error::Timeout`] naming the ranks that are missing; [`Error::Config`] for a rank that is taken or a gang of another size;
-    /// [`Error::Mismatch`] where tokens or shares contradict each other.
+    /// [`Error::Timeout`] naming the missing ranks; [`Error::Config`] for a rank that is taken or a gang of another size;
+    /// [`Error::Mismatch`] if tokens or shares contradict each other.
     pub fn join(url: &str, credentials: &BTreeMap<String, String>, options: JoinOptions) -> Result<Self> {
         let mut joining = Self::joining(url, credentials, options)?;
         loop {
-            // As long as the options say, which the call itself watches.
+            // The call itself enforces the timeout of the options.
             if let Some(joined) = joining.wait(Duration::from_secs(3600)) {
                 return joined;
             }
         }
     }
 
-    /// As [`join`](Self::join), for who does other things while the others come.
+    /// As [`join`](Self::join), for callers that do other things while the others arrive.
     ///
     /// # Errors
-    /// [`Error::Config`] for an address or credentials that are none; [`Error::Closed`] if no threads can be started.
+    /// [`Error::Config`] for an invalid address or credentials; [`Error::Closed`] if no threads can be started.
     pub fn joining(url: &str, credentials: &BTreeMap<String, String>, options: JoinOptions) -> Result<Joining> {
         let address = Address::parse(url)?;
         let credentials = Credentials::new(credentials)?;
@@ -158,17 +158,17 @@ impl Gang {
         Ok(Joining { pending, caller: Caller { gang, generation: 0, rank, attempt }, share, world })
     }
 
-    /// Who this process is in the gang: what a loader's tickets are bound to.
+    /// Returns the identity of this process in the gang, which the tickets of a loader are bound to.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Which share of the data this rank gets.
+    /// Returns the share of the data that this rank gets.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> u32 {
         self.world
     }
@@ -177,7 +177,7 @@ impl Gang {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The member, to be asked whether it still is one; `None` after leaving.
+    /// Returns the member, to check that it still is one; `None` after leaving.
     pub(super) fn member(&self) -> Option<Arc<Member>> {
         self.inside().as_ref().map(|inside| Arc::clone(&inside.member))
     }
@@ -186,7 +186,7 @@ impl Gang {
         self.member().ok_or_else(left)
     }
 
-    /// Makes a call of the member.
+    /// Starts a call of the member.
     fn call<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         call: impl FnOnce(Arc<Member>) -> F,
@@ -196,7 +196,7 @@ impl Gang {
         Ok(Pending::spawn(runtime.handle(), call(Arc::clone(member))))
     }
 
-    /// The last `(epoch, step)` that all ranks had acknowledged when the gang formed; `None` at the very start.
+    /// Returns the last `(epoch, step)` that all ranks had acknowledged when the gang formed; `None` at the very start.
     ///
     /// # Errors
     /// [`Error::Closed`] after leaving.
@@ -204,7 +204,7 @@ impl Gang {
         Ok(self.inner()?.resume())
     }
 
-    /// That this process is still a member.
+    /// Checks that this process is still a member.
     ///
     /// # Errors
     /// [`Error::Fenced`] if the generation is over.
@@ -212,7 +212,7 @@ impl Gang {
         self.inner()?.check()
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have arrived.
     ///
     /// # Errors
     /// As [`Member::barrier`].
@@ -220,7 +220,7 @@ impl Gang {
         self.arriving(timeout)?.finish()
     }
 
-    /// As [`barrier`](Self::barrier); given up, the rank is taken to be elsewhere again.
+    /// As [`barrier`](Self::barrier); if the call is dropped, the rank no longer counts as arrived.
     ///
     /// # Errors
     /// [`Error::Closed`] after leaving.
@@ -236,7 +236,7 @@ impl Gang {
         self.gathering(message, timeout)?.finish()
     }
 
-    /// As [`all_gather`](Self::all_gather); given up, the rank is taken to be elsewhere again.
+    /// As [`all_gather`](Self::all_gather); if the call is dropped, the rank no longer counts as arrived.
     ///
     /// # Errors
     /// [`Error::Closed`] after leaving.
@@ -245,7 +245,7 @@ impl Gang {
         self.call(|member| async move { member.all_gather(&message, timeout).await })
     }
 
-    /// Everybody: rank, address, device, host.
+    /// Returns all members: rank, address, device, host.
     ///
     /// # Errors
     /// As [`Member::members`].
@@ -261,7 +261,7 @@ impl Gang {
         self.call(|member| async move { member.members().await })
     }
 
-    /// This rank is done with everything up to `step` of `epoch`. The token goes into the checkpoint.
+    /// Acknowledges that this rank has completed everything up to `step` of `epoch`. The token goes into the checkpoint.
     ///
     /// # Errors
     /// As [`Member::ack`].
@@ -269,7 +269,7 @@ impl Gang {
         self.acking(epoch, step)?.finish()
     }
 
-    /// As [`ack`](Self::ack); given up, it may be acknowledged or not.
+    /// As [`ack`](Self::ack); if the call is dropped, the step may be acknowledged or not.
     ///
     /// # Errors
     /// [`Error::Closed`] after leaving.
@@ -277,7 +277,7 @@ impl Gang {
         self.call(|member| async move { member.ack(epoch, step).await })
     }
 
-    /// Leaves: the work is done, or, with a reason, it failed and all are to start again. Whatever waits here ends.
+    /// Leaves the gang: the work is done or, with a reason, it failed and all ranks must restart. Pending calls end.
     ///
     /// # Errors
     /// As [`Member::leave`].
@@ -285,7 +285,7 @@ impl Gang {
         self.leaving(failed).map_or(Ok(()), Pending::finish)
     }
 
-    /// As [`leave`](Self::leave); `None` if this rank has left before. Given up, the others learn of it by the lease.
+    /// As [`leave`](Self::leave); `None` if this rank has left before. If the call is dropped, the others learn of it by the lease.
     pub fn leaving(&self, failed: Option<&str>) -> Option<Pending<()>> {
         let Inside { member, runtime } = self.inside().take()?;
         let failed = failed.map(str::to_owned);
@@ -298,10 +298,11 @@ impl Gang {
         Some(telling.ending(runtime))
     }
 
-    /// What dropping does, for who shares it with others: tells the gang that this rank failed, unless it has left. Waits for 1 s at most.
+    /// Does what dropping does, for holders of a shared membership: tells the gang that this rank failed, unless it has left. Waits for
+    /// 1 s at most.
     pub fn abandon(&self) {
         let Some(mut telling) = self.leaving(Some("the process dropped its membership")) else { return };
-        // The others learn of it by the lease if the word does not reach them.
+        // If the message does not arrive, the others learn of it by the lease.
         if let Some(Err(error)) = telling.wait(LAST_WORD) {
             tracing::debug!(error = %error.chain(), "the gang was not told");
         }

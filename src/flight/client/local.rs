@@ -1,4 +1,4 @@
-//! The server on this host: batches through shared memory, used where they lie.
+//! A server on this host: batches through shared memory, used in place.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,48 +15,48 @@ use crate::flight::wire::{Columns, decode};
 use crate::memory::{HostBuffer, Pool, buffer_bytes};
 use crate::tensor::Batch;
 
-/// Batches of the server that are held here at most; what the consumer keeps beyond is copied.
+/// Most batches of the server that are held here; further ones that the consumer keeps are copied.
 const WINDOW: u16 = 8;
-/// Of these, so many are for batches on their way.
+/// Number of these that are reserved for batches on their way.
 const SPARE: usize = 3;
 
-/// Where a server offers shared memory.
+/// Location of a server's shared memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Local {
     /// Name of the abstract unix socket.
     pub socket: String,
-    /// The host, as the kernel names it: its boot and its network namespace.
+    /// Identity of the host for sockets without files: its boot and its network namespace.
     pub host: String,
-    /// Version of the frames that are spoken there. 0 where a server does not say.
+    /// Version of the frames on that socket; 0 if a server does not give one.
     #[serde(default)]
     pub version: u16,
 }
 
 impl Local {
-    /// `socket` on this host; `None` if the host has no name of its own.
+    /// Describes `socket` on this host; `None` if the host cannot be identified.
     pub(crate) fn here(socket: String) -> Option<Self> {
         host().map(|host| Self { socket, host, version: shm::wire::VERSION })
     }
 
-    /// Whether this program, on `host`, can use it.
+    /// Returns true if this program, on `host`, can use it.
     fn is_for(&self, host: Option<&str>) -> bool {
         host == Some(&self.host) && self.version == shm::wire::VERSION
     }
 }
 
-/// Sockets without files are seen within one boot and one network namespace.
+/// Identifies the scope of sockets without files: one boot and one network namespace.
 fn host() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let network = std::fs::read_link("/proc/self/ns/net").ok()?;
     Some(format!("{} {}", boot.trim(), network.display()))
 }
 
-/// Connects to `local` if it is on this host and of this version. `None` if it is not, or cannot be reached: then TCP can.
+/// Connects to `local` if it is on this host and of this version. `None` if it is not, or cannot be reached: TCP is used then.
 pub(super) async fn connect(timeout: Duration, local: &Local, ticket: Bytes) -> Result<Option<Stream>, Failure> {
     if !local.is_for(host().as_deref()) {
         return Ok(None);
     }
-    // Longer than a few of the server's signs of life. A shorter patience is the caller's affair.
+    // At least a few of the server's heartbeats. The caller enforces a shorter timeout itself.
     let deadline = timeout.clamp(Duration::from_secs(6), Duration::from_secs(30));
     let options = ConnectOptions { window: WINDOW, deadline, ..ConnectOptions::default() };
     match shm::connect(&local.socket, ticket, options).await {
@@ -72,29 +72,30 @@ pub(super) async fn connect(timeout: Duration, local: &Local, ticket: Bytes) -> 
 #[derive(Debug)]
 pub(super) struct Stream {
     receiver: shm::Receiver,
-    /// Bodies that somebody may still use.
+    /// Bodies that may still be in use.
     held: Vec<Weak<HostBuffer>>,
-    /// Whether it ended for a reason that TCP would not have had.
+    /// True if it ended for a reason that TCP would not have had.
     unusable: bool,
 }
 
 impl Stream {
-    /// Whether it ended for a reason that a stream over TCP would not have had.
+    /// Returns true if it ended for a reason that a stream over TCP would not have had.
     pub(super) fn is_unusable(&self) -> bool {
         self.unusable
     }
 
-    /// What the server sends next; none after the last.
+    /// Returns the server's next message; `None` after the last.
     pub(super) async fn next(&mut self, peer: &str) -> Result<Option<Incoming>, Failure> {
         let Some(incoming) = self.receiver.next().await else { return Ok(None) };
         incoming.map(Some).map_err(|error| {
-            // Without a refusal it was this process: a file that cannot be opened or mapped, a limit, a broken connection.
+            // Without a refusal the cause is in this process: a file that cannot be opened or mapped, a limit, a broken connection.
             self.unusable = refusal(&error).is_none_or(|refusal| refusal.code == NO_SLAB);
             failed(peer, error)
         })
     }
 
-    /// The batch in what came. Where the consumer keeps many it is copied, and may wait for memory: for the consumer, not for the server.
+    /// Decodes the batch of a message. If the consumer keeps many, it is copied, which may wait for memory: for the consumer, not for
+    /// the server.
     pub(super) async fn batch(
         &mut self,
         peer: &str,
@@ -119,9 +120,9 @@ impl Stream {
                 self.held.push(Arc::downgrade(&body));
                 body
             }
-            // The consumer keeps batches: they are his, so the server gets its memory back.
+            // The consumer keeps batches: it gets copies, so that the server gets its memory back.
             Some(body) => owned(&body, pool).await?,
-            // The server can open no more files.
+            // The server cannot open more files.
             None if !extra.is_empty() => owned(&extra, pool).await?,
             None => return Err(malformed()),
         };
@@ -129,7 +130,7 @@ impl Stream {
     }
 }
 
-/// A copy in memory of this process.
+/// Copies a body into memory of this process.
 async fn owned(body: &[u8], pool: &Arc<Pool>) -> Result<Arc<HostBuffer>, Failure> {
     let claim = pool.reserve(buffer_bytes(body.len())).await.map_err(Failure::Final)?;
     let mut own = claim.allocate(body.len()).map_err(Failure::Final)?;
@@ -144,7 +145,7 @@ fn refusal(error: &Error) -> Option<&Refusal> {
     }
 }
 
-/// What the server said, or what became of it.
+/// Converts the server's refusal or a broken connection into a failure.
 fn failed(peer: &str, error: Error) -> Failure {
     match refusal(&error) {
         Some(refusal) => {

@@ -1,4 +1,4 @@
-//! A call that runs on a runtime of its own while somebody waits for it, as long as he likes.
+//! A call on a runtime of its own, whose caller may wait for it in slices.
 
 use std::future::Future;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -9,12 +9,12 @@ use tokio::task::AbortHandle;
 
 use crate::error::{Error, Result};
 
-/// The outcome of a call that is on its way. Dropping it gives the call up.
+/// The outcome of a running call. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct Pending<T> {
     receiver: Receiver<Result<T>>,
     task: AbortHandle,
-    /// Ends with the call, where nobody else needs it.
+    /// Ends with the call, if nothing else uses it.
     runtime: Option<Runtime>,
 }
 
@@ -22,23 +22,23 @@ impl<T: Send + 'static> Pending<T> {
     /// Runs `work` on `handle`.
     pub(super) fn spawn(handle: &Handle, work: impl Future<Output = Result<T>> + Send + 'static) -> Self {
         let (sender, receiver) = sync_channel(1);
-        // Nobody receives what was given up.
+        // Nobody receives the outcome of a cancelled call.
         let task = handle.spawn(async move { drop(sender.send(work.await)) });
         Self { receiver, task: task.abort_handle(), runtime: None }
     }
 
-    /// The same, with the runtime that the call runs on, and that is to end with it.
+    /// Ties `runtime`, which the call runs on, to the call's life.
     pub(super) fn ending(mut self, runtime: Runtime) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// The runtime, for what continues.
+    /// Takes the runtime, for work that continues.
     pub(super) fn runtime(&mut self) -> Option<Runtime> {
         self.runtime.take()
     }
 
-    /// The outcome, if it comes within `wait`; once.
+    /// Returns the outcome if it comes within `wait`; once.
     pub fn wait(&mut self, wait: Duration) -> Option<Result<T>> {
         match self.receiver.recv_timeout(wait) {
             Ok(outcome) => Some(outcome),
@@ -50,7 +50,7 @@ impl<T: Send + 'static> Pending<T> {
     /// Waits for the outcome.
     ///
     /// # Errors
-    /// What the call ends with.
+    /// Those of the call.
     pub fn finish(self) -> Result<T> {
         self.receiver.recv().unwrap_or_else(|_| Err(given_up()))
     }

@@ -1,4 +1,4 @@
-//! Batches of one epoch from a step on, whatever happens to servers on the way.
+//! Batches of one epoch from a given step on, across failures of servers.
 //!
 //! ```text
 //!   connect ─► GetFlightInfo(step) ─► ticket ─► DoGet ─► read each body into its slab ─► decode in place ─► channel
@@ -38,7 +38,7 @@ const HEADER: usize = 16 << 20;
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// What a server says of a stream, as the `app_metadata` of its FlightInfo.
+/// A server's description of a stream, as the `app_metadata` of its FlightInfo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StreamInfo {
     /// The data.
@@ -51,20 +51,20 @@ pub(crate) struct StreamInfo {
     pub rows: u64,
     /// Version of the server.
     pub server: String,
-    /// Where ranks on the server's host get the same through shared memory.
+    /// Location of the same stream in shared memory, for ranks on the server's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<Local>,
 }
 
-/// Where to ask, and how.
+/// The servers to ask, and how.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) addresses: Vec<Address>,
     pub(super) credentials: Credentials,
     pub(super) dial: Arc<dyn Dial>,
-    /// Without progress for so long, it is over.
+    /// Time without progress after which it fails.
     pub(super) timeout: Duration,
-    /// What is being waited for, to name the culprit.
+    /// Description of the current wait, to name the culprit.
     pub(super) waiting: Mutex<String>,
     /// Attempts that failed.
     pub(super) retries: AtomicU64,
@@ -79,7 +79,7 @@ impl Source {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Longest silence of one server: with others to go to, half of the patience is for them.
+    /// Returns the longest silence accepted from one server: if there are others, half of the timeout is reserved for them.
     fn silence(&self) -> Duration {
         if self.addresses.len() > 1 { self.timeout / 2 } else { self.timeout }
     }
@@ -90,7 +90,7 @@ impl Source {
         Connection::open(address, &self.credentials, &*self.dial).await
     }
 
-    /// What the servers say of `asked`.
+    /// Requests the description of the stream of `asked`.
     pub(super) async fn announced(&self, asked: &StreamRequest) -> Result<(StreamInfo, Columns)> {
         let asking = async {
             let mut attempts = Attempts::new(self);
@@ -102,7 +102,7 @@ impl Source {
                 }
             }
         };
-        // The last attempt may have begun late, and connecting has a time of its own.
+        // The last attempt may have begun late, and connecting has a timeout of its own.
         let waited = self.timeout;
         tokio::time::timeout(waited, asking)
             .await
@@ -119,7 +119,7 @@ impl Source {
     }
 }
 
-/// One address after another, until there was no progress for too long.
+/// Attempts at one address after another, until there was no progress for too long.
 struct Attempts<'a> {
     source: &'a Source,
     at: usize,
@@ -133,12 +133,12 @@ impl<'a> Attempts<'a> {
         Self { source, at: 0, since: Instant::now(), progress: 0, pause: SHORTEST }
     }
 
-    /// Whose turn it is.
+    /// Returns the address of the current attempt.
     fn address(&self) -> &'a Address {
         &self.source.addresses[self.at % self.source.addresses.len()]
     }
 
-    /// Waits before the next attempt; `progress` is any number that changes when something was achieved.
+    /// Waits before the next attempt; `progress` is any number that changes with progress.
     ///
     /// # Errors
     /// The failure, if no other attempt helps; [`Error::Timeout`] with it, if there was no progress for too long.
@@ -154,7 +154,7 @@ impl<'a> Attempts<'a> {
             (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
         }
         let waited = self.since.elapsed();
-        // The whole time is waited, with a last attempt at its end.
+        // The whole timeout is used, with a last attempt at its end.
         let left = self.source.timeout.saturating_sub(waited);
         if left.is_zero() {
             let culprit = format!("{address}: {}", error.chain());
@@ -199,12 +199,12 @@ pub(super) struct Receiver {
     pub(super) announced: StreamInfo,
     pub(super) columns: Columns,
     pub(super) pool: Arc<Pool>,
-    /// Whether the last attempt through shared memory brought nothing, so that the next one goes over TCP.
+    /// True if the last attempt through shared memory brought nothing, so that the next one uses TCP.
     pub(super) over_tcp: bool,
 }
 
 impl Receiver {
-    /// Receives until the epoch is over, or nobody takes the batches any more.
+    /// Receives until the epoch is over or the receiving end is dropped.
     pub(super) async fn run(mut self, sender: mpsc::Sender<Result<Batch>>) {
         let source = Arc::clone(&self.source);
         let mut attempts = Attempts::new(&source);
@@ -212,7 +212,7 @@ impl Receiver {
         loop {
             let Err(failure) = self.attempt(attempts.address(), &sender).await else { return };
             if let Err(error) = attempts.failed(failure, self.asked.step).await {
-                // Nobody waits any more when the loader was dropped.
+                // Fails only after the loader was dropped.
                 drop(sender.send(Err(error)).await);
                 return;
             }
@@ -236,7 +236,7 @@ impl Receiver {
                 hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
             }));
         }
-        // Shared memory has no schema of its own, and a stream begins with its batches.
+        // Shared memory carries no schema: its stream begins with batches.
         let schema = FlightInfo { schema: info.schema.clone(), ..FlightInfo::default() };
         self.same_columns(peer, columns(peer, schema).map_err(Failure::Final)?.arrow()).map_err(Failure::Final)?;
         let ticket = info.endpoint.into_iter().next().and_then(|endpoint| endpoint.ticket);
@@ -321,7 +321,7 @@ impl Receiver {
         }
     }
 
-    /// Gives the next batch to the consumer, if it is the next one.
+    /// Passes a batch to the consumer if it is the next one.
     async fn hand_over(
         &mut self,
         peer: &str,
@@ -389,7 +389,7 @@ impl Receiver {
         self.same_columns(peer, &schema)
     }
 
-    /// That columns have their names, types and order: only these say which bytes of a batch are whose.
+    /// Checks the columns' names, types and order, which alone determine the layout of a batch's bytes.
     fn same_columns(&self, peer: &str, schema: &Schema) -> Result<()> {
         if schema == &**self.columns.arrow() { Ok(()) } else { Err(self.other_schema(peer, schema.to_string())) }
     }
@@ -413,9 +413,9 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// The one copy between socket and batch.
+    /// Copies a piece into the batch: the only copy after the socket.
     fn take(&mut self, piece: Bytes) {
-        // The reader gives no more than the length that the slab was made for.
+        // The reader returns no more than the length that the slab was made for.
         let end = (self.filled + piece.len()).min(self.slab.len());
         let room = &mut self.slab[self.filled..end];
         room.copy_from_slice(&piece[..room.len()]);

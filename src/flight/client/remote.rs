@@ -1,4 +1,4 @@
-//! Batches that a server makes.
+//! Batches made by a server.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,25 +27,25 @@ use crate::schema::Schema;
 use crate::store::cache::CacheStats;
 use crate::tensor::{Batch, Next};
 
-/// Batches of one rank, epoch after epoch, from a server: those that a local source of the same options gives.
+/// Batches of one rank, epoch after epoch, from a server: the same as a local source of the same options yields.
 #[derive(Debug)]
 pub(crate) struct RemoteSource {
     // Declared first, dropped first: the task is aborted before its runtime goes.
     receiving: Option<Receiving>,
     runtime: Option<Runtime>,
     source: Arc<Source>,
-    /// Who must still be a member for this to continue.
+    /// The membership that must last for this to continue.
     member: Option<Arc<Member>>,
     asked: StreamRequest,
     announced: StreamInfo,
     info: PlanInfo,
-    /// Fingerprint of the plan that the servers announced.
+    /// Fingerprint of the plan that the servers described.
     plan: Fingerprint,
     columns: Columns,
     pool: Arc<Pool>,
     prefetch: usize,
     timeout: Duration,
-    /// Whether the options name the version of the order.
+    /// True if the options name the version of the order.
     names_version: bool,
     epoch: u64,
     step: u64,
@@ -77,13 +77,13 @@ struct Counters {
 }
 
 impl RemoteSource {
-    /// Asks the servers that `options.urls` name for the dataset; more than one address are replicas of one dataset, which divide the
-    /// ranks among them and stand in for one another. A member of a `gang` gets its share of the data, and nothing after its generation
-    /// is over. Batches are received into memory of `allocator`; what comes through shared memory stays there.
+    /// Opens the dataset at the servers that `options.urls` name; several addresses are replicas of one dataset, which divide the ranks
+    /// among them and replace one another. A member of a `gang` gets its share of the data, and nothing after its generation is over.
+    /// Batches are received into memory of `allocator`; those that come through shared memory stay there.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and what
-    /// the server says.
+    /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and the
+    /// server's errors.
     pub(crate) fn open(
         options: &LoaderOptions,
         gang: Option<&Gang>,
@@ -98,7 +98,8 @@ impl RemoteSource {
         let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
         let budget = usize::try_from(budget).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
         if gang.is_none() {
-            // Replicas divide the ranks among them, neighbours together: those may take rows of one row group. A gang's server has all.
+            // Replicas divide the ranks among them, neighbours together, which may take rows of the same row group. A gang's server
+            // serves all of its ranks.
             let at = u64::from(share.rank) * addresses.len() as u64 / u64::from(share.world);
             addresses.rotate_left(at as usize);
         }
@@ -126,7 +127,7 @@ impl RemoteSource {
         };
         let info = info(&announced, share, &columns);
         if gang.is_some() && info.steps != info.spec.steps(info.rows) {
-            // Its numbers of steps are those that members acknowledge, and a generation of fewer ranks goes on from them.
+            // Members acknowledge its step numbers, and a generation of fewer ranks continues from them.
             runtime.shutdown_background();
             let problem = "even: in a gang a step needs two rows for each rank; use a larger batch_size, or tail=short";
             return Err(Error::config("tail", problem));
@@ -197,7 +198,7 @@ impl BatchSource for RemoteSource {
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
                 if let Some(member) = &self.member {
-                    // What the rank acknowledges next is of this plan.
+                    // The rank's next acknowledgement refers to this plan.
                     member.has_read(self.plan);
                 }
                 self.step = batch.step + 1;
@@ -215,7 +216,7 @@ impl BatchSource for RemoteSource {
         }
     }
 
-    /// What is wrong with an epoch the server says when its first batch is asked for.
+    /// Sets the position. The server reports an invalid epoch when its first batch is requested.
     fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
         self.receiving = None;
         (self.epoch, self.step) = (epoch, step);
@@ -223,7 +224,7 @@ impl BatchSource for RemoteSource {
         Ok(())
     }
 
-    /// The server is asked what another version of the order is there.
+    /// Requests the plan from the server again if the state has another version of the order.
     fn resume(&mut self, state: &State) -> Result<u64> {
         let PlanInfo { fingerprint, spec, share, .. } = &self.info;
         let version = state.spec.order_version;
@@ -262,7 +263,7 @@ impl BatchSource for RemoteSource {
         ("receive", self.source.culprit())
     }
 
-    /// The server cannot tell a process that it no longer reaches.
+    /// The server cannot notify a process that it no longer reaches.
     fn check(&self) -> Result<()> {
         if self.runtime.is_none() {
             return Err(closed());
@@ -270,7 +271,7 @@ impl BatchSource for RemoteSource {
         self.member.as_ref().map_or(Ok(()), |member| member.check())
     }
 
-    /// `read` is what came from servers; decoding happens there.
+    /// `read` counts data received from servers, which do the decoding.
     fn stats(&self) -> Stats {
         let counters = &self.counters;
         let (items, bytes, waited) = (counters.batches, counters.bytes, counters.waited.as_secs_f64());
@@ -280,9 +281,9 @@ impl BatchSource for RemoteSource {
             batch: Stage::default(),
             consumer: Stage { items, bytes, worked_seconds: counters.outside.as_secs_f64(), waited_seconds: waited },
             rows: counters.rows,
-            // A server's own.
+            // The server has caches of its own.
             cache: CacheStats::default(),
-            // From the socket's buffers into the batch.
+            // Copied from the socket's buffers into the batch.
             copied_per_delivered: if bytes == 0 { 0.0 } else { 1.0 },
             seconds: counters.born.elapsed().as_secs_f64(),
             seconds_to_first_batch: counters.first.map(|first| first.as_secs_f64()),
@@ -294,7 +295,7 @@ impl BatchSource for RemoteSource {
         }
     }
 
-    /// Bad rows are the server's affair: its log and its metrics tell of them.
+    /// Returns an empty ledger: bad rows are in the server's log and metrics.
     fn ledger(&self) -> Ledger {
         Ledger::default()
     }
@@ -328,7 +329,7 @@ impl Counters {
     }
 }
 
-/// The options' share, or that of the gang, which the options must not contradict.
+/// Returns the share of the options, or that of the gang, which the options must not contradict.
 fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
     let Some(gang) = gang else {
         let found = rank::resolve(options.rank, options.world_size)?;
@@ -345,7 +346,7 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
 
 fn info(announced: &StreamInfo, share: Share, columns: &Columns) -> PlanInfo {
     let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
-    // The catalogue may ask for it too.
+    // The catalogue may request a mask too.
     let masked = columns.arrow().field_with_name(MASK).is_ok();
     PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share, masked }
 }

@@ -1,4 +1,4 @@
-//! What a server has: its datasets by name, for people who look for one.
+//! The datasets of a server, by name, for listings.
 
 use arrow_flight::{FlightDescriptor, FlightInfo};
 use serde::Deserialize;
@@ -18,32 +18,32 @@ use crate::schema::Schema;
 pub(crate) struct Served {
     /// Its name in the catalogue.
     pub(crate) name: String,
-    /// What a client gets that asks for nothing more, or why it cannot be opened.
+    /// The dataset as offered with default options, or the error that prevents opening it.
     pub(crate) offered: std::result::Result<Offered, String>,
 }
 
-/// What a client gets of a dataset that asks for nothing more.
+/// The offer to a client that sets no options.
 #[derive(Debug, Clone)]
 pub(crate) struct Offered {
-    /// Fingerprint, plan and rows. The plan has a batch of one row where neither the catalogue nor a client names one.
+    /// Fingerprint, plan and rows. The plan has batches of one row if neither the catalogue nor a client sets a batch size.
     pub(crate) info: StreamInfo,
     /// The columns.
     pub(crate) schema: Schema,
 }
 
-/// What stands in the place of a [`StreamInfo`] where a dataset cannot be opened.
+/// Replaces a [`StreamInfo`] if a dataset cannot be opened.
 #[derive(Deserialize)]
 struct Refused {
     error: String,
 }
 
-/// The datasets of the server that the one address of `options` names, in the order of its catalogue; where it names a dataset, that one
-/// alone, as a loader of `options` gets it. The server opens each of them, if it has not yet.
+/// Lists the datasets of the server that the only address of `options` names, in the order of its catalogue; if it names a dataset,
+/// only that one, as a loader of `options` gets it. The server opens each of them, unless it is open.
 ///
 /// # Errors
-/// [`Error::Config`] for an address or options that make no sense; [`Error::Timeout`] where nobody answers within their timeout;
-/// [`Error::Remote`] for one who cannot be reached, does not know the caller, or is no bowstring; for one dataset, what the server
-/// says of it.
+/// [`Error::Config`] for an invalid address or invalid options; [`Error::Timeout`] if the server does not answer within their timeout;
+/// [`Error::Remote`] if it cannot be reached, does not know the caller, or is not bowstring; for a single dataset, the server's error
+/// about it.
 pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
     let [url] = options.urls.as_slice() else {
         return Err(Error::config("urls", "one server at a time; several addresses are replicas of one"));
@@ -59,7 +59,7 @@ pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
         let asked = StreamRequest::new(&address.dataset, options, Share::whole()).map_err(Failure::Final)?;
         let info = |asked: &StreamRequest| connection.info(FlightDescriptor::new_cmd(asked.to_json()), timeout);
         let info = match info(&asked).await {
-            // A batch is for a loader to ask for; the columns are the same for any.
+            // A loader chooses the batch size; the columns are the same for any.
             Err(Failure::Final(Error::Config { option: "batch_size", .. })) => info(&asked.in_batches_of(1)).await,
             told => told,
         };
@@ -87,7 +87,7 @@ fn unnamed(peer: &str) -> Error {
     }
 }
 
-/// One of many: where it cannot be read, it does not hide the others.
+/// Decodes one of many entries; an unreadable one does not hide the others.
 fn dataset(peer: &str, info: FlightInfo) -> Result<Served> {
     let name = info.flight_descriptor.as_ref().and_then(|descriptor| descriptor.path.first()).cloned();
     let name = name.ok_or_else(|| unnamed(peer))?;

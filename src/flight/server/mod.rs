@@ -1,12 +1,12 @@
 //! The server.
 //!
-//! | room | what is in it |
+//! | room | content |
 //! |---|---|
-//! | `access` | who may come in and what is said of it: [`auth`], [`certificate`], [`key`], [`secret`], [`tls`], [`space`], the audit log, refusals |
-//! | `catalog` | what the server has: [`config`], [`file`](mod@file), [`catalogue`], [`entry`], files that change, datasets that are open or on their way there |
-//! | `stream` | streams of batches: what is made once for many, memory, [`quota`], counts of tenants |
-//! | `rpc` | the calls of Flight: `service` and `core`, bodies, what comes in, writes, ranks on this host |
-//! | `ops` | running it: [`limits`], [`connections`], health, [`admin`](mod@admin), [`metrics`], [`Background`] |
+//! | `access` | authentication, authorization and their records: [`auth`], [`certificate`], [`key`], [`secret`], [`tls`], [`space`], the audit log, refusals |
+//! | `catalog` | the server's content: [`config`], [`file`](mod@file), [`catalogue`], [`entry`], watched files, open datasets |
+//! | `stream` | streams of batches: shared production, memory, [`quota`], usage per tenant |
+//! | `rpc` | the calls of Flight: `service` and `core`, bodies, incoming calls, writes, ranks on this host |
+//! | `ops` | operation: [`limits`], [`connections`], health, [`admin`](mod@admin), [`metrics`], [`Background`] |
 
 mod access;
 mod catalog;
@@ -54,11 +54,11 @@ use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
 use crate::memory::SharedAllocator;
 
-/// How long the end of a server waits for lines of its audit log.
+/// Time that a stopping server waits for the lines of its audit log.
 const AUDIT_WAIT: Duration = Duration::from_secs(1);
 
-/// Serves on `listener` until `shutdown` is done, then drains: not serving at once, streams told where to go on, out within the
-/// grace time.
+/// Serves on `listener` until `shutdown` completes, then drains: reports not serving at once, tells streams where to continue, and
+/// exits within the grace time.
 ///
 /// # Errors
 /// [`Error::Config`] if the server may not listen there or its certificates are wrong; [`Error::Remote`] if the transport fails.
@@ -68,8 +68,7 @@ pub async fn serve(listener: TcpListener, config: Config, shutdown: impl Future<
     serve_on(ops::connections::accepted(listener), &address.to_string(), config, shutdown).await
 }
 
-/// As [`serve`], on connections that come from anywhere: a simulated network, a socket of another kind. Whether they are safe is
-/// the caller's affair.
+/// As [`serve`], on connections from any source: a simulated network, another kind of socket. The caller answers for their safety.
 ///
 /// # Errors
 /// As [`serve`].
@@ -108,7 +107,7 @@ where
     let (gangs, staging) = tokio::select! {
         biased;
         opened = opening => opened?,
-        // Told to end while it waited for the one before it.
+        // Stopped while waiting for its predecessor.
         () = &mut shutdown => return Ok(()),
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
@@ -153,13 +152,13 @@ where
         reporter.set_service_status("", ServingStatus::NotServing).await;
         stop.send_replace(true);
         tokio::time::sleep(grace).await;
-        // Whoever has not left by now is cut off: peers that read nothing keep a connection open for ever.
+        // Cuts off the peers that are still connected: those that read nothing keep a connection open for ever.
         cut.send_replace(true);
     };
     let incoming = ops::connections::admit(incoming, &limits, admin.metrics().clone(), cutting, hangups);
     let mut asked = stopped;
     let stopping = async move {
-        // The sender lives as long as this.
+        // Its sender lives as long as this future.
         let _ = asked.wait_for(|stopped| *stopped).await;
     };
     let router = server.add_service(health).add_service(flight);
@@ -177,7 +176,7 @@ where
         () = drain => Ok(()),
         () = ranks_of_this_host => Ok(()),
     };
-    // Its lines are lost with the process. A thread that cannot be had is no reason to end otherwise.
+    // Unwritten lines are lost with the process. Failing to start a thread does not change the result.
     let _ = tokio::task::spawn_blocking(move || audit.flush(AUDIT_WAIT)).await;
     ended
 }

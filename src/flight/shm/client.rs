@@ -1,4 +1,4 @@
-//! The rank's end: a stream of batches that lie in the server's memory, each released when its last user drops it.
+//! The rank's end: a stream of batches in the server's memory, each released when its last user drops it.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,25 +19,25 @@ use super::wire::{Body, Frame, MAX_TICKET, VERSION};
 use crate::error::{Error, Result};
 use crate::memory::{Access, HostBuffer, Mapping};
 
-/// The stage of timeouts here.
+/// Stage named in timeouts.
 const STAGE: &str = "shared memory";
 
 /// Limits of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// Unreleased batches to hold at most: those waiting here and those in use. The server may grant fewer. Default 4.
+    /// Most unreleased batches to hold, both queued and in use. The server may grant fewer. Default 4.
     pub window: u16,
-    /// A server that says nothing for so long is gone. Default 30 s.
+    /// Silence after which a server counts as gone. Default 30 s.
     pub deadline: Duration,
-    /// Time between signs of life to the server. Default 2 s.
+    /// Time between heartbeats to the server. Default 2 s.
     pub heartbeat: Duration,
-    /// The longest description of a batch, with its values outside of the slab, in bytes. Default 64 MiB.
+    /// Longest description of a batch, with its values outside of the slab, in bytes. Default 64 MiB.
     pub max_frame: usize,
-    /// The largest slab, in bytes. Default 4 GiB.
+    /// Largest slab, in bytes. Default 4 GiB.
     pub max_slab: u64,
-    /// Bytes of slabs that may be mapped at once. Default 64 GiB.
+    /// Most bytes of slabs mapped at once. Default 64 GiB.
     pub max_mapped: u64,
-    /// Slabs that may be mapped at once. Default 4,096.
+    /// Most slabs mapped at once. Default 4,096.
     pub max_slabs: usize,
 }
 
@@ -58,16 +58,16 @@ impl Default for ConnectOptions {
 /// A received batch.
 #[derive(Debug)]
 pub struct Incoming {
-    /// What describes the batch.
+    /// Description of the batch.
     pub header: Bytes,
-    /// Its tensors' bytes, in the server's memory; None if it has no tensors. Released when the last reference is dropped.
+    /// Its tensors' bytes, in the server's memory; `None` if it has no tensors. Released when the last reference is dropped.
     pub body: Option<Arc<HostBuffer>>,
-    /// What had no place in the slab, all pieces one after another.
+    /// Values that are not in the slab, all pieces one after another.
     pub extra: Bytes,
 }
 
-/// Batches in their order. Ends after the last one or the first error; dropping it ends the connection, and batches that are
-/// still in use stay valid.
+/// Batches in order. Ends after the last one or the first error; dropping it ends the connection, and batches that are still in use
+/// stay valid.
 #[derive(Debug)]
 pub struct Receiver {
     batches: mpsc::Receiver<Result<Incoming>>,
@@ -75,7 +75,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The server, for messages.
+    /// Returns the server's name, for messages.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -89,11 +89,11 @@ impl Stream for Receiver {
     }
 }
 
-/// Connects to the abstract socket `name` and asks for the batches of `ticket`. Runs a task on the current runtime.
+/// Connects to the abstract socket `name` and requests the batches of `ticket`. Spawns a task on the current runtime.
 ///
 /// # Errors
-/// [`Error::Remote`] if nobody listens there, or a process of another user does; [`Error::Timeout`] if the server does not accept
-/// within the deadline; [`Error::Config`] for a ticket that is too long. What the server answers comes from the stream: its
+/// [`Error::Remote`] if no process listens there, or one of another user does; [`Error::Timeout`] if the server does not accept within
+/// the deadline; [`Error::Config`] for a ticket that is too long. The server's answer comes through the stream: its
 /// [`Refusal`](super::Refusal) is the source of an [`Error::Remote`].
 pub async fn connect(name: &str, ticket: Bytes, options: ConnectOptions) -> Result<Receiver> {
     let peer: Arc<str> = format!("unix socket @{name}").into();
@@ -116,7 +116,7 @@ pub async fn connect(name: &str, ticket: Bytes, options: ConnectOptions) -> Resu
     // A ticket within its limit always fits.
     let _ = outbox.push(&Frame::Hello { version: VERSION, window: options.window.max(1), ticket }, None);
     let window = usize::from(options.window.max(1));
-    // Besides the window's batches, batches without bodies wait here, and the last word.
+    // The queue also holds batches without bodies, and the last message.
     let (sender, batches) = mpsc::channel(window + 2);
     let (released, releases) = mpsc::unbounded_channel();
     let session = Session {
@@ -134,7 +134,7 @@ pub async fn connect(name: &str, ticket: Bytes, options: ConnectOptions) -> Resu
     Ok(Receiver { batches, peer })
 }
 
-/// Connects, again and again while the server's queue is full.
+/// Connects, retrying while the server's queue is full.
 async fn dial(name: &str) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(format!("\0{name}")).await {
@@ -156,16 +156,16 @@ struct Session {
     outbox: Outbox,
     options: ConnectOptions,
     peer: Arc<str>,
-    /// Given to each lease.
+    /// Cloned into each lease.
     released: mpsc::UnboundedSender<u64>,
-    /// Slabs, mapped for as long as the server has them, and whether exclusively.
+    /// Slabs by number and exclusiveness, mapped for as long as the server has them.
     mapped: HashMap<(u64, bool), Arc<Mapping>>,
     mapped_bytes: u64,
     /// Batches in use.
     lent: HashSet<u64>,
 }
 
-/// What becomes of the session after a frame.
+/// State of the session after a frame.
 enum After {
     Continue,
     Ended(Option<Error>),
@@ -188,7 +188,7 @@ impl Session {
         }
     }
 
-    /// Receives until the server's last word: its refusal, if it is one.
+    /// Receives until the server's last message, which is returned if it is a refusal.
     async fn receive(
         &mut self,
         sender: &mpsc::Sender<Result<Incoming>>,
@@ -196,7 +196,7 @@ impl Session {
     ) -> Result<Option<Error>, Stop> {
         let mut ticks = ticker(self.options.heartbeat);
         let mut heard = Instant::now();
-        // A batch that waits for room in the queue; meanwhile nothing more is read.
+        // A batch that waits for room in the queue; until then no frame is read.
         let mut waiting: Option<Incoming> = None;
         loop {
             tokio::select! {
@@ -216,7 +216,7 @@ impl Session {
                     }
                 }
                 sent = self.outbox.flush(&self.socket), if !self.outbox.is_empty() => {
-                    // What the server said before it left is still to be read.
+                    // The server's messages before it left are still to be read.
                     if sent.is_err() {
                         self.outbox = Outbox::default();
                     }
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// After the last batch: releases what is still in use, so that the server can use it again.
+    /// Releases batches still in use after the last one, so that the server can reuse their slabs.
     async fn linger(&mut self, releases: &mut mpsc::UnboundedReceiver<u64>) {
         let mut ticks = ticker(self.options.heartbeat);
         let mut heard = Instant::now();
@@ -280,7 +280,7 @@ impl Session {
         }
     }
 
-    /// The tensors of batch `number`.
+    /// Maps the tensors of batch `number`.
     fn map(&mut self, number: u64, body: Body) -> Result<HostBuffer, Stop> {
         if self.lent.contains(&number) {
             return Err(self.wrong("sent two batches with one number"));
@@ -292,7 +292,7 @@ impl Session {
             Stop::Error(Error::limit(format!("{what} from {}", self.peer), asked, limit, option))
         };
         let options = &self.options;
-        // The descriptor is taken first: it must not be mistaken for the next batch's.
+        // The descriptor is taken first, so that it is not mistaken for the next batch's.
         let fd = if body.new {
             Some(self.inbox.descriptor().map_err(|error| self.wrong(&error.to_string()))?)
         } else {
@@ -323,11 +323,11 @@ impl Session {
                 mapping
             }
         };
-        // Within `slab_len`, which is the mapping's: the frame says so, or it would not have been decoded.
+        // Within `slab_len`, the length of the mapping: decoding the frame has checked that.
         let (offset, len) = (body.offset as usize, body.len as usize);
         let released = self.released.clone();
         let released = move || {
-            // Once the session is gone, nobody has to be told.
+            // After the end of the session nobody needs this.
             let _ = released.send(number);
         };
         let buffer = mapping.lease(offset, len, &self.peer, released).map_err(Stop::Error)?;
@@ -365,10 +365,10 @@ impl Session {
     }
 }
 
-/// Why nothing more is received.
+/// Reason to stop receiving.
 enum Stop {
-    /// Nobody reads any more.
+    /// The reader is gone.
     Left,
-    /// To be told to the reader.
+    /// An error for the reader.
     Error(Error),
 }

@@ -7,7 +7,7 @@ use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// Descriptors that one message may carry; the kernel drops those beyond, and says so.
+/// Most descriptors of one message; the kernel drops further ones and flags that.
 const MOST: usize = 4;
 
 /// Room for a control message of [`MOST`] descriptors, aligned as its header must be.
@@ -25,13 +25,13 @@ const fn space(count: usize) -> u32 {
 
 const _: () = assert!(space(MOST) as usize <= mem::size_of::<Control>());
 
-/// The user that this process acts as.
+/// Returns the effective user of this process.
 pub(super) fn own_user() -> u32 {
     // SAFETY: it has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Sends the beginning of `pieces`, with `pass` attached to the first byte, without waiting: the bytes that were sent. If that is
+/// Sends the beginning of `pieces`, with `pass` attached to the first byte, without waiting. Returns the number of bytes sent; if it is
 /// not zero, the descriptor is on its way.
 pub(super) fn send(socket: BorrowedFd<'_>, pieces: &[IoSlice<'_>], pass: Option<BorrowedFd<'_>>) -> io::Result<usize> {
     let mut control = Control { bytes: [0; 64] };
@@ -59,10 +59,10 @@ pub(super) fn send(socket: BorrowedFd<'_>, pieces: &[IoSlice<'_>], pass: Option<
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives into `bytes` without waiting: how many came, 0 at the end. Descriptors that came are added to `passed`.
+/// Receives into `bytes` without waiting. Returns the number of bytes, 0 at the end. Received descriptors are added to `passed`.
 ///
 /// # Errors
-/// What the kernel says; `InvalidData` if more than [`MOST`] descriptors came at once, or if this process may open no more.
+/// The kernel's; `InvalidData` if more than [`MOST`] descriptors came at once, or if this process may open no more.
 pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], passed: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut control = Control { bytes: [0; 64] };
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -1,4 +1,4 @@
-//! Peers that lie: every frame that a hostile server or rank could send is a typed error, and the honest are served on.
+//! Hostile peers: every malicious frame of a server or rank becomes a typed error, and honest peers are still served.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,12 +30,12 @@ fn options() -> ConnectOptions {
     }
 }
 
-/// A name for the tests of this process alone.
+/// Returns a socket name unique to this process.
 fn name(of: &str) -> String {
     format!("bowstring-test-{}-{of}", std::process::id())
 }
 
-/// A rank and the server that it believes in, whose greeting has been read.
+/// Connects a rank to a fake server that has read its hello.
 async fn pair(of: &str) -> (Receiver, UnixStream) {
     let name = name(of);
     let listener = UnixListener::bind(format!("\0{name}")).unwrap();
@@ -52,7 +52,7 @@ async fn send(socket: &UnixStream, frame: &Frame, pass: Option<BorrowedFd<'_>>) 
     assert_eq!(fd::send(socket.as_fd(), &[IoSlice::new(&bytes)], pass).unwrap(), bytes.len());
 }
 
-/// A slab of `len` bytes that is alive as long as what is returned.
+/// Allocates a slab of `len` bytes that lives as long as the returned value.
 fn slab(allocator: &SharedAllocator, len: usize) -> Arc<Slab> {
     allocator.allocate(len).unwrap();
     allocator.newest()
@@ -66,7 +66,7 @@ fn body(slab: u64, slab_len: u64, new: bool) -> Body {
     Body { slab, slab_len, offset: 0, len: 100, new, exclusive: true }
 }
 
-/// The error that the rank reads, skipping batches.
+/// Returns the error that the rank reads, skipping batches.
 async fn error(receiver: &mut Receiver) -> Error {
     let read = async {
         loop {
@@ -121,7 +121,7 @@ async fn lying_servers_are_typed_errors() {
     ];
     for (case, (why, frames)) in cases.into_iter().enumerate() {
         let (mut receiver, socket) = pair(&format!("liar{case}")).await;
-        // What was received stays in use.
+        // Received batches stay in use.
         let mut kept = Vec::new();
         for (frame, fd) in &frames {
             send(&socket, frame, *fd).await;
@@ -159,7 +159,7 @@ async fn junk_silence_and_half_frames_are_typed_errors() {
         let error = error(&mut receiver).await;
         assert!(error.to_string().contains(why), "{error}");
     }
-    // Mute from the start, and after half a frame.
+    // Silent from the start, and after half a frame.
     for bytes in [&b""[..], b"\x09\0\0\0\x05abc"] {
         let (mut receiver, socket) = pair(&format!("mute{}", bytes.len())).await;
         if !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Frames over a unix socket, in both directions at once: futures that can be dropped at any await without losing a byte.
+//! Frames over a unix socket, in both directions at once, by cancel-safe futures that lose no byte.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,18 +16,18 @@ use crate::memory::Slab;
 
 /// Bytes received at once.
 const CHUNK: usize = 64 << 10;
-/// Pieces sent at once; the kernel takes 1024 at most.
+/// Pieces sent at once; the kernel takes at most 1024.
 const PIECES: usize = 64;
-/// Descriptors that may have come without the frame they belong to.
+/// Most descriptors that may arrive before the frame they belong to.
 const STRAY: usize = 16;
 
-/// Bytes of the frames that a listener accepts: a ticket and its surroundings.
+/// Largest frame that a listener accepts: a ticket and its framing.
 pub(super) const SMALL_FRAME: usize = super::wire::MAX_TICKET + 64;
 
-/// Why a link ended.
+/// The reason that a link ended.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The peer sent what is no frame.
+    /// The peer sent bytes that are no frame.
     Malformed(Malformed),
     /// The socket failed.
     Io(io::Error),
@@ -50,7 +50,7 @@ impl From<Malformed> for Broken {
     }
 }
 
-/// The receiving half: bytes that are no whole frame yet, and descriptors that no frame has claimed yet.
+/// The receiving half: bytes of an incomplete frame, and descriptors that no frame has claimed yet.
 pub(super) struct Inbox {
     bytes: BytesMut,
     chunk: Box<[u8]>,
@@ -59,12 +59,12 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// An inbox of frames of at most `most` bytes.
+    /// Makes an inbox for frames of at most `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { bytes: BytesMut::new(), chunk: vec![0; CHUNK].into_boxed_slice(), passed: Vec::new(), most }
     }
 
-    /// The next frame.
+    /// Returns the next frame.
     pub(super) async fn next(&mut self, socket: &UnixStream) -> Result<Frame, Broken> {
         loop {
             if let Some(frame) = self.whole()? {
@@ -83,7 +83,7 @@ impl Inbox {
         }
     }
 
-    /// The descriptor that came with the frame just received.
+    /// Takes the descriptor that came with the frame just received.
     pub(super) fn descriptor(&mut self) -> Result<OwnedFd, Malformed> {
         if self.passed.is_empty() {
             return Err(Malformed("the descriptor of a new slab is missing".to_owned()));
@@ -95,7 +95,7 @@ impl Inbox {
         let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else { return Ok(None) };
         let length = Frame::length(*prefix, self.most)?;
         if self.bytes.len() - PREFIX < length {
-            // What arrives makes the buffer grow, not what is announced.
+            // The buffer grows with received bytes, not with the declared length.
             return Ok(None);
         }
         self.bytes.advance(PREFIX);
@@ -103,7 +103,7 @@ impl Inbox {
     }
 }
 
-/// The sending half: what is not sent yet.
+/// The sending half: frames not sent yet.
 #[derive(Default)]
 pub(super) struct Outbox {
     queue: VecDeque<Message>,
@@ -116,7 +116,7 @@ struct Message {
 }
 
 impl Outbox {
-    /// Adds a frame, with the descriptor of `pass` if there is one. False if it is too long to be a frame.
+    /// Queues a frame, with the descriptor of `pass` if there is one. False if it is too long to be a frame.
     #[must_use]
     pub(super) fn push(&mut self, frame: &Frame, pass: Option<Arc<Slab>>) -> bool {
         let Some(pieces) = frame.encode() else { return false };
@@ -155,7 +155,7 @@ impl Outbox {
     }
 }
 
-/// Every `period`, the first time after one.
+/// Ticks every `period`, first after one period.
 pub(super) fn ticker(period: Duration) -> tokio::time::Interval {
     let mut ticker = tokio::time::interval(period.max(Duration::from_millis(1)));
     ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -179,7 +179,7 @@ mod tests {
         let mut inbox = Inbox::new(4 << 20);
         let mut received = Vec::new();
         while received.len() < 2 {
-            // Whichever is not ready is dropped and made anew.
+            // The branch that is not ready is dropped and made anew.
             tokio::select! {
                 sent = outbox.flush(&one), if !outbox.is_empty() => sent.unwrap(),
                 frame = inbox.next(&other) => received.push(frame.unwrap()),

@@ -23,30 +23,31 @@ use super::wire::{Body, Frame, Refusal, VERSION};
 use crate::error::{Error, Result};
 use crate::memory::{HostBuffer, SharedAllocator, Slab};
 
-/// Time for a receiver to take the last words of a connection.
+/// Time for a receiver to take the last messages of a connection.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// A batch to be sent.
+/// A batch to send.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// What describes the batch, opaque here.
+    /// Description of the batch, opaque here.
     pub header: Bytes,
-    /// Its tensors' slab, from the listener's allocator; None if it has no tensors. Kept until the receiver releases it.
+    /// Its tensors' slab, from the listener's allocator; `None` if it has no tensors. Kept until the receiver releases it.
     pub slab: Option<Arc<HostBuffer>>,
-    /// Whether this receiver is the only one that gets it, and nobody here reads it again: it may then write to it if it has a slab
-    /// of its own. Otherwise what it writes is its own copy.
+    /// True if no other receiver gets the batch, and no code here reads it again: the receiver may then write to it if it has a slab of
+    /// its own. Otherwise its writes go to a private copy.
     pub exclusive: bool,
-    /// What has no place in the slab; arrives as one piece.
+    /// Values that are not in the slab; they arrive as one piece.
     pub extra: Vec<Bytes>,
-    /// What the slab is paid with, if it is: kept as long as the slab is, also after the source has ended.
+    /// The claim that pays for the slab, if any: kept as long as the slab is, even after the end of the source.
     pub paid: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// What one receiver gets.
+/// The batches for one receiver.
 pub struct Source {
-    /// The batches. An error is the last thing that the receiver hears.
+    /// The batches. An error is the receiver's last message.
     pub batches: BoxStream<'static, Result<Outgoing, Refusal>>,
-    /// Done when the connection is to end although the receiver takes nothing: it is told why, if it hears, and what it has is taken back.
+    /// Completes if the connection must end although the receiver takes nothing: the reason is sent if possible, and its batches are
+    /// taken back.
     pub ended: BoxFuture<'static, Refusal>,
 }
 
@@ -66,15 +67,15 @@ impl From<BoxStream<'static, Result<Outgoing, Refusal>>> for Source {
 /// Limits of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerOptions {
-    /// Receivers at once. Default 256.
+    /// Most receivers at once. Default 256.
     pub connections: usize,
-    /// Unreleased batches that a receiver may hold at most, whatever it asks for. Default 64.
+    /// Most unreleased batches that a receiver may hold, even if it requests more. Default 64.
     pub window: u16,
-    /// Time between signs of life to a receiver. Default 2 s.
+    /// Time between heartbeats to a receiver. Default 2 s.
     pub heartbeat: Duration,
-    /// A receiver that says nothing for so long is gone, and its batches are taken back. Default 30 s.
+    /// Silence after which a receiver counts as gone and its batches are taken back. Default 30 s.
     pub silence: Duration,
-    /// Time for a receiver to say what it wants. Default 10 s.
+    /// Time for a receiver to send its request. Default 10 s.
     pub handshake: Duration,
 }
 
@@ -100,7 +101,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds an abstract socket with a name that nobody can guess or collide with. Batches come from `allocator`. Needs a runtime.
+    /// Binds an abstract socket with a name that cannot be guessed and does not collide. Batches come from `allocator`. Needs a
+    /// runtime.
     ///
     /// # Errors
     /// [`Error::Store`] if the system refuses.
@@ -119,13 +121,13 @@ impl Listener {
         Ok(Self { socket, name, allocator, options })
     }
 
-    /// The socket's name, to be given to [`connect`](super::connect). It is no secret: who may connect is asked of the kernel.
+    /// Returns the socket's name, for [`connect`](super::connect). It is no secret: the kernel authenticates peers.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Serves until `shutdown` resolves; connections that are open then end at once. `open` makes the batches for a ticket; what it
-    /// returns is polled only while the receiver has room. It must not block: the receiver would hear nothing meanwhile.
+    /// Serves until `shutdown` completes; open connections then end at once. `open` makes the batches for a ticket; its result is
+    /// polled only while the receiver has room. It must not block: meanwhile the receiver would get no heartbeats.
     pub async fn run<O, F>(self, open: O, shutdown: impl Future<Output = ()>)
     where
         O: Fn(Bytes) -> F + Send + Sync + 'static,
@@ -134,7 +136,7 @@ impl Listener {
         let open = Arc::new(open);
         let mut shutdown = pin!(shutdown);
         let room = Arc::new(Semaphore::new(self.options.connections.min(Semaphore::MAX_PERMITS)));
-        // Dropped last: ends what is still running.
+        // Dropped last: ends connections that are still running.
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -145,7 +147,7 @@ impl Listener {
             let socket = match accepted {
                 Ok((socket, _)) => socket,
                 Err(error) => {
-                    // Most likely too many open files: some will be closed.
+                    // Most likely too many open files, some of which will be closed.
                     tracing::warn!(%error, "cannot accept a rank of this host");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -171,18 +173,18 @@ impl Listener {
     }
 }
 
-/// Whether the peer is a process of this user or of root.
+/// Returns true if the peer is a process of this user or of root.
 pub(super) fn same_user(socket: &UnixStream) -> bool {
     socket.peer_cred().is_ok_and(|peer| peer.uid() == fd::own_user() || peer.uid() == 0)
 }
 
-/// What a batch is paid with.
+/// The claim that pays for a batch.
 type Paid = Option<Box<dyn Any + Send + Sync>>;
 
-/// Batches that a receiver has. Those it still has when the connection ends are never written to again: it may live and read.
+/// Batches that a receiver holds. Those it still holds when the connection ends are never written to again: it may still be reading.
 struct Lent {
     allocator: Arc<SharedAllocator>,
-    /// By number, each with what it is paid with.
+    /// By number, each with its claim.
     batches: HashMap<u64, (Arc<HostBuffer>, Paid)>,
 }
 
@@ -200,7 +202,7 @@ struct Connection {
     lent: Lent,
     /// Batches with a body sent so far.
     sent: u64,
-    /// Slabs that the receiver keeps mapped, and whether exclusively.
+    /// Slabs that the receiver keeps mapped, by number and exclusiveness.
     announced: HashMap<(u64, bool), Weak<Slab>>,
 }
 
@@ -320,7 +322,7 @@ impl Connection {
         self.push(&Frame::Batch { number, body, header, extra }, pass)
     }
 
-    /// Tells of slabs that are freed, so that the receiver does not keep their memory.
+    /// Announces freed slabs, so that the receiver does not keep their memory.
     fn forget(&mut self) -> Result<(), Broken> {
         let freed: Vec<(u64, bool)> =
             self.announced.iter().filter(|(_, slab)| slab.strong_count() == 0).map(|(key, _)| *key).collect();
@@ -331,7 +333,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says why the connection ends, if the receiver can still hear it.
+    /// Sends the reason for the end of the connection, if it is still open.
     async fn refuse(&mut self, broken: Broken) {
         let refusal = match broken {
             Broken::Closed => return,

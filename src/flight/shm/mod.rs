@@ -7,9 +7,9 @@
 //!              └──────────────── Release {number} ◄── last reference dropped
 //! ```
 //!
-//! Nothing has a name in a file system, so nothing is left behind by a crash: the kernel ends the socket and the memory with the
-//! last process that has them. Each end asks the kernel for the other's identity, and accepts only its own user or root.
-//! Each side sends something every few seconds, so silence means that the peer is gone or stopped, never that it is slow.
+//! Nothing has a name in a file system, so a crash leaves nothing behind: the kernel removes the socket and the memory with the last
+//! process that has them. Each end gets the other's identity from the kernel, and accepts only its own user or root. Each side sends
+//! something every few seconds, so silence means that the peer is gone or stopped, never that it is slow.
 
 #![cfg(target_os = "linux")]
 

@@ -10,9 +10,9 @@
 //!   6 Heartbeat
 //!   7 Forget     slab u64
 //! ```
-//! Flag 1 of a batch: the slab is new, and its descriptor is attached to the frame's first byte. Flag 2: nobody else receives
-//! it. A batch without tensors has slab 0 and neither lengths nor flags. Several batches may lie in one slab, no two that are unreleased
-//! with a page in common.
+//! Flag 1 of a batch: the slab is new, and its descriptor is attached to the frame's first byte. Flag 2: no other receiver gets it. A
+//! batch without tensors has slab 0 and neither lengths nor flags. Several batches may be in one slab, but no two unreleased ones share
+//! a page.
 
 use std::fmt;
 
@@ -26,15 +26,15 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"BWsm");
 pub const VERSION: u16 = 2;
 /// Bytes of a frame's length.
 pub(crate) const PREFIX: usize = 4;
-/// The longest ticket that is accepted, in bytes.
+/// Longest ticket accepted, in bytes.
 pub(crate) const MAX_TICKET: usize = 1 << 20;
-/// The longest message of a failure that is kept, in bytes.
+/// Longest failure message kept, in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 
 const NEW: u8 = 1;
 const EXCLUSIVE: u8 = 2;
 
-/// Where a batch's tensors are.
+/// Location of a batch's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Body {
     /// The slab, never 0.
@@ -45,9 +45,9 @@ pub struct Body {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Whether the slab's descriptor comes with this frame.
+    /// True if the slab's descriptor comes with this frame.
     pub new: bool,
-    /// Whether nobody else receives anything in the slab, so that the receiver may write to it.
+    /// True if no other receiver gets anything in the slab, so that this one may write to it.
     pub exclusive: bool,
 }
 
@@ -58,41 +58,41 @@ pub enum Frame {
     Hello {
         /// Its version of the frames.
         version: u16,
-        /// The most unreleased batches that it wants to hold.
+        /// Most unreleased batches that it wants to hold.
         window: u16,
-        /// What it wants, for the server to judge.
+        /// The request, for the server to check.
         ticket: Bytes,
     },
     /// One batch.
     Batch {
-        /// Counts batches with a body of this connection, from 0; names it in its release.
+        /// Number of the batch, counting those with a body on this connection from 0; identifies it in its release.
         number: u64,
-        /// Its tensors; None if it has none.
+        /// Its tensors; `None` if it has none.
         body: Option<Body>,
-        /// Opaque here: what describes the batch.
+        /// Description of the batch, opaque here.
         header: Bytes,
-        /// Opaque here: what has no place in a slab, one piece after another.
+        /// Values outside of the slab, one piece after another, opaque here.
         extra: Vec<Bytes>,
     },
-    /// There is no further batch.
+    /// End of the batches.
     End,
-    /// There is no further batch, because something went wrong.
+    /// End of the batches because of an error.
     Failed(Refusal),
-    /// The receiver does not use batch `number` any more.
+    /// The receiver has released batch `number`.
     Release(u64),
-    /// Nothing, but the sender lives.
+    /// A heartbeat without content.
     Heartbeat,
-    /// The slab is freed: its number does not come again.
+    /// The slab is freed, and its number is not reused.
     Forget(u64),
 }
 
-/// Why a server sends no further batch: a code and a text, whose meaning is between the source and the reader.
+/// A server's reason for sending no further batch: a code and a text, defined by the source and the reader.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// For programs. From an [`Error`]: the exit code of its kind.
+    /// Code for programs. From an [`Error`]: the exit code of its kind.
     pub code: u32,
-    /// For people.
+    /// Text for people.
     pub message: String,
 }
 
@@ -102,7 +102,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Bytes that are no frame, and why.
+/// The reason that bytes are no frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
@@ -113,8 +113,8 @@ impl fmt::Display for Malformed {
 }
 
 impl Frame {
-    /// The frame's bytes, in pieces: the header and the extra pieces of a batch are shared, not copied. None if they are too many
-    /// for their length to be written, 4 GiB.
+    /// Encodes the frame in pieces: the header and the extra pieces of a batch are shared, not copied. `None` if its length, 4 GiB or
+    /// more, cannot be encoded.
     pub fn encode(&self) -> Option<Vec<Bytes>> {
         let mut head = BytesMut::with_capacity(96);
         head.put_u32_le(0);
@@ -167,7 +167,7 @@ impl Frame {
         Some(pieces)
     }
 
-    /// The length of the frame that begins with `prefix`, without the prefix.
+    /// Returns the length of the frame that begins with `prefix`, without the prefix.
     ///
     /// # Errors
     /// `Malformed` if it is 0 or more than `most`.
@@ -179,7 +179,7 @@ impl Frame {
         Ok(length)
     }
 
-    /// The frame in `bytes`, which are its kind and payload, all of it and no more.
+    /// Decodes the frame in `bytes`, which hold exactly its kind and payload.
     ///
     /// # Errors
     /// `Malformed` for an unknown kind, missing or surplus bytes, or numbers that contradict each other.
@@ -236,7 +236,7 @@ impl Frame {
     }
 }
 
-/// What is left of a frame.
+/// The unread rest of a frame.
 struct Rest(Bytes);
 
 impl Rest {

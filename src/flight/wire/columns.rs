@@ -9,7 +9,7 @@
 //! | Arrow column | as it is |
 //! | any of these in a batch of windows, time-major | `x`: a large list whose first value holds all, the others nothing |
 //!
-//! `bool` is Arrow's `bool8` (a byte each), `bfloat16` is `uint16`; the metadata key [`DTYPE_KEY`] tells them.
+//! `bool` is Arrow's `bool8` (a byte each), `bfloat16` is `uint16`; the metadata key [`DTYPE_KEY`] identifies them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ pub(crate) const UNIT_KEY: &str = "bowstring.unit";
 const VALID_KEY: &str = "bowstring.valid";
 /// Metadata key of an Arrow field: levels of lists around its values.
 const LISTS_KEY: &str = "bowstring.lists";
-/// Metadata key of an Arrow field: fixed axes of its values, where no extension type tells them.
+/// Metadata key of an Arrow field: fixed axes of its values, if no extension type gives them.
 const SHAPE_KEY: &str = "bowstring.shape";
-/// Metadata key of an Arrow field: the names of the classes that its integers number, as JSON.
+/// Metadata key of an Arrow field: the names of the classes that its integers stand for, as JSON.
 const CLASSES_KEY: &str = "bowstring.classes";
-/// Metadata key of an Arrow field: the column whose offsets are this one's too.
+/// Metadata key of an Arrow field: the column whose offsets it shares.
 const OFFSETS_OF_KEY: &str = "bowstring.offsets_of";
 /// Metadata key of an Arrow field: rows of a window.
 const FRAMES_KEY: &str = "bowstring.frames";
@@ -48,7 +48,7 @@ const BOOL8: &str = "arrow.bool8";
 /// Most columns of a stream.
 const MAX_COLUMNS: usize = 100_000;
 
-/// One axis, as metadata tells it.
+/// One axis in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", untagged)]
 enum Axis {
@@ -95,12 +95,12 @@ impl From<Axis> for Dim {
     }
 }
 
-/// What a column of the wire is made of.
+/// Layout of a column on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A tensor of this element type; the axes after the batch.
     Tensor(DType, Vec<usize>),
-    /// Values of this element type with these fixed axes, within so many lists.
+    /// Values of this element type with these fixed axes, within this many levels of lists.
     Ragged(DType, Vec<usize>, usize),
     /// An Arrow array of this type.
     Arrow(DataType),
@@ -111,9 +111,9 @@ pub(super) enum Kind {
 pub(super) struct Column {
     pub(super) name: Arc<str>,
     pub(super) kind: Kind,
-    /// Windows of so many rows, time-major.
+    /// Rows per window, time-major.
     pub(super) frames: Option<usize>,
-    /// Of lists, the column whose offsets are theirs.
+    /// For lists, the column whose offsets they share.
     pub(super) offsets_of: Option<Arc<str>>,
 }
 
@@ -126,7 +126,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of batches like `empty_batch`, which has any number of rows, of `schema`.
+    /// Derives the columns of batches like `empty_batch`, which has any number of rows, of `schema`.
     pub fn of(schema: &Schema, empty_batch: &Batch) -> Self {
         let owner: HashMap<Arc<str>, &Field> =
             schema.fields().iter().flat_map(|field| field.names().into_iter().map(move |name| (name, field))).collect();
@@ -142,7 +142,7 @@ impl Columns {
             let mut offsets_of = None;
             let (name, kind) = match (value, field) {
                 (Value::Tensor(tensor), Some(field)) if flat.first() == Some(name) => {
-                    // The values; every further name without a batch axis is a level of offsets, but for indices.
+                    // The values; every further name without a batch axis is a level of offsets, except indices.
                     let item = tensor.shape().get(1..).unwrap_or_default().to_vec();
                     let indices = usize::from(field.dims.contains(&Dim::Sparse));
                     (&field.name, Kind::Ragged(tensor.dtype(), item, flat.len() - 1 - indices))
@@ -167,10 +167,10 @@ impl Columns {
         Self { columns, arrow: Arc::new(ArrowSchema::new(arrow)), fields: schema.clone() }
     }
 
-    /// The columns that a server announces.
+    /// Reads the columns that a server describes.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] naming the column that no server of ours would announce.
+    /// [`Error::Mismatch`] naming the column that no bowstring server would send.
     pub fn from_arrow(arrow: &ArrowSchema) -> Result<Self> {
         if arrow.fields().len() > MAX_COLUMNS {
             return Err(foreign("the schema", &format!("{} columns", arrow.fields().len())));
@@ -204,18 +204,18 @@ impl Columns {
         Ok(Self { columns, arrow: Arc::new(arrow.clone()), fields: Schema::new(fields) })
     }
 
-    /// As an Arrow schema.
+    /// Returns the Arrow schema.
     pub fn arrow(&self) -> &SchemaRef {
         &self.arrow
     }
 
-    /// What comes out of a loader: one field per column, before suffixes.
+    /// Returns the loader's schema: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
         &self.fields
     }
 }
 
-/// One Arrow field for each delivered column of `schema`, as it is in a stream; nullable where a mask comes with it.
+/// Returns one Arrow field for each delivered column of `schema`, as in a stream; nullable if a mask comes with it.
 pub fn arrow_schema(schema: &Schema) -> ArrowSchema {
     let field = |field: &Field| {
         let nullable = field.valid || matches!(field.ty, Type::Arrow(_));
@@ -224,12 +224,12 @@ pub fn arrow_schema(schema: &Schema) -> ArrowSchema {
     ArrowSchema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
 }
 
-/// The Arrow field of a column; `field` is what it is of, unless it is a part of one.
+/// Returns the Arrow field of a column; `field` is the delivered field, unless the column is only a part of one.
 fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
     let mut metadata = HashMap::new();
     if let Some(field) = field {
         let axes: Vec<Axis> = field.dims.iter().copied().map(Axis::from).collect();
-        // A list of numbers and short names: nothing can fail.
+        // A list of numbers and short names cannot fail to encode.
         metadata.insert(DIMS_KEY.to_owned(), serde_json::to_string(&axes).unwrap_or_default());
         metadata.extend(field.unit.iter().map(|unit| (UNIT_KEY.to_owned(), unit.to_string())));
         metadata.extend(field.valid.then(|| (VALID_KEY.to_owned(), "true".to_owned())));
@@ -268,7 +268,7 @@ fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
 }
 
 impl Column {
-    /// The values of a delivered column, without its lengths, shapes, indices and mask.
+    /// Returns the column of the values of a delivered field, without lengths, shapes, indices and mask.
     fn of(field: &Field) -> Self {
         let (before, axes) = match field.dims.iter().position(|dim| *dim == Dim::Batch) {
             Some(at) => (&field.dims[..at], &field.dims[at + 1..]),
@@ -341,7 +341,7 @@ impl Column {
         Ok(Self { name: field.name().as_str().into(), kind, frames, offsets_of })
     }
 
-    /// The names of its parts in a batch, values first.
+    /// Returns the names of its parts in a batch, values first.
     pub(super) fn parts(&self) -> Vec<Arc<str>> {
         match &self.kind {
             Kind::Ragged(_, _, levels) if let Some(of) = &self.offsets_of => {
@@ -378,9 +378,9 @@ fn large_list(item: DataType) -> DataType {
     DataType::LargeList(Arc::new(ArrowField::new("item", item, true)))
 }
 
-/// The Arrow type of one element.
+/// Returns the Arrow type of one element.
 fn element(dtype: DType) -> DataType {
-    // What Arrow has not: a byte, as `arrow.bool8` has it, and two.
+    // Types that Arrow lacks: a byte, as in `arrow.bool8`, and two.
     dtype.arrow().unwrap_or(if dtype == DType::Bool { DataType::Int8 } else { DataType::UInt16 })
 }
 

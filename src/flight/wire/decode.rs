@@ -1,4 +1,4 @@
-//! From a message to a batch whose tensors lie in the body as it was received.
+//! From a message to a batch whose tensors stay in the received body.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::memory::HostBuffer;
 use crate::schema::DType;
 use crate::tensor::{Batch, Tensor, Value};
 
-/// The batch of a message: its `header`, its `metadata`, and its body in `body`. Nothing of the body is copied.
+/// Decodes a message from its `header`, its `metadata`, and its `body`, of which nothing is copied.
 ///
 /// # Errors
 /// [`Error::Mismatch`] if they do not fit `columns` or each other.
@@ -35,7 +35,7 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
     let mut found: Vec<Option<Vec<Part>>> = Vec::with_capacity(columns.columns.len());
     let mut arrays = Vec::new();
     for (at, column) in columns.columns.iter().enumerate() {
-        // What Arrow's own reader is for is read below, all of it at once.
+        // Columns for Arrow's own reader are read below, all at once.
         if matches!(column.kind, Kind::Arrow(_)) {
             reader.skip(columns.arrow().field(at).data_type())?;
             arrays.push(at);
@@ -48,7 +48,7 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
         let whole = Buffer::from(Bytes::from_owner(Body(Arc::clone(body))));
         let none = HashMap::new();
         let schema = Arc::clone(columns.arrow());
-        // Some numbers of a hostile header Arrow's reader asserts instead of checking; what it leaves behind is dropped with it.
+        // Arrow's reader asserts some numbers of a header instead of checking them; anything it leaves behind is dropped with it.
         let read =
             crate::page::quiet(|| read_record_batch(&whole, batch, schema, &none, Some(&arrays), &MetadataVersion::V5))
                 .map_err(|_| wrong("an Arrow column", "a buffer that the reader gave up at"))?
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         if let Some((offset, length)) = buffers.iter().find(|buffer| !inside(buffer)) {
             return Err(wrong("a buffer", &format!("{length} bytes at {offset} of a body of {}", body.len())));
         }
-        // Arrow's reader takes that for granted, and panics where it is not so.
+        // Arrow's reader assumes that, and panics otherwise.
         if let Some((offset, _)) = buffers.iter().find(|(offset, length)| *length > 0 && offset % 8 != 0) {
             return Err(wrong("a buffer", &format!("begins at {offset}, which is no multiple of 8")));
         }
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The next node, which must have `length` values.
+    /// Takes the next node, which must have `length` values.
     fn node(&mut self, name: &str, length: usize) -> Result<()> {
         let found = self.nodes.get(self.node).copied();
         self.node += 1;
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
     fn next_buffer(&mut self, name: &str) -> Result<(usize, usize)> {
         let found = self.buffers.get(self.buffer).copied();
         self.buffer += 1;
-        // Checked to be within the body when the reader was made.
+        // Construction of the reader has checked that it is within the body.
         found.map(|(offset, length)| (offset as usize, length as usize)).ok_or_else(|| wrong(name, "too few buffers"))
     }
 
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         let bytes = bytes
             .filter(|bytes| *bytes <= length)
             .ok_or_else(|| wrong(name, &format!("{length} bytes for {dtype} {shape:?}")))?;
-        // An empty tensor may lie anywhere.
+        // An empty tensor may have any offset.
         let offset = if bytes == 0 { 0 } else { offset };
         Tensor::within(self.body, offset, dtype, shape).ok_or_else(|| wrong(name, "a misaligned buffer"))
     }
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
                     self.no_nulls(part)?;
                     let tensor = self.tensor(part, DType::Int64, vec![lists.saturating_add(1)])?;
                     lists = ends_at(&tensor).ok_or_else(|| wrong(part, "offsets that do not ascend from 0"))?;
-                    // Those that are another column's are there already.
+                    // Shared offsets are delivered with the other column.
                     if column.offsets_of.is_none() {
                         offsets.push((Arc::clone(part), Value::Tensor(tensor)));
                     }
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
         self.tensor(name, dtype, [leading.as_slice(), shape].concat())
     }
 
-    /// Passes over the nodes and buffers of an Arrow array.
+    /// Skips the nodes and buffers of an Arrow array.
     fn skip(&mut self, ty: &arrow::datatypes::DataType) -> Result<()> {
         use arrow::datatypes::DataType as D;
         self.node += 1;
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The last of offsets that ascend from 0.
+/// Returns the last of offsets that ascend from 0.
 fn ends_at(tensor: &Tensor) -> Option<usize> {
     let offsets = tensor.as_slice::<i64>()?;
     let ascending = offsets.first() == Some(&0) && offsets.is_sorted();
@@ -256,7 +256,7 @@ mod tests {
     use crate::schema::{Dim, Field, Schema, Type};
     use crate::tensor::{BatchBuilder, TensorSpec};
 
-    /// A batch with a matrix, a ragged column and text, as columns and as one body.
+    /// Returns a batch with a matrix, a ragged column and text, as columns and as one body.
     fn sent() -> (Columns, Batch, crate::flight::wire::Encoded, Arc<HostBuffer>) {
         let pool = Pool::new(Arc::new(SystemAllocator), 1 << 20);
         let spec = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.to_vec() };

@@ -1,4 +1,4 @@
-//! From a batch to the parts of a message, without a copy of any tensor.
+//! From a batch to the parts of a message, without copying any tensor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::tensor::{Batch, Tensor, Value};
 
-/// Alignment of what follows the slabs, in bytes.
+/// Alignment of the data after the slabs, in bytes.
 const ALIGNMENT: usize = 64;
 
 /// A batch as the parts of one message.
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The Arrow IPC message that says where the buffers lie.
+    /// The Arrow IPC message with the locations of the buffers.
     pub header: Bytes,
     /// The [`Position`] as JSON.
     pub metadata: Bytes,
-    /// The slabs of the batch: the body of the message as they lie in memory.
+    /// The slabs of the batch, in place: they are the beginning of the message's body.
     pub slabs: Vec<Arc<HostBuffer>>,
-    /// What follows them in the body.
+    /// The data after them in the body.
     pub tail: Bytes,
-    /// Which batch it is.
+    /// Position of the batch.
     pub position: Position,
 }
 
 impl Encoded {
-    /// Bytes of the body.
+    /// Returns the bytes of the body.
     pub(crate) fn body_len(&self) -> usize {
         self.slabs.iter().map(|slab| slab.len()).sum::<usize>() + self.tail.len()
     }
 
-    /// The body in parts, which hold the slabs.
+    /// Returns the body in parts, which keep the slabs alive.
     pub fn body(&self) -> impl Iterator<Item = Bytes> + '_ {
         let slabs = self.slabs.iter().map(|slab| Bytes::from_owner(Shared(Arc::clone(slab))));
         slabs.chain(std::iter::once(self.tail.clone())).filter(|part| !part.is_empty())
@@ -60,7 +60,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// The schema of a stream as an Arrow IPC message.
+/// Encodes the schema of a stream as an Arrow IPC message.
 pub(crate) fn schema_message(columns: &Columns) -> Bytes {
     let mut tracker = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
@@ -68,10 +68,10 @@ pub(crate) fn schema_message(columns: &Columns) -> Bytes {
     generator.schema_to_bytes_with_dictionary_tracker(columns.arrow(), &mut tracker, &options).ipc_message.into()
 }
 
-/// The message of `batch`, which has the columns `columns`.
+/// Encodes `batch`, which has the columns `columns`.
 ///
 /// # Errors
-/// [`Error::Mismatch`] if it has not; [`Error::Unsupported`] for a tensor too wide for Arrow or an Arrow column that cannot be
+/// [`Error::Mismatch`] if it does not; [`Error::Unsupported`] for a tensor too wide for Arrow or an Arrow column that cannot be
 /// written.
 pub fn encode(batch: &Batch, columns: &Columns, generation: Option<u64>) -> Result<Encoded> {
     let rows = batch.rows as u64;
@@ -117,11 +117,11 @@ pub fn encode(batch: &Batch, columns: &Columns, generation: Option<u64>) -> Resu
     })
 }
 
-/// What a message is put together from.
+/// Builds the parts of a message.
 struct Writer<'a> {
     batch: &'a Batch,
     slabs: Vec<Arc<HostBuffer>>,
-    /// Where each slab begins in the body, by its address.
+    /// Offset of each slab in the body, by its address.
     bases: HashMap<usize, usize>,
     /// Bytes of the slabs.
     body: usize,
@@ -145,12 +145,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Gives the slab its place in the body.
+    /// Assigns the slab its offset in the body.
     fn place(&mut self, slab: &Arc<HostBuffer>) {
         let address = Arc::as_ptr(slab) as usize;
         if !self.bases.contains_key(&address) {
             self.bases.insert(address, self.body);
-            // Slabs are made of tensors padded to more than Arrow's alignment.
+            // Slabs consist of tensors padded to more than Arrow's alignment.
             self.body += slab.len();
             self.slabs.push(Arc::clone(slab));
         }
@@ -223,7 +223,7 @@ impl<'a> Writer<'a> {
         self.batch.tensor(name).cloned().ok_or_else(|| unlike(name, "no tensor"))
     }
 
-    /// `count` values with axes of their own.
+    /// Writes `count` values with axes of their own.
     fn values(&mut self, column: &Column, tensor: &Tensor, count: usize, shape: &[usize]) -> Result<()> {
         if !shape.is_empty() {
             let width = shape.iter().product::<usize>();
@@ -244,7 +244,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The nodes and buffers of an Arrow array, as Arrow's own writer lays them out.
+    /// Writes the nodes and buffers of an Arrow array, as Arrow's own writer lays them out.
     fn arrow(&mut self, column: &Column, array: &ArrayRef) -> Result<(), ArrowError> {
         let field = ArrowField::new(&*column.name, array.data_type().clone(), true);
         let options = RecordBatchOptions::new().with_row_count(Some(array.len()));
@@ -275,7 +275,7 @@ impl<'a> Writer<'a> {
         self.nodes.push(FieldNode::new(length as i64, 0));
     }
 
-    /// The buffer of a validity that does not exist.
+    /// Writes the buffer of an absent validity bitmap.
     fn nothing(&mut self) {
         self.buffers.push(Buffer::new(0, 0));
     }
@@ -291,7 +291,7 @@ impl<'a> Writer<'a> {
         self.buffers.push(Buffer::new(at as i64, bytes.len() as i64));
     }
 
-    /// The aligned end of the body so far.
+    /// Pads the body so far, and returns its aligned end.
     fn tail_end(&mut self) -> usize {
         let end = (self.body + self.tail.len()).next_multiple_of(ALIGNMENT);
         self.tail.resize(end - self.body, 0);

@@ -1,4 +1,4 @@
-//! What travels beside each batch, as the `app_metadata` of its message.
+//! The position of each batch, sent as the `app_metadata` of its message.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// Most bytes of a position's JSON.
 const MAX_BYTES: usize = 1024;
 
-/// Which batch it is. On the wire it is JSON: `{"epoch":0,"step":12,"rows":32}`.
+/// Position of a batch. On the wire it is JSON: `{"epoch":0,"step":12,"rows":32}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// Epoch, from 0.
@@ -22,13 +22,13 @@ pub struct Position {
 }
 
 impl Position {
-    /// As JSON.
+    /// Encodes the position as JSON.
     pub fn to_json(&self) -> Vec<u8> {
-        // Numbers only: nothing here can fail.
+        // Numbers cannot fail to encode.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote; unknown keys are passed over.
+    /// Parses the output of [`to_json`](Self::to_json), ignoring unknown keys.
     ///
     /// # Errors
     /// [`Error::Mismatch`] if it is something else.

@@ -9,7 +9,7 @@ use bowstring::dataset::filter::Expr;
 
 use super::{batch, kind, names, parquet, rows, run, to};
 
-/// A small image, another one for each number.
+/// Makes a small image, a different one for each number.
 fn png(number: u8) -> Vec<u8> {
     let mut out = std::io::Cursor::new(Vec::new());
     let pixels = image::GrayImage::from_pixel(8, 8, image::Luma([number]));
@@ -17,7 +17,7 @@ fn png(number: u8) -> Vec<u8> {
     out.into_inner()
 }
 
-/// An image that is not the same everywhere, as PNG.
+/// Makes a non-uniform image, as PNG.
 fn drawn(pixels: image::DynamicImage) -> Vec<u8> {
     let mut out = std::io::Cursor::new(Vec::new());
     pixels.write_to(&mut out, image::ImageFormat::Png).unwrap();
@@ -48,7 +48,7 @@ fn scaling_keeps_what_an_image_is() {
         verify: true,
         ..to(Format::Parquet)
     };
-    // What a photo becomes is not for all columns.
+    // The same settings must not apply to all columns of images.
     let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&[], None)));
     assert!(matches!(error, Error::Config { option: "resize", .. }) && text.contains("mask"), "{text}");
     let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&["masc"], None)));
@@ -68,12 +68,12 @@ fn scaling_keeps_what_an_image_is() {
     // Colours are mixed by their alpha, hence rounded.
     let found = alpha.to_rgba8().get_pixel(3, 3).0;
     assert!(found.iter().zip([100, 150, 200, 100]).all(|(found, was)| found.abs_diff(was) < 3), "{found:?}");
-    // What neither format keeps is an error.
+    // A property that neither format keeps is an error.
     for (name, quality) in [("deep", None), ("alpha", Some(80))] {
         let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&[name], quality)));
         assert!(matches!(error, Error::Unsupported { .. }) && text.contains(name), "{name}: {text}");
     }
-    // A name has the ending of what it names.
+    // A name has the extension of its image's format.
     std::fs::create_dir_all(at("folder/a")).unwrap();
     std::fs::write(at("folder/a/m.png"), &colour).unwrap();
     for (quality, name) in [(Some(80), "m.jpg"), (None, "m.png")] {
@@ -89,7 +89,7 @@ fn scaling_keeps_what_an_image_is() {
     assert!(tar.windows(8).any(|name| name == b".png.jpg"));
 }
 
-/// A dataset of images with these classes and labels.
+/// Makes a dataset of images with these classes and labels.
 fn labelled(path: &Path, rows: &[(&str, Option<i32>)]) {
     let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..rows.len()).map(|row| png(row as u8))));
     let classes: ArrayRef = Arc::new(StringArray::from_iter_values(rows.iter().map(|(class, _)| *class)));
@@ -97,7 +97,7 @@ fn labelled(path: &Path, rows: &[(&str, Option<i32>)]) {
     parquet(path, &batch(vec![("image", images), ("class", classes), ("label", labels)]));
 }
 
-/// Class and label of each image, sorted.
+/// Returns class and label of each image, sorted.
 fn found(path: &Path) -> Vec<(String, Option<i64>)> {
     let found = rows(path, &ConvertOptions { from: Some(Format::Images), ..ConvertOptions::default() }).unwrap();
     let classes = found.column_by_name("class").unwrap().as_string::<i32>().clone();
@@ -117,22 +117,22 @@ fn labels_come_back_as_the_numbers_that_were_given() {
     let expected = [("cat", Some(3)), ("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
     assert_eq!(found(&at("folder")), expected.map(|(class, label)| (class.to_owned(), label)));
     assert_eq!(names(&at("folder")), ["_SUCCESS", "_files", "_labels.json", "cat", "dog", "emu"]);
-    // From folder to folder too, where a filter takes a class away.
+    // Also from folder to folder, if a filter removes a class.
     let filter = Some(Expr::parse("class != 'cat'").unwrap());
     run(&at("folder"), &at("less"), &ConvertOptions { filter, ..options.clone() }).unwrap();
     let expected = [("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
     assert_eq!(found(&at("less")), expected.map(|(class, label)| (class.to_owned(), label)));
-    // What the order of the classes says needs no file.
+    // Labels that equal the class numbers need no file.
     labelled(&at("y.parquet"), &[("b", Some(1)), ("a", Some(0))]);
     run(&at("y.parquet"), &at("plain"), &options).unwrap();
     assert_eq!(names(&at("plain")), ["_SUCCESS", "_files", "a", "b"]);
     assert_eq!(found(&at("plain")), [("a".to_owned(), Some(0)), ("b".to_owned(), Some(1))]);
-    // A class of two labels has no folder.
+    // A class with two labels has no folder.
     labelled(&at("z.parquet"), &[("b", Some(1)), ("b", Some(2))]);
     let (error, text) = kind(run(&at("z.parquet"), &at("never"), &options));
     assert!(matches!(error, Error::Unsupported { .. }) && text.contains("labels 1 and 2"), "{text}");
     assert!(!at("never").exists());
-    // Another class than those with labels is damage.
+    // A class without a label is damage.
     std::fs::create_dir(at("folder").join("fox")).unwrap();
     std::fs::write(at("folder").join("fox/1.png"), png(9)).unwrap();
     let (error, text) = kind(run(&at("folder"), &at("never"), &to(Format::Parquet)));
@@ -144,7 +144,7 @@ fn what_is_wrong_with_an_image_names_it() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let smaller = ConvertOptions { resize: Some(4), ..to(Format::Parquet) };
-    // Its header is whole, its pixels are not.
+    // The header is intact, the pixels are not.
     let (good, mut broken) = (png(1), png(2));
     broken.truncate(45);
     std::fs::create_dir_all(at("folder/a")).unwrap();
@@ -153,7 +153,7 @@ fn what_is_wrong_with_an_image_names_it() {
     let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
     let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
     assert_eq!((place.file.as_deref(), place.column.as_deref()), (Some("a/2.png"), Some("image")), "{text}");
-    // In a file of many, the row is the one before the filter.
+    // In a file of many rows, the row is counted before the filter.
     let images = (0..10).map(|row| if row == 7 { broken.clone() } else { png(row) });
     let images: ArrayRef = Arc::new(BinaryArray::from_iter_values(images));
     let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..10));
@@ -163,7 +163,7 @@ fn what_is_wrong_with_an_image_names_it() {
     let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
     assert!(place.file.as_deref().is_some_and(|file| file.contains("x.parquet")), "{text}");
     assert_eq!((place.column.as_deref(), place.row), (Some("image"), Some(7)), "{text}");
-    // One that claims too much.
+    // One that declares too much.
     let mut huge = png(3);
     huge[16..20].copy_from_slice(&60_000_u32.to_be_bytes());
     huge[20..24].copy_from_slice(&60_000_u32.to_be_bytes());
@@ -172,7 +172,7 @@ fn what_is_wrong_with_an_image_names_it() {
     std::fs::write(at("folder/a/2.png"), &huge).unwrap();
     let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
     assert!(matches!(error, Error::Limit { .. }) && text.contains("a/2.png") && text.contains("image"), "{text}");
-    // One that is none among those that are.
+    // One that is no image among images.
     std::fs::write(at("folder/a/2.png"), b"none").unwrap();
     let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
     let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
@@ -192,7 +192,7 @@ fn an_archive_of_numpy_that_claims_too_much_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let src = directory.path().join("src");
     std::fs::create_dir(&src).unwrap();
-    // One stored member whose header says that there are 2^40 numbers.
+    // One stored member whose header declares 2^40 numbers.
     let header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({},), }}\n", 1_u64 << 40);
     let mut array = b"\x93NUMPY\x01\x00".to_vec();
     array.extend_from_slice(&u16::try_from(header.len()).unwrap().to_le_bytes());

@@ -32,7 +32,7 @@ fn base64(text: &str) -> Vec<u8> {
     out
 }
 
-/// The values of a cell: of a scalar one, of a list its items; `None` for null.
+/// Returns the values of a cell: of a scalar the value, of a list its items; `None` for null.
 fn values(column: &ArrayRef, row: usize) -> Option<ArrayRef> {
     if column.is_null(row) {
         return None;
@@ -148,7 +148,7 @@ fn files_in_bzip2_and_brotli_are_the_same() {
     let lines: String = (0..5000).map(|row| format!("{{\"id\":{row},\"word\":\"row {row}\"}}\n")).collect();
     let [whole, packed] = ["x.jsonl", "y.jsonl.bz2"].map(|name| directory.path().join(name));
     std::fs::write(&whole, &lines).unwrap();
-    // Two streams, as parallel packers write them.
+    // Two streams, as parallel compressors write them.
     let (first, second) = lines.as_bytes().split_at(lines.len() / 2);
     std::fs::write(&packed, [bz2(first), bz2(second)].concat()).unwrap();
     let found = verify(whole.to_str().unwrap(), packed.to_str().unwrap(), &ConvertOptions::default()).unwrap();
@@ -168,7 +168,7 @@ fn files_in_bzip2_and_brotli_are_the_same() {
         std::fs::write(src.join("index.json"), index.to_string()).unwrap();
         let options = ConvertOptions::default();
         assert!(verify(plain.to_str().unwrap(), src.to_str().unwrap(), &options).unwrap().equal, "{name}");
-        // Damage is named.
+        // Damage is reported with its place.
         let victim = src.join(format!("shard.00001.mds.{extension}"));
         let mut bytes = std::fs::read(&victim).unwrap();
         let middle = bytes.len() / 2;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{fixture, kind, names, run, to};
 
-/// Converts what must not be converted: the error's text, after nothing can be seen at the destination.
+/// Converts a dataset that must be refused. Returns the error's text, after checking that nothing is visible at the destination.
 fn refused(src: &Path, from: Format) -> (Error, String) {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
@@ -29,7 +29,7 @@ fn damaged_records_name_file_and_byte() {
     assert!(text.contains("byte 0") && text.contains("checksum"), "{text}");
     let (_, text) = refused(&fixture("convert/tfrecord/truncated.tfrecord"), Format::Tfrecord);
     assert!(text.contains("ends within a record"), "{text}");
-    // Nine records are whole: the sample passes, the reading stops at the tenth.
+    // Nine records are intact: the sample passes, and reading stops at the tenth.
     assert!(!text.contains("byte 0:"), "{text}");
 }
 
@@ -42,7 +42,7 @@ fn records_of_other_things_are_no_examples() {
     fs::write(&path, &bytes).unwrap();
     let (_, text) = refused(&path, Format::Tfrecord);
     assert!(text.contains("not a tf.train.Example"), "{text}");
-    // A second file with a feature that the first files' sample had not is an error, not a loss.
+    // A second file with a feature that the sample of the first files lacked is an error, not a loss.
     let many = directory.path().join("many");
     fs::create_dir(&many).unwrap();
     fs::copy(fixture("convert/tfrecord/plain.tfrecord"), many.join("a.tfrecord")).unwrap();
@@ -51,7 +51,7 @@ fn records_of_other_things_are_no_examples() {
     assert_eq!(found.num_rows(), 13, "features of both, null where one lacks them");
 }
 
-/// A copy of the plain MDS fixture whose index was changed.
+/// Copies the plain MDS fixture with a changed index.
 fn lying(change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture("convert/mds/plain")).unwrap() {
@@ -117,7 +117,7 @@ fn tar_files_that_reach_out_are_refused() {
     let good = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
     for (name, word) in [("../../x.jpg", "leads elsewhere"), ("/etc/x.jpg", "leads elsewhere")] {
         let mut bytes = good.clone();
-        // Before the first member stands an extended header with its time.
+        // The first member is preceded by an extended header with its time.
         bytes[1024..1124].fill(0);
         bytes[1024..1024 + name.len()].copy_from_slice(name.as_bytes());
         checksum(&mut bytes[1024..1536]);
@@ -171,7 +171,7 @@ fn long_lines_cells_and_records_stop_at_the_limit() {
         let (error, text) = limited(name, content.as_bytes(), from);
         assert!(matches!(error, Error::Limit { .. }) && text.contains(option) && text.contains(name), "{name}: {text}");
     }
-    // What unpacks to much more is cut off where it is too much, not when memory is gone.
+    // A file that decompresses to far too much is cut off at the limit, not when memory is exhausted.
     let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     std::io::Write::write_all(&mut bomb, format!("a\n\"{}", "x".repeat(50 << 20)).as_bytes()).unwrap();
     let (error, text) = limited("bomb.csv.gz", &bomb.finish().unwrap(), Format::Csv);
@@ -249,7 +249,7 @@ fn names_that_reach_out_are_not_written() {
     }
 }
 
-/// What the fuzz targets do, for a moment and without their tools: seeds with random damage are read to their end.
+/// Does briefly, without its tools, what the fuzz targets do: reads seeds with random damage to their end.
 #[test]
 fn random_damage_is_an_error_or_nothing() {
     let seconds = if crate::support::soak() { 60 } else { 1 };
@@ -323,7 +323,7 @@ fn random_damage_is_an_error_or_nothing() {
     }
 }
 
-/// Ten batches of 100 rows, as an Arrow file or as a stream.
+/// Makes ten batches of 100 rows, as an Arrow file or as a stream.
 fn arrow(batches: i64, stream: bool) -> Vec<u8> {
     use arrow::array::{ArrayRef, Int64Array, StringArray};
     use arrow::ipc::writer::{FileWriter, StreamWriter};
@@ -347,7 +347,7 @@ fn arrow(batches: i64, stream: bool) -> Vec<u8> {
     bytes
 }
 
-/// Where the messages of a file or stream begin, and where the last one ends.
+/// Returns the offsets of the messages of a file or stream, and the end of the last one.
 fn messages(bytes: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut at = bytes.windows(4).position(|four| four == [0xff; 4]).unwrap();
@@ -369,24 +369,24 @@ fn an_arrow_file_without_its_end_is_no_file() {
     let whole = arrow(10, false);
     let found = messages(&whole);
     assert_eq!(found.len(), 12, "a schema, ten batches, the end");
-    // After any message, in its middle, and anywhere in what stands at the end.
+    // After any message, in its middle, and anywhere in the end of the file.
     let end = found[found.len() - 1];
     let middles = found.windows(2).map(|pair| (pair[0] + pair[1]) / 2);
     let packed = directory.path().join("y.arrow.zst");
     for cut in found.iter().copied().chain(middles).chain((end..whole.len()).step_by(9)).chain([whole.len() - 1]) {
         fs::write(&path, &whole[..cut]).unwrap();
-        // Cut and packed, where the end is not to be seen before the rest was read.
+        // Truncated and compressed, when the end cannot be seen before the rest was read.
         fs::write(&packed, zstd::encode_all(&whole[..cut], 1).unwrap()).unwrap();
         for path in [&path, &packed] {
             let error = super::rows(path, &ConvertOptions::default()).expect_err(&format!("cut at {cut}"));
             assert!(matches!(error, Error::Corrupt { .. }), "cut at {cut}: {}", error.chain());
         }
     }
-    // After the fifth of ten batches, which looks whole from the front.
+    // After the fifth of ten batches, which looks complete from the front.
     fs::write(&path, &whole[..found[6]]).unwrap();
     let (error, text) = refused(&path, Format::Arrow);
     assert!(matches!(error, Error::Corrupt { .. }) && text.contains("x.arrow") && text.contains("cut short"), "{text}");
-    // The end is there, batches are not.
+    // The end is there, batches are missing.
     for batches in [9, 11] {
         let other = arrow(batches, false);
         let tail = messages(&other);
@@ -405,7 +405,7 @@ fn an_arrow_stream_ends_after_a_message_or_with_its_mark() {
     let path = directory.path().join("x.arrow");
     let whole = arrow(10, true);
     let found = messages(&whole);
-    // As the format has it: a stream may be closed after any message. The first is the schema.
+    // As the format permits: a stream may be closed after any message. The first is the schema.
     for (batches, at) in found.iter().enumerate().skip(1) {
         fs::write(&path, &whole[..*at]).unwrap();
         let rows = super::rows(&path, &ConvertOptions::default()).unwrap().num_rows();
@@ -414,7 +414,7 @@ fn an_arrow_stream_ends_after_a_message_or_with_its_mark() {
         let error = super::rows(&path, &ConvertOptions::default()).expect_err(&format!("cut at {}", at - 3));
         assert!(matches!(error, Error::Corrupt { .. }), "cut at {}: {}", at - 3, error.chain());
     }
-    // Nothing that follows the mark is passed over: another stream would be rows lost.
+    // Nothing after the mark is skipped: another stream would be lost rows.
     fs::write(&path, [&whole[..], &whole[..]].concat()).unwrap();
     let (error, text) = refused(&path, Format::Arrow);
     assert!(matches!(error, Error::Corrupt { .. }) && text.contains("follow the end mark"), "{text}");

@@ -20,7 +20,7 @@ use super::{batch, fixture, kind, names, parquet, rows, run, same, to};
 
 const ROWS: i64 = 1000;
 
-/// Every third value is null, if nulls are wanted.
+/// Makes every third value null, if nulls are requested.
 fn some<T>(nulls: bool, value: impl Fn(i64) -> T) -> Vec<Option<T>> {
     (0..ROWS).map(|row| (!nulls || row % 3 != 1).then(|| value(row))).collect()
 }
@@ -116,7 +116,7 @@ pub(super) fn table(names: &[&'static str], nulls: bool) -> RecordBatch {
 
 const SCALARS: [&str; 8] = ["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"];
 
-/// What each format holds, and whether it holds nulls.
+/// Lists the types that each format holds, and whether it holds nulls.
 pub(super) fn held(format: Format) -> (Vec<&'static str>, bool) {
     let with = |more: &[&'static str]| SCALARS.iter().chain(more).copied().collect();
     match format {
@@ -257,7 +257,7 @@ fn times_with_zones_are_shown_and_written_at_any_depth() {
     assert_eq!(plan("utc.parquet").unwrap().sample, [["{t: 1970-01-01T00:00:01Z}", "{t: 1970-01-01T00:00:02Z}"]]);
     run(&at("utc.parquet"), &at("out"), &options).unwrap();
     same(&at("utc.parquet"), &at("out"));
-    // Of a named zone there is no list here: the instants are shown.
+    // There is no list of named zones here: the instants are shown.
     for (name, first) in [("one", 1_000_000), ("other", 3_000_000)] {
         parquet(&at(name), &batch(vec![("s", within(times("Europe/Berlin", first)))]));
     }
@@ -315,7 +315,7 @@ fn every_pair_keeps_what_both_hold() {
     let all: Vec<Format> = FORMATS.into_iter().filter(|format| *format != Format::Numpy).collect();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: String| directory.path().join(name);
-    // What all of them hold, so that every pair is tried.
+    // Types that all of them hold, so that every pair is tried.
     parquet(
         &at("src.parquet".into()),
         &table(&["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"], false),
@@ -411,7 +411,7 @@ fn photos_become_folders_tars_and_shards_byte_for_byte() {
     let options = ConvertOptions { columns: vec!["image".to_owned()], ..ConvertOptions::default() };
     let found = bowstring::convert::verify(&super::text(&src), &super::text(&at("folder-back")), &options).unwrap();
     assert!(found.equal && found.rows == [40, 40], "{found:#?}");
-    // Images are stored as they are: packing them again costs time and gains nothing.
+    // Images are stored as they are: compressing them again costs time and gains nothing.
     let file = std::fs::File::open(at("folder-back/part-00000.parquet")).unwrap();
     let footer = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
     let image = footer.row_group(0).columns().iter().find(|column| column.column_path().string() == "image").unwrap();
@@ -480,7 +480,7 @@ fn types_of_text_are_inferred_or_given() {
         let (_, text) = kind(run(&at(name), &at("never"), &to(Format::Parquet)));
         assert!(text.contains(word), "{name}: {text}");
     }
-    // Beyond the sample, a value of another type is an error that says where.
+    // Beyond the sample, a value of another type is an error with its place.
     let late: String = (0..3000).map(|row| if row < 2500 { format!("{row}\n") } else { "x\n".into() }).collect();
     std::fs::write(at("late.csv"), format!("a\n{late}")).unwrap();
     let (_, text) = kind(run(&at("late.csv"), &at("never"), &to(Format::Parquet)));

@@ -20,7 +20,7 @@ fn every_format_is_read_from_a_store() {
         run(&at("src.parquet"), &local, &ConvertOptions { target_file_size: 20_000, ..to(format) }).unwrap();
         server.upload(&local, &format!("bucket/{key}"));
         let url = format!("s3://bucket/{key}");
-        // The format is told by names, as on a disk, also with a slash at the end.
+        // The format is detected from names, as on a disk, even with a trailing slash.
         for url in [url.clone(), format!("{url}/")] {
             let options = ConvertOptions { storage_options: server.storage_options(), ..ConvertOptions::default() };
             let source = open(&url, &options).unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
@@ -36,7 +36,7 @@ fn every_format_is_read_from_a_store() {
         let found = found.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
         assert!(found.equal, "{url}: {found:#?}");
     }
-    // A folder of photos, of which many are asked for at once.
+    // A folder of photos, many of which are requested concurrently.
     run(&fixture("imagenet40.parquet"), &at("photos"), &to(Format::Images)).unwrap();
     server.upload(&at("photos"), "bucket/photos");
     let options = ConvertOptions { storage_options: server.storage_options(), ..ConvertOptions::default() };
@@ -49,7 +49,7 @@ fn one_file_of_a_server_without_directories_is_read_ahead_of_need() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let server = Server::start();
-    // Larger than what is read ahead, plain and packed.
+    // Larger than the bytes read ahead, plain and compressed.
     let line = |row: usize| format!("{{\"id\":{row},\"text\":\"{}\"}}\n", "lorem ipsum ".repeat(row % 700));
     let lines: String = (0..4000).map(line).collect();
     assert!(lines.len() > 14 << 20);

@@ -7,7 +7,7 @@ use bowstring::convert::{ConvertOptions, Format, Types, type_text};
 
 use super::{kind, rows, run, to};
 
-/// Lines of a file of one column `x`, of which the last one is beyond every sample.
+/// Makes a file of one column `x`, whose last line is beyond every sample.
 fn late(format: Format, sample: &[&str], last: &str) -> String {
     let (head, row): (_, fn(&str) -> String) = match format {
         Format::Csv => ("x\n", |cell| format!("{cell}\n")),
@@ -17,7 +17,7 @@ fn late(format: Format, sample: &[&str], last: &str) -> String {
     head.to_owned() + &before.chain([row(last)]).collect::<String>()
 }
 
-/// The type of column `x`, and its last value as text.
+/// Returns the type of column `x`, and its last value as text.
 fn last(path: &Path, options: &ConvertOptions) -> (String, String) {
     let found = rows(path, options).unwrap();
     let column = found.column(0);
@@ -85,7 +85,7 @@ fn another_kind_of_value_is_an_error_with_line_and_token() {
         assert_eq!(place.row, Some(2000), "{text}");
         let line = if format == json { "line 2001" } else { "line 2002" };
         assert!(text.contains(line), "{format} {token}: {text}");
-        // What is no JSON at all is of no column.
+        // Invalid JSON belongs to no column.
         if !matches!(token, "01234" | "NaN") || format == csv {
             let column = if token.starts_with('{') { "x.y" } else { "x" };
             assert_eq!(place.column.as_deref(), Some(column), "{text}");
@@ -131,7 +131,7 @@ fn what_a_sample_tells_is_wide_enough_for_it() {
         let path = directory.path().join(format!("{number}.csv"));
         std::fs::write(&path, format!("x\n{}\n", sample.join("\n"))).unwrap();
         assert_eq!(last(&path, &ConvertOptions::default()), (of.to_owned(), value.to_owned()), "{sample:?}");
-        // Parquet has it as it was read.
+        // Parquet holds the values as they were read.
         let out = directory.path().join(format!("{number}.parquet"));
         let report = run(&path, &out, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
         assert!(report.verified);
@@ -195,7 +195,7 @@ fn json_in_other_formats_is_read_by_the_same_rules() {
     tar(&[("json", "{\"a\": 1}"), ("json", "{\"a\": \"7\"}")]);
     let (_, text) = kind(run(&at("x.tar"), &at("never"), &given("json: struct<a: int64>")));
     assert!(text.contains("\"7\" is a text"), "{text}");
-    // 0012 is a name, where nobody said otherwise.
+    // 0012 is a name, unless the type is given.
     tar(&[("id", "7"), ("id", "0012")]);
     assert_eq!(type_text(rows(&at("x.tar"), &ConvertOptions::default()).unwrap().column(1).data_type()), "string");
     // Only 0 and 1 are booleans.
@@ -248,7 +248,7 @@ fn verify_counts_what_stands_in_the_text() {
             let out = at(&format!("{number}-{format}"));
             let report = run(&at("x.csv"), &out, &ConvertOptions { verify: true, to: Some(format), ..options.clone() });
             assert!(report.unwrap().verified);
-            // And from there on, as JSON.
+            // And back, as JSON.
             if format == Format::Jsonl {
                 let back = at(&format!("{number}-back"));
                 run(&out, &back, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();

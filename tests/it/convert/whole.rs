@@ -13,7 +13,7 @@ use bowstring::dataset::filter::Expr;
 
 use super::{batch, kind, names, parquet, rows, run, same, text, to};
 
-/// A directory of Parquet files with the columns `id` and `x`, `files` times `each` rows.
+/// Makes a directory of Parquet files with the columns `id` and `x`, `files` times `each` rows.
 fn numbers(directory: &Path, files: i64, each: i64) {
     fs::create_dir_all(directory).unwrap();
     for file in 0..files {
@@ -40,7 +40,7 @@ fn a_finished_conversion_is_not_done_again() {
     assert!(again.unchanged && again.rows == 150, "{again:?}");
     assert!(plan(&text(&src), &out, &to(Format::Tfrecord)).unwrap().unchanged);
     assert_eq!(fs::metadata(out.join("part-00000.tfrecord")).unwrap().modified().unwrap(), before);
-    // Other options, or another source, are another conversion.
+    // Other options, or another source, make another conversion.
     let (error, _) = kind(run(&src, &out, &to(Format::Csv)));
     assert!(matches!(error, Error::Config { option: "overwrite", .. }));
     numbers(&src, 4, 50);
@@ -93,7 +93,7 @@ fn no_way_of_naming_a_source_lets_it_be_replaced() {
     let at = |name: &str| directory.path().join(name);
     let (src, made) = (at("src"), at("made"));
     numbers(&src, 2, 10);
-    // One that a conversion made, so that `overwrite` replaces it.
+    // One made by a conversion, so that `overwrite` replaces it.
     run(&src, &made, &to(Format::Parquet)).unwrap();
     let before = names(&made);
     let part = before.iter().find(|name| name.ends_with(".parquet")).unwrap();
@@ -117,12 +117,12 @@ fn no_way_of_naming_a_source_lets_it_be_replaced() {
     for way in ways {
         let options = ConvertOptions { overwrite: true, ..to(Format::Jsonl) };
         let (error, said) = kind(convert(&way, &made, &options, &Progress::default()));
-        // Of all directories one has a link into another, so that rows would come twice.
+        // One of the directories has a link into another, so that rows would be read twice.
         let option = if cfg!(unix) && way.ends_with("*/*") { "urls" } else { "dst" };
         assert!(matches!(error, Error::Config { option: found, .. } if found == option), "{way}: {said}");
         assert_eq!(names(&made), before, "{way}");
     }
-    // What only begins at the same place is apart.
+    // A path that only begins with the same name is separate.
     convert(&text(&src.join("*.parquet")), &src.join("out"), &to(Format::Csv), &Progress::default()).unwrap();
 }
 
@@ -169,12 +169,12 @@ fn what_another_conversion_did_is_not_taken() {
     let mut second = begin(&other);
     let attempts = second.attempts().unwrap();
     let tasks = second.tasks().unwrap();
-    // A task of the first that starts late finds no place.
+    // A late task of the first conversion finds no directory.
     let did = |place: &Path, options: &ConvertOptions, fingerprint: &str, task| {
         work(&text(&src), place, options, fingerprint, task, &Progress::default())
     };
     assert!(did(&late.join("0"), &one, &fingerprint, 0).is_err());
-    // Nor is it taken if it has one.
+    // Nor is it adopted if it has one.
     let place = attempts.join("late");
     let worked = did(&place, &one, &fingerprint, 0).unwrap();
     let error = second.adopt(&worked, &place).unwrap_err();
@@ -253,7 +253,7 @@ fn columns_and_rows_are_chosen() {
     assert_eq!(ids(&out), (30..300).filter(positive).collect::<Vec<_>>());
     let (error, text) = kind(run(&src, &out, &ConvertOptions { columns: vec!["idd".into()], ..to(Format::Csv) }));
     assert!(matches!(error, Error::NotFound { .. }) && text.contains("id, x"), "{text}");
-    // Nothing selected is still a dataset.
+    // An empty selection is still a dataset.
     let none = Some(Expr::parse("id < 0").unwrap());
     for format in
         [Format::Parquet, Format::Csv, Format::Jsonl, Format::Arrow, Format::Mds, Format::Datasets, Format::Tfrecord]
@@ -302,7 +302,7 @@ fn a_shuffle_is_a_permutation_that_threads_do_not_change() {
     let (one, four, other) = (shuffled("a", 7, 1), shuffled("b", 7, 4), shuffled("c", 8, 2));
     assert_eq!(one, four);
     assert_ne!(one, other);
-    // Far from the order it came in: neighbours are seldom neighbours.
+    // Far from the original order: neighbours seldom remain neighbours.
     let near = one.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) <= 2).count();
     assert!(near < 40, "{near} of 1500");
 }
@@ -335,7 +335,7 @@ fn two_at_once_do_not_meet() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
     numbers(&src, 2, 100);
-    // Another open file holds the lock, whoever's it is: also of a process that cannot be seen from here.
+    // Another open file holds the lock, in any process, even one that is not visible from here.
     let path = directory.path().join(".out.bowstring-convert.lock");
     let mut held = fs::File::create(&path).unwrap();
     held.try_lock().unwrap();
@@ -343,13 +343,13 @@ fn two_at_once_do_not_meet() {
     let (error, text) = kind(run(&src, &out, &to(Format::Csv)));
     assert!(matches!(error, Error::Closed { .. }) && text.contains("process 7 of host elsewhere"), "{text}");
     assert!(!out.exists() && !directory.path().join(".out.bowstring-convert").exists(), "nothing is touched");
-    // A lock's file that nobody holds, as a kill leaves it, holds nobody off, and goes.
+    // The file of a lock that is not held, as a kill leaves it, blocks nobody, and is removed.
     drop(held);
     run(&src, &out, &to(Format::Csv)).unwrap();
     assert_eq!(names(directory.path()), ["out", "src"]);
 }
 
-/// Rows that take some 40 MiB in Parquet, so that a shuffle has several buckets.
+/// Makes rows of some 40 MiB in Parquet, so that a shuffle has several buckets.
 fn large(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -383,7 +383,7 @@ fn a_shuffle_goes_on_with_other_memory_and_other_cores() {
         verify: true,
         ..to(Format::Arrow)
     };
-    // Neither memory nor cores decide the order; in 32 MiB a bucket does not fit and is scattered again.
+    // Neither memory nor cores affect the order; in 32 MiB a bucket does not fit and is scattered again.
     let mut expected: Option<Vec<i64>> = None;
     for (memory, jobs) in [(1024, 4), (32, 1)] {
         let out = directory.path().join(format!("out-{memory}-{jobs}"));
@@ -394,7 +394,7 @@ fn a_shuffle_goes_on_with_other_memory_and_other_cores() {
         assert!(sorted.iter().copied().eq(0..40_000), "every row, once");
         assert_eq!(*expected.get_or_insert_with(|| found.clone()), found, "{memory} MiB, {jobs} jobs");
     }
-    // Interrupted after the first buckets, and gone on with as another machine would.
+    // Interrupted after the first buckets, and continued as on another machine.
     let out = directory.path().join("out");
     for (before, after) in [((64, 1), (1024, 3)), ((1024, 1), (48, 2))] {
         let progress = Progress::default();
@@ -439,7 +439,7 @@ fn what_is_not_there_any_more_is_made_again() {
         let (error, said) = kind(run(&src, &out, &options));
         assert!(matches!(error, Error::Config { option: "overwrite", .. }) && said.contains(what), "{what}: {said}");
         let report = match what {
-            // What somebody else put there is not deleted unasked.
+            // Files added by others are not deleted unless requested.
             "more.csv was added" => {
                 let (error, said) = kind(run(&src, &out, &again));
                 assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{said}");
@@ -451,9 +451,9 @@ fn what_is_not_there_any_more_is_made_again() {
         assert!(!report.unchanged && fs::read(&part).unwrap() == whole, "{what}");
         assert!(run(&src, &out, &options).unwrap().unchanged);
     }
-    // To overwrite is to make it again, though nothing differs.
+    // Overwriting makes it again, even without a difference.
     assert!(!run(&src, &out, &again).unwrap().unchanged);
-    // What an earlier version wrote is ours to replace, and is not taken for whole.
+    // The output of an earlier version may be replaced, and does not count as complete.
     let success = out.join("_SUCCESS");
     let mut said: serde_json::Value = serde_json::from_slice(&fs::read(&success).unwrap()).unwrap();
     said.as_object_mut().unwrap().remove("contents").unwrap();
@@ -471,7 +471,7 @@ fn what_no_conversion_made_is_not_deleted() {
     numbers(&src, 1, 50);
     let options = |overwrite, overwrite_foreign| ConvertOptions { overwrite, overwrite_foreign, ..to(Format::Csv) };
     fs::create_dir_all(out.join("chapters")).unwrap();
-    // The empty `_SUCCESS` of others says nothing.
+    // The empty `_SUCCESS` of others does not count.
     for name in ["chapters/1.tex", "_SUCCESS"] {
         fs::write(out.join(name), "").unwrap();
     }
@@ -483,13 +483,13 @@ fn what_no_conversion_made_is_not_deleted() {
     assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }));
     run(&src, &out, &options(true, true)).unwrap();
     same(&src, &out);
-    // An empty directory is nobody's.
+    // An empty directory belongs to nobody.
     let empty = directory.path().join("empty");
     fs::create_dir(&empty).unwrap();
     run(&src, &empty, &options(true, false)).unwrap();
 }
 
-/// The binary, without a terminal.
+/// Returns the binary, without a terminal.
 fn bowstring() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     command.stdin(Stdio::null());
@@ -535,7 +535,7 @@ fn a_disk_that_takes_no_more_leaves_nothing_half() {
     numbers(&src, 4, 20_000);
     for format in ["parquet", "csv", "arrow", "tfrecord", "webdataset", "mds", "jsonl", "datasets", "petastorm"] {
         let out = directory.path().join("out");
-        // No file may grow beyond 16 KiB: what the system says then is what it says of a full disk.
+        // No file may grow beyond 16 KiB: the system's error is the same as for a full disk.
         let script = format!(
             "ulimit -f 16; trap '' XFSZ; exec {} convert \"$0\" \"$1\" --to {format}",
             env!("CARGO_BIN_EXE_bowstring")
@@ -577,7 +577,7 @@ fn kills_at_random_lose_and_repeat_nothing() {
     while killed < kills {
         let format = formats[finished % formats.len()];
         let out = directory.path().join(format!("out-{finished}"));
-        // A task per file, so that there is something to resume.
+        // A task per file, so that there is work to resume.
         let arguments = ["convert", &text(&src), &text(&out), "--to", format, "--shards", "24", "--resume", "--json"];
         let arguments: Vec<String> =
             arguments.iter().map(ToString::to_string).chain((finished % 4 == 3).then(|| "--shuffle".into())).collect();
@@ -603,7 +603,7 @@ fn kills_at_random_lose_and_repeat_nothing() {
             match status {
                 None => {
                     killed += 1;
-                    // At the destination is all or nothing.
+                    // The destination holds all or nothing.
                     if out.exists() {
                         assert!(out.join("_SUCCESS").is_file());
                         assert_eq!(

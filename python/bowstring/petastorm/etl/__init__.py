@@ -10,11 +10,11 @@ __all__ = ["RowGroupIndexerBase"]
 
 
 class RowGroupIndexerBase(ABC):
-    """Says in which row groups a value occurs."""
+    """Maps values to the row groups in which they occur."""
 
     @abstractmethod
     def __add__(self, other: Any) -> Any:
-        """Both together."""
+        """The union of both."""
 
     @property
     @abstractmethod
@@ -37,4 +37,4 @@ class RowGroupIndexerBase(ABC):
 
     @abstractmethod
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> Any:
-        """Takes in the rows of one row group."""
+        """Adds the rows of one row group."""

@@ -62,9 +62,9 @@ class Folder:
             return dict(zip(files, pool.map(lambda path: self.footer(path).num_row_groups, files), strict=True))
 
     def add(self, values: Mapping[bytes, bytes]) -> None:
-        """Puts values into ``_common_metadata``, beside those that are there.
+        """Adds values to ``_common_metadata``, keeping the existing ones.
 
-        An index of row groups goes where others are counted than it was made of: its numbers would mean other rows.
+        An index of row groups is dropped if the counts differ from those it was built from: its numbers would refer to other rows.
         """
         parquet = needed("pyarrow.parquet", _WHY)
         names = {info.base_name for info in self._fs.get_file_info(self._beside()) if info.is_file}
@@ -80,7 +80,7 @@ class Folder:
                 stacklevel=3,
             )
         schema = schema.with_metadata(after)
-        # Hadoop's checksum of the file that is there: it would refuse the next one.
+        # Hadoop's checksum of the existing file: it would not match the new one.
         crc = f"{self.path}/._common_metadata.crc"
         if self._fs.get_file_info([crc])[0].is_file:
             self._fs.delete_file(crc)
@@ -89,7 +89,7 @@ class Folder:
 
     @contextmanager
     def _written(self, name: str) -> Iterator[Any]:
-        """A file to write to, which takes its place as a whole. A store's objects do that by themselves."""
+        """A file to write to, which replaces the former one as a whole. A store's objects do that by themselves."""
         path = f"{self.path}/{name}"
         if not isinstance(self._fs, needed("pyarrow.fs", _WHY).LocalFileSystem):
             with self._fs.open_output_stream(path) as file:
@@ -117,7 +117,7 @@ class Folder:
         return files[0]
 
     def describe(self, values: Mapping[bytes, bytes]) -> None:
-        """Stores values, and with them how many row groups each file has."""
+        """Stores values, together with the number of row groups of each file."""
         self.add({**values, ROW_GROUPS_KEY: json.dumps(self.row_groups()).encode()})
 
 

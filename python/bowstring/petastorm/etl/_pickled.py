@@ -1,4 +1,4 @@
-"""Indexes of row groups in the form in which Petastorm reads them: a pickle, written opcode by opcode. Rust writes the schema.
+"""Indexes of row groups in the form that Petastorm reads: a pickle, written opcode by opcode. Rust writes the schema.
 
 It writes only opcodes that Petastorm's own reader and bowstring's inert one accept, for any objects; nothing here reads a pickle.
 """
@@ -48,7 +48,7 @@ class _Writer:
         self._out += b"c" + f"{module}\n{name}\n".encode()
 
     def pairs(self, items: Iterable[tuple[Any, Callable[[], None]]], empty: bytes = b"}") -> None:
-        """Entries for a dictionary; ``empty`` makes it, or is nothing where it is there already."""
+        """Entries for a dictionary; ``empty`` creates it, or is empty if it exists already."""
         self._out += empty + b"("
         for key, write in items:
             self.plain(key)

@@ -1,4 +1,4 @@
-"""A dataset's schema: read it, or write it beside what Spark wrote."""
+"""A dataset's schema: read it, or write it beside Spark's files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def materialize_dataset(
     use_summary_metadata: bool = False,
     filesystem_factory: Callable[[], Any] | None = None,
 ) -> Iterator[None]:
-    """Around code that writes Parquet with Spark: sets the size of row groups, and stores the schema at the end.
+    """Context for code that writes Parquet with Spark: sets the size of row groups, and stores the schema at the end.
 
     The result is read by Petastorm and by bowstring. Nothing is stored if the code within raises.
 
@@ -131,7 +131,7 @@ def get_schema_from_dataset_url(
 
 
 def infer_or_load_unischema(dataset: Any) -> Unischema:
-    """The schema that Petastorm stored, or would make of plain Parquet."""
+    """The schema that Petastorm stored, or would derive from plain Parquet."""
     url = _url_of(dataset)
     place, _ = _options.location(url if "://" in url else f"file://{os.path.abspath(url)}")
     return Dataset(place).schema

@@ -26,7 +26,7 @@ def generate_petastorm_metadata(
     use_summary_metadata: bool = False,
     hdfs_driver: str = "libhdfs3",
 ) -> None:
-    """Writes ``_common_metadata`` anew: schema and row groups. Other entries stay, and row-group indexes if the files are the same.
+    """Rewrites ``_common_metadata``: schema and row groups. Other entries stay, and row-group indexes if the files are the same.
 
     :param spark: without effect; may be ``None``. It is not stopped, as Petastorm does.
     :param dataset_url: URL of the dataset.

@@ -43,7 +43,7 @@ class _FieldIndexer(RowGroupIndexerBase):
 
 
 class SingleFieldIndexer(_FieldIndexer):
-    """The row groups of each value; of each element where the field is an array."""
+    """The row groups of each value; of each element if the field is an array."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         super().__init__(index_name, index_field)

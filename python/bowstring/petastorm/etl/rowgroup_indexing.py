@@ -45,7 +45,7 @@ def build_rowgroup_index(
     fields = [metadata.schema.fields[name] for name in names]
     source = Source(place, fields, stored=False)
     try:
-        # As Petastorm numbers them: over all files, row groups without rows included.
+        # As Petastorm numbers them: over all files, including row groups without rows.
         counts = source.row_group_counts
         first = numbered(counts)
         source.start([(group, 0) for group in range(len(source.groups))])
@@ -62,7 +62,7 @@ def build_rowgroup_index(
                 indexer.build_index(rows, first[path] + ordinal)
     finally:
         source.close()
-    # With what the numbers count, so that they are not taken for others when files come later.
+    # With the counts, so that the numbers are not misread when files are added later.
     index = _pickled.indexes({indexer.index_name: indexer for indexer in indexers})
     Folder(url).add({INDEX_KEY: index, ROW_GROUPS_KEY: json.dumps(counts).encode()})
 

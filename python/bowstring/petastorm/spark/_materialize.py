@@ -22,7 +22,7 @@ __all__ = ["cached", "forget", "local_path", "register_delete_dir_handler"]
 
 _LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
-# What the settings and the hash of the frame are -> frames of that hash, each with the directory that holds it.
+# Settings and hash of a frame -> frames with that hash, each with the directory that holds it.
 _known: dict[tuple[Any, ...], list[tuple[Any, str]]] = {}
 
 
@@ -70,9 +70,9 @@ def _delete_at_exit(url: str) -> None:
 
 
 def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str | None) -> str:
-    """URL of the directory that holds ``frame``; it is written unless it was before, and deleted at exit."""
+    """URL of the directory that holds ``frame``; it is written unless it exists, and deleted at exit."""
     with _lock:
-        # Equal plans have equal hashes, and so may others.
+        # Equal plans have equal hashes, but other plans may have the same hash.
         parent = parent.rstrip("/")
         key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
         for known, url in _known.get(key, ()):
@@ -96,10 +96,10 @@ def forget(url: str) -> None:
 def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     if not urllib.parse.urlparse(parent).scheme:
         raise ValueError(f"cache directory {parent!r} has no scheme: write file://{parent} for a local one")
-    local_path(parent)  # refuses what would be another directory when it is deleted
+    local_path(parent)  # refuses a path that would mean another directory when it is deleted
     application = getattr(getattr(frame.sparkSession, "sparkContext", None), "applicationId", "connect")
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
-    # As Petastorm names them, so that directories left behind show whose they are.
+    # Named as in Petastorm, so that directories left behind show their owner.
     url = f"{parent}/{stamp}-appid-{application}-{uuid.uuid4()}"
     if _served.is_server(url):
         _served.write(frame, url)

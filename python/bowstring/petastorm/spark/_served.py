@@ -37,14 +37,14 @@ def count(url: str) -> int:
 
 
 def delete(url: str) -> None:
-    """Removes a dataset, if it is there."""
+    """Removes a dataset, if it exists."""
     connection, dataset = _connection(url)
     with connection:
         connection.drop(dataset)
 
 
 def fetched(url: str) -> tuple[tempfile.TemporaryDirectory[str], list[str]]:
-    """The dataset as local Parquet, for readers that go to and fro in it: the directory, and URLs of its files.
+    """The dataset as local Parquet, for readers that access it at random: the directory, and URLs of its files.
 
     Petastorm's readers address row groups. Batches straight from the server are ``bowstring.torch.DataLoader(url)``.
     """

@@ -40,10 +40,10 @@ def make_spark_converter(
     compression_codec: str | None = None,
     dtype: str | None = "float32",
 ) -> SparkDatasetConverter:
-    """Stores a data frame in the cache directory and returns what makes loaders of it.
+    """Stores a data frame in the cache directory and returns a factory of loaders over it.
 
-    The directory is Spark's setting ``petastorm.spark.converter.parentCacheDirUrl`` or ``bowstring.converter.cacheDir``; what is
-    stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then
+    The directory is Spark's setting ``petastorm.spark.converter.parentCacheDirUrl`` or ``bowstring.converter.cacheDir``; data
+    stored there are deleted at exit. It may be a bowstring server that accepts writes, ``grpc://host:port``: the frame then
     needs no file system that Spark and the trainer share.
 
     :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, used unchanged, and deleted
@@ -170,7 +170,7 @@ class SparkDatasetConverter:
         return TFDatasetContextManager(self.file_urls, batch_size, prefetch, arguments, shuffling_queue_capacity)
 
     def delete(self) -> None:
-        """Deletes what is stored."""
+        """Deletes the stored data."""
         _materialize.forget(self.cache_dir_url)
 
 

@@ -1,4 +1,4 @@
-"""A reader without a dataset: rows that a function makes, without end."""
+"""A reader without a dataset: endless rows from a function."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class ReaderMock:
         self.stop()
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Does nothing: there is nothing to stop."""
 
     def join(self) -> None:
-        """There is nothing to wait for."""
+        """Does nothing: there is nothing to wait for."""
 
 
 def schema_data_generator_example(schema: Unischema) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-//! Arrays into cells of MDS.
+//! Encoding of arrays as MDS cells.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::convert::errors::refused_value;
 use crate::error::{Place, Result};
 use crate::schema::{Codec, DType};
 
-/// A column on its way into samples.
+/// A column being written to samples.
 pub(super) struct Coder<'a> {
     name: &'a str,
     encoding: &'a Encoding,
     array: ArrayRef,
-    /// Width of a number.
+    /// Bytes of a number.
     width: usize,
     fixed: Vec<u8>,
-    /// How the cells of arrays are kept.
+    /// Codec for cells of arrays.
     codec: Codec,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Coder<'a> {
     }
 }
 
-/// Whether an array has a null at all.
+/// Returns true if an array has any null.
 pub(super) fn has_nulls(array: &ArrayRef) -> bool {
     !matches!(array.data_type(), DataType::Null) && array.logical_null_count() > 0
 }

@@ -1,4 +1,4 @@
-//! The encodings of MDS's columns: what each is in Arrow.
+//! The encodings of MDS columns, and their Arrow types.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use crate::convert::values::sample::IMAGE_KEY;
 use crate::error::{Error, Result};
 use crate::schema::{Codec, DType, Element, Stored};
 
-/// Key of a field's metadata: the encoding of MDS that it was read from, where Arrow's type does not tell.
+/// Metadata key of a field: the MDS encoding that it was read from, if Arrow's type does not imply it.
 pub(super) const ENCODING_KEY: &str = "bowstring.mds";
 
-/// The list of images whose pixels are raw.
+/// The encoding of a list of raw images.
 pub(super) const PIXELS: &str = "list[pil]";
 
-/// How a column of MDS is encoded.
+/// Encoding of an MDS column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Encoding {
     Bytes,
@@ -26,7 +26,7 @@ pub(super) enum Encoding {
     Json,
     /// A number as its digits: `str_int`, `str_float`, `str_decimal`.
     Digits(&'static str),
-    /// A number; the flag says that it is named `int`.
+    /// A number; the flag is set if the encoding is called `int`.
     Number(DType, bool),
     Array {
         dtype: Option<DType>,
@@ -36,7 +36,7 @@ pub(super) enum Encoding {
     Image(&'static str),
     /// Raw pixels with their size and mode.
     Pixels,
-    /// A list of images by the name of the encoding; the flag says that a word stands before the count.
+    /// A list of images by the name of the encoding; the flag is set if a word precedes the count.
     Images(&'static str, bool),
 }
 
@@ -80,7 +80,7 @@ pub(super) fn scalar(name: &str) -> Option<DType> {
 }
 
 impl Encoding {
-    /// The encoding named `text`.
+    /// Parses the name of an encoding.
     pub(super) fn parse(column: &str, text: &str) -> Result<Self> {
         let unsupported = |hint: &str| {
             Error::unsupported(
@@ -140,7 +140,7 @@ impl Encoding {
         })
     }
 
-    /// Bytes of every value, if they do not vary.
+    /// Returns the bytes of every value, if they do not vary.
     pub(super) fn size(&self) -> Option<u64> {
         match self {
             Self::Number(dtype, _) => Some(dtype.size() as u64),
@@ -151,7 +151,8 @@ impl Encoding {
         }
     }
 
-    /// The column in Arrow; `sample` is a value of it, which tells what an array has where the encoding does not.
+    /// Returns the Arrow field of the column; `sample` is a value of it, which gives an array's type and shape if the encoding does
+    /// not.
     pub(super) fn field(&self, name: &str, sample: Option<&[u8]>) -> Result<Field> {
         let noted = |field: Field| {
             let note = std::iter::once((ENCODING_KEY.to_owned(), self.to_string()));
@@ -174,7 +175,7 @@ impl Encoding {
                 Field::new(name, DataType::Binary, false).with_metadata(note.collect::<Metadata>())
             }
             Self::Images(encoding, word) => {
-                // Pixels have become files of images.
+                // Pixels have been converted to image files.
                 let encoding = if *encoding == PIXELS { Self::Images("list[png]", *word) } else { self.clone() };
                 let note = std::iter::once((ENCODING_KEY.to_owned(), encoding.to_string()));
                 let field = Field::new(name, DataType::new_list(DataType::Binary, true), false);
@@ -203,7 +204,7 @@ impl Encoding {
         })
     }
 
-    /// Whether the column can be read as `field`.
+    /// Checks that the column can be read as `field`.
     pub(super) fn check(&self, field: &Field) -> Result<()> {
         let kind = field.data_type();
         let fits = match self {
@@ -222,7 +223,7 @@ impl Encoding {
         Err(refused(Format::Mds, field, &format!("the column's encoding is {self}")))
     }
 
-    /// Element type, shape and bytes of an array.
+    /// Decodes the element type, shape and bytes of an array.
     pub(super) fn array(&self, cell: &[u8]) -> Result<(DType, Vec<usize>, Vec<u8>), String> {
         let Self::Array { dtype, shape } = self else { return Err("it is not an array".to_owned()) };
         let mut rest = cell;
@@ -264,10 +265,10 @@ impl Encoding {
         Ok((dtype, shape, rest.to_vec()))
     }
 
-    /// The encoding of a column of Arrow.
+    /// Chooses the encoding of an Arrow column.
     ///
     /// # Errors
-    /// `Unsupported` names column and type.
+    /// `Unsupported` with the column and its type.
     pub(super) fn of(field: &Field) -> Result<Self> {
         let kind = field.data_type();
         let noted = field.metadata().get(ENCODING_KEY).and_then(|noted| Self::parse(field.name(), noted).ok());
@@ -298,7 +299,7 @@ impl Encoding {
             return Ok(Self::Str);
         }
         if let Some(found) = dtype(kind) {
-            // There is no boolean: a byte is what its value is.
+            // There is no boolean; a byte holds its value.
             return Ok(Self::Number(if found == DType::Bool { DType::Uint8 } else { found }, false));
         }
         let inner = item(kind).and_then(dtype).map(|found| if found == DType::Bool { DType::Uint8 } else { found });
@@ -317,7 +318,7 @@ impl Encoding {
     }
 }
 
-/// Whether values are the same after JSON: text, numbers and booleans in lists and structs.
+/// Returns true if values survive JSON: text, numbers and booleans in lists and structs.
 pub(super) fn plain_json(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(members) => !members.is_empty() && members.iter().all(|member| plain_json(member.data_type())),

@@ -1,4 +1,4 @@
-//! The hashes that an index of MDS may carry, as far as they are known here.
+//! The supported hashes of an MDS index.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -8,7 +8,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use twox_hash::{XxHash3_64, XxHash32, XxHash64};
 
-/// A hash that grows.
+/// A running hash.
 pub(crate) enum Hashing {
     Xxh32(XxHash32),
     Xxh64(XxHash64),
@@ -26,7 +26,7 @@ impl Hashing {
         Self::Xxh64(XxHash64::with_seed(0))
     }
 
-    /// One of those that are given, the fastest that is known, with what it should be. `None` if none is known.
+    /// Chooses the fastest supported one of the given hashes, and returns it with its expected value. `None` if none is supported.
     pub(crate) fn choose(given: &BTreeMap<String, String>) -> Option<(Self, String)> {
         let made = |name: &str| match name {
             "xxh3_64" => Some(Self::Xxh3(Box::new(XxHash3_64::with_seed(0)))),
@@ -59,7 +59,7 @@ impl Hashing {
         }
     }
 
-    /// The hash in hexadecimal.
+    /// Returns the hash in hexadecimal.
     pub(crate) fn finish(self) -> String {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         match self {

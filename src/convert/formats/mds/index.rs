@@ -1,11 +1,11 @@
-//! `index.json`: what a dataset says of its shards.
+//! `index.json`: a dataset's description of its shards.
 
 use serde::Deserialize;
 
-/// Offsets are of 32 bits, so no shard is larger.
+/// Largest shard: offsets have 32 bits.
 pub(super) const MAX_SHARD: u64 = u32::MAX as u64;
 
-/// Bytes of a shard's own configuration.
+/// Most bytes of a shard's own configuration.
 pub(super) const MAX_CONFIG: u64 = 16 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -14,7 +14,7 @@ pub(super) struct Index {
     pub(super) shards: Vec<Entry>,
 }
 
-/// A shard as the index has it.
+/// A shard in the index.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Entry {
     pub(super) format: String,
@@ -37,7 +37,7 @@ pub(super) struct File {
 }
 
 impl Entry {
-    /// The file that is there.
+    /// Returns the stored file.
     pub(super) fn stored(&self) -> &File {
         self.zip_data.as_ref().filter(|_| self.compression.is_some()).unwrap_or(&self.raw_data)
     }

@@ -1,10 +1,10 @@
-//! MosaicML's streaming format, MDS: shards of samples whose columns are encoded one by one, and an `index.json` over them.
+//! MosaicML's streaming format, MDS: shards of samples whose columns are encoded one by one, and an `index.json`.
 //!
 //! ```text
 //!   shard:  samples u32 ─ offsets u32 x (samples + 1) ─ configuration as JSON ─ samples
-//!   sample: sizes u32 of the columns that vary ─ the columns' bytes, in the order of their names
+//!   sample: sizes u32 of the variable-size columns ─ the columns' bytes, in the order of their names
 //! ```
-//! Pickled columns are refused: reading them would run what they hold.
+//! Pickled columns are refused: reading them would execute their content.
 
 mod code;
 mod encoding;
@@ -85,7 +85,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
             return Err(wrong("a column's size is not that of its encoding"));
         }
         let stored = entry.stored();
-        // A shard beside the index, or in a directory below: streams of several groups have such.
+        // A shard is next to the index or in a subdirectory, as in streams of several groups.
         let plain = !stored.basename.is_empty()
             && !stored.basename.starts_with('/')
             && !stored.basename.contains(['\0', '\\'])
@@ -94,7 +94,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
             let shown: String = stored.basename.chars().take(80).collect();
             return Err(wrong(&format!("the name {shown:?} leads elsewhere")));
         }
-        // Each sample takes an offset.
+        // Each sample has an offset.
         if entry.raw_data.bytes > MAX_SHARD || entry.samples.saturating_mul(4).saturating_add(8) > entry.raw_data.bytes
         {
             return Err(wrong(&format!("{} samples are not in {} bytes", entry.samples, entry.raw_data.bytes)));
@@ -132,7 +132,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         encoding.check(&field)?;
         fields.push(field);
     }
-    // Whether a column may be null is what was asked for when it was written; its values are not.
+    // Nullability is as requested when writing; the values themselves are never null.
     if let Some(written) = &opening.written {
         for field in &mut fields {
             let nullable = written.field_with_name(field.name()).is_ok_and(Field::is_nullable);
@@ -147,7 +147,7 @@ fn first_name(entries: &[Entry], number: usize) -> Option<&str> {
     entries.first()?.column_names.get(number).map(String::as_str)
 }
 
-/// The directory of the index that `tree` is; `None` if it is the directory itself.
+/// Returns the directory of the index, if `tree` is the index file; `None` if it is the directory itself.
 fn directory(tree: &Listing) -> Result<Option<Listing>> {
     match tree.file()? {
         None => Ok(None),
@@ -160,10 +160,10 @@ fn directory(tree: &Listing) -> Result<Option<Listing>> {
 }
 
 impl MdsSource {
-    /// The cells of the first sample, if there is one.
+    /// Returns the cells of the first sample, if there is one.
     fn first(&self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(number) = self.entries.iter().position(|entry| entry.samples > 0) else { return Ok(None) };
-        // There is none to share yet; what an index may claim is limited where a shard is opened.
+        // No budget is shared yet; the declared sizes of an index are limited when a shard is opened.
         let budget = Budget::new(u64::MAX);
         let mut samples = self.samples(number, &budget)?;
         if !samples.advance()? {
@@ -215,7 +215,7 @@ struct Reader<'a> {
     samples: Samples<'a>,
     schema: SchemaRef,
     columns: Vec<(usize, Taker)>,
-    /// Samples of the batches before.
+    /// Number of samples in earlier batches.
     before: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The samples of one shard, one after another.
+//! The samples of one shard, in order.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ pub(super) struct Samples<'a> {
     limits: Limits,
     offsets: Vec<u32>,
     next: usize,
-    /// The current sample, and where its columns are in it.
+    /// The current sample, and the ranges of its columns.
     pub(super) sample: Vec<u8>,
     pub(super) cells: Vec<std::ops::Range<usize>>,
     hashing: Option<(Hashing, String)>,
     _permit: Permit,
 }
 
-/// A shard's raw bytes: unpacked on the way, or, where the packing has no stream, at once.
+/// A shard's raw bytes: decompressed on the fly, or at once if the compression does not stream.
 pub(super) enum Unpacked {
     Stream(Input),
     Whole { bytes: Vec<u8>, at: usize, packed: u64 },
@@ -54,7 +54,7 @@ impl Unpacked {
     }
 }
 
-/// How much snappy packs at most: a copy of 64 bytes takes two.
+/// Greatest ratio of snappy: a copy of 64 bytes takes two.
 const SNAPPY_RATIO: u64 = 64;
 
 impl<'a> Samples<'a> {
@@ -122,7 +122,7 @@ impl<'a> Samples<'a> {
         Error::corrupt(place, format!("sample {} (byte {at}): {what}", self.next.saturating_sub(1)))
     }
 
-    /// The error with its file, and its row among all of the file, where it counts from sample `before` on.
+    /// Adds to the error its file, and its row within the file when it counts from sample `before` on.
     pub(super) fn within(&self, before: u64, error: Error) -> Error {
         match error {
             Error::Corrupt { mut place, what, source } => {
@@ -145,7 +145,7 @@ impl<'a> Samples<'a> {
         Ok(bytes)
     }
 
-    /// Reads what stands before the samples.
+    /// Reads everything before the samples.
     fn start(&mut self) -> Result<()> {
         let raw = self.entry.raw_data.bytes;
         let count = self.take(4, "its head")?;
@@ -180,7 +180,7 @@ impl<'a> Samples<'a> {
         Ok(())
     }
 
-    /// Goes to the next sample; false at the end.
+    /// Advances to the next sample; false at the end.
     pub(super) fn advance(&mut self) -> Result<bool> {
         let (Some(start), Some(end)) = (self.offsets.get(self.next), self.offsets.get(self.next + 1)) else {
             self.end()?;
@@ -221,7 +221,7 @@ impl<'a> Samples<'a> {
         Ok(true)
     }
 
-    /// After the last sample: nothing more, and the hash is right.
+    /// Checks after the last sample that nothing follows, and that the hash matches.
     fn end(&mut self) -> Result<()> {
         let mut more = Vec::new();
         if self.input.append(1, &mut more)? > 0 {

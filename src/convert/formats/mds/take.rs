@@ -1,4 +1,4 @@
-//! Cells of MDS into arrays.
+//! Decoding of MDS cells into arrays.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::schema::{Codec, cast};
 pub(super) struct Taker {
     encoding: Encoding,
     field: FieldRef,
-    /// Fixed-size values, one after another.
+    /// Fixed-size values, concatenated.
     fixed: Vec<u8>,
     bytes: BinaryBuilder,
     text: StringBuilder,
@@ -47,7 +47,7 @@ impl Taker {
     /// Adds a value.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason that it is invalid.
     pub(super) fn push(&mut self, cell: &[u8]) -> Result<(), String> {
         match &self.encoding {
             Encoding::Number(..) => self.fixed.extend_from_slice(cell),
@@ -91,13 +91,13 @@ impl Taker {
         Ok(())
     }
 
-    /// The error for a value, by its row among those gathered.
+    /// Returns the error for a value, by its row among those gathered.
     fn wrong(&self, row: usize, what: &str) -> Error {
         let place = Place { column: Some(self.name().into()), row: Some(row as u64), ..Place::default() };
         Error::corrupt(place, format!("{what}; give another type with --schema"))
     }
 
-    /// The array of what was gathered.
+    /// Returns the array of the gathered values.
     pub(super) fn finish(&mut self) -> Result<ArrayRef> {
         let wanted = self.field.data_type();
         let array: ArrayRef = match &self.encoding {
@@ -145,7 +145,7 @@ impl Taker {
     }
 }
 
-/// Raw pixels as PNG.
+/// Encodes raw pixels as PNG.
 fn png(cell: &[u8]) -> Result<Vec<u8>, String> {
     let word = |at: usize| cell.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word));
     let (Some(width), Some(height), Some(len)) = (word(0), word(4), word(8)) else {

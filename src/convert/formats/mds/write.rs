@@ -1,4 +1,4 @@
-//! Rows into shards, and the index over them.
+//! Writes rows as shards, and their index.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::publish::put_file;
 
 #[derive(Debug)]
 struct MdsSink {
-    /// In the order of the names, as MDS has them.
+    /// In the order of their names, as in MDS.
     columns: Vec<(String, Encoding)>,
     packing: Packing,
     target: u64,
@@ -38,7 +38,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
     columns.sort_by(|a, b| a.0.cmp(&b.0));
     let allowed = ["none", "zstd", "gzip", "snappy"];
     let packing = Packing::parse(options.compression.as_deref(), Format::Mds, &allowed, Packing::None)?;
-    // Shards are what a node downloads and caches: MosaicML's own size where none is given.
+    // Shards are the unit that nodes download and cache: MosaicML's default size, unless one is given.
     let default = options.target_file_size == ConvertOptions::default().target_file_size;
     let target = match options.shards {
         Some(_) => MAX_SHARD,
@@ -92,7 +92,7 @@ impl Sink for MdsSink {
     }
 }
 
-/// A shard that is written: samples go to a file of their own, for the offsets stand before them.
+/// A shard being written: samples go to a file of their own, because the offsets precede them.
 struct MdsRows {
     path: std::path::PathBuf,
     body: std::path::PathBuf,
@@ -182,7 +182,7 @@ impl Rows for MdsRows {
         let mut reader = Input::open_as(&Found::at(&body, "body")?, Packed::Plain)?;
         let mut piece = head;
         let bytes = if packing == Packing::Snappy {
-            // Snappy has no stream here: the shard is packed whole, as its reader unpacks it.
+            // Snappy does not stream here: the shard is compressed whole, as its reader decompresses it.
             while reader.append(1 << 20, &mut piece)? > 0 {}
             hashing.update(&piece);
             let packed = snap::raw::Encoder::new().compress_vec(&piece).map_err(|error| {

@@ -1,7 +1,7 @@
-//! The audit log: who asked for what and got how much of it, one line of JSON for each call and for the end of each stream.
+//! The audit log: each call, its caller and how much was sent, as one line of JSON per call and per finished stream.
 //!
-//! A thread writes the lines, from a queue of bounded length. Nobody waits for it: lines that find the queue full, or the disk, are
-//! counted, and the next line that is written says how many were lost.
+//! A thread writes the lines from a bounded queue, so callers never wait. Lines that the queue or the disk cannot take are counted, and
+//! the next line written reports how many were lost.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -22,30 +22,30 @@ use super::auth::Tenant;
 use crate::error::{Error, Result};
 use crate::flight::ticket::Ticket;
 
-/// Lines that wait to be written.
+/// Lines that may wait to be written.
 const QUEUE: usize = 4096;
-/// Longest text of a caller that is repeated, in characters.
+/// Longest text of a caller that is logged, in characters.
 const SHOWN: usize = 128;
-/// How often a disk that takes nothing is complained of.
+/// Least time between two warnings about a disk that takes nothing.
 const COMPLAIN: Duration = Duration::from_secs(60);
 
-/// What is said of one call, or of one stream.
+/// The record of one call or one stream.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct AuditRecord {
     /// Seconds since 1970.
     time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<String>,
-    /// Its address; `local` for a process of this host that came through shared memory.
+    /// Address of the caller; `local` for a process on this host that uses shared memory.
     pub(crate) peer: String,
     /// The call, or the action.
     pub(crate) call: String,
-    /// The dataset, or the gang, that it names.
+    /// The dataset or gang that the call names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) what: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) read: Option<Read>,
-    /// Refusals of this peer that were held before, and have no line.
+    /// Earlier refusals of this peer that were delayed and have no line of their own.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) held: u64,
     /// `ok`, or the code of the refusal.
@@ -54,17 +54,17 @@ pub(crate) struct AuditRecord {
     why: Option<String>,
 }
 
-/// What a stream reads.
+/// The data that a stream reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Read {
-    /// The fingerprint of its data and plan.
+    /// Fingerprint of the data and the plan.
     plan: String,
     rank: Option<u32>,
     world_size: u32,
     epoch: u64,
-    /// The step that it began with, and the one after the last that was sent.
+    /// First step of the stream, and the step after the last one sent.
     steps: [u64; 2],
-    /// Rows that were sent.
+    /// Rows sent.
     rows: u64,
 }
 
@@ -81,7 +81,7 @@ impl Read {
         }
     }
 
-    /// That the batch of `step` was sent.
+    /// Records that the batch of `step` was sent.
     pub(crate) fn sent(&mut self, step: u64, rows: u64) {
         self.steps[1] = step.saturating_add(1);
         self.rows = self.rows.saturating_add(rows);
@@ -92,7 +92,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What of a text of a caller is repeated.
+/// Shortens a text of a caller to the length that is logged.
 fn cut(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
@@ -103,7 +103,7 @@ impl AuditRecord {
         Self { peer, call: cut(call), tenant: tenant.map(|tenant| tenant.name().to_owned()), ..Self::default() }
     }
 
-    /// The same, of what `body` names: the message of a call without its frame.
+    /// Adds the names in `body`: the message of a call without its frame.
     pub(crate) fn about(mut self, body: &[u8]) -> Self {
         let named = |json: &[u8]| serde_json::from_slice::<Named>(json).ok().and_then(Named::name);
         match self.call.as_str() {
@@ -123,7 +123,7 @@ impl AuditRecord {
         self
     }
 
-    /// The same, ended with `status`.
+    /// Ends the record with `status`.
     pub(crate) fn ended(mut self, status: Option<&Status>) -> Self {
         self.time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let failed = status.filter(|status| status.code() != Code::Ok);
@@ -133,7 +133,7 @@ impl AuditRecord {
     }
 }
 
-/// Names in the JSON of a call.
+/// Names in the JSON body of a call.
 #[derive(Deserialize)]
 struct Named {
     dataset: Option<String>,
@@ -148,7 +148,7 @@ impl Named {
     }
 }
 
-/// A stream on its way to its line, which is written when it ends, however it does.
+/// An open stream and its line, which is written when the stream ends for any reason.
 #[derive(Debug)]
 pub(crate) struct Stream {
     audit: Audit,
@@ -187,21 +187,21 @@ impl Drop for Stream {
     }
 }
 
-/// What writers and the thread share.
+/// State shared by the writers and the thread.
 #[derive(Debug, Default)]
 struct Shared {
     lost: AtomicU64,
     reopen: AtomicBool,
 }
 
-/// The log. Clones share it; without a file it takes everything and keeps nothing.
+/// The log. Clones share it; without a file it discards every line.
 #[derive(Clone, Default)]
 pub struct Audit(Option<(SyncSender<Queued>, Arc<Shared>)>);
 
-/// What the thread is given.
+/// A message to the thread.
 enum Queued {
     AuditRecord(Vec<u8>),
-    /// To be told when all that came before is written.
+    /// A request to report when everything before it is written.
     Flush(SyncSender<()>),
 }
 
@@ -212,7 +212,7 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// A log at the end of the file at `path`, which is made if there is none, readable by its owner alone.
+    /// Opens a log that appends to the file at `path`, creating it readable by its owner alone.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file.
@@ -229,12 +229,12 @@ impl Audit {
         Ok(Self(Some((sender, shared))))
     }
 
-    /// Whether anything is kept.
+    /// True if lines are kept.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Adds a line, without waiting.
+    /// Adds a line without waiting.
     pub(crate) fn add(&self, line: &AuditRecord) {
         let Some((sender, shared)) = &self.0 else { return };
         let mut text = serde_json::to_vec(line).unwrap_or_default();
@@ -244,12 +244,12 @@ impl Audit {
         }
     }
 
-    /// Waits until the lines so far are written, at most for `wait`.
+    /// Waits up to `wait` until the lines so far are written.
     pub(crate) fn flush(&self, wait: Duration) {
         let Some((sender, _)) = &self.0 else { return };
         let (written, told) = sync_channel(1);
         let start = Instant::now();
-        // A full queue is one that is being written.
+        // A full queue is being written.
         let mut entry = Queued::Flush(written);
         while let Err(TrySendError::Full(back)) = sender.try_send(entry) {
             if start.elapsed() >= wait {
@@ -258,11 +258,11 @@ impl Audit {
             entry = back;
             std::thread::sleep(Duration::from_millis(1));
         }
-        // It is told nothing where the thread has ended, and there is nothing to wait for then.
+        // If the thread has ended, nothing arrives and nothing is left to wait for.
         let _ = told.recv_timeout(wait.saturating_sub(start.elapsed()));
     }
 
-    /// From the next line on the file is the one that has the name then: the former was moved away.
+    /// Reopens the path before the next line, because the former file was moved away.
     pub(crate) fn reopen(&self) {
         if let Some((_, shared)) = &self.0 {
             shared.reopen.store(true, Ordering::Release);
@@ -278,12 +278,12 @@ fn append(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// The thread's part.
+/// State of the thread.
 struct Writer {
     path: PathBuf,
     file: File,
     shared: Arc<Shared>,
-    /// Whether the last line may have ended in its middle.
+    /// True if the last line may be incomplete.
     torn: bool,
     complained: Option<Instant>,
 }
@@ -291,11 +291,11 @@ struct Writer {
 impl Writer {
     fn run(&mut self, lines: &Receiver<Queued>) {
         loop {
-            // Woken now and then, so that a file that was moved away is let go of though nobody calls.
+            // Wakes now and then, so that a file that was moved away is closed even without calls.
             let line = match lines.recv_timeout(Duration::from_secs(1)) {
                 Ok(Queued::AuditRecord(line)) => Some(line),
                 Ok(Queued::Flush(waiting)) => {
-                    // Whoever waited too long is gone.
+                    // A caller whose wait timed out is gone.
                     let _ = waiting.send(());
                     None
                 }

@@ -1,8 +1,8 @@
-//! Who may come in: tokens from a file, compared in constant time.
+//! Authentication by tokens from a file, compared in constant time.
 //!
-//! The file has one `tenant:token` or `tenant:sha256:<64 hex digits>` per line and `#` comments. It is read again when it
-//! changed, looked at once a second at most. A new version that is wrong is refused as a whole with a warning, and the old
-//! entries stay: a slip of the editor must not lock a running job out.
+//! The file has one `tenant:token` or `tenant:sha256:<64 hex digits>` per line and `#` comments. It is checked for changes at most once
+//! a second and read again when it changed. A wrong version is refused as a whole with a warning and the old entries stay, so that a
+//! typing error does not lock out a running job.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,20 +27,20 @@ const MAX_FILE: u64 = 1 << 20;
 /// Most characters of a tenant's name.
 const MAX_NAME: usize = 128;
 
-/// What names of tenants begin with that are known by their certificates.
+/// Prefix of the names of tenants that are identified by certificates.
 const CERTIFICATE: &str = "certificate:";
 
-/// Whom a call is counted for: the holder of a token or of a certificate.
+/// The party that a call is attributed to: the holder of a token or of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
 
 impl Tenant {
-    /// Everybody, where the server asks for no token.
+    /// The tenant of every caller of a server without tokens.
     pub(crate) fn anonymous() -> Self {
         Self("anonymous".into())
     }
 
-    /// A tenant by name: 1 to 128 letters, digits, `-`, `_` and `.`.
+    /// Makes a tenant with a name of 1 to 128 letters, digits, `-`, `_` and `.`.
     ///
     /// # Errors
     /// [`Error::Config`] for another name.
@@ -52,8 +52,8 @@ impl Tenant {
         }
     }
 
-    /// The holder of a certificate that the TLS handshake has verified: `certificate:` and its common name, else its first DNS
-    /// name, else a digest of it. `der` is the certificate as it came.
+    /// Makes the tenant of a certificate that the TLS handshake has verified: `certificate:` and its common name, else its first DNS
+    /// name, else a digest of it. `der` is the certificate as received.
     pub(crate) fn of_certificate(der: &[u8]) -> Self {
         let name = certificate::holder(der).filter(|name| is_name(name));
         let name = name.unwrap_or_else(|| {
@@ -63,13 +63,13 @@ impl Tenant {
         Self(format!("{CERTIFICATE}{name}").into())
     }
 
-    /// Whom a ticket was given to: a name that this server, or another with its key, has signed.
+    /// Makes the tenant that a ticket was issued to: a name signed by this server or by another one with its key.
     pub(crate) fn of_ticket(name: &str) -> Self {
         let own = name.strip_prefix(CERTIFICATE).unwrap_or(name);
         if is_name(own) { Self(name.into()) } else { Self::anonymous() }
     }
 
-    /// The name; it may be logged.
+    /// Returns the name, which may be logged.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -81,29 +81,29 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// Whether `name` may name a tenant or a dataset: it can stand in a log, a label and an error as it is.
+/// Returns true if `name` may name a tenant or a dataset: it needs no escaping in a log, a label or an error.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && !name.starts_with('.')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Why a call was refused. It never says how close a wrong token came.
+/// The reason for refusing a call. It never reveals how close a wrong token came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// There is no `authorization` header.
+    /// No `authorization` header.
     #[error("no token: send `authorization: Bearer <token>`")]
     Missing,
-    /// The header is not `Bearer <token>`.
+    /// A header other than `Bearer <token>`.
     #[error("the authorization header is not `Bearer <token>`")]
     Malformed,
-    /// Nobody has this token.
+    /// A token that no tenant has.
     #[error("the token is not known here")]
     Unknown,
 }
 
 impl Denied {
-    /// The word for a metric's label.
+    /// Returns the word for a metric's label.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -126,7 +126,7 @@ struct Known {
     tenant: Tenant,
 }
 
-/// The tokens that open the door. Clones share one list.
+/// The accepted tokens. Clones share one list.
 #[derive(Clone)]
 pub struct Tokens {
     known: Watched<Vec<Known>>,
@@ -139,18 +139,18 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// The tokens of the file at `path`, which is looked at again once a second when a token is checked.
+    /// Reads the tokens of the file at `path`, which is checked again at most once a second when a token is checked.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the file, and the line of what is wrong: it is missing or open to others (mode & 077), a line is
-    /// neither `tenant:token` nor `tenant:sha256:<hex>`, a token has fewer than 16 characters, or there are none.
+    /// [`Error::Config`] naming the file and, for a wrong line, its number: the file is missing or open to others (mode & 077), a line
+    /// is neither `tenant:token` nor `tenant:sha256:<hex>`, a token has fewer than 16 characters, or there are none.
     pub(crate) fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let known = Watched::files("tokens", vec![path.clone()], move |_, _| read(&path))?;
         Ok(Self { known })
     }
 
-    /// The tokens of `text`, in the form of the file; for tests and for programs that get them elsewhere.
+    /// Parses tokens in the form of the file, for tests and for programs that get them elsewhere.
     ///
     /// # Errors
     /// As `Tokens::from_file`.
@@ -158,12 +158,12 @@ impl Tokens {
         Ok(Self { known: Watched::fixed(parse(text, "tokens")?) })
     }
 
-    /// Reads the file now, whether it changed or not; a wrong one changes nothing.
+    /// Reads the file now, changed or not; a wrong version changes nothing.
     pub fn reload(&self) {
         self.known.reload();
     }
 
-    /// The tenant whose token the value of the `authorization` header holds. Every entry is compared, and each in constant time.
+    /// Returns the tenant whose token the `authorization` header's value holds. Every entry is compared, each in constant time.
     ///
     /// # Errors
     /// [`Denied`].
@@ -199,7 +199,7 @@ fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // Never the line itself: most of it is a secret.
+        // Never includes the line itself: most of it is a secret.
         let wrong = |problem: &str| Error::config("tokens", format!("{origin}, line {number}: {problem}"));
         let (tenant, token) =
             line.split_once(':').ok_or_else(|| wrong("neither tenant:token nor tenant:sha256:<hex>"))?;

@@ -1,4 +1,4 @@
-//! The door: every call is checked before anything of it is read, and DoGet and DoPut are answered here, without copies.
+//! The authentication layer: checks every call before reading any of it, and answers DoGet and DoPut itself, without copies.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,20 +28,20 @@ use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
 use crate::flight::server::rpc::put;
 use crate::flight::status::to_status;
 
-/// The call that is answered here.
+/// The call that this layer answers.
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 
-/// The call that is answered by [`put`].
+/// The call that [`put`] answers.
 const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
 
-/// Calls that are answered without reading what comes with them.
+/// Calls that are answered without reading their bodies.
 const UNREAD: [&str; 2] =
     ["/arrow.flight.protocol.FlightService/Handshake", "/arrow.flight.protocol.FlightService/DoExchange"];
 
 /// Bytes of a gRPC message's prefix.
 const FRAME: usize = 5;
 
-/// Bytes of a gRPC message's prefix, and of the key and length of a ticket.
+/// Bytes of a gRPC message's prefix and of the key and length of a ticket.
 const FRAMING: usize = 16;
 
 /// Wraps the stock service `S`.
@@ -62,7 +62,7 @@ impl<S> AuthLayer<S> {
     }
 }
 
-/// Refuses.
+/// Refuses calls.
 #[derive(Debug, Clone)]
 struct Door {
     refusals: Arc<Refusals>,
@@ -70,7 +70,8 @@ struct Door {
 }
 
 impl Door {
-    /// A refusal of `peer` as it is sent, with the number of those that were held before it: none if it was held itself.
+    /// Delays a refusal of `peer` if it has had too many. Returns the refusal with the number of earlier ones that were delayed, or
+    /// `None` if this one was.
     async fn hold(&self, peer: Option<IpAddr>, status: Status) -> (Status, Option<u64>) {
         let Some(address) = peer else { return (status, Some(0)) };
         match self.refusals.count(address, Instant::now()) {
@@ -82,7 +83,7 @@ impl Door {
         }
     }
 
-    /// Refuses a call at the door.
+    /// Refuses a call before it reaches the service.
     async fn refuse(&self, mut line: AuditRecord, peer: Option<IpAddr>, status: Status) -> Status {
         let why = status.clone();
         let (status, held) = self.hold(peer, status).await;
@@ -143,7 +144,7 @@ where
             return Box::pin(async move {
                 match get(&door.core, (&tenant, address), body, place).await {
                     Ok(answer) => Ok(answer),
-                    // Its line is written.
+                    // Its line is written already.
                     Err(status) if status.code() == Code::PermissionDenied => {
                         Ok(door.hold(peer, status).await.0.into_http())
                     }
@@ -186,7 +187,7 @@ where
             parts.extensions.insert(Arc::clone(&place));
             let answer = inner.call(Request::from_parts(parts, body)).await;
             let status = answer.as_ref().ok().and_then(|answer| Status::from_header_map(answer.headers()));
-            // Each rank says every few seconds that it is there.
+            // Each rank sends a heartbeat every few seconds; only failures are logged.
             if line.call != "gang.heartbeat" || status.is_some() {
                 core.config.audit.add(&line.ended(status.as_ref()));
             }
@@ -195,7 +196,8 @@ where
     }
 }
 
-/// `answer` with the place of its call and what was claimed for it, which are free when it was read: it is in memory until then.
+/// Attaches to `answer` the place of its call and the memory claimed for it; both are freed once the answer has been read, as it stays
+/// in memory until then.
 fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Response<Body> {
     let (mut parts, body) = answer.into_parts();
     if body.is_end_stream() {
@@ -211,7 +213,7 @@ fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Resp
     Response::from_parts(parts, Body::new(body))
 }
 
-/// Where a call came from.
+/// Returns the address that a call came from.
 fn address(extensions: &http::Extensions) -> Option<SocketAddr> {
     let plain = extensions.get::<TcpConnectInfo>();
     let info = plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref));
@@ -241,7 +243,7 @@ async fn get(
     Ok(response)
 }
 
-/// The one message of a request.
+/// Decodes the only message of a request.
 fn ticket(mut body: Bytes) -> Result<arrow_flight::Ticket, Status> {
     let malformed = || Status::invalid_argument("this is no message of DoGet");
     if body.len() < 5 || body.get_u8() != 0 {
@@ -278,7 +280,7 @@ mod tests {
         assert!(body.frame().await.unwrap().unwrap().is_trailers());
         let place = Arc::new(enter().unwrap());
         place.answer(96 << 20).await.unwrap();
-        // What nobody reads is free when its stream ends, and a refusal takes nothing.
+        // An answer that nobody reads frees its claim when its stream ends, and a refusal takes none.
         let unread = held(Response::new(Body::new(Full::new(Bytes::from_static(b"x")))), Arc::clone(&place), None);
         drop(place);
         assert!(enter().is_err());

@@ -1,7 +1,8 @@
-//! Whom a client certificate names: the few fields of X.509 that a tenant's name is taken from.
+//! The name in a client certificate: the few fields of X.509 that a tenant's name is taken from.
 //!
-//! The TLS handshake has verified the certificate; this reads its names and decides nothing. What cannot be read has no name.
-//! `x509-parser` would bring some ten crates (`asn1-rs`, `nom`, `oid-registry`, ...) for two fields of a certificate that is verified already.
+//! The TLS handshake has verified the certificate; this only reads its names. A certificate that cannot be parsed has no name.
+//! `x509-parser` would bring some ten crates (`asn1-rs`, `nom`, `oid-registry`, ...) for two fields of a certificate that is already
+//! verified.
 //!
 //! ```text
 //! Certificate ─► tbsCertificate ─► [0] version, serial, algorithm, issuer, validity, subject ─► CN
@@ -24,7 +25,7 @@ const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 /// 2.5.29.17
 const ALTERNATIVE_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
 
-/// The common name of the subject, else its first DNS name.
+/// Returns the common name of the subject, else its first DNS name.
 pub(crate) fn holder(der: &[u8]) -> Option<String> {
     let mut certificate = Der(Der(der).want(SEQUENCE)?);
     let mut fields = Der(certificate.want(SEQUENCE)?);
@@ -77,11 +78,11 @@ fn dns_name(extensions: &[u8]) -> Option<String> {
     None
 }
 
-/// What is left of a run of DER values.
+/// The unread rest of a run of DER values.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The next value: its tag and its bytes. Lengths of up to four bytes are read; certificates have no longer ones.
+    /// Reads the next value: its tag and its bytes. Lengths have up to four bytes, which is enough for certificates.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
@@ -103,7 +104,7 @@ impl<'a> Der<'a> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, bytes)| bytes)
     }
 
-    /// Passes over a value that may be missing.
+    /// Skips a value that may be missing.
     fn skip_if(&mut self, tag: u8) -> Option<()> {
         if self.0.first() == Some(&tag) { self.next().map(|_| ()) } else { Some(()) }
     }

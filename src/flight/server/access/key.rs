@@ -1,4 +1,4 @@
-//! The key that tickets are signed with, and the one before it: keys change without a restart, and no ticket that is good ends with that.
+//! The key that signs tickets and the one before it: keys rotate without a restart and without invalidating good tickets.
 
 use std::fmt;
 use std::io::Read as _;
@@ -10,29 +10,29 @@ use super::secret::read_private;
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::watched::Watched;
 
-/// How long a ticket may be used to open a stream. The stream may take longer.
+/// Time within which a ticket may open a stream. The stream may run longer.
 pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(900);
 /// Fewest bytes of a key.
 const MIN_KEY: usize = 32;
 /// Most bytes of a key.
 const MAX_KEY: u64 = 4096;
-/// What lines begin with in a file of several keys.
+/// Prefix of the lines in a file of several keys.
 const HEX: &str = "hex:";
 /// Most keys in a file.
 const MAX_KEYS: usize = 4;
 
 type Bytes = Arc<[u8]>;
 
-/// Keys that are good at once.
+/// Keys that are valid at the same time.
 struct Ring {
     /// At least one; the first signs.
     keys: Vec<Bytes>,
-    /// The one that signed before, while its tickets are good.
+    /// The previous signing key, while its tickets are valid.
     former: Option<(Bytes, Instant)>,
 }
 
-/// The key that tickets are signed with (HMAC-SHA-256), and those that tickets are taken of. Replicas that shall take each other's
-/// tickets have the same. Clones share it.
+/// The key that signs tickets (HMAC-SHA-256) and those whose tickets are accepted. Replicas that accept each other's tickets have the
+/// same keys. Clones share them.
 #[derive(Clone)]
 pub struct TicketKey(Watched<Ring>);
 
@@ -43,7 +43,7 @@ impl fmt::Debug for TicketKey {
 }
 
 impl TicketKey {
-    /// A fresh key of 32 bytes: tickets end with this process.
+    /// Makes a fresh key of 32 bytes: its tickets end with this process.
     ///
     /// # Errors
     /// [`Error::Config`] where the system gives no random bytes.
@@ -55,9 +55,9 @@ impl TicketKey {
         Ok(Self(Watched::fixed(Ring { keys: vec![Arc::from(key)], former: None })))
     }
 
-    /// The key in the file at `path`: its bytes, all of them, or lines of `hex:` and hexadecimal digits, of which the first is the key
-    /// that signs and all are those that are taken. A key has 32 to 4096 bytes. The file is readable by nobody else, and looked at
-    /// again once a second: a key of bytes that was replaced is taken for 15 minutes more, as long as its last ticket is good.
+    /// Reads the key from the file at `path`: either all of its bytes, or lines of `hex:` and hexadecimal digits, of which the first
+    /// signs and all are accepted. A key has 32 to 4096 bytes. The file must be readable by its owner alone, and is checked again once
+    /// a second: a replaced key of raw bytes is accepted for 15 more minutes, until its last ticket has expired.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file.
@@ -65,7 +65,7 @@ impl TicketKey {
         let watched = Watched::files("ticket key", vec![path.to_owned()], |paths, former: Option<&Ring>| {
             let (keys, told) = read(&paths[0])?;
             let former = match former {
-                // Lines say themselves what is taken.
+                // A file of lines lists the accepted keys itself.
                 Some(before) if !told && before.keys[0] == keys[0] => before.former.clone(),
                 Some(before) if !told => Some((Arc::clone(&before.keys[0]), Instant::now() + TICKET_LIFE)),
                 _ => None,
@@ -75,12 +75,12 @@ impl TicketKey {
         Ok(Self(watched))
     }
 
-    /// The bytes of the key that signs.
+    /// Returns the bytes of the key that signs.
     pub fn bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.0.get().keys[0])
     }
 
-    /// The bytes of all keys that tickets are taken of, the one that signs first.
+    /// Returns the bytes of all keys whose tickets are accepted, the signing key first.
     pub fn taken(&self) -> Vec<Arc<[u8]>> {
         self.taken_at(Instant::now())
     }
@@ -91,13 +91,13 @@ impl TicketKey {
         ring.keys.iter().chain(former).cloned().collect()
     }
 
-    /// Reads the file now, whether it changed or not; a wrong one changes nothing.
+    /// Reads the file now, changed or not; a wrong version changes nothing.
     pub fn reload(&self) {
         self.0.reload();
     }
 }
 
-/// The keys of a file, and whether it has them as lines.
+/// Reads the keys of a file, and true if it lists them as lines.
 fn read(path: &Path) -> Result<(Vec<Bytes>, bool)> {
     let bytes = read_private(path, "key_file", MAX_KEY * 2 * MAX_KEYS as u64)?;
     let wrong = |problem: String| Error::config("key_file", format!("file {}: {problem}", path.display()));
@@ -117,7 +117,7 @@ fn read(path: &Path) -> Result<(Vec<Bytes>, bool)> {
     Ok((keys, true))
 }
 
-/// `bytes` as a key, or what is wrong with them.
+/// Returns `bytes` as a key, or the reason why they are none.
 fn checked(bytes: Vec<u8>) -> Result<Bytes, String> {
     if bytes.len() < MIN_KEY {
         let few = bytes.len();
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(key.bytes(), keys[1]);
         let new = ticket.sign(&key.bytes());
         assert_eq!((good(&key, &old), good(&key, &new)), (Ok(ticket.clone()), Ok(ticket.clone())));
-        // The same key again is no rotation.
+        // Reading the same key again is no rotation.
         key.reload();
         assert!(good(&key, &old).is_ok());
         let later = Instant::now() + TICKET_LIFE;
@@ -208,7 +208,7 @@ mod tests {
         key.reload();
         assert_eq!(good(&key, &old), Err(ticket::Denied::Forged), "two at once");
         assert!(good(&key, &new).is_ok());
-        // Lines: a replica takes what another one signs with a key that is not its own yet, and nothing else.
+        // Lines: a replica accepts what another one signs with a key that does not sign here yet, and nothing else.
         let lines: String = [&keys[2], &keys[3]].iter().map(|key| format!("hex:{}\n", to_hex(key))).collect();
         write(&path, lines.as_bytes());
         key.reload();

@@ -1,4 +1,4 @@
-//! Who may come in, and what is said of it: tokens, certificates, keys of tickets, names of tenants, the audit log.
+//! Authentication and authorization, and their records: tokens, certificates, keys of tickets, names of tenants, the audit log.
 
 pub(crate) mod audit;
 pub mod auth;

@@ -1,6 +1,6 @@
-//! How often one peer may be refused: beyond that it waits for its refusals, and they are not logged one by one.
+//! The rate of refusals per peer: beyond it refusals are delayed and no longer logged one by one.
 //!
-//! Calls that are let in are never held, whatever their address was refused: many ranks may share one.
+//! Accepted calls are never delayed, however many calls from their address were refused: many ranks may share one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,20 +11,20 @@ use crate::flight::server::ops::connections::host;
 
 /// Most peers that are remembered; those that were refused longest ago are forgotten.
 const PEERS: usize = 16_384;
-/// How long a refusal beyond the rate is held.
+/// Delay of a refusal beyond the rate.
 pub(crate) const HELD: Duration = Duration::from_secs(1);
 const MINUTE: f64 = 60.0;
 
 #[derive(Debug, Clone, Copy)]
 struct Peer {
-    /// Refusals that are left at `at`.
+    /// Refusals left at `at`.
     left: f64,
     at: Instant,
-    /// Those that were held since one was answered at once.
+    /// Refusals delayed since the last one that was answered at once.
     held: u64,
 }
 
-/// Refusals by the address that they went to.
+/// Refusals by address of the peer.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     per_minute: f64,
@@ -34,17 +34,18 @@ pub(crate) struct Refusals {
 #[derive(Debug, Default)]
 struct Peers {
     known: HashMap<IpAddr, Peer>,
-    /// When nobody could be forgotten: looking at all of them for each refusal would cost more than a refusal is worth.
+    /// Set when no peer could be forgotten: scanning all of them for each refusal would cost more than a refusal is worth.
     full: Option<Instant>,
 }
 
 impl Refusals {
-    /// So many a minute, and at once.
+    /// Allows `per_minute` refusals a minute, and as many at once.
     pub(crate) fn new(per_minute: u32) -> Self {
         Self { per_minute: per_minute.into(), peers: Mutex::default() }
     }
 
-    /// Counts a refusal of `peer` at `now`: those that were held since the last one, or `None` if this one is to be held too.
+    /// Counts a refusal of `peer` at `now`. Returns the number delayed since the last immediate one, or `None` if this one is to be
+    /// delayed too.
     pub(crate) fn count(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let peer = host(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +53,7 @@ impl Refusals {
             if peers.full.is_some_and(|full| now.saturating_duration_since(full) < HELD) {
                 return None;
             }
-            // What has all of its refusals left is as if it had never been here.
+            // A peer with its full allowance need not be remembered.
             peers.known.retain(|_, peer| self.left(*peer, now) < self.per_minute);
             peers.full = (peers.known.len() >= PEERS).then_some(now);
             if peers.full.is_some() {
@@ -92,7 +93,7 @@ mod tests {
         let of_one_host = |at: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, at]);
         assert!((0..60).all(|at| refusals.count(of_one_host(at), start).is_some()));
         assert_eq!(refusals.count(of_one_host(60), start), None, "another address of the same host");
-        // As many peers as there are addresses cost no more memory than the limit says.
+        // Memory stays bounded for any number of addresses.
         for at in 0..100_000 {
             refusals.count(address(at), start);
         }

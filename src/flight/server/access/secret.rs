@@ -1,4 +1,4 @@
-//! What is never printed, and the files it comes from.
+//! Secrets, which are never printed, and the files that hold them.
 
 use std::fmt;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// A text that `Debug` and `Display` show as `***`.
+/// Text that `Debug` and `Display` show as `***`.
 ///
 /// ```
 /// use bowstring::flight::server::secret::Secret;
@@ -25,7 +25,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the wire alone.
+    /// Returns the text itself, for the wire alone.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,19 +49,19 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Reads a file that nobody but its owner may read. `option` is the option that named it; `most` its largest size in bytes.
+/// Reads a file that only its owner may read. `option` is the option that named it; `most` its largest size in bytes.
 ///
 /// # Errors
-/// [`Error::Config`] naming the file: it is missing, no regular file, readable by others, or larger than `most`.
+/// [`Error::Config`] naming the file: it is missing, not a regular file, readable by others, or larger than `most`.
 pub(crate) fn read_private(path: &Path, option: &'static str, most: u64) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| Error::config(option, format!("file {shown} cannot be read: {error}"));
-    // Asked before opening: opening a named pipe would wait for a writer.
+    // Checked before opening, because opening a named pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(Error::config(option, format!("{shown} is no regular file")));
     }
     let file = File::open(path).map_err(unreadable)?;
-    // Asked again of what was opened: the name may stand for another file by now.
+    // Checked again on the open file, because the name may refer to another file by now.
     let metadata = file.metadata().map_err(unreadable)?;
     #[cfg(unix)]
     {
@@ -81,8 +81,8 @@ pub(crate) fn read_private(path: &Path, option: &'static str, most: u64) -> Resu
     Ok(bytes)
 }
 
-/// True if others than the process of user `own` and root may read a file of user `owner`, or others than its owner may change it. A group may
-/// read what root owns: that is how Kubernetes gives a secret to a process of another user.
+/// Returns true if anyone but root and the user `own` may read a file of user `owner`, or anyone but its owner may change it. A group
+/// may read what root owns: that is how Kubernetes gives a secret to a process of another user.
 #[cfg(unix)]
 fn is_open(mode: u32, owner: u32, own: u32) -> bool {
     let forbidden = if owner == 0 && own != 0 { 0o037 } else { 0o077 };

@@ -1,8 +1,8 @@
-//! Whose names are whose: names of gangs and of written datasets mean nothing outside of their tenant's space.
+//! Namespaces of tenants: names of gangs and of written datasets are valid only within their tenant's space.
 //!
-//! Each tenant has a space of its own, named like it. The catalogue's operator may put several tenants into one, which so share what is
-//! in it. What this process itself writes, and all there was before there were tenants, is in the common space: every tenant reads its
-//! datasets, those that are put into it write them and are in its gangs.
+//! Each tenant has a space of its own, named like it. The operator may put several tenants into one, and they then share its content.
+//! Datasets written by this process, and everything from before there were tenants, are in the common space: every tenant reads its
+//! datasets, while only the tenants put into that space write them and join its gangs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::auth::{Tenant, is_name};
 use crate::error::{Error, Result};
 use crate::flight::put::{COMMON, Staging, WriteId};
 
-/// Between a space and a name of a gang: no tenant has it in its name.
+/// Separates a space from a gang's name; no tenant's name contains it.
 const OF_GANG: char = '/';
 /// Longest name of a gang within its space, in bytes.
 const MAX_GANG: usize = 128;
-/// Longest name of a dataset with its space, in bytes: names of files have 255, and some beside it.
+/// Longest name of a dataset with its space, in bytes: file names have 255, and need some for a suffix.
 const MAX_DATASET: usize = 240;
 
-/// Tenants that are in another space than their own.
+/// Tenants whose space is not their own.
 #[derive(Debug, Clone, Default)]
 pub struct Spaces {
     of: HashMap<String, Space>,
 }
 
 impl Spaces {
-    /// The tenants of each space, by name; `*` is all that are named nowhere else.
+    /// Builds the map from the tenants of each space, by name; `*` stands for all that are named nowhere else.
     ///
     /// # Errors
-    /// [`Error::Config`] for a name that is none, or a tenant in two spaces.
+    /// [`Error::Config`] for an invalid name, or a tenant in two spaces.
     pub fn new(members: &BTreeMap<String, Vec<String>>) -> Result<Self> {
         let mut of = HashMap::new();
         for (space, tenants) in members {
@@ -48,7 +48,7 @@ impl Spaces {
         Ok(Self { of })
     }
 
-    /// The space of `tenant`. An anonymous caller, where there are no tenants, has all names.
+    /// Returns the space of `tenant`. The anonymous caller of a server without tenants has all names.
     pub(crate) fn of(&self, tenant: &Tenant) -> Space {
         if *tenant == Tenant::anonymous() {
             return Space::Whole;
@@ -58,7 +58,7 @@ impl Spaces {
     }
 }
 
-/// Whether `name` may name a tenant, known by a token or by a certificate.
+/// Returns true if `name` may name a tenant that is identified by a token or a certificate.
 fn is_member(name: &str) -> bool {
     is_name(name.strip_prefix("certificate:").unwrap_or(name))
 }
@@ -66,11 +66,11 @@ fn is_member(name: &str) -> bool {
 /// One space of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Space {
-    /// All there are, where there are no tenants.
+    /// All names, on a server without tenants.
     Whole,
-    /// Those that are in no other one.
+    /// Names that are in no other space.
     Common,
-    /// Those of one tenant, or of several.
+    /// Names of one tenant, or of several.
     Own(Arc<str>),
 }
 
@@ -79,10 +79,10 @@ impl Space {
         if name == COMMON { Self::Common } else { Self::Own(name.into()) }
     }
 
-    /// The gang that is called `name` here, as the registry and its journal call it.
+    /// Returns the name of the registry and its journal for the gang that is called `name` in this space.
     ///
     /// # Errors
-    /// [`Error::Config`] for what names no gang here.
+    /// [`Error::Config`] for a name that no gang can have here.
     pub(crate) fn gang(&self, name: &str) -> Result<String> {
         let wrong = |problem: String| Err(Error::config("gang", problem));
         match self {
@@ -98,7 +98,7 @@ impl Space {
         }
     }
 
-    /// The write `id` to the dataset that is called `dataset` here.
+    /// Returns the write `id` to the dataset that is called `dataset` in this space.
     ///
     /// # Errors
     /// As [`WriteId::new`]; [`Error::Config`] for a name that is too long with its space.
@@ -115,12 +115,12 @@ impl Space {
         Ok(write)
     }
 
-    /// Where the dataset that is called `dataset` here was written to.
+    /// Returns the URL that the dataset called `dataset` in this space was written to.
     pub(crate) fn own(&self, staging: &Staging, dataset: &str) -> Option<String> {
         staging.url_of(&self.write(dataset, "x").ok()?)
     }
 
-    /// As [`own`](Self::own), or of the common space, which all may read.
+    /// As [`own`](Self::own), falling back to the common space, which all may read.
     pub(crate) fn url(&self, staging: &Staging, dataset: &str) -> Option<String> {
         self.own(staging, dataset).or_else(|| staging.url(dataset))
     }

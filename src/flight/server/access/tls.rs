@@ -1,4 +1,4 @@
-//! Certificates for both sides, and where a server may listen without them.
+//! TLS certificates for both sides, and the addresses where a server may listen without them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,31 +24,30 @@ use crate::error::{Error, Result};
 
 /// Largest PEM file, in bytes.
 const MAX_PEM: u64 = 4 << 20;
-/// How a certificate begins in PEM.
+/// First line of a certificate in PEM.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The files of a server's TLS, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The server's certificate, followed by those between it and the root.
+    /// The server's certificate, followed by the intermediates up to the root.
     pub cert: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// Certificates of those who may sign clients; given, every client needs a certificate (mTLS).
+    /// Certificates of the authorities that may sign clients; if given, every client needs a certificate (mTLS).
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// The server's side of TLS. A client that has not finished its handshake after `handshake` is cut off.
+    /// Builds the server's side of TLS. A client that has not finished its handshake after `handshake` is disconnected.
     ///
-    /// The files are looked at again once a second, when somebody connects: new connections get what is in them then, streams go on as
-    /// they are. A version that is wrong changes nothing.
+    /// The files are checked at most once a second, when a client connects: new connections use the current version, open ones are
+    /// unaffected. A wrong version changes nothing.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the file: it cannot be read, holds no certificate or no private key, or the two do not belong
-    /// together.
+    /// [`Error::Config`] naming the file: it cannot be read, holds no certificate or no private key, or the two do not match.
     pub fn server(&self, handshake: Duration) -> Result<ServerTls> {
         let files = self.clone();
         let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect();
@@ -81,12 +80,12 @@ impl TlsFiles {
     }
 }
 
-/// The certificates of a PEM file.
+/// Parses the certificates of a PEM file.
 fn chain(text: &str) -> Result<Vec<CertificateDer<'static>>, tokio_rustls::rustls::pki_types::pem::Error> {
     CertificateDer::pem_slice_iter(text.as_bytes()).collect()
 }
 
-/// A server's side of TLS: what its files say now. Clones share it.
+/// A server's side of TLS, as its files define it now. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
     config: Watched<ServerConfig>,
@@ -94,12 +93,12 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Reads the files now, whether they changed or not; wrong ones change nothing.
+    /// Reads the files now, changed or not; a wrong version changes nothing.
     pub fn reload(&self) {
         self.config.reload();
     }
 
-    /// The connections of `incoming` that end their handshake in time, in the order in which they do.
+    /// Yields the connections of `incoming` that finish their handshake in time, in the order of completion.
     pub(crate) fn secured<S, IO>(self, incoming: S) -> impl Stream<Item = io::Result<TlsStream<IO>>> + Send
     where
         S: Stream<Item = io::Result<IO>> + Send,
@@ -112,7 +111,7 @@ impl ServerTls {
                     let acceptor = TlsAcceptor::from(tls.config.get());
                     tokio::time::timeout(tls.handshake, acceptor.accept(io?)).await.map_err(io::Error::other)?
                 };
-                // Their arithmetic is not for the one task that accepts connections.
+                // Spawned, because the arithmetic of a handshake would block the one task that accepts connections.
                 match tokio::spawn(accept).await {
                     Ok(Ok(stream)) => Some(Ok(stream)),
                     Ok(Err(error)) => {
@@ -123,7 +122,7 @@ impl ServerTls {
                 }
             }
         });
-        // As many at once as there may be connections.
+        // Unbounded here: the number of connections is bounded elsewhere.
         shakes.buffer_unordered(usize::MAX).filter_map(std::future::ready)
     }
 }
@@ -132,18 +131,18 @@ impl ServerTls {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientFiles {
-    /// Certificates of those who may sign servers, PEM; none takes the system's.
+    /// Certificates of the authorities that may sign servers, PEM; without, the system's are used.
     pub ca: Option<PathBuf>,
-    /// This client's certificate, PEM; goes with `key`.
+    /// This client's certificate, PEM; requires `key`.
     pub cert: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// Private key of the certificate, PEM.
     pub key: Option<PathBuf>,
-    /// The name that the server's certificate must have, if it is not that of the address.
+    /// The name that the server's certificate must have, if it differs from the address.
     pub domain: Option<String>,
 }
 
 impl ClientFiles {
-    /// The client's side of TLS. A server that has not finished its handshake after `handshake` is given up.
+    /// Builds the client's side of TLS. A server that has not finished its handshake after `handshake` is given up.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file or the option that is missing.
@@ -172,7 +171,7 @@ impl ClientFiles {
     }
 }
 
-/// What rustls says against `files`.
+/// Turns a complaint of rustls about `files` into an error.
 pub(crate) fn refused(files: &str, error: &dyn std::error::Error) -> Error {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -192,7 +191,7 @@ fn identity(cert: &Path, key: &Path) -> Result<Identity> {
     Ok(Identity::from_pem(certificate, secret))
 }
 
-/// The texts of a certificate and of its private key.
+/// Reads a certificate and its private key.
 fn texts(cert: &Path, key: &Path) -> Result<(String, String)> {
     let certificate = pem(cert, "tls_cert", &[CERTIFICATE], "certificate")?;
     let markers = ["-----BEGIN PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"];
@@ -200,7 +199,7 @@ fn texts(cert: &Path, key: &Path) -> Result<(String, String)> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        // No error as it is for tokens: orchestrators mount keys readable by a group.
+        // Only a warning, unlike for tokens: orchestrators mount keys readable by a group.
         if std::fs::metadata(key).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0) {
             tracing::warn!(file = %key.display(), "the private key can be read by everybody on this machine");
         }
@@ -212,7 +211,7 @@ fn certificates(path: &Path, option: &'static str) -> Result<Certificate> {
     Ok(Certificate::from_pem(pem(path, option, &[CERTIFICATE], "certificate")?))
 }
 
-/// The text of a PEM file that holds one of `markers`.
+/// Reads a PEM file that must hold one of `markers`.
 fn pem(path: &Path, option: &'static str, markers: &[&str], what: &str) -> Result<String> {
     use std::io::Read as _;
     let shown = path.display();
@@ -234,8 +233,8 @@ fn pem(path: &Path, option: &'static str, markers: &[&str], what: &str) -> Resul
     Ok(text)
 }
 
-/// Whether a server may listen at `address`: beyond this host only with TLS and with tokens or client certificates, unless
-/// `insecure` says otherwise. Unix sockets are never asked about: the file system guards them.
+/// Checks that a server may listen at `address`: beyond this host only with TLS and with tokens or client certificates, unless
+/// `insecure` is set. Unix sockets need no such check: the file system guards them.
 ///
 /// ```
 /// use bowstring::flight::server::tls::may_listen;
@@ -245,7 +244,7 @@ fn pem(path: &Path, option: &'static str, markers: &[&str], what: &str) -> Resul
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] that names what is missing, and the flags that give it.
+/// [`Error::Config`] naming what is missing, and the flags that provide it.
 pub fn may_listen(address: SocketAddr, tls: bool, tokens_or_mtls: bool, insecure: bool) -> Result<()> {
     if address.ip().to_canonical().is_loopback() || (tls && tokens_or_mtls) || insecure {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Datasets by name, and those that a server has at the moment.
+//! Datasets by name, and the catalogue that a running server serves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 use crate::nearest::distance;
 use crate::pipeline::PreparedPlan;
 
-/// Names told when one is not found.
+/// Similar names listed in the error for an unknown one.
 const NEAR: usize = 5;
 
-/// Names that one that is not found is compared with at most, which takes time in proportion to their letters.
+/// Most names that an unknown one is compared with, because a comparison takes time in proportion to their letters.
 const COMPARED: usize = 500;
 
-/// Datasets that are opened at once to see whether they can be.
+/// Datasets that are opened at once by a check.
 const OPENED_AT_ONCE: usize = 4;
 
 /// Datasets by name.
@@ -28,10 +28,10 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Adds the dataset `name` at `urls`, with the defaults of everything.
+    /// Adds the dataset `name` at `urls`, with default options.
     ///
     /// # Errors
-    /// [`Error::Config`] if the name is taken or is none, or there are no `urls`.
+    /// [`Error::Config`] if the name is taken or invalid, or `urls` is empty.
     pub fn add(&mut self, name: &str, urls: Vec<String>) -> Result<()> {
         self.insert(Entry::new(name, urls, serde_json::Map::new(), ClientLimits::default())?)
     }
@@ -52,10 +52,10 @@ impl Catalogue {
         Ok(())
     }
 
-    /// The dataset `name`.
+    /// Returns the dataset `name`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with the names that are most like it.
+    /// [`Error::NotFound`] with the most similar names.
     pub fn get(&self, name: &str) -> Result<&Entry> {
         self.entries.get(name).ok_or_else(|| {
             let shown: String = name.chars().take(128).collect();
@@ -71,18 +71,18 @@ impl Catalogue {
         })
     }
 
-    /// The names, in order.
+    /// Returns the names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The datasets, in order of their names.
+    /// Returns the datasets, in order of their names.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// Opens each dataset and lets go of it: whoever starts a server is told what its first client would be. Reads footers, and no
-    /// rows: filters and windows are not tried.
+    /// Opens and closes each dataset, so that the operator sees at start any error that the first client would see. Reads footers but
+    /// no rows, and tries no filters or windows.
     ///
     /// # Errors
     /// Those of opening, naming the file.
@@ -98,18 +98,18 @@ impl Catalogue {
         futures::stream::iter(checks).buffered(OPENED_AT_ONCE).try_collect().await
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no datasets.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
-/// The catalogue that a server has at the moment. Clones share it, and another one may take its place while the server runs: who has begun
-/// a stream goes on with what he was given.
+/// The catalogue that a server has at the moment. Clones share it. It can be replaced while the server runs: streams that have begun
+/// continue with the data they were given.
 #[derive(Debug, Clone)]
 pub struct Current(Arc<RwLock<Standing>>);
 
-/// A catalogue, and since when it stands if it took the place of another one.
+/// A catalogue, and the time of its installation if it replaced another one.
 #[derive(Debug)]
 struct Standing {
     catalogue: Arc<Catalogue>,
@@ -122,19 +122,19 @@ impl Current {
         Self(Arc::new(RwLock::new(Standing { catalogue: Arc::new(catalogue), since: None })))
     }
 
-    /// What there is now.
+    /// Returns the current catalogue.
     pub fn get(&self) -> Arc<Catalogue> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).catalogue)
     }
 
-    /// Puts `catalogue` in the place of what there is.
+    /// Replaces the current catalogue.
     pub(crate) fn replace(&self, catalogue: Catalogue) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) =
             Standing { catalogue: Arc::new(catalogue), since: Some(Instant::now()) };
     }
 
-    /// For how long what is known of files may be relied on, if that is `refresh`: whatever was seen before the catalogue was read again is
-    /// looked at anew.
+    /// Returns the time for which knowledge of files stays valid, at most `refresh`: files seen before the catalogue was replaced are
+    /// checked again.
     pub(crate) fn patience(&self, refresh: Duration) -> Duration {
         let since = self.0.read().unwrap_or_else(PoisonError::into_inner).since;
         since.map_or(refresh, |since| since.elapsed().min(refresh))

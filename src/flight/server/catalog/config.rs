@@ -1,4 +1,4 @@
-//! Everything a server is started with: what was said, and what it became.
+//! The complete configuration of a server: the options as given, and the values they resolve to.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,40 +22,40 @@ use crate::flight::server::ops::limits::Limits;
 use crate::flight::server::stream::quota::{QuotaOptions, Quotas};
 use crate::pipeline::machine;
 
-/// Where a server listens if nothing is said.
+/// Default address to listen at.
 pub const LISTEN: &str = "127.0.0.1:8815";
-/// Seconds that streams have to end after the server was told to.
+/// Default time that streams have to end after shutdown began, in seconds.
 pub(crate) const DRAIN_GRACE: f64 = 30.0;
-/// How much longer than that a process may take to be gone.
+/// Additional time for the process to exit.
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
-/// Longest such time: a day.
+/// Longest grace time: a day.
 const MAX_GRACE: f64 = 86_400.0;
-/// Seconds of a gang's lease if nothing is said.
+/// Default lease of a gang, in seconds.
 const GANG_LEASE: f64 = 10.0;
-/// Seconds for which the files of a dataset that nobody reads are taken for the same, if nothing is said.
+/// Default time for which the files of a dataset that nobody reads count as unchanged, in seconds.
 const REFRESH: f64 = 60.0;
-/// Longest such time: a day.
+/// Longest refresh time: a day.
 const MAX_REFRESH: f64 = 86_400.0;
-/// Least memory of open datasets if nothing is said.
+/// Default minimum memory of open datasets.
 const OPEN_BYTES: u64 = 256 << 20;
-/// What a lease may be: below it, a busy machine is taken for a dead one.
+/// Valid leases; below the range a busy machine is taken for a dead one.
 const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// What the table `[server]` of the configuration can say; flags have the same names.
+/// The table `[server]` of the configuration; flags have the same names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerOptions {
     /// Address and port for Flight; 127.0.0.1:8815 by default.
     pub listen: Option<String>,
-    /// Address and port for `/metrics`, `/livez` and `/readyz`; without, there are none.
+    /// Address and port for `/metrics`, `/livez` and `/readyz`; without it, there are none.
     pub admin: Option<String>,
-    /// File of tokens for `/metrics`; without, counters name no datasets to other hosts.
+    /// File of tokens for `/metrics`; without it, counters name no datasets to other hosts.
     pub admin_tokens: Option<PathBuf>,
-    /// Bytes that everything in flight may take; the default is that of a loader.
+    /// Bytes that everything in flight may take; by default as for a loader.
     pub memory_budget: Option<u64>,
-    /// CPU threads for decoding; the default is all that this process may use.
+    /// CPU threads for decoding; by default all that this process may use.
     pub threads: Option<usize>,
-    /// Streams of batches at once over all tenants; the same as `limits.max_streams`.
+    /// Most streams of batches at once over all tenants; the same as `limits.max_streams`.
     pub max_streams: Option<u32>,
     /// Addresses of all servers that serve the same datasets with the same key, this one included, as clients reach them.
     pub replicas: Vec<String>,
@@ -63,57 +63,56 @@ pub struct ServerOptions {
     pub tls: Option<TlsFiles>,
     /// File of tokens.
     pub tokens: Option<PathBuf>,
-    /// File of the key that tickets are signed with; without, tickets end with this process.
+    /// File of the key that signs tickets; without it, tickets end with this process.
     pub key_file: Option<PathBuf>,
-    /// Serve everybody who can reach the address.
+    /// True to serve everyone who can reach the address.
     pub insecure: bool,
-    /// Seconds that streams have to end after the server was told to; 30 by default.
+    /// Seconds that streams have to end after shutdown began; 30 by default.
     pub drain_grace: Option<f64>,
-    /// File of the journal that a gang's generation and step survive a crash in.
+    /// File of the journal in which a gang's generation and step survive a crash.
     pub journal: Option<PathBuf>,
-    /// Seconds after which a rank of a gang that was not heard of is lost; 10 by default, 0.1 to 86,400.
+    /// Seconds after which a silent rank of a gang is lost; 10 by default, 0.1 to 86,400.
     pub gang_lease: Option<f64>,
-    /// Seconds for which the files of a dataset that nobody reads are taken for the same; 60 by default, up to 86,400.
+    /// Seconds for which the files of a dataset that nobody reads count as unchanged; 60 by default, up to 86,400.
     pub refresh: Option<f64>,
-    /// Bytes of the last batches of each stream that are kept for others that ask for the same, as far as a quarter of the memory
-    /// budget that is free holds them, and 1,024 batches at most: who begins within them shares the decoding. 64 MiB, and 256
-    /// batches at most, by default.
+    /// Bytes of the last batches of each stream that are kept for others that request the same, limited to a quarter of the free memory
+    /// budget and to 1,024 batches: a stream that begins within them shares the decoding. 64 MiB, and at most 256 batches, by default.
     pub share_bytes: Option<u64>,
-    /// Bytes of memory that datasets take while they are open: their files, row groups, and the rows that filters selected. Those that are open
-    /// for stored rows have as many apart. A quarter of the memory budget, and at least 256 MiB, by default.
+    /// Bytes of memory that open datasets take: their files, row groups, and the rows that filters selected. Datasets open for stored
+    /// rows have as many of their own. A quarter of the memory budget, and at least 256 MiB, by default.
     pub open_bytes: Option<u64>,
-    /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
+    /// Destination of datasets that clients write: `memory`, or a directory. Without it, clients cannot write.
     pub put: Option<String>,
-    /// Whether ranks on this host get their batches through shared memory; they do by default.
+    /// True if ranks on this host get their batches through shared memory; the default.
     pub shared_memory: Option<bool>,
-    /// File that a line of JSON is added to for each call and each end of a stream.
+    /// File that gets a line of JSON for each call and each end of a stream.
     pub audit_log: Option<PathBuf>,
-    /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
+    /// Tenants whose gangs and written datasets share a space of names, by its name; each other tenant has its own.
     pub spaces: BTreeMap<String, Vec<String>>,
-    /// What one peer may take.
+    /// Limits of one peer.
     pub limits: Limits,
-    /// What one tenant may take.
+    /// Quotas of tenants.
     pub quotas: QuotaOptions,
 }
 
-/// What a server is started with.
+/// Resolved configuration of a server.
 #[derive(Debug)]
 pub struct Config {
     /// The datasets.
     pub catalogue: Current,
-    /// What one peer may take.
+    /// Limits of one peer.
     pub limits: Limits,
-    /// Who may come in; `None` asks for no token.
+    /// Accepted tokens; `None` requires none.
     pub tokens: Option<Tokens>,
-    /// What tickets are signed with.
+    /// Key that signs tickets.
     pub key: TicketKey,
     /// The server's side of TLS; `None` speaks plain HTTP/2.
     pub tls: Option<ServerTls>,
-    /// Whether every client shows a certificate.
+    /// True if every client must show a certificate.
     pub client_ca: bool,
-    /// Whether the server may be open to everybody.
+    /// True if the server may be open to everybody.
     pub insecure: bool,
-    /// Addresses of all replicas, e.g. `grpc://10.0.0.2:8815`; empty means the address a client came by.
+    /// Addresses of all replicas, e.g. `grpc://10.0.0.2:8815`; if empty, the address that a client came by.
     pub replicas: Vec<String>,
     /// Bytes that everything in flight may take.
     pub memory_budget: u64,
@@ -121,31 +120,31 @@ pub struct Config {
     pub threads: usize,
     /// Time that streams have to end after shutdown began.
     pub drain_grace: Duration,
-    /// What operators see.
+    /// State visible to operators.
     pub admin: Arc<AdminState>,
     /// File of the journal.
     pub journal: Option<PathBuf>,
-    /// A rank of a gang that was not heard of for so long is lost. After a restart of the server ranks have twice as long.
+    /// Time after which a silent rank of a gang is lost. After a restart of the server ranks have twice as long.
     pub gang_lease: Duration,
-    /// For how long the files of a dataset that nobody reads are taken for the same.
+    /// Time for which the files of a dataset that nobody reads count as unchanged.
     pub refresh: Duration,
     /// Bytes of the last batches of each stream that are kept for others that ask for the same.
     pub share_bytes: Option<u64>,
     /// Bytes of memory that open datasets take.
     pub open_bytes: u64,
-    /// Where datasets that clients write go; none takes no writes.
+    /// Destination of datasets that clients write; `None` refuses writes.
     pub put: Option<Put>,
-    /// Whether ranks on this host get their batches through shared memory.
+    /// True if ranks on this host get their batches through shared memory.
     pub shared_memory: bool,
-    /// Where calls and ends of streams are noted.
+    /// Log of calls and ends of streams.
     pub audit: Audit,
-    /// Whose names are whose.
+    /// Namespaces of tenants.
     pub spaces: Spaces,
-    /// What one tenant may take.
+    /// Quotas of one tenant.
     pub quotas: Quotas,
 }
 
-/// What may change while a server runs.
+/// Configuration that may change while a server runs.
 #[derive(Debug, Clone)]
 pub struct Reload {
     tokens: Option<Tokens>,
@@ -154,12 +153,12 @@ pub struct Reload {
     audit: Audit,
     admin: Arc<AdminState>,
     catalogue: Current,
-    /// Whether there need not be any dataset: clients write them.
+    /// True if the catalogue may be empty because clients write datasets.
     put: bool,
 }
 
 impl Reload {
-    /// Reads all files again, whether they changed or not. What is wrong stays as it was, with a warning. Blocks on the files.
+    /// Reads all files again, changed or not. A wrong one keeps its former content, with a warning. Blocks on the files.
     pub fn now(&self) {
         self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
         self.key.reload();
@@ -167,11 +166,11 @@ impl Reload {
         self.audit.reopen();
     }
 
-    /// Puts `catalogue` in the place of the one that there is, once each of its datasets [was opened](Catalogue::check). Streams that run go
-    /// on; whoever begins one is served by the new one, and files that were seen before are looked at again.
+    /// Replaces the catalogue once each dataset of the new one [was opened](Catalogue::check). Running streams continue, new ones use
+    /// the new catalogue, and files that were seen before are checked again.
     ///
     /// # Errors
-    /// Those of opening, naming the file, and [`Error::Config`] where nothing would be served: the catalogue then stays as it was.
+    /// Those of opening, naming the file, and [`Error::Config`] if nothing would be served: the catalogue then stays as it was.
     pub async fn catalogue(&self, catalogue: Catalogue) -> Result<()> {
         something(&catalogue, self.put)?;
         catalogue.check().await?;
@@ -180,7 +179,7 @@ impl Reload {
     }
 }
 
-/// Refuses a server of no dataset that takes none from clients either.
+/// Refuses a server without datasets that accepts none from clients either.
 fn something(catalogue: &Catalogue, put: bool) -> Result<()> {
     if catalogue.is_empty() && !put {
         return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
@@ -188,27 +187,27 @@ fn something(catalogue: &Catalogue, put: bool) -> Result<()> {
     Ok(())
 }
 
-/// Where datasets that clients write go.
+/// Destination of datasets that clients write.
 #[derive(Debug, Clone)]
 pub enum Put {
-    /// Into this process, until it ends; they take up to half of the memory budget beside what streams take.
+    /// The memory of this process, until it ends; they take up to half of the memory budget in addition to streams.
     Memory,
-    /// Into a directory, as Parquet.
+    /// A directory, as Parquet.
     Directory(PathBuf),
-    /// Where somebody else in this process writes too.
+    /// A staging area that other code in this process writes to as well.
     Shared(Staging),
 }
 
 impl Put {
-    /// `memory`, or a directory.
+    /// Parses `memory` or a directory.
     fn parse(text: &str) -> Self {
         if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
     }
 
-    /// The place itself; a directory that another server has is waited for up to `patience`. Needs a runtime.
+    /// Opens the destination, waiting up to `patience` for a directory that another server holds. Needs a runtime.
     ///
     /// # Errors
-    /// [`Error::Closed`] naming the process that has the directory; [`Error::Store`].
+    /// [`Error::Closed`] naming the process that holds the directory; [`Error::Store`].
     pub(crate) async fn open(&self, memory_budget: u64, disk: DiskQuotas, patience: Duration) -> Result<Staging> {
         match self {
             Self::Memory => {
@@ -227,7 +226,7 @@ impl Put {
 }
 
 impl Config {
-    /// A server of `catalogue` as `options` say: files are read, keys made, defaults filled in.
+    /// Resolves `options` for a server of `catalogue`: reads files, makes keys, fills in defaults.
     ///
     /// # Errors
     /// [`Error::Config`] naming the option or the file that is wrong.
@@ -295,12 +294,12 @@ impl Config {
         })
     }
 
-    /// How long a server waits for the journal and the directory for writes while another one has them: the one that it replaces drains.
+    /// Returns the time to wait for a journal and a write directory that another server holds: the one being replaced drains first.
     pub(crate) fn lock_patience(&self) -> Duration {
         self.drain_grace + AFTER_DRAIN
     }
 
-    /// What reads the files again that may change while the server runs: tokens, keys, certificates.
+    /// Returns the handle that reads changeable files again: tokens, keys, certificates.
     pub fn reload(&self) -> Reload {
         Reload {
             tokens: self.tokens.clone(),
@@ -313,7 +312,7 @@ impl Config {
         }
     }
 
-    /// Whether this server may listen at `address`.
+    /// Checks that this server may listen at `address`.
     ///
     /// # Errors
     /// As [`may_listen`].
@@ -321,13 +320,13 @@ impl Config {
         may_listen(address, self.tls.is_some(), self.has_tenants(), self.insecure)
     }
 
-    /// Whether it is known who calls: by a token or a certificate.
+    /// Returns true if callers are identified, by a token or a certificate.
     pub(crate) fn has_tenants(&self) -> bool {
         self.tokens.is_some() || self.client_ca
     }
 
-    /// Whose call it is that came with this value of the `authorization` header, over a connection whose client showed this
-    /// certificate (DER, as the handshake verified it). Where there are tokens every call needs one, certificate or not.
+    /// Returns the tenant of a call with this value of the `authorization` header, over a connection whose client showed this
+    /// certificate (DER, verified by the handshake). Where there are tokens, every call needs one, with or without a certificate.
     ///
     /// # Errors
     /// [`Denied`], which is counted.
@@ -335,7 +334,7 @@ impl Config {
         let found = match (&self.tokens, certificate) {
             (Some(tokens), _) => tokens.check(header),
             (None, Some(certificate)) if self.client_ca => Ok(Tenant::of_certificate(certificate)),
-            // The handshake lets nobody in without one; should it ever, this does not.
+            // The handshake admits no client without a certificate; this check does not rely on it.
             (None, _) if self.client_ca => Err(Denied::Missing),
             (None, _) => Ok(Tenant::anonymous()),
         };
@@ -343,10 +342,10 @@ impl Config {
     }
 }
 
-/// A replica's address is handed to clients as it is, so it must be one, and hold no password.
+/// Checks a replica's address, which is handed to clients unchanged: it must be valid and hold no password.
 fn check_replica(replica: &str) -> Result<()> {
     let wrong = |problem: &str| Error::config("replicas", format!("{replica:?} {problem}, e.g. grpc://10.0.0.2:8815"));
-    // What cannot be read as an address may hold anything, so it is not repeated.
+    // Text that is no address may hold anything, so it is not repeated.
     let url = url::Url::parse(replica)
         .map_err(|_| Error::config("replicas", "one is no address; write e.g. grpc://10.0.0.2:8815"))?;
     if !url.username().is_empty() || url.password().is_some() {

@@ -1,4 +1,4 @@
-//! Datasets that are open, each with what was asked of it: streams that ask for the same share it.
+//! Open datasets by the options they were opened with: streams that ask for the same share one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,30 +17,30 @@ use crate::manifest::Fingerprint;
 use crate::pipeline::{HiddenColumns, LoaderOptions, MemoryNeed, PreparedPlan, Stored};
 use crate::plan::{Plan, Share};
 
-/// What the memory of open datasets is called where there is too little of it. Others may give some back.
+/// Name of the option for an error about the memory of all open datasets, when closing others may help.
 const OPTION: &str = "open_bytes";
 
-/// The same for a dataset that does not fit if it is the only one.
+/// The same for a dataset that does not fit even alone.
 const ALONE: &str = "open_bytes (or ask for fewer files)";
 
 /// Datasets that are kept open although no stream reads them.
 const KEPT: usize = 64;
 
-/// How often the files may be listed for those who go on with data that are not open.
+/// Least time between listings of the files on behalf of streams that resume with data that are not open.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How long others wait for one who asks the store whether the files are still the same. Then what is open is good enough: it is read
-/// as the version that it was.
+/// Longest wait for another task's check of the files in the store. After it the open dataset is good enough: it is read at the version
+/// that was opened.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A row of more bytes is charged before one is made to see what the columns are.
+/// Size in bytes above which a row is charged before one is made to determine the columns.
 const FREE_ROW: u64 = 1 << 20;
 
-/// Plans of epochs that are remembered of each dataset: ranks of a job are in one epoch or the next, and a plan takes some 20 bytes a row
+/// Plans of epochs that are remembered per dataset: ranks of a job are in one epoch or the next, and a plan takes some 20 bytes a row
 /// group.
 const PLANS: usize = 4;
 
-/// Answers to what a share needs that are remembered.
+/// Memory needs of shares that are remembered.
 const NEEDS: usize = 64;
 
 /// Batches made ahead for each stream.
@@ -51,17 +51,17 @@ pub(crate) const PREFETCH: usize = 4;
 pub(crate) struct OpenDataset {
     pub(crate) prepared: PreparedPlan,
     pub(crate) columns: Columns,
-    /// The plan of epoch 0 for one rank.
+    /// Plan of epoch 0 for one rank.
     pub(crate) plan: Arc<Plan>,
     pub(crate) fingerprint: Fingerprint,
     /// Plans of other epochs.
     plans: Once<u64, Arc<Plan>>,
-    /// What shares of plans need: by epoch, world of the plan, share, and batches made ahead.
+    /// Memory needs by epoch, world of the plan, share, and batches made ahead.
     needs: Once<(u64, u32, Share, usize), MemoryNeed>,
 }
 
 impl OpenDataset {
-    /// What `tenant` gets who asks for `options` behind `hidden`.
+    /// Opens a dataset for `tenant` with `options`, leaving out the `hidden` columns.
     pub(crate) async fn open(
         options: LoaderOptions,
         hidden: HiddenColumns,
@@ -80,11 +80,11 @@ impl OpenDataset {
         Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, plans, needs })
     }
 
-    /// What `share` of `plan`, one of this offer, needs with `prefetch` batches ahead. Finding it takes time in proportion to row groups and
-    /// lanes: it is done once for all that ask, when it is the turn of one of them.
+    /// Returns the memory that `share` of `plan`, a plan of this dataset, needs with `prefetch` batches ahead. Computing it takes time
+    /// in proportion to row groups and lanes, so it is done once for all callers, in the turn of one of them.
     ///
     /// # Errors
-    /// [`Error::Limit`] where the batches alone are beyond `budget`; [`Error::Remote`] where the turn did not come in time.
+    /// [`Error::Limit`] if the batches alone exceed `budget`; [`Error::Remote`] if the turn did not come in time.
     pub(crate) async fn need(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
@@ -97,11 +97,11 @@ impl OpenDataset {
         self.needs.get(key, turns, move || offer.prepared.need_within(&plan, share, prefetch, budget)).await
     }
 
-    /// The plan of `epoch` for `world` ranks. Making it takes time in proportion to row groups and lanes: it is done once for all that ask,
-    /// when it is the turn of one of them.
+    /// Returns the plan of `epoch` for `world` ranks. Making it takes time in proportion to row groups and lanes, so it is done once
+    /// for all callers, in the turn of one of them.
     ///
     /// # Errors
-    /// Those of [`PreparedPlan::plan`]; [`Error::Remote`] where the turn did not come in time.
+    /// Those of [`PreparedPlan::plan`]; [`Error::Remote`] if the turn did not come in time.
     pub(crate) async fn plan(self: &Arc<Self>, epoch: u64, world: u32, turns: (&Turns, &Tenant)) -> Result<Arc<Plan>> {
         let plan = if epoch == self.plan.epoch() {
             Arc::clone(&self.plan)
@@ -142,69 +142,69 @@ impl Source for Stored {
     }
 }
 
-/// What is kept open.
+/// An entry of the cache.
 pub(crate) trait Source {
-    /// What identifies its data.
+    /// Returns the identity of its data.
     fn fingerprint(&self) -> Fingerprint;
 
-    /// Bytes of memory that it takes, about.
+    /// Returns the memory that it takes, in bytes, about.
     fn bytes(&self) -> u64;
 
-    /// Whether `options` would still open the same.
+    /// Returns true if `options` would still open the same data.
     fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send;
 }
 
-/// What was asked for.
+/// The request that an entry answers.
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     urls: Vec<String>,
-    /// All options and the hidden, as JSON.
+    /// All options and the hidden columns, as JSON.
     options: String,
 }
 
-/// One opening.
+/// One opening of a dataset.
 #[derive(Debug)]
 struct Entry<T> {
     key: Arc<Key>,
-    /// Counts the openings of the key: of files as they were, and as they are.
+    /// Number of this opening among those of its key; a new one follows each change of the files.
     number: u64,
     cell: OnceCell<Arc<T>>,
-    /// When it was last known to be what there is. Held while somebody looks.
+    /// Time when it was last known to be current. Locked during a check.
     looked: tokio::sync::Mutex<Instant>,
 }
 
-/// Memory of one open dataset, whether or not it is among those that are found.
+/// Memory of one open dataset, even if it is no longer in the cache.
 #[derive(Debug)]
 struct Taken<T> {
-    /// Who opened it.
+    /// Tenant that opened it.
     tenant: Tenant,
     dataset: Weak<T>,
     bytes: u64,
 }
 
-/// What is open by what was asked for, the one used last at the end.
+/// Open datasets by request, the most recently used last.
 #[derive(Debug)]
 pub(crate) struct DatasetCache<T> {
     entries: Mutex<VecDeque<Arc<Entry<T>>>>,
-    /// Bytes that all may take, see [`OPTION`]; three quarters of them what one tenant opened.
+    /// Most bytes of all, see [`OPTION`]; one tenant's datasets may take three quarters of them.
     most: u64,
     taken: Mutex<Vec<Taken<T>>>,
 }
 
 impl<T: Source> DatasetCache<T> {
-    /// Nothing is open yet. What will be may take `most` bytes of memory.
+    /// Makes an empty cache, whose datasets may take `most` bytes of memory.
     pub(crate) fn new(most: u64) -> Self {
         Self { entries: Mutex::default(), most, taken: Mutex::default() }
     }
 
-    /// What `options` ask for behind `hidden`; opened once by `open`, however many ask at the same time.
+    /// Returns the dataset for `options` without the `hidden` columns, calling `open` once however many ask at the same time.
     ///
-    /// With a `fingerprint` it is that of these data, if it is open: whoever has begun with them goes on with them. Who begins gets what
-    /// others read just now, or what was there less than `refresh` ago, so that ranks that begin together have one plan; or else what there
-    /// is now.
+    /// With a `fingerprint` it returns the data of that fingerprint, if open: a stream that has begun with them resumes with them. A
+    /// new stream gets the data that others read just now, or those current less than `refresh` ago, so that ranks that begin together
+    /// have one plan; else the data as they are now.
     ///
     /// # Errors
-    /// What `open` gives; [`Error::Limit`] where `tenant` or all have too much open that is read.
+    /// Those of `open`; [`Error::Limit`] if too much of what `tenant`, or all, have open is in use.
     pub(crate) async fn get<F: Future<Output = Result<T>>>(
         &self,
         tenant: &Tenant,
@@ -213,7 +213,7 @@ impl<T: Source> DatasetCache<T> {
         refresh: Duration,
         open: impl Fn(LoaderOptions) -> F,
     ) -> Result<Arc<T>> {
-        // The world is the ticket's affair; the environment of the server says nothing about it.
+        // The ticket determines the world; the server's environment is irrelevant.
         (options.rank, options.world_size) = (Some(0), Some(1));
         let json =
             serde_json::to_string(&(&options, hidden)).map_err(|error| Error::config("options", error.to_string()))?;
@@ -226,7 +226,7 @@ impl<T: Source> DatasetCache<T> {
             let opening = async || self.admit(tenant, open(options.clone()).await?);
             let found = entry.cell.get_or_try_init(opening).await?;
             let mut looked = entry.looked.lock().await;
-            // Somebody goes on with data that are not open: perhaps they are newer than these.
+            // A stream resumes with data that are not open: perhaps they are newer than these.
             let (patience, used) = match fingerprint {
                 Some(_) => (refresh.min(SOON), false),
                 None => (refresh, Arc::strong_count(found) > 1),
@@ -237,7 +237,7 @@ impl<T: Source> DatasetCache<T> {
             let current = used
                 || match tokio::time::timeout(LOOK, found.is_current(&options)).await {
                     Ok(current) => current?,
-                    // Whoever waits for the lock goes on as well.
+                    // Tasks that wait for the lock go ahead as well.
                     Err(_) => {
                         tracing::warn!("a store does not say in time whether files changed; what is open is served");
                         true
@@ -251,7 +251,7 @@ impl<T: Source> DatasetCache<T> {
         }
     }
 
-    /// Lets in what `tenant` just opened. For it, datasets are closed that nobody reads, the one that was not used for longest first.
+    /// Admits what `tenant` just opened. To make room, datasets that nobody reads are closed, least recently used first.
     fn admit(&self, tenant: &Tenant, opened: T) -> Result<Arc<T>> {
         let bytes = opened.bytes();
         let own_most = self.most / 4 * 3;
@@ -278,7 +278,7 @@ impl<T: Source> DatasetCache<T> {
                 let whose = taken.iter().find(|one| std::ptr::eq(one.dataset.as_ptr(), Arc::as_ptr(dataset)));
                 whose.is_some_and(|one| one.tenant == *tenant)
             };
-            // The tenant's own ones are the first to go.
+            // The tenant's own ones go first.
             let closed = self.close(&theirs) || !too_many(own, own_most) && self.close(&|_| true);
             if !closed && too_many(own, own_most) {
                 return refused("streams of this tenant", own, own_most);
@@ -292,7 +292,7 @@ impl<T: Source> DatasetCache<T> {
         Ok(opened)
     }
 
-    /// Closes one of the datasets that nobody reads and `meant` means, the one that was not used for longest; whether there was one.
+    /// Closes the least recently used of the datasets that nobody reads and that match `meant`. Returns true if there was one.
     fn close(&self, meant: &dyn Fn(&Arc<T>) -> bool) -> bool {
         let mut entries = self.lock();
         let idle =
@@ -302,7 +302,7 @@ impl<T: Source> DatasetCache<T> {
         closed.is_some()
     }
 
-    /// What is open of the data `fingerprint`.
+    /// Returns the open dataset with the data `fingerprint`.
     fn known(&self, key: &Key, fingerprint: Fingerprint) -> Option<Arc<T>> {
         let mut entries = self.lock();
         let is = |entry: &Arc<Entry<T>>| {
@@ -312,7 +312,7 @@ impl<T: Source> DatasetCache<T> {
         used(&mut entries, at)?.cell.get().cloned()
     }
 
-    /// The newest entry of `key`, which is made if there is none.
+    /// Returns the newest entry of `key`, adding one if there is none.
     fn newest(&self, key: &Arc<Key>) -> Arc<Entry<T>> {
         let mut entries = self.lock();
         let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key);
@@ -320,7 +320,7 @@ impl<T: Source> DatasetCache<T> {
         newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0)))
     }
 
-    /// Makes a newer entry than `old`, unless somebody has.
+    /// Adds a newer entry than `old`, unless there is one already.
     fn renew(&self, old: &Entry<T>) {
         let mut entries = self.lock();
         if entries.iter().all(|entry| entry.key != old.key || entry.number <= old.number) {
@@ -328,18 +328,18 @@ impl<T: Source> DatasetCache<T> {
         }
     }
 
-    /// Forgets `offer`: its data has changed.
+    /// Forgets `offer`, whose data has changed.
     pub(crate) fn forget(&self, offer: &Arc<T>) {
         self.lock().retain(|entry| entry.cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
-    /// Forgets all that is at `url`: it is gone.
+    /// Forgets everything at `url`, which is gone.
     pub(crate) fn forget_at(&self, url: &str) {
         self.lock().retain(|entry| entry.key.urls.iter().all(|known| known != url));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Entry<T>>>> {
-        // Entries are put in whole.
+        // Entries are inserted whole.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -351,8 +351,8 @@ fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry
     Some(entry)
 }
 
-/// Adds `entry` at the end; of those that nobody reads, the one that was not used for longest makes room. What is read is open all the
-/// same, and whoever asks for it again must find it.
+/// Adds `entry` at the end; the least recently used entry that nobody reads makes room. Entries in use stay: their datasets are open
+/// anyway and must be found again.
 fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T>> {
     let entry = Arc::new(entry);
     entries.push_back(Arc::clone(&entry));
@@ -377,14 +377,14 @@ mod tests {
 
     use super::*;
 
-    /// What the files are, and how often they were opened.
+    /// The data of the files, and how often they were opened.
     #[derive(Debug, Default)]
     struct Files {
         now: AtomicU8,
         opened: AtomicU8,
-        /// Seconds that the store takes to say what they are.
+        /// Seconds that the store takes for a check.
         slow: AtomicU8,
-        /// What is kept of them in memory.
+        /// Bytes of them kept in memory.
         bytes: AtomicU64,
     }
 
@@ -405,7 +405,7 @@ mod tests {
         }
 
         async fn is_current(&self, _: &LoaderOptions) -> Result<bool> {
-            // Others come in between.
+            // Lets other tasks run in between.
             tokio::task::yield_now().await;
             tokio::time::sleep(Duration::from_secs(self.0.slow.load(Ordering::Relaxed).into())).await;
             Ok(self.0.now.load(Ordering::Relaxed) == self.1)
@@ -527,20 +527,20 @@ mod tests {
         let held = |opened: &DatasetCache<Data>| {
             opened.lock().iter().filter_map(|entry| entry.cell.get()).map(|data| data.bytes()).sum::<u64>()
         };
-        // Those that nobody reads make room, whoever opened them, the oldest first.
+        // Those that nobody reads make room, oldest first, for any tenant.
         for seed in 0..20 {
             drop(open(&opened, if seed % 2 == 0 { "anna" } else { "bert" }, seed, 300).await.unwrap());
             assert!(held(&opened) <= 1000, "{seed}");
         }
         let last = open(&opened, "bert", 19, 0).await.unwrap();
         assert_eq!(last.bytes(), 300, "the one that was used last is open still");
-        // What is read stays, and who has too much of it is told what he needs and what there is.
+        // Datasets in use stay, and the error gives the need and the limit.
         let second = open(&opened, "bert", 100, 400).await.unwrap();
         assert_eq!(limit(open(&opened, "bert", 101, 100).await.unwrap_err()), (800, 750, "open_bytes"));
         let of_anna = open(&opened, "anna", 101, 300).await.unwrap();
         assert_eq!(limit(open(&opened, "anna", 102, 100).await.unwrap_err()), (1100, 1000, "open_bytes"));
         assert!(Arc::ptr_eq(&open(&opened, "carl", 100, 0).await.unwrap(), &second), "what is open is everybody's");
-        // What is read counts although nobody finds it any more.
+        // A dataset in use counts even if it is no longer found.
         opened.forget(&of_anna);
         assert!(open(&opened, "anna", 102, 100).await.is_err());
         drop(of_anna);

@@ -1,8 +1,8 @@
-//! One dataset of the catalogue, and what a client may ask of it.
+//! One dataset of the catalogue, and the options that a client may set for it.
 //!
-//! What the catalogue says of a dataset is the default of a loader's options; what a client asks for is laid over it, option by
-//! option, as far as the dataset allows. What narrows a dataset stays: its filter, its selection of row groups, the columns it
-//! leaves out, which do not exist for clients, and the limits of its images.
+//! The catalogue's options of a dataset are the defaults; a client's options override them one by one, as far as the dataset allows.
+//! Restrictions stay: the filter, the selection of row groups, the omitted columns, which do not exist for clients, and the limits of
+//! images.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use crate::pipeline::{Filter, HiddenColumns, LoaderOptions, gathered};
 /// The keys of [`ClientLimits`].
 pub(crate) const LIMITS: [&str; 3] = ["max_batch_size", "max_global_batch", "allow_options"];
 
-/// What clients may ask of a dataset.
+/// Limits on a client's options for a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientLimits {
@@ -57,13 +57,13 @@ impl ClientLimits {
 #[derive(Clone)]
 pub struct Entry {
     name: String,
-    /// Options of a loader, `urls` among them, as JSON: only what was said.
+    /// Options of a loader, including `urls`, as JSON: only those that were given.
     options: Map<String, Value>,
     limits: ClientLimits,
 }
 
 impl fmt::Debug for Entry {
-    /// Addresses and options of the store may hold secrets.
+    /// Omits values, because addresses and options of the store may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options: Vec<_> = self.options.keys().collect();
         f.debug_struct("Entry")
@@ -75,8 +75,8 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// The dataset `name` at `urls`, read with `options` (those of a loader by name; options of columns may stand beside `columns`)
-    /// unless a client within `limits` asks otherwise.
+    /// Makes the dataset `name` at `urls`, read with `options` (a loader's options by name; options of columns may be given beside
+    /// `columns`) unless a client sets others within `limits`.
     ///
     /// # Errors
     /// [`Error::Config`] naming what is wrong.
@@ -99,7 +99,7 @@ impl Entry {
         }
         options.insert("urls".to_owned(), json!(urls));
         let entry = Self { name: name.to_owned(), options, limits };
-        // Everything that can be known to be wrong is told at the start, not to the first client.
+        // Every detectable mistake is reported at start rather than to the first client.
         let read = entry.read(&entry.options)?;
         read.open_options()?;
         entry.check_batch_size(read.batch_size)?;
@@ -111,12 +111,12 @@ impl Entry {
         &self.name
     }
 
-    /// What clients may ask.
+    /// Returns the limits on a client's options.
     pub fn limits(&self) -> &ClientLimits {
         &self.limits
     }
 
-    /// The options of a loader for a client that asked for `asked`, an object of options by name, or null for none.
+    /// Returns the loader's options for a client that sent `asked`, an object of options by name, or null for none.
     ///
     /// # Errors
     /// [`Error::Config`] naming an option that clients may not set, or a wrong value; [`Error::Limit`] for too large a batch.
@@ -127,7 +127,7 @@ impl Entry {
             _ => return Err(Error::config("options", "the options must be one JSON object")),
         };
         let mut options = self.options.clone();
-        // The two say the same thing: a client's one replaces the dataset's other.
+        // The two options are alternatives: a client's one replaces the dataset's other.
         let asks = |option: &str| asked.get(option).is_some_and(|value| !value.is_null());
         for (option, other) in [("batch_size", "global_batch_size"), ("global_batch_size", "batch_size")] {
             if asks(option) && !asks(other) {
@@ -136,7 +136,7 @@ impl Entry {
         }
         for (option, value) in asked {
             match (option.as_str(), value) {
-                // Null is what an option is that was not given.
+                // Null means that an option was not given.
                 (name, Value::Null) if is_null_for_none(name) => {}
                 ("columns", Value::Object(asked)) => self.merge_columns(&mut options, asked)?,
                 (option, value) => {
@@ -156,17 +156,17 @@ impl Entry {
         let options = self.read(&options)?;
         self.check_batch_size(options.batch_size)?;
         if let Some(rows) = options.global_batch_size {
-            // How many ranks share it is not said here.
+            // The number of ranks is not known here.
             self.within(rows, self.limits.max_global_batch, "max_global_batch")?;
         }
         Ok(options)
     }
 
-    /// As [`options`](Self::options), with what the dataset keeps back from that client: the columns it leaves out, for which his own
-    /// filter, selector and windows must not ask.
+    /// As [`options`](Self::options), with the columns that the dataset hides from clients, which the client's own filter, selector and
+    /// windows must not use.
     ///
     /// # Errors
-    /// As there.
+    /// As [`options`](Self::options).
     pub fn request(&self, asked: &Value) -> Result<(LoaderOptions, HiddenColumns)> {
         let options = self.options(asked)?;
         let own = self.read(&self.options)?;
@@ -181,13 +181,13 @@ impl Entry {
         Ok((options, hidden))
     }
 
-    /// Refuses a step of `rows` rows over `ranks` ranks that is larger than this dataset allows.
+    /// Refuses a step of `rows` rows over `ranks` ranks that exceeds the dataset's limits.
     ///
     /// # Errors
     /// [`Error::Limit`].
     pub(crate) fn check_global_batch(&self, rows: u64, ranks: u32) -> Result<()> {
         self.within(rows, self.limits.max_global_batch, "max_global_batch")?;
-        // The first ranks get one more where it does not divide.
+        // The first ranks get one more row if it does not divide evenly.
         self.check_batch_size(Some(rows.div_ceil(u64::from(ranks.max(1)))))
     }
 
@@ -212,7 +212,7 @@ impl Entry {
     }
 
     fn allows(&self, option: &str) -> bool {
-        // Whoever goes on from a position must be able to say in which version of the order it is.
+        // A client that resumes from a position must be able to name its version of the order.
         option == "order_version" || !never(option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
     }
 
@@ -225,7 +225,7 @@ impl Entry {
     }
 
     fn denied(&self, option: &str, why: &str) -> Error {
-        // Not every text that a client sends is a name worth repeating.
+        // Shortened: a client may send any text as a name.
         let shown: String = option.chars().take(64).collect();
         Error::config("options", format!("dataset {} does not let clients set {shown:?}: {why}", self.name))
     }
@@ -250,7 +250,7 @@ impl Entry {
         Ok(())
     }
 
-    /// A client's images, each with the limits of the dataset's; images it does not name stay as they are.
+    /// Merges a client's images into the dataset's, keeping the dataset's limits; images that it does not name stay as they are.
     fn merge_images(&self, own: Option<&Value>, asked: Map<String, Value>) -> Result<Value> {
         let mut merged = own.and_then(Value::as_object).cloned().unwrap_or_default();
         for (column, mut image) in asked {
@@ -267,7 +267,7 @@ impl Entry {
         Ok(Value::Object(merged))
     }
 
-    /// Both filters must hold. Each is parsed on its own first, so that neither can close the other's bracket.
+    /// Combines both filters. Each is parsed on its own first, so that neither can close the other's bracket.
     fn merge_filter(&self, options: &mut Map<String, Value>, asked: Value) -> Result<()> {
         let wrong = |error: serde_json::Error| Error::config("filter", error.to_string());
         let Some(own) = self.options.get("filter").filter(|own| !own.is_null()) else {
@@ -286,12 +286,12 @@ impl Entry {
     }
 }
 
-/// Whether null says of `name` that it was not given.
+/// Returns true if null means that option `name` was not given.
 fn is_null_for_none(name: &str) -> bool {
     option(name).is_some_and(|entry| entry.scope != Scope::Own)
 }
 
-/// Whether no client may ever set `name`.
+/// Returns true if no client may ever set `name`.
 fn never(name: &str) -> bool {
     option(name).is_some_and(|entry| entry.scope == Scope::Never)
 }
@@ -373,7 +373,7 @@ mod tests {
             let limits = ClientLimits { allow_options: vec![option.to_owned()], ..ClientLimits::default() };
             assert!(entry(json!({}), limits).is_err(), "{option}");
         }
-        // What was once said here, in two lists.
+        // The option table must agree with the former two lists.
         let never: Vec<_> = in_scope(Scope::Never).collect();
         for option in ["urls", "storage_options", "memory_budget", "limits", "rank", "device", "index", "partitioning"]
         {
@@ -407,7 +407,7 @@ mod tests {
         assert!(fenced.options(&json!({"selector": {"row_groups": [1]}})).is_err());
     }
 
-    /// Whatever JSON a client sends: an answer or an error, and never what is the server's.
+    /// Any JSON of a client gives an answer or an error, and never what belongs to the server.
     #[test]
     fn no_request_gets_past_the_rules() {
         use proptest::prelude::*;

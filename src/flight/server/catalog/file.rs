@@ -1,4 +1,4 @@
-//! The TOML that a server is configured with: `[server]` and `[datasets.NAME]`, every mistake with its line and key.
+//! The TOML configuration of a server: `[server]` and `[datasets.NAME]`; every error gives its line and key.
 //!
 //! A line of the file is never repeated in an error: it may hold a password.
 
@@ -15,7 +15,7 @@ use crate::pipeline::{LoaderOptions, gathered};
 /// Largest configuration, in bytes.
 pub const MAX_FILE: u64 = 4 << 20;
 
-/// What a configuration says.
+/// Parsed configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ServeFile {
     /// The table `[server]`.
@@ -25,7 +25,7 @@ pub struct ServeFile {
 }
 
 impl Catalogue {
-    /// The tables `[datasets.NAME]` of a configuration; `origin` is its file's name for errors. See [`ServeFile`].
+    /// Reads the tables `[datasets.NAME]` of a configuration; `origin` is its file's name for errors. See [`ServeFile`].
     ///
     /// # Errors
     /// As [`ServeFile::from_toml`].
@@ -92,7 +92,7 @@ impl ServeFile {
     }
 }
 
-/// The text of an error without the option's name, which the line and key stand for.
+/// Returns the text of an error without the option's name, since line and key replace it.
 fn inner(error: &Error) -> String {
     match error {
         Error::Config { problem, .. } => problem.clone(),
@@ -146,7 +146,7 @@ impl Source<'_> {
                     let kind = if key_text == "url" { "a text" } else { "a list of texts" };
                     return Err(self.wrong(Some(key.span().start), format!("{path}.{key_text} must be {kind}")));
                 }
-                // `limits` holds what clients may ask for, beside what files may cost.
+                // `limits` holds both the limits on clients and those on files.
                 ("limits", DeValue::Table(table)) => {
                     let mut files = DeTable::new();
                     for (limit, value) in table {
@@ -163,13 +163,13 @@ impl Source<'_> {
         }
         let urls = urls.ok_or_else(|| self.wrong(Some(at), format!("{path} needs url or urls")))?;
         let limits: ClientLimits = self.read(&limits, &format!("{path}.limits"), at)?;
-        // Read once for its errors, which so have a line; the entry reads it again when a client asks.
+        // Parsed once for its errors, to give them a line; the entry parses it again when a client asks.
         let Options(options) = self.read(&options, &path, at)?;
         Entry::new(name, urls, options, limits)
             .map_err(|error| self.wrong(Some(at), format!("{path}: {}", inner(&error))))
     }
 
-    /// A table as `T`. A mistake is put down to the deepest key that makes it alone.
+    /// Reads a table as `T`. An error is attributed to the deepest key that causes it alone.
     fn read<T: DeserializeOwned>(&self, table: &DeTable<'_>, path: &str, at: usize) -> Result<T> {
         let whole = self.table(table)?;
         let error = match serde_json::from_value::<T>(Value::Object(whole)) {
@@ -185,7 +185,7 @@ impl Source<'_> {
             if !alone(name, self.json(value.get_ref(), start)?) {
                 continue;
             }
-            // Its values are secrets.
+            // The values are secrets.
             if name == "storage_options" {
                 return Err(self.wrong(Some(start), format!("{path}.{name} must be a table of texts")));
             }
@@ -210,7 +210,7 @@ impl Source<'_> {
             .collect()
     }
 
-    /// A value as JSON. TOML's parser bounds the depth.
+    /// Converts a value to JSON. TOML's parser bounds the depth.
     fn json(&self, value: &DeValue<'_>, at: usize) -> Result<Value> {
         Ok(match value {
             DeValue::String(text) => json!(text),
@@ -234,7 +234,7 @@ impl Source<'_> {
     }
 }
 
-/// Where `key` stands in `table` or in a table in it.
+/// Returns the position of `key` in `table` or in a table in it.
 fn find(table: &DeTable<'_>, key: &str) -> Option<usize> {
     table.iter().find_map(|(name, value)| {
         let here = (name.get_ref() == key).then(|| name.span().start);
@@ -242,7 +242,7 @@ fn find(table: &DeTable<'_>, key: &str) -> Option<usize> {
     })
 }
 
-/// Options of a loader, checked and kept as they were written.
+/// Options of a loader, checked and kept as written.
 struct Options(Map<String, Value>);
 
 impl<'de> serde::Deserialize<'de> for Options {

@@ -1,4 +1,4 @@
-//! What a server has: its configuration, its datasets, and those that are open.
+//! The server's configuration, its catalogue of datasets, and those that are open.
 
 pub mod catalogue;
 pub mod config;

@@ -1,4 +1,4 @@
-//! What many ranks ask of an open dataset at the same time, worked out once for all of them: plans of epochs, and what shares of them need.
+//! Answers computed once for many ranks that ask the same of an open dataset: plans of epochs, and memory needs of shares.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,16 @@ use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 
-/// Answers by what was asked, some of the last ones.
+/// The last few answers, by key.
 #[derive(Debug)]
 pub(crate) struct Once<K, T> {
-    /// The one that was asked for last at the end.
+    /// The most recently used is last.
     answers: Mutex<VecDeque<(K, Arc<OnceCell<T>>)>>,
     most: usize,
 }
 
 impl<K: PartialEq, T: Clone + Send + Sync + 'static> Once<K, T> {
-    /// None yet, of which `most` are kept.
+    /// Makes an empty set that keeps `most` answers.
     pub(crate) fn new(most: usize) -> Self {
         Self { answers: Mutex::default(), most }
     }
@@ -34,7 +34,8 @@ impl<K: PartialEq, T: Clone + Send + Sync + 'static> Once<K, T> {
         cell
     }
 
-    /// The answer to `key`, which `work` finds when it is the turn of `tenant`, on a thread that may block, unless another finds it first.
+    /// Returns the answer to `key`. `work` computes it in the turn of `tenant`, on a thread that may block, unless another caller has
+    /// done so.
     ///
     /// # Errors
     /// Those of `work` and of [`Turns::turn`]; they are not kept.
@@ -48,10 +49,10 @@ impl<K: PartialEq, T: Clone + Send + Sync + 'static> Once<K, T> {
         if let Some(known) = cell.get() {
             return Ok(known.clone());
         }
-        // Before the cell: nobody waits there for a tenant that has to wait for its turn.
+        // Taken before the cell, so that nobody waits there for a tenant whose turn is yet to come.
         let turn = turns.turn(tenant).await?;
         let find = async || {
-            // Its turn ends with the work, whoever gives up.
+            // The turn ends with the work, even if the caller gives up.
             let found = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
                 work()
@@ -85,7 +86,7 @@ mod tests {
         let all = futures::future::join_all((0..64).map(|rank| ask(rank % 2))).await;
         assert!(all.iter().zip(0..).all(|(found, rank)| *found.as_ref().unwrap() == rank % 2 + 1), "{all:?}");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
-        // The one that was not asked for longest makes room.
+        // The least recently used makes room.
         for (key, count) in [(0, 2), (7, 3), (0, 3), (1, 4)] {
             assert_eq!(ask(key).await.unwrap(), key + 1);
             assert_eq!(asked.load(Ordering::SeqCst), count, "{key}");

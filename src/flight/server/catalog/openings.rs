@@ -1,7 +1,7 @@
-//! Datasets on their way to being open: so many at once, each within memory that is claimed first, none on a thread that others wait for.
+//! Opening of datasets: a bounded number at once, each within memory claimed beforehand, none on a thread that other tasks need.
 //!
-//! Opening reads footers, parses what a client wrote, evaluates his filter over a whole dataset, and looks at the first values of columns:
-//! all that before a stream is paid for.
+//! Opening reads footers, parses a client's expressions, evaluates its filter over a whole dataset, and inspects the first values of
+//! columns, all before a stream has paid for anything.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::stream::budget::ByteBudget;
 use crate::pipeline::LoaderOptions;
 
-/// Most memory that evaluating a filter takes at first, if a quarter of the budget is more.
+/// Most memory for evaluating a filter at first, if a quarter of the budget is more.
 const FILTER_BYTES: u64 = 512 << 20;
 
-/// The same for looks at columns: for nulls, and for the size of the first image or vector.
+/// The same for inspecting columns: for nulls, and for the size of the first image or vector.
 const LOOK_BYTES: u64 = 64 << 20;
 
 /// See the module.
@@ -25,17 +25,17 @@ const LOOK_BYTES: u64 = 64 << 20;
 pub(crate) struct Openings(Turns);
 
 impl Openings {
-    /// For a server that decodes on `threads` threads.
+    /// Makes the openings of a server that decodes on `threads` threads.
     pub(crate) fn new(threads: usize) -> Self {
         Self(Turns::new("opens other datasets", threads))
     }
 
-    /// Runs `open`, which opens what `options` ask for within their memory budget, when it is the turn of `tenant` and the memory is there
-    /// that its filter and its looks at columns take. Dropping the future ends the opening at its next wait; both are held until all work that
-    /// it began has ended.
+    /// Runs `open`, which opens the dataset of `options` within their memory budget, in the turn of `tenant` and once the memory for
+    /// its filter and for inspecting columns is available. Dropping the future ends the opening at its next wait; turn and memory are
+    /// held until all work that it began has ended.
     ///
     /// # Errors
-    /// What `open` gives; [`Error::Remote`], to be tried again, where the turn or the memory did not come in time.
+    /// Those of `open`; [`Error::Remote`], to be retried, if the turn or the memory did not come in time.
     pub(crate) async fn run<T, F>(
         &self,
         tenant: &Tenant,
@@ -55,7 +55,7 @@ impl Openings {
             let claim = claims.claim(tenant, bytes).await?;
             options.memory_budget = Some(bytes);
             match aside(open(options.clone()), Arc::new((Arc::clone(&turn), claim))).await {
-                // One row group of the columns that are read may take more than is usual, as long as the server has it.
+                // One row group of the columns read may take more than usual, as long as the server has it.
                 Err(Error::Limit { asked, option: "memory_budget", .. })
                     if asked > bytes && asked <= claims.budget() =>
                 {
@@ -67,11 +67,11 @@ impl Openings {
     }
 }
 
-/// Runs `work` on a thread of its own, so that what it computes between two waits holds up nobody else. `held` is dropped when that thread,
-/// and whatever work it began on others, has ended.
+/// Runs `work` on a thread of its own, so that computing between two waits delays no other task. `held` is dropped once that thread,
+/// and any work it began on other threads, has ended.
 async fn aside<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static, held: Held) -> Result<T> {
     let runtime = tokio::runtime::Handle::current();
-    // Dropped with this future, which tells the thread.
+    // Dropped with this future, which signals the thread.
     let (_waits, gone) = oneshot::channel::<()>();
     let done = tokio::task::spawn_blocking(move || {
         runtime.block_on(held::scope(held, async {
@@ -115,7 +115,7 @@ mod tests {
                 memory.fetch_max(bytes, Ordering::Relaxed);
                 async move {
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    // Computing, not waiting: on the runtime's own threads it would stop everybody.
+                    // Computes rather than waits: on the runtime's own threads it would stop all tasks.
                     std::thread::sleep(Duration::from_millis(5));
                     now.fetch_sub(1, Ordering::SeqCst);
                     Ok(bytes)
@@ -177,7 +177,7 @@ mod tests {
         let open = |_: LoaderOptions| {
             let (started, release) = (Arc::clone(&started), Arc::clone(&release));
             async move {
-                // A row group that is evaluated, which nobody can stop.
+                // Evaluates a row group, which cannot be stopped.
                 let evaluating = held::spawn(move || {
                     started.add_permits(1);
                     while release.load(Ordering::SeqCst) == 0 {

@@ -1,12 +1,12 @@
-//! Limits of a dataset's images, by whatever name a client calls the column.
+//! Limits of a dataset's images, under any name that a client uses for the column.
 
 use serde_json::{Map, Value};
 
 use crate::codec::column_is_meant;
 use crate::codec::image::Limits;
 
-/// The limits of images whose columns a client calls `asked`: those that the dataset says of that name. Where it says them of others,
-/// which `asked` may mean too, the strictest of all.
+/// Returns the limits for images of the columns that a client names `asked`: those that the dataset gives for that name. If it gives
+/// them for other names that `asked` may cover, the strictest of all.
 pub(crate) fn limits_for(own: &Map<String, Value>, asked: &str) -> Option<Value> {
     let limits = |image: &Value| image.get("limits").filter(|limits| !limits.is_null()).cloned();
     if let Some(image) = own.get(asked) {
@@ -17,7 +17,8 @@ pub(crate) fn limits_for(own: &Map<String, Value>, asked: &str) -> Option<Value>
         return None;
     }
     let read = |value: &Value| serde_json::from_value::<Limits>(value.clone()).unwrap_or_default();
-    // What is said of a glob or a prefix is said of this column, if it is one; else it may be any, and those without limits have the usual.
+    // Limits of a glob or a prefix apply to this column if it matches; otherwise any may apply. Columns without limits have the
+    // defaults.
     let meant = all.iter().filter(|(name, _)| column_is_meant(name, asked)).map(|(_, value)| read(value));
     let first = meant.reduce(strictest);
     let is_glob = asked.contains(['*', '?']);
@@ -28,7 +29,7 @@ pub(crate) fn limits_for(own: &Map<String, Value>, asked: &str) -> Option<Value>
     serde_json::to_value(strict).ok()
 }
 
-/// The smaller of each limit.
+/// Returns the smaller of each limit.
 fn strictest(one: Limits, other: Limits) -> Limits {
     Limits {
         max_pixels: one.max_pixels.min(other.max_pixels),
@@ -62,7 +63,7 @@ mod tests {
         assert_eq!(of(&own, "thumbnail"), (64, usual.max_side));
         assert_eq!(of(&own, "thumb*"), (64, 50), "it may mean any of them");
         assert_eq!(of(&json!({"*": {"limits": {"max_pixels": 1000}}}), "*"), (1000, usual.max_side));
-        // Wider limits of one column are not another's.
+        // Wider limits of one column do not apply to another.
         let wide = json!({"scan": {"limits": {"max_pixels": 1_u64 << 40}}});
         assert_eq!(of(&wide, "face").0, usual.max_pixels);
         assert_eq!(of(&wide, "scan").0, 1 << 40);

@@ -1,5 +1,5 @@
-//! Turns at work that takes long and that anybody may ask for: so many at once, half of them for one tenant, none on a thread that others
-//! wait for.
+//! Turns at slow work that any client may request: a bounded number at once, half of them for one tenant, none on a thread that other
+//! tasks need.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,24 +10,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 
-/// Turns at once, at least and at most; between them, as many as there are threads to decode.
+/// Least and most turns at once; in between, one per decoding thread.
 const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=16;
 
-/// How long one waits for its turn.
+/// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// What the server does, for whoever waits in vain.
+    /// The server's work, for the error after a vain wait.
     doing: &'static str,
     all: Arc<Semaphore>,
-    /// How many of them may be one tenant's.
+    /// Turns that one tenant may have at once.
     each: usize,
     tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
 }
 
-/// One turn: of its tenant, and of all.
+/// One turn: a permit of its tenant's and one of all.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _own: OwnedSemaphorePermit,
@@ -35,20 +35,20 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// At what the server is `doing`, for one that decodes on `threads` threads.
+    /// Makes the turns at `doing` of a server that decodes on `threads` threads.
     pub(crate) fn new(doing: &'static str, threads: usize) -> Self {
         let all = threads.clamp(*AT_ONCE.start(), *AT_ONCE.end());
         Self { doing, all: Arc::new(Semaphore::new(all)), each: all / 2, tenants: Mutex::default() }
     }
 
-    /// The next turn of `tenant`, once it is free.
+    /// Waits for the next free turn of `tenant`.
     ///
     /// # Errors
-    /// [`Error::Remote`], to be tried again, where it did not come in time.
+    /// [`Error::Remote`], to be retried, if it did not come in time.
     pub(crate) async fn turn(&self, tenant: &Tenant) -> Result<Turn> {
         let own = {
             let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever has none and waits for none is forgotten.
+            // A tenant that has no turn and waits for none is forgotten.
             tenants.retain(|_, own| Arc::strong_count(own) > 1);
             Arc::clone(tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
         };

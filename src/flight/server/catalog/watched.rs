@@ -1,7 +1,7 @@
-//! What lies in files and may change while the server runs: read again when it did, and kept as it was where the new files are wrong.
+//! Values from files that may change while the server runs: read again when the files change, and kept if the new files are wrong.
 //!
-//! Files are looked at when their content is asked for, once a second at most. A version that is wrong is refused as a whole with a
-//! warning: a slip of the editor must not lock a running job out.
+//! Files are checked when their value is requested, at most once a second. A wrong version is refused as a whole with a warning, so
+//! that a typing error does not lock out a running job.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Result;
 
-/// How often files are looked at.
+/// Least time between two checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How a file looked: another time, length or file is another content.
+/// State of a file: another modification time, length or inode means other content.
 type Look = Option<(Option<SystemTime>, u64, u64)>;
 
-/// Makes a value of the files, given the one before.
+/// Makes a value from the files, given the former one.
 type Read<T> = dyn Fn(&[PathBuf], Option<&T>) -> Result<T> + Send;
 
 struct Files<T> {
-    /// What they are, for the log.
+    /// Kind of the files, for the log.
     what: &'static str,
     paths: Vec<PathBuf>,
     read: Box<Read<T>>,
@@ -42,19 +42,19 @@ impl<T> Clone for Watched<T> {
 }
 
 impl<T> fmt::Debug for Watched<T> {
-    /// The value may be a secret.
+    /// Omits the value, which may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watched").field("files", &self.files.is_some()).finish_non_exhaustive()
     }
 }
 
 impl<T> Watched<T> {
-    /// A value that never changes.
+    /// Makes a value that never changes.
     pub(crate) fn fixed(value: T) -> Self {
         Self { value: Arc::new(RwLock::new(Arc::new(value))), files: None }
     }
 
-    /// What `read` makes of `paths`, now and whenever one of them changes; `what` they are stands in the log.
+    /// Reads a value from `paths`, now and whenever one of them changes; `what` names the files in the log.
     ///
     /// # Errors
     /// As `read`.
@@ -63,23 +63,23 @@ impl<T> Watched<T> {
         paths: Vec<PathBuf>,
         read: impl Fn(&[PathBuf], Option<&T>) -> Result<T> + Send + 'static,
     ) -> Result<Self> {
-        // Looked at before they are read: what changes in between is read again.
+        // Checked before reading: a change in between causes another read.
         let seen = look(&paths);
         let value = read(&paths, None)?;
         let files = Files { what, paths, read: Box::new(read), seen, looked: Instant::now() };
         Ok(Self { value: Arc::new(RwLock::new(Arc::new(value))), files: Some(Arc::new(Mutex::new(files))) })
     }
 
-    /// The value, as new as the last second.
+    /// Returns the value, at most a second old.
     pub(crate) fn get(&self) -> Arc<T> {
         self.refresh(Instant::now());
         Arc::clone(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the files again if they changed and were not looked at within the last second.
+    /// Reads the files again if they changed and were not checked within the last second.
     pub(crate) fn refresh(&self, now: Instant) {
         let Some(files) = &self.files else { return };
-        // Whoever finds it locked goes on with what is known: another call is reading right now.
+        // If it is locked, another call is reading right now; the known value is returned.
         let Ok(mut files) = files.try_lock() else { return };
         if now.saturating_duration_since(files.looked) < LOOK {
             return;
@@ -145,7 +145,7 @@ mod tests {
         let mut later = 0;
         let mut at = |text: Option<&str>| {
             match text {
-                // Another file under the same name, as those who mount secrets do it.
+                // Another file under the same name, as systems that mount secrets replace it.
                 Some(text) => {
                     let other = directory.path().join("other");
                     std::fs::write(&other, text).unwrap();

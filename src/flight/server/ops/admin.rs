@@ -1,7 +1,7 @@
-//! The operators' door: `/metrics`, `/livez` and `/readyz` over plain HTTP, on a port of its own.
+//! The admin endpoints `/metrics`, `/livez` and `/readyz` over plain HTTP, on a port of their own.
 //!
-//! Whether the server is ready is told to whoever asks. Counters need a token where there are tokens for them; where there are none, and
-//! the port can be reached from other hosts, they are told without names of datasets.
+//! Readiness is public. Counters require a token if admin tokens are configured; if not, and other hosts can reach the port, they are
+//! shown without names of datasets.
 
 use std::fmt;
 use std::future::Future;
@@ -23,18 +23,18 @@ use super::metrics::{Metrics, Open};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tokens;
 
-/// Connections at once; a scraper needs one.
+/// Most connections at once; a scraper needs one.
 const CONNECTIONS: usize = 64;
-/// How long one may stay: scrapers connect again.
+/// Longest life of a connection; scrapers reconnect.
 const PATIENCE: Patience =
     Patience { introduction: Duration::from_secs(10), idle: Duration::from_secs(90), age: Duration::from_secs(600) };
-/// How long answers may take after the end was asked for.
+/// Time that answers may take after shutdown began.
 const LAST: Duration = Duration::from_millis(500);
 
-/// What is called before counters are shown, to bring those up to date that are looked up and not counted.
+/// Called before counters are shown, to update those that are looked up rather than counted.
 type Probe = Box<dyn Fn(&Metrics) + Send + Sync>;
 
-/// What operators see of a server.
+/// The state of a server that operators see.
 #[derive(Default)]
 pub struct AdminState {
     metrics: Metrics,
@@ -54,12 +54,12 @@ impl fmt::Debug for AdminState {
 }
 
 impl AdminState {
-    /// A server that has not started yet.
+    /// Makes the state of a server that has not started yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -69,28 +69,28 @@ impl AdminState {
         let _ = self.probe.set(Box::new(probe));
     }
 
-    /// The tokens that counters are for.
+    /// Returns the tokens that give access to counters.
     pub(crate) fn tokens(&self) -> Option<&Tokens> {
         self.tokens.get()
     }
 
-    /// From now on counters are for holders of one of `tokens` alone; the first tokens stay.
+    /// Restricts counters to holders of one of `tokens`; the first call wins.
     pub(crate) fn set_tokens(&self, tokens: Tokens) {
         let _ = self.tokens.set(tokens);
     }
 
-    /// From now on calls are served, unless the server is draining already.
+    /// Marks the server as ready, unless it is already draining.
     pub(crate) fn set_ready(&self) {
         let _ = self.phase.compare_exchange(STARTING, READY, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// From now on new calls go elsewhere.
+    /// Marks the server as draining, so that new calls go elsewhere.
     pub(crate) fn set_draining(&self) {
         self.phase.store(DRAINING, Ordering::SeqCst);
         self.metrics.draining();
     }
 
-    /// `starting`, `ready` or `draining`.
+    /// Returns `starting`, `ready` or `draining`.
     pub fn phase(&self) -> &'static str {
         match self.phase.load(Ordering::SeqCst) {
             STARTING => "starting",
@@ -107,7 +107,7 @@ impl AdminState {
     }
 }
 
-/// Answers on `listener` until `shutdown` is done.
+/// Answers on `listener` until `shutdown` completes.
 ///
 /// # Errors
 /// [`Error::Remote`] if the listener fails.
@@ -140,12 +140,12 @@ pub async fn admin(
             what: "serving failed".to_owned(),
             source: Some(Box::new(error)),
         }),
-        // A peer that takes its time does not hold the process up.
+        // A slow peer does not delay the end of the process.
         () = async { let _ = stopped.await; tokio::time::sleep(LAST).await } => Ok(()),
     }
 }
 
-/// The state, and whether other hosts can ask for it.
+/// The state, and true if other hosts can reach the port.
 type Told = (Arc<AdminState>, bool);
 
 async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Response {
@@ -164,7 +164,7 @@ async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Respo
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], shown).into_response()
 }
 
-/// Counters with one sum in place of one value for each dataset.
+/// Sums the counters of all datasets into one without names.
 fn nameless(text: &str) -> String {
     let named = |line: &str| {
         let (name, rest) = line.split_once("{dataset=")?;
@@ -175,7 +175,7 @@ fn nameless(text: &str) -> String {
         match (named(line), shown.last_mut()) {
             (Some((name, value)), Some((last, Some(sum)))) if *last == name => *sum = sum.saturating_add(value),
             (Some((name, value)), _) => shown.push((name, Some(value))),
-            // Whatever has a name in another form is left out.
+            // Any other line with a dataset's name is left out.
             (None, _) if line.contains("dataset=") => {}
             (None, _) => shown.push((line.to_owned(), None)),
         }
@@ -193,13 +193,13 @@ async fn ready(State((state, _)): State<Told>) -> impl IntoResponse {
     (code, format!("{phase}\n"))
 }
 
-/// The listener, with a place for each connection.
+/// The listener, with a permit for each connection.
 struct Door {
     listener: TcpListener,
     places: Arc<Semaphore>,
-    /// Counts apart: the server's own counters are of its clients.
+    /// Counts of its own: the server's counters cover its clients only.
     open: Metrics,
-    /// Connections end with the listener.
+    /// Ends all connections with the listener.
     cut: watch::Sender<bool>,
 }
 
@@ -210,7 +210,7 @@ impl axum::serve::Listener for Door {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-            // What comes when all places are taken is closed at once.
+            // Connections beyond the limit are closed at once.
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
                 let open: Open = self.open.connection();
                 return (Admitted::new(stream, place, PATIENCE, open, self.cut.subscribe()), peer);
@@ -289,7 +289,7 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("draining"), "{answer}");
         assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
         assert!(ask(address, "/metrics").await.contains("bowstring_draining 1"));
-        // A connection that never asks does not hold the end up.
+        // An idle connection does not delay the end.
         let _mute = TcpStream::connect(address).await.unwrap();
         stop.send(()).unwrap();
         tokio::time::timeout(Duration::from_secs(5), running).await.unwrap().unwrap().unwrap();

@@ -12,7 +12,7 @@ use crate::flight::server::catalog::config::{Config, Put};
 use crate::flight::server::rpc::put::refused;
 use crate::flight::server::{Writes, serve};
 
-/// How long dropping waits beyond the grace time for the server to have ended.
+/// Time beyond the grace time that dropping waits for the server to end.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
 
 /// A running server. It drains when it is closed or dropped.
@@ -33,16 +33,17 @@ struct Running {
 }
 
 impl Background {
-    /// Starts a server of `config` at `listen`, an address and port; port 0 is any that is free. It accepts connections when this
-    /// returns.
+    /// Starts a server of `config` at `listen`, an address and port; port 0 takes any that is free. The server accepts connections when
+    /// this returns.
     ///
     /// # Errors
-    /// [`Error::Config`] if the address cannot be bound or the server may not listen there; [`Error::Store`] if the directory for writes
-    /// cannot be used; [`Error::Closed`] if another server has it and does not end within the grace time, or if no threads can be started.
+    /// [`Error::Config`] if the address cannot be bound or the server may not listen there; [`Error::Store`] if the directory for
+    /// writes cannot be used; [`Error::Closed`] if another server holds it and does not end within the grace time, or if no threads can
+    /// be started.
     pub fn start(mut config: Config, listen: &str) -> Result<Self> {
         let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
         let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
-        // Asked before the port is bound: nobody shall connect in between.
+        // Checked before the port is bound, so that no client connects in between.
         addresses.iter().try_for_each(|address| config.check(*address))?;
         let listener = TcpListener::bind(&*addresses).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
@@ -68,22 +69,22 @@ impl Background {
             let served = runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(no_threads)?;
                 let shutdown = async {
-                    // Dropping the sender says the same.
+                    // Dropping the sender has the same meaning.
                     let _ = stopped.await;
                 };
                 serve(listener, config, shutdown).await
             });
             // Reads in system calls may hang.
             runtime.shutdown_background();
-            // Nobody listens where the owner gave up waiting.
+            // Nobody receives this if the owner gave up waiting.
             let _ = told.send(served);
         };
         let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
         Ok(Self { address, tls, grace, writes, running: Some(Running { stop, ended, thread }) })
     }
 
-    /// As [`start`](Self::start), once each dataset was opened: a file that is damaged or gone is told to whoever starts the server, and
-    /// not to its first client.
+    /// As [`start`](Self::start), after opening each dataset: a damaged or missing file is reported to the caller rather than to the
+    /// first client.
     ///
     /// # Errors
     /// Those of opening, naming the file; those of [`start`](Self::start).
@@ -99,17 +100,17 @@ impl Background {
         Self::start(config, listen)
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address as clients write it, e.g. `grpc://127.0.0.1:41234`.
+    /// Returns the address as clients write it, e.g. `grpc://127.0.0.1:41234`.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.tls { "grpc+tls" } else { "grpc" }, self.address)
     }
 
-    /// The way into it for this process.
+    /// Returns the handle by which this process writes datasets to it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it takes no writes.
@@ -120,13 +121,13 @@ impl Background {
     /// Drains: streams have the configured grace time to end. Closing again does nothing.
     ///
     /// # Errors
-    /// How serving ended, if not well; [`Error::Timeout`] if it goes on beyond the grace time.
+    /// The error that ended serving; [`Error::Timeout`] if serving continues beyond the grace time.
     pub fn close(&mut self) -> Result<()> {
         let Some(Running { stop, ended, thread }) = self.running.take() else { return Ok(()) };
         drop(stop);
         match ended.recv_timeout(self.grace.saturating_add(AFTER_GRACE)) {
             Ok(served) => {
-                // It has sent its last word.
+                // It has sent its last message.
                 let _ = thread.join();
                 served
             }

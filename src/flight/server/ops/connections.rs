@@ -1,7 +1,7 @@
-//! Connections on their way in: counted, and closed when they are mute, idle or old.
+//! Admission of connections: counted, and closed when they are silent, idle or old.
 //!
-//! The transport pings its peers, but only once HTTP/2 has begun: whoever connects and says nothing, or too little, would stay
-//! for ever. So every connection carries a clock that looks at it when nothing comes.
+//! The transport pings its peers, but only once HTTP/2 has begun: a peer that connects and sends nothing, or too little, would stay for
+//! ever. So every connection carries a timer that fires when nothing comes.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -25,18 +25,18 @@ use super::limits::Limits;
 use super::metrics::{Metrics, Open};
 use crate::flight::server::stream::hangup::{self, Hangups};
 
-/// Bytes with which a client of HTTP/2 introduces itself; a TLS hello is longer.
+/// Bytes of the preface of an HTTP/2 client; a TLS hello is longer.
 const INTRODUCTION: u64 = 24;
-/// Pause after the system refused to accept a connection, e.g. for want of file descriptors.
+/// Pause after the system refused to accept a connection, e.g. for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The connections of `listener`, for ever; those that fail while they are accepted are passed over.
+/// Yields the connections of `listener`, for ever; connections that fail during accept are skipped.
 pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send {
     futures::stream::unfold(listener, |listener| async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    // Small messages must not wait for the answer to the last one.
+                    // Small messages must not wait for the acknowledgement of the last one.
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "a connection ended before it began");
                         continue;
@@ -52,14 +52,14 @@ pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStrea
     })
 }
 
-/// How long a connection may be what it is.
+/// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Until it has introduced itself.
+    /// Until its preface has arrived.
     pub(crate) introduction: Duration,
     /// Without a byte from the peer.
     pub(crate) idle: Duration,
-    /// In all.
+    /// In total.
     pub(crate) age: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Patience {
     }
 }
 
-/// Whom an address is counted for: one host has as many of IPv6 as it likes, all in one network of 64 bits.
+/// Returns the address to count a peer by: one host may use any number of IPv6 addresses, all in one network of 64 bits.
 pub(crate) fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
@@ -82,13 +82,13 @@ pub(crate) fn host(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Where `io` comes from.
+/// Returns the address of the peer of `io`.
 fn address<IO: Connected<ConnectInfo: 'static>>(io: &IO) -> Option<SocketAddr> {
     let info: Box<dyn Any> = Box::new(io.connect_info());
     info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr)
 }
 
-/// Connections by the host that they come from.
+/// Number of connections by host.
 type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
 /// One connection of a host.
@@ -98,7 +98,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// A place for one more from `address`, if that may have one. Sockets of other kinds come from nowhere.
+    /// Takes a place for one more connection from `address`, if it may have one. Sockets without an address are not counted.
     fn of(address: Option<SocketAddr>, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
         let Some(address) = address.map(|address| host(address.ip())) else { return Ok(None) };
         let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +123,8 @@ impl Drop for Peer {
     }
 }
 
-/// Lets in as many connections at once as `limits` allow, in all and from one address. What comes beyond that is closed at once, so that its client goes to
-/// another replica instead of waiting. Those that are in can be ended by `hangups`.
+/// Admits as many connections at once as `limits` allow, in total and per address. Further ones are closed at once, so that their
+/// clients try another replica instead of waiting. `hangups` can end admitted connections.
 pub(crate) fn admit<S, IO>(
     incoming: S,
     limits: &Limits,
@@ -160,7 +160,7 @@ where
     })
 }
 
-/// Done when the connection is to be cut.
+/// Completes when the connection is to be cut.
 type Cut = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 
 impl<IO> std::fmt::Debug for Admitted<IO> {
@@ -172,7 +172,7 @@ impl<IO> std::fmt::Debug for Admitted<IO> {
     }
 }
 
-/// A connection that takes up a place while it lives.
+/// A connection that holds a permit while it lives.
 pub struct Admitted<IO> {
     io: IO,
     opened: Instant,
@@ -181,9 +181,9 @@ pub struct Admitted<IO> {
     patience: Patience,
     clock: Pin<Box<Sleep>>,
     cut: Cut,
-    /// Its place among those of its address; held until it is gone.
+    /// Place among the connections of its address, held until the connection is gone.
     peer: Option<Peer>,
-    /// Done when somebody asks for its end, and the entry by which it is found.
+    /// Future that completes when the connection is to be ended, and the entry by which the connection is found.
     unread: Option<(Cut, hangup::Connected)>,
     _place: OwnedSemaphorePermit,
     _open: Open,
@@ -206,7 +206,7 @@ impl<IO> Admitted<IO> {
             patience,
             clock: Box::pin(tokio::time::sleep(patience.introduction.min(patience.age))),
             cut: Box::pin(async move {
-                // A server that is gone without a word cuts its connections too.
+                // A server that is gone without notice cuts its connections too.
                 let _ = cut.wait_for(|cut| *cut).await;
             }),
             peer: None,
@@ -216,19 +216,19 @@ impl<IO> Admitted<IO> {
         }
     }
 
-    /// Ends it when that is asked of `connected`.
+    /// Ends the connection when `connected` is asked to.
     fn end_by(&mut self, connected: hangup::Connected) {
         self.unread = Some((Box::pin(connected.hangup.asked().fuse()), connected));
     }
 
-    /// Notes what went out.
+    /// Records the bytes written.
     fn wrote(&self, written: &Poll<io::Result<usize>>) {
         if let (Some((_, connected)), Poll::Ready(Ok(bytes))) = (&self.unread, written) {
             connected.hangup.wrote(*bytes);
         }
     }
 
-    /// When it is closed if nothing more comes.
+    /// Returns the time at which the connection is closed if nothing more comes, and the reason.
     fn due(&self) -> (Instant, &'static str) {
         let silence = if self.received < INTRODUCTION {
             (self.opened + self.patience.introduction, "the peer did not introduce itself in time")
@@ -239,7 +239,7 @@ impl<IO> Admitted<IO> {
         if age.0 <= silence.0 { age } else { silence }
     }
 
-    /// Ready when the time is over; else wakes the task when it may be.
+    /// Ready when the time is up; otherwise wakes the task when it may be.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, "the server ends"));
@@ -322,7 +322,7 @@ mod tests {
         Limits { connections: 2, ..Limits::default() }
     }
 
-    /// A server that goes on as long as its connections do.
+    /// A server that never cuts its connections.
     fn uncut() -> watch::Receiver<bool> {
         let (sender, cut) = watch::channel(false);
         tokio::spawn(async move { sender.closed().await });

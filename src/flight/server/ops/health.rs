@@ -1,4 +1,4 @@
-//! The health service, which answers without a token: so it takes next to nothing from anybody.
+//! The health service. It answers without a token, so it takes next to nothing from any caller.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tower_service::Service;
 
 /// Largest request: it holds the name of a service.
 pub(crate) const MAX_REQUEST: usize = 1024;
-/// Calls that watch at once, on the whole server: each lasts as long as its client likes.
+/// Most concurrent watches on the whole server: each lasts as long as its client likes.
 pub(crate) const WATCHES: usize = 64;
 
 /// Wraps the stock service.
@@ -29,7 +29,7 @@ pub(crate) struct Health<S> {
 }
 
 impl<S> Health<S> {
-    /// A request has `patience` to come.
+    /// Wraps `inner`; a request must arrive within `patience`.
     pub(crate) fn new(inner: S, patience: Duration) -> Self {
         Self { inner, watches: Arc::new(Semaphore::new(WATCHES)), patience }
     }
@@ -74,7 +74,7 @@ where
             };
             let response = inner.call(Request::from_parts(parts, body)).await?;
             let Some(place) = place else { return Ok(response) };
-            // The place is the answer's: it is free when that ends.
+            // The answer holds the permit until it ends.
             Ok(response.map(|body| {
                 Body::new(body.map_frame(move |frame| {
                     let _held = &place;

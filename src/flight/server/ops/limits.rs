@@ -1,4 +1,4 @@
-//! What one peer may take: every limit of the server, with defaults that a training job never meets.
+//! All limits of the server per peer, with defaults that a training job never reaches.
 
 use std::time::Duration;
 
@@ -19,24 +19,25 @@ pub struct Limits {
     pub ticket_bytes: usize,
     /// Largest body of an action.
     pub action_bytes: usize,
-    /// Connections at once; more are closed as soon as they are accepted.
+    /// Most connections at once; more are closed as soon as they are accepted.
     pub connections: usize,
-    /// Connections at once from one address; of IPv6 from one network of 64 bits, which is one host's.
+    /// Most connections at once from one address; for IPv6 from one network of 64 bits, which belongs to one host.
     pub connections_per_peer: usize,
-    /// Streams at once on one connection.
+    /// Most streams at once on one connection.
     pub streams_per_connection: u32,
-    /// Streams of batches at once on the whole server.
+    /// Most streams of batches at once on the whole server.
     pub max_streams: u32,
-    /// Calls at once of one tenant, beside its streams of batches. Those that wait for other ranks of a gang count only beyond
-    /// `gang_ranks_per_tenant` of them.
+    /// Most calls at once of one tenant, in addition to its streams of batches. Calls that wait for other ranks of a gang count only
+    /// beyond `gang_ranks_per_tenant`.
     pub calls_per_tenant: u32,
-    /// Attempts that one tenant puts at once.
+    /// Most attempts that one tenant writes at once.
     pub writes_per_tenant: u32,
     /// Gangs of one tenant, or of those that share a space; 1,024 in all.
     pub gangs_per_tenant: u32,
     /// Ranks of all gangs of one tenant; 65,536 in all.
     pub gang_ranks_per_tenant: u32,
-    /// Calls of one address, or network as above, that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
+    /// Refusals per minute of calls of one address, or network as above, for lack of a good token or ticket; further ones are delayed
+    /// by a second each.
     pub refused_per_minute: u32,
     /// Headers of one call together, as HTTP/2 counts them.
     pub header_list_bytes: u32,
@@ -46,26 +47,26 @@ pub struct Limits {
     pub connection_window_bytes: u32,
     /// Largest frame that a client may send.
     pub frame_bytes: u32,
-    /// Streams that a client may reset before the server has looked at them.
+    /// Streams that a client may reset before the server has processed them.
     pub pending_resets: usize,
-    /// Streams that the server may reset for a client's faults before it ends the connection.
+    /// Streams that the server may reset for a client's errors before it ends the connection.
     pub error_resets: usize,
     /// Time for the TLS handshake, for the first bytes of HTTP/2, and for the whole request of every call but DoPut.
     pub handshake_seconds: u64,
     /// Longest silence of a writer between two messages.
     pub put_silence_seconds: u64,
-    /// Time for a message that is put, from its first byte to its last.
+    /// Time for a written message, from its first byte to its last.
     pub put_message_seconds: u64,
-    /// A connection is pinged when it has been quiet for so long.
+    /// Silence after which a connection is pinged.
     pub keepalive_seconds: u64,
     /// Time to answer a ping.
     pub keepalive_timeout_seconds: u64,
-    /// A connection on which not a byte has come for so long is closed; one that answers pings is not, unless its client reads nothing of a
-    /// stream for so long while others wait for memory.
+    /// Silence after which a connection is closed; answers to pings count, unless the client leaves a stream unread for that long while
+    /// others wait for memory.
     pub idle_seconds: u64,
-    /// Age at which a connection is asked to end: calls in progress go on, new ones use a new connection.
+    /// Age at which a connection is asked to end: calls in progress continue, new ones use a new connection.
     pub connection_age_seconds: u64,
-    /// Time from then to when it is closed; a stream that is cut is resumed by its client.
+    /// Time from then until it is closed; the client resumes streams that were cut.
     pub connection_grace_seconds: u64,
 }
 
@@ -106,10 +107,10 @@ impl Default for Limits {
 /// Room for the type of an action, and for keys and lengths of fields.
 const AROUND: usize = 4 << 10;
 
-/// Largest window and least and greatest frame of HTTP/2.
+/// Largest window, and smallest and largest frame, of HTTP/2.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 const FRAMES: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
-/// Longest time that can be asked for, about 30 years: what is added to a clock must not overflow.
+/// Longest time that can be set, about 30 years: adding it to a clock must not overflow.
 const MAX_SECONDS: u64 = 1_000_000_000;
 
 impl Limits {
@@ -178,15 +179,16 @@ impl Limits {
         Ok(())
     }
 
-    /// Time for a handshake.
+    /// Returns the time for a handshake.
     pub fn handshake(&self) -> Duration {
         Duration::from_secs(self.handshake_seconds)
     }
 
-    /// Sets what the transport can hold a client to. Connections, their idleness and their greatest age are held by
-    /// `connections::admit`; sizes of messages by the services.
+    /// Sets the limits that the transport enforces. Connections, their idle time and their age are limited by `connections::admit`;
+    /// sizes of messages by the services.
     pub fn apply(&self, server: Server) -> Server {
-        // The grace after the age is not the transport's: with it, tonic cuts a connection without having asked it to end.
+        // The grace after the maximum age is not given to the transport: with it, tonic cuts a connection without asking it to end
+        // first.
         server
             .max_concurrent_streams(self.streams_per_connection)
             .http2_max_header_list_size(self.header_list_bytes)
@@ -201,7 +203,7 @@ impl Limits {
             .tcp_nodelay(true)
     }
 
-    /// Largest message of a call that puts no data: an action or a descriptor, and what is around it.
+    /// Returns the largest message of a call that puts no data: an action or a descriptor, and its framing.
     pub(crate) fn call_bytes(&self) -> usize {
         self.action_bytes.max(self.ticket_bytes).saturating_add(AROUND)
     }
@@ -252,7 +254,7 @@ mod tests {
             for bad in [0, u64::MAX >> 12] {
                 let mut text = text.clone();
                 text[name] = bad.into();
-                // What does not fit its type is refused when it is read.
+                // A value that does not fit its type is refused when it is read.
                 if let Ok(limits) = serde_json::from_value::<Limits>(text) {
                     let error = limits.validate().unwrap_err().to_string();
                     assert!(error.contains(name.as_str()), "{name} {bad}: {error}");

@@ -1,6 +1,6 @@
-//! What is counted, in the text that Prometheus reads.
+//! Counters of the server, in Prometheus' text format.
 //!
-//! Names of datasets are labels, names of tenants are not, and no option, address, token or ticket ever is.
+//! Names of datasets are labels; names of tenants are not, and no option, address, token or ticket ever is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct OfTier {
     tier: &'static str,
 }
 
-/// All counters of one server. Clones count together.
+/// All counters of one server. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -81,7 +81,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counters that all stand at zero.
+    /// Makes counters that all start at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bowstring");
         let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -147,7 +147,7 @@ impl Metrics {
         Self(Arc::new(inner))
     }
 
-    /// All counters as OpenMetrics text.
+    /// Returns all counters as OpenMetrics text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail; if it ever did, half a page would be worse than none.
@@ -157,7 +157,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a stream of `dataset`, a name of the catalogue, until what is returned is dropped.
+    /// Counts a stream of `dataset`, a name of the catalogue, until the returned value is dropped.
     pub fn stream(&self, dataset: &str) -> StreamCounters {
         let label = OfDataset { dataset: dataset.to_owned() };
         self.0.streams.get_or_create(&label).inc();
@@ -169,14 +169,14 @@ impl Metrics {
         }
     }
 
-    /// Says how many row groups were decoded since the start, and how many rows they had.
+    /// Sets the number of row groups decoded since the start, and of their rows.
     pub fn decoded(&self, row_groups: u64, rows: u64) {
         for (counter, count) in self.0.decoded.iter().zip([row_groups, rows]) {
             counter.inner().fetch_max(count, Ordering::Relaxed);
         }
     }
 
-    /// Says what the caches of this process did since its start.
+    /// Sets the counts of this process's caches since its start.
     pub fn cache(&self, stats: &CacheStats) {
         let CacheStats { hits, shared, misses, kept, refused, evicted, damaged, failures, bypassed, .. } = *stats;
         for (outcome, count) in [
@@ -199,7 +199,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an error that a caller was told.
+    /// Counts an error sent to a caller.
     pub fn error(&self, error: &Error) {
         let kind = match error.kind() {
             Kind::Usage => "usage",
@@ -215,12 +215,12 @@ impl Metrics {
         self.0.errors.get_or_create(&OfKind { kind }).inc();
     }
 
-    /// Counts a call that was refused at the door.
+    /// Counts a call that authentication refused.
     pub fn refused(&self, denied: Denied) {
         self.0.refused.get_or_create(&OfReason { reason: denied.reason() }).inc();
     }
 
-    /// Counts a connection until what is returned is dropped.
+    /// Counts a connection until the returned value is dropped.
     pub fn connection(&self) -> Open {
         Open::new(&self.0.connections_open)
     }
@@ -230,17 +230,17 @@ impl Metrics {
         self.0.connections_refused.inc();
     }
 
-    /// Counts a generation of a gang that began.
+    /// Counts a new generation of a gang.
     pub fn generation(&self) {
         self.0.generations.inc();
     }
 
-    /// Counts a member of a gang until what is returned is dropped.
+    /// Counts a member of a gang until the returned value is dropped.
     pub fn member(&self) -> Open {
         Open::new(&self.0.members)
     }
 
-    /// Says how many bytes are in flight, and how many may be.
+    /// Sets the bytes in flight, and their limit.
     pub fn memory(&self, used: u64, budget: u64) {
         self.0.memory_used.set(i64::try_from(used).unwrap_or(i64::MAX));
         self.0.memory_budget.set(i64::try_from(budget).unwrap_or(i64::MAX));

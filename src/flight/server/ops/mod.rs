@@ -1,4 +1,4 @@
-//! Running a server: threads, connections, limits, health, metrics, the port of operators.
+//! Operation of a server: threads, connections, limits, health, metrics, the admin port.
 
 pub mod admin;
 pub(crate) mod background;

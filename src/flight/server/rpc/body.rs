@@ -1,4 +1,4 @@
-//! The body of an answer to DoGet: batches as gRPC messages, sent from where they lie.
+//! The body of an answer to DoGet: batches as gRPC messages, sent without copying.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::flight::server::stream::departed::Departed;
 use crate::flight::status::to_status;
 use crate::flight::wire::Encoded;
 
-/// Messages up to this many bytes are copied into one piece: a frame costs more than the copy.
+/// Messages up to this many bytes are copied into one piece: a separate frame costs more than the copy.
 const SMALL: usize = 32 << 10;
 
 /// A message of the stream.
@@ -23,7 +23,7 @@ const SMALL: usize = 32 << 10;
 pub(crate) enum Message {
     /// The schema as an Arrow IPC message.
     Schema(Bytes),
-    /// A batch, with the metadata that goes beside it, and what pays for it as long as its receiver has it.
+    /// A batch, its metadata, and the claim that pays for it as long as its receiver has it.
     Batch(std::sync::Arc<Encoded>, Bytes, Departed),
     /// Stored rows: an Arrow IPC message and its body.
     Rows(Bytes, Bytes),
@@ -69,7 +69,7 @@ impl<S> Messages<S> {
 
 pub(crate) fn trailers(status: &Status) -> HeaderMap {
     let mut map = HeaderMap::new();
-    // Only metadata that is no header could fail, and ours is.
+    // Only invalid metadata can fail, and ours is valid.
     if status.add_header(&mut map).is_err() {
         map.insert("grpc-status", http::HeaderValue::from_static("13"));
     }

@@ -1,4 +1,4 @@
-//! What the server knows and decides, apart from the protocol: who asks, what is offered, and the streams of it.
+//! The server's state and decisions, apart from the protocol: callers, datasets on offer, and their streams.
 
 mod streaming;
 
@@ -43,24 +43,24 @@ use crate::memory::SharedAllocator;
 use crate::pipeline::{HiddenColumns, LoaderOptions, Stored, Workers};
 use crate::plan::{OrderVersion, State, Tail};
 
-/// Batches that one rank may hold before it gives some back.
+/// Most batches that one rank may hold before it returns some.
 pub(crate) const WINDOW: u16 = 8;
 
-/// What metrics call all datasets in tenants' own spaces.
+/// Label of metrics for all datasets in tenants' own spaces.
 const PRIVATE: &str = "(private)";
 
-/// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
+/// Most tickets of one answer, and most bytes of their contents; a client with more ranks requests each separately.
 const MAX_ENDPOINTS: u32 = 1024;
 const MAX_ENDPOINTS_BYTES: u64 = 4 << 20;
-/// Bytes of a ticket beside what was asked.
+/// Bytes of a ticket beside its request.
 const TICKET: u64 = 512;
 
-/// How a ticket came in.
+/// The channel that a ticket came by.
 #[derive(Debug)]
 pub(crate) enum Via<'a> {
-    /// In a call of this tenant.
+    /// A call of this tenant.
     Network(&'a Tenant),
-    /// From a process of the same user on this host, as the kernel says: the ticket alone says for whom it is.
+    /// A process of the same user on this host, as the kernel confirms: the ticket alone names the tenant.
     Local,
 }
 
@@ -68,31 +68,31 @@ pub(crate) enum Via<'a> {
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) gangs: Arc<Registry>,
-    /// Where writes go.
+    /// Destination of writes.
     pub(crate) staging: Option<Staging>,
-    /// The socket for ranks of this host.
+    /// Name of the socket for ranks on this host.
     socket: Option<String>,
     opened: DatasetCache<OpenDataset>,
     /// Datasets that are open for their stored rows.
     tables: DatasetCache<Stored>,
     openings: Openings,
     streams: SharedStreams,
-    /// The connections to it.
+    /// Connections of clients, by address.
     pub(crate) hangups: Hangups,
-    /// What each tenant was sent.
+    /// Amounts sent to each tenant.
     pub(crate) usage: Usage,
-    /// True from the moment that the server is to end.
+    /// True once the server is to end.
     draining: watch::Receiver<bool>,
 }
 
-/// What a core is made of beside its configuration.
+/// The parts of a core other than its configuration.
 pub(crate) struct Parts {
     pub(crate) gangs: Arc<Registry>,
     pub(crate) staging: Option<Staging>,
     pub(crate) socket: Option<String>,
-    /// Where batches are built for ranks of this host, if there may be such.
+    /// Memory for batches of ranks on this host, if there may be any.
     pub(crate) shared: Option<Arc<SharedAllocator>>,
-    /// The connections to the server.
+    /// Connections of clients, by address.
     pub(crate) hangups: Hangups,
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -109,17 +109,17 @@ impl Core {
         Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, hangups, usage, draining })
     }
 
-    /// Row groups that were decoded for streams of batches since the start, and their rows.
+    /// Returns the number of row groups decoded for streams of batches since the start, and of their rows.
     pub(crate) fn decoded(&self) -> (u64, u64) {
         self.streams.workers().decoded()
     }
 
-    /// Bytes of the memory budget that are claimed, and the budget.
+    /// Returns the claimed bytes of the memory budget, and the budget.
     pub(crate) fn memory(&self) -> (u64, u64) {
         (self.streams.claims().used(), self.streams.claims().budget())
     }
 
-    /// Who sends a request, if he may.
+    /// Returns the sender of a request, if it is admitted.
     pub(crate) fn tenant(&self, request: &http::request::Parts) -> Result<Tenant, Status> {
         let chain = request.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
         let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
@@ -127,12 +127,12 @@ impl Core {
         Ok(self.config.tenant(header, certificate)?)
     }
 
-    /// A member of a gang as the registry knows it: in the space of `tenant`.
+    /// Returns a member of a gang under the registry's name for it: in the space of `tenant`.
     fn caller(&self, tenant: &Tenant, caller: &Caller) -> Result<Caller> {
         Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
     }
 
-    /// What `asked` means, and what the dataset keeps back.
+    /// Resolves the options of `asked`, and the columns that the dataset hides.
     fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(LoaderOptions, HiddenColumns)> {
         let catalogue = self.config.catalogue.get();
         let written;
@@ -146,12 +146,12 @@ impl Core {
             }
         };
         let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()))?;
-        // What was written before there were versions of the order goes on in the first one, and what knows of no other tail is padded.
+        // Requests from before orders had versions continue in the first one, and those that name no tail are padded.
         options.order_version.get_or_insert(OrderVersion::V1);
         if !asked.options.contains_key(TAIL) {
             options.tail.get_or_insert(Tail::Pad);
         }
-        // One default that people expect of every address: a batch is for one rank.
+        // As for every address, `batch_size` is per rank.
         if let Some(batch) = options.batch_size.take() {
             let global = batch
                 .checked_mul(u64::from(asked.world_size))
@@ -167,12 +167,12 @@ impl Core {
         Ok((options, hidden))
     }
 
-    /// For how long files that were looked at are taken for the same.
+    /// Returns the time for which files that were checked count as unchanged.
     fn refresh(&self) -> Duration {
         self.config.catalogue.patience(self.config.refresh)
     }
 
-    /// What metrics call a dataset that `tenant` reads: by its name, unless that is its tenants' own affair.
+    /// Returns the label of metrics for a dataset that `tenant` reads: its name, unless that is private to a space.
     fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
         let space = self.config.spaces.of(tenant);
         let own = |staging| matches!(space, Space::Own(_)) && space.own(staging, dataset).is_some();
@@ -204,7 +204,7 @@ impl Core {
         self.tables.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
-    /// What there is for `asked`, with a ticket for the rank, or one for each rank.
+    /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank.
     pub(crate) async fn describe(&self, tenant: &Tenant, mut asked: StreamRequest) -> Result<FlightInfo> {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
@@ -212,7 +212,7 @@ impl Core {
         if let Some(caller) = &asked.gang
             && asked.fingerprint.is_none()
         {
-            // Who resumes goes on with the same files, although there may be others by now.
+            // A gang that resumes continues with the same files, although newer ones may exist.
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
         let offer = self.offer(tenant, &asked).await?;
@@ -232,7 +232,7 @@ impl Core {
             share: asked.share(0)?,
             outgoing: OUTGOING,
         };
-        // Nobody waits for a step that another rank can never get.
+        // A step that another rank can never get is refused before anyone waits for it.
         self.streams.check(&wanted).await?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
@@ -263,7 +263,7 @@ impl Core {
         Ok(info)
     }
 
-    /// The parts of a dataset's stored rows, with a ticket for each.
+    /// Describes the parts of a dataset's stored rows, with a ticket for each.
     async fn describe_rows(&self, tenant: &Tenant, mut asked: StreamRequest, rows: StoredRows) -> Result<FlightInfo> {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
@@ -296,7 +296,7 @@ impl Core {
         Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
     }
 
-    /// Where `asked` is to be had, with a ticket for `tenant`.
+    /// Returns the locations that serve `asked`, with a ticket for `tenant`.
     fn endpoint(&self, tenant: &Tenant, asked: &StreamRequest, fingerprint: Fingerprint) -> FlightEndpoint {
         let ticket = Ticket {
             asked: asked.clone(),
@@ -309,7 +309,7 @@ impl Core {
         self.config.replicas.iter().fold(endpoint, |endpoint, replica| endpoint.with_location(replica))
     }
 
-    /// The schema of what there is for `asked`.
+    /// Returns the schema of the stream of `asked`.
     pub(crate) async fn columns(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<SchemaRef> {
         if let Some(rows) = &asked.rows {
             return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
@@ -317,7 +317,7 @@ impl Core {
         Ok(Arc::clone(self.offer(tenant, asked).await?.columns.arrow()))
     }
 
-    /// The state of a loader at the position of `asked`.
+    /// Returns the state of a loader at the position of `asked`.
     pub(crate) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
         let offer = self.offer(tenant, asked).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
@@ -336,14 +336,14 @@ impl Core {
         }
         let dropped = staging.drop_of(space.write(dataset, "drop")?).await?;
         if let Some(url) = url {
-            // One of that name that is written later is another.
+            // A dataset written later under the same name is another one.
             self.opened.forget_at(&url);
             self.tables.forget_at(&url);
         }
         Ok(dropped)
     }
 
-    /// What ended a stream of `dataset`: that it was dropped, if its files are missing for that.
+    /// Returns the reason that a stream of `dataset` ended: that the dataset was dropped, if its files are missing for that reason.
     fn ended(&self, tenant: &Tenant, dataset: &str, status: Status) -> Status {
         let missing = matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
         match &self.staging {
@@ -359,12 +359,12 @@ impl Core {
         }
     }
 
-    /// Whether it is to end.
+    /// Returns true if the server is to end.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
-    /// The messages of a ticket that came from `peer`, over the connection that `hangup` ends.
+    /// Opens the stream of a ticket that came from `peer`, over the connection that `hangup` ends.
     pub(crate) async fn open(
         self: &Arc<Self>,
         via: Via<'_>,
@@ -442,7 +442,7 @@ impl Core {
         mut ticket: Ticket,
         (outgoing, hangup): (u64, Option<Hangup>),
     ) -> Result<Answer> {
-        // Whoever has a ticket has begun.
+        // A ticket fixes the version of the data.
         ticket.asked.fingerprint = Some(ticket.fingerprint);
         match ticket.asked.rows.take() {
             Some(rows) => {
@@ -503,7 +503,7 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// That a ticket is for the data that is there.
+/// Checks that a ticket is for the data that are there.
 fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
     if found == ticket.fingerprint {
         return Ok(());
@@ -516,19 +516,19 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
     })
 }
 
-/// Bytes that the tickets for `asked` take, about: those of all ranks or parts, where none is named.
+/// Returns the approximate bytes of the tickets for `asked`: of those for all ranks or parts, if none is named.
 pub(crate) fn endpoints_bytes(asked: &StreamRequest) -> usize {
     let count = match (&asked.rows, asked.rank) {
         (Some(StoredRows { part: Some(_), .. }), _) | (None, Some(_)) => 1,
         (Some(rows), _) => rows.parts,
         (None, None) => asked.world_size,
     };
-    // Beside what was asked, a ticket has its tenant, its time and its signature, and an endpoint its replicas.
+    // Beside its request a ticket has a tenant, a time and a signature, and an endpoint has replicas.
     let bytes = u64::from(count.min(MAX_ENDPOINTS)).saturating_mul(2 * asked.to_json().len() as u64 + TICKET);
     usize::try_from(bytes.min(2 * MAX_ENDPOINTS_BYTES)).unwrap_or(usize::MAX)
 }
 
-/// Tickets for all of `count` at once, of which each says all that was `asked`.
+/// Returns the range of all `count` tickets, if they and their copies of `asked` are within the limits of one answer.
 fn all(count: u32, asked: &StreamRequest, what: &str, option: &'static str) -> Result<Range<u32>> {
     let refused = |what: String, asked: u64, limit: u64| Err(Error::limit(what.clone(), asked, limit, option));
     if count > MAX_ENDPOINTS {
@@ -541,7 +541,7 @@ fn all(count: u32, asked: &StreamRequest, what: &str, option: &'static str) -> R
     Ok(0..count)
 }
 
-/// What a ticket is answered with.
+/// The answer to a ticket.
 enum Answer {
     Batches(Box<Streaming>),
     Rows(Arc<Core>, Box<Sending>),
@@ -553,7 +553,7 @@ impl Answer {
             Self::Batches(streaming) => streaming.next().await,
             Self::Rows(core, sending) => sending.next().await.inspect_err(|status| {
                 if status.code() == Code::FailedPrecondition {
-                    // As for batches: whoever asks next is to see what is there now.
+                    // As for batches, the next call must see the data as they are now.
                     core.tables.forget(sending.stored());
                 }
             }),
@@ -561,7 +561,7 @@ impl Answer {
     }
 }
 
-/// Serialises what cannot fail.
+/// Serialises a value that cannot fail to serialise.
 pub(crate) fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
-//! What callers send, on its way in: a message is paid for before it is in memory, by its tenant, and comes in time.
+//! Incoming messages: each is paid for by its tenant before it is in memory, and must arrive in time.
 //!
-//! These are semaphores and no `memory::Pool`: each wait takes of two at once, the tenant's share and the whole, in that order.
+//! These are semaphores rather than a `memory::Pool`: each wait takes from two at once, the tenant's share and the whole, in that
+//! order.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,21 +25,21 @@ use crate::flight::status::from_status;
 
 /// Bytes that one permit stands for: a semaphore counts to 2^32.
 const UNIT: usize = 4096;
-/// Least bytes of all messages that are on their way in.
+/// Least bytes for all incoming messages.
 const LEAST: u64 = 32 << 20;
-/// Least bytes of all answers that are on their way out: some of the longest.
+/// Least bytes for all outgoing answers: room for a few of the longest.
 const LEAST_OUT: u64 = 128 << 20;
-/// A request of more bytes is paid for; of smaller ones there are as many as calls.
+/// Larger requests are paid for; the number of smaller ones is limited by the number of calls.
 const SMALL: usize = 64 << 10;
 /// Longest wait for room that other messages take.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What of one kind a tenant has under way.
+/// Kind of work that a tenant has in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A call with one request.
     Call,
-    /// A stream of batches, until its ticket is here.
+    /// A stream of batches, until its ticket has arrived.
     Ticket,
     /// An attempt that is put.
     Write,
@@ -56,23 +57,24 @@ struct Account {
     dictionaries: Arc<Semaphore>,
 }
 
-/// All that is on its way in, and answers that are not read yet.
+/// Everything on its way in, and answers that are not read yet.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     limits: Limits,
     whole: Arc<Semaphore>,
-    /// Units that one tenant may have of the whole, so that it cannot keep the others out.
+    /// Units of the whole that one tenant may have, so that it cannot keep the others out.
     share: usize,
-    /// Apart from the requests: those that hold memory for one wait for no other.
+    /// Separate from the requests: a call that holds memory for one never waits for the other.
     answers: Arc<Semaphore>,
     share_of_answers: usize,
-    /// For what writes keep from message to message, apart from their messages: whoever waits for one holds none that another needs.
+    /// For what writes keep from message to message, separate from their messages: a write that waits for one holds none that another
+    /// needs.
     dictionaries: Arc<Semaphore>,
     accounts: Mutex<HashMap<Tenant, Account>>,
 }
 
 impl Incoming {
-    /// A quarter of the memory budget is for what comes in, as much for answers to calls, and half as much for dictionaries.
+    /// Reserves a quarter of the memory budget for incoming messages, as much for answers to calls, and half as much for dictionaries.
     pub(crate) fn new(limits: Limits, memory_budget: u64) -> Arc<Self> {
         let room = |least: u64| {
             let bytes = usize::try_from((memory_budget / 4).max(least)).unwrap_or(usize::MAX);
@@ -89,7 +91,7 @@ impl Incoming {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more call of `tenant`.
+    /// Takes a place for one more call of `tenant`.
     ///
     /// # Errors
     /// [`Error::Limit`] if it has too many.
@@ -121,13 +123,13 @@ impl Incoming {
     }
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub(crate) struct Place {
     incoming: Arc<Incoming>,
     tenant: Tenant,
     kind: Kind,
-    /// Whether it is counted among those that wait. Changed while the accounts are locked.
+    /// True if it is counted among those that wait. Changed while the accounts are locked.
     waits: AtomicBool,
     room: Arc<Semaphore>,
     answers: Arc<Semaphore>,
@@ -151,7 +153,7 @@ impl Drop for Place {
     }
 }
 
-/// So many units of a tenant's share, and of the whole.
+/// Takes `units` from a tenant's share and from the whole.
 async fn acquire(
     (share, whole): (&Arc<Semaphore>, &Arc<Semaphore>),
     units: usize,
@@ -168,17 +170,17 @@ async fn acquire(
     timeout(LONGEST, acquire).await.map_err(late)?.map_err(|error| Error::Closed { why: error.to_string() })
 }
 
-/// Memory for what a write keeps.
+/// Memory for data that a write keeps between messages.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     share: Arc<Semaphore>,
     whole: Arc<Semaphore>,
-    /// Bytes that one tenant may have of it.
+    /// Bytes of it that one tenant may have.
     most: u64,
 }
 
 impl Keeper {
-    /// Memory for `bytes` bytes, if it is there: what others keep may stay for hours.
+    /// Takes memory for `bytes` bytes if it is free now: other writes may keep theirs for hours.
     ///
     /// # Errors
     /// [`Error::Limit`] if it is not.
@@ -204,8 +206,8 @@ pub(crate) struct Claim {
 }
 
 impl Place {
-    /// The call may wait for other ranks of a gang. It leaves its place among the calls to others, heartbeats above all, as long as no more
-    /// wait than a tenant may have ranks; of more, each is counted as any call.
+    /// Marks the call as one that may wait for other ranks of a gang. It then leaves its place among the calls to others, heartbeats
+    /// above all, unless as many calls wait already as a tenant may have ranks; each further one counts as an ordinary call.
     pub(crate) fn wait(&self) {
         let mut accounts = self.incoming.accounts();
         let most = self.incoming.limits.gang_ranks_per_tenant;
@@ -218,16 +220,16 @@ impl Place {
         }
     }
 
-    /// What a write keeps dictionaries in, which outlive their messages.
+    /// Returns the memory for a write's dictionaries, which outlive their messages.
     pub(crate) fn keeper(&self) -> Keeper {
         let most = (self.incoming.share / 2 * UNIT) as u64;
         Keeper { share: Arc::clone(&self.dictionaries), whole: Arc::clone(&self.incoming.dictionaries), most }
     }
 
-    /// Memory for `bytes` bytes, once there is so much.
+    /// Waits for memory for `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Limit`] if there is never so much; [`Error::Timeout`].
+    /// [`Error::Limit`] if it is more than a tenant may have; [`Error::Timeout`].
     async fn claim(&self, bytes: usize) -> Result<Claim> {
         let units = bytes.div_ceil(UNIT);
         if units > self.incoming.share {
@@ -241,7 +243,7 @@ impl Place {
         acquire((&self.room, &self.incoming.whole), units, "room for a message: others are on their way in").await
     }
 
-    /// Memory for an answer of `bytes` bytes, once there is so much; the longest have all that one tenant may.
+    /// Waits for memory for an answer of `bytes` bytes; the longest take all that one tenant may have.
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -251,7 +253,7 @@ impl Place {
         acquire((&self.answers, &self.incoming.answers), units, others).await
     }
 
-    /// The body of a call with one request, and what it is paid with.
+    /// Reads the body of a call with one request, and returns it with the memory that it is charged to.
     ///
     /// # Errors
     /// A status for a body that is too long, too late or cut off.
@@ -277,14 +279,14 @@ impl Place {
         Ok((whole.freeze(), claim))
     }
 
-    /// The messages of a stream that is put.
+    /// Returns the messages of a stream that is put.
     pub(crate) fn messages(self, body: Body) -> Arrivals {
         let limits = FrameLimits { header: MAX_HEADER, body: self.incoming.limits.message_bytes };
         Arrivals { body, piece: Bytes::new(), reader: Reader::new(limits), place: self }
     }
 }
 
-/// A message that is put, and what it is paid with.
+/// A message that is put, and the memory that it is charged to.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) head: Head,
@@ -292,7 +294,7 @@ pub(crate) struct Arrived {
     _claim: Claim,
 }
 
-/// Messages as they come.
+/// Messages in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     body: Body,
@@ -307,11 +309,11 @@ impl Arrivals {
         self.place.keeper()
     }
 
-    /// The next message; none after the last.
+    /// Returns the next message; `None` after the last.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] and [`Error::Limit`] for what is no message or too long; [`Error::Timeout`] for one that does not come in
-    /// time; what the connection says.
+    /// [`Error::Mismatch`] and [`Error::Limit`] for data that are no message or too long; [`Error::Timeout`] for a message that does
+    /// not come in time; the connection's error.
     pub(crate) async fn next(&mut self) -> Result<Option<Arrived>> {
         let limits = &self.place.incoming.limits;
         let silence = Duration::from_secs(limits.put_silence_seconds);
@@ -325,7 +327,7 @@ impl Arrivals {
         loop {
             match self.reader.read(&mut self.piece).map_err(named)? {
                 Event::Head(found) => {
-                    // Not both at once: those that wait for more must not keep each other from it.
+                    // Never holds both at once: calls that wait for more must not block each other.
                     drop(claim);
                     let waited = Instant::now();
                     claim = self.place.claim(found.body + MAX_HEADER).await?;
@@ -358,7 +360,7 @@ impl Arrivals {
     }
 }
 
-/// The option of this side that says how long a message may be.
+/// Renames the option of a limit to the server's limit on the length of a message.
 fn named(error: Error) -> Error {
     match error {
         Error::Limit { what, asked, limit, .. } => Error::limit(what, asked, limit, "message_bytes"),
@@ -380,7 +382,7 @@ mod tests {
         Tenant::new(name).unwrap()
     }
 
-    /// A body of these bytes, after which it says nothing.
+    /// A body of these bytes, after which nothing comes.
     fn mute(bytes: &[u8]) -> Body {
         let first = futures::stream::iter([Ok::<_, Status>(http_body::Frame::data(Bytes::copy_from_slice(bytes)))]);
         Body::new(StreamBody::new(futures::StreamExt::chain(first, futures::stream::pending())))
@@ -409,7 +411,7 @@ mod tests {
         let write = |name: &str| incoming.enter(&tenant(name), Kind::Write).unwrap().messages(mute(&large));
         let (mut first, mut second, mut small) = (write("a"), write("a"), write("b"));
         small.body = Body::new(Full::new(crate::flight::grpc_codec::head(b"h", b"", 0).unwrap()));
-        // Two of 20 MiB do not fit the share of 24 MiB, and leave room for another tenant.
+        // Two of 20 MiB exceed the share of 24 MiB, and leave room for another tenant.
         let waits = futures::future::join(first.next(), second.next());
         tokio::select! {
             biased;
@@ -431,7 +433,7 @@ mod tests {
     fn what_writes_keep_is_paid_for_apart_from_messages() {
         let incoming = incoming(Limits::default());
         let keeper = |name: &str| incoming.enter(&tenant(name), Kind::Write).unwrap().keeper();
-        // Of 16 MiB for all, three quarters are for one.
+        // Three quarters of the 16 MiB for all are for one.
         let (anna, carl) = (keeper("a"), keeper("c"));
         let kept = [anna.keep(8 << 20).unwrap(), anna.keep(4 << 20).unwrap()];
         let error = anna.keep(1).unwrap_err();
@@ -474,7 +476,7 @@ mod tests {
             assert!(error.to_string().contains(name), "{error}");
             incoming.enter(&tenant("b"), kind).unwrap();
         }
-        // Those that wait for other ranks leave room for heartbeats.
+        // Calls that wait for other ranks leave room for heartbeats.
         held[0].wait();
         held[0].wait();
         let heartbeat = incoming.enter(&tenant("a"), Kind::Call).unwrap();

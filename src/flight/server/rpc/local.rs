@@ -14,16 +14,16 @@ use crate::flight::shm::{Listener, ListenerOptions, Outgoing, Refusal, Source};
 use crate::flight::status::{NO_SLAB, to_status};
 use crate::memory::{HostBuffer, Pool, SharedAllocator, SlabAllocator, buffer_bytes};
 
-/// Sizes of slabs that a stream has at most, for bodies that are put together.
+/// Most sizes of slabs that a stream uses for bodies that are assembled.
 const SIZES: usize = 16;
 
-/// The largest body that goes through the socket where no slab can be had, in bytes: a rank takes some of them ahead of its budget.
+/// Largest body that goes through the socket if no slab is available, in bytes: a rank takes some of them ahead of its budget.
 const MAX_INLINE: usize = 8 << 20;
 
-/// A socket for ranks on this host, if the system has such sockets.
+/// Opens a socket for ranks on this host, if the system supports such sockets and shared memory.
 pub(crate) fn listen(allocator: &Arc<SharedAllocator>) -> Option<Listener> {
     let options = ListenerOptions { window: WINDOW, ..ListenerOptions::default() };
-    // Where the system gives no such memory, that is to be known now, not in the first stream.
+    // Tried now, so that a system without such memory is detected before the first stream.
     let tried = Gatherer::new(allocator).gather(std::iter::empty(), 1);
     match tried.and_then(|_| Listener::bind(Arc::clone(allocator), options)) {
         Ok(listener) => Some(listener),
@@ -47,12 +47,12 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
     let hangup = Hangup::default();
     let messages = core.open(Via::Local, (None, Some(hangup.clone())), ticket).await?;
     let ended = hangup.asked().map(|()| refusal(&unread())).boxed();
-    // What does not lie in one slab is put together in another.
+    // A body that is not in one slab is assembled in another.
     let mut gatherer = Gatherer::new(&allocator);
     let batches = messages
         .filter_map(move |message| {
             let outgoing = match message {
-                // A rank of this host has the schema from the announcement.
+                // A rank of this host has the schema from the description of the stream.
                 Ok(Message::Schema(_)) => None,
                 Ok(Message::Rows(..)) => Some(Err(refusal(&no_rows()))),
                 Ok(Message::Batch(batch, metadata, departed)) => {
@@ -66,7 +66,7 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                     };
                     Some(match slab {
                         Ok(slab) => Ok(Outgoing { header, slab: Some(slab), exclusive, extra: Vec::new(), paid }),
-                        // Through the socket, as over TCP.
+                        // Goes through the socket, as over TCP.
                         Err(error) if (1..=MAX_INLINE).contains(&batch.body_len()) => {
                             tracing::debug!(error = %error.chain(), "a batch goes without shared memory");
                             let extra = batch.body().filter(|part| !part.is_empty()).collect();
@@ -88,18 +88,18 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
     Ok(Source { batches, ended })
 }
 
-/// What a rank is told that kept batches and took no further ones, when it comes back.
+/// Status for a rank that kept batches and took no further ones, when it comes back.
 fn unread() -> tonic::Status {
     let why = "nothing was read of this stream while others waited for memory; go on from the next step".to_owned();
     to_status(&Error::Closed { why })
 }
 
-/// Stored rows lie in no slab.
+/// Refuses stored rows, which are in no slab.
 fn no_rows() -> tonic::Status {
     tonic::Status::invalid_argument("stored rows come over Flight only")
 }
 
-/// The length of the header, the header, the metadata.
+/// Frames a message: the length of the header, the header, the metadata.
 fn framed(header: &[u8], metadata: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(4 + header.len() + metadata.len());
     framed.put_u32_le(header.len() as u32);
@@ -108,12 +108,12 @@ fn framed(header: &[u8], metadata: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// Puts bodies together in slabs of one stream.
+/// Assembles bodies in slabs of one stream.
 struct Gatherer {
     slabs: Arc<SlabAllocator>,
-    /// Of as much as a rank may hold, and two batches more.
+    /// Sized for the batches that a rank may hold, and two more.
     pool: Arc<Pool>,
-    /// The largest body that the pool is made for.
+    /// Largest body that the pool is sized for.
     largest: usize,
 }
 
@@ -123,12 +123,12 @@ impl Gatherer {
         Self { pool: Pool::new(Arc::clone(&slabs) as _, 0), slabs, largest: 0 }
     }
 
-    /// The parts of a body one after another in a slab of their own.
+    /// Copies the parts of a body one after another into a slab of their own.
     fn gather(&mut self, parts: impl Iterator<Item = Bytes>, length: usize) -> Result<HostBuffer> {
         if length <= MAX_INLINE && self.slabs.0.is_short() {
             return Err(Error::Closed { why: "most of the files that may be open are slabs".to_owned() });
         }
-        // Of few sizes, so that slabs come again. Some room above the largest, so that the pool seldom does not.
+        // Only a few sizes, so that slabs are reused, and some room above the largest, so that the pool is seldom replaced.
         if length >= self.largest {
             self.largest = (length + length / 4).max(SIZES);
             let budget = (usize::from(WINDOW) + 2) * buffer_bytes(self.largest + self.largest / SIZES);
@@ -147,7 +147,7 @@ impl Gatherer {
     }
 }
 
-/// A status as the last word of a connection.
+/// Turns a status into the last message of a connection.
 fn refusal(status: &tonic::Status) -> Refusal {
     let code = i32::from(status.code()).unsigned_abs();
     Refusal { code, message: crate::flight::status::to_text(status) }

@@ -1,4 +1,4 @@
-//! The calls of Arrow Flight and their bodies, and the same without a network.
+//! The calls of Arrow Flight and their bodies, and the same streams for ranks on this host.
 
 pub(crate) mod body;
 pub(crate) mod core;

@@ -1,4 +1,4 @@
-//! DoPut: attempts of tasks are staged as they come; an action makes them visible, all at once.
+//! DoPut: attempts of tasks are staged on arrival; an action makes them visible, all at once.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ struct Part {
 struct Commit {
     dataset: String,
     write: String,
-    /// The name that it is remembered by; that of the write without.
+    /// Name that the commit is remembered by; the write's name if absent.
     once: Option<String>,
     mode: Mode,
     tokens: Vec<Token>,
@@ -72,7 +72,7 @@ fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T>
     serde_json::from_slice(json).map_err(|error| Error::config(what, error.to_string()))
 }
 
-/// Stages the attempt that `messages` are.
+/// Stages the attempt in `messages`.
 pub(crate) async fn answer(
     core: &Core,
     space: &Space,
@@ -152,7 +152,7 @@ pub(crate) async fn act(core: &Core, space: &Space, action: &str, body: &[u8]) -
     }
 }
 
-/// What a server without a place for writes says.
+/// Returns the error of a server that accepts no writes.
 pub(crate) fn refused() -> Error {
     Error::unsupported("writing to this server", "start it with --put DIRECTORY or --put memory, in Python with put=")
 }

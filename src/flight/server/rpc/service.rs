@@ -1,4 +1,5 @@
-//! The calls of Arrow Flight. DoGet and DoPut are answered by [`AuthLayer`](crate::flight::server::access::auth_layer::AuthLayer), which does not copy batches.
+//! The calls of Arrow Flight. [`AuthLayer`](crate::flight::server::access::auth_layer::AuthLayer) answers DoGet and DoPut, without
+//! copying batches.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,13 +28,13 @@ use crate::flight::status::to_status;
 #[derive(Debug, Clone)]
 pub(crate) struct Service(pub(crate) Arc<Core>);
 
-/// Bytes of an answer that is not paid for: of such there are as many as calls.
+/// Bytes of an answer that is not paid for: the number of such answers is limited by the number of calls.
 const SHORT: usize = 64 << 10;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// What a descriptor asks for: a path is the name of a dataset, a command the JSON of [`StreamRequest`].
+    /// Decodes the request of a descriptor: a path is the name of a dataset, a command the JSON of [`StreamRequest`].
     fn asked(&self, descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
         self.0.config.limits.admit_ticket(descriptor.cmd.len()).map_err(|error| to_status(&error))?;
         let asked = match (DescriptorType::try_from(descriptor.r#type), descriptor.path.as_slice()) {
@@ -50,17 +51,17 @@ impl Service {
     }
 }
 
-/// The sender of the request, as the guard found it.
+/// Returns the sender of the request, as identified by the authentication layer.
 fn tenant<T>(request: &Request<T>) -> Result<Tenant, Status> {
     request.extensions().get::<Tenant>().cloned().ok_or_else(|| Status::unauthenticated("nobody sent this"))
 }
 
-/// Room for answers to `request`, which its client may never read: what was claimed is the answer's.
+/// Returns the place of `request`, which pays for answers that the client may never read.
 fn room<T>(request: &Request<T>) -> Result<Arc<Place>, Status> {
     request.extensions().get::<Arc<Place>>().cloned().ok_or_else(|| Status::internal("a call without a place"))
 }
 
-/// `answer`, and what it is paid with.
+/// Attaches to `answer` the memory that it is charged to.
 fn paid<T>(answer: T, claim: Option<Claim>) -> Response<T> {
     let mut response = Response::new(answer);
     if let Some(claim) = claim {
@@ -98,9 +99,9 @@ impl FlightService for Service {
             let (core, tenant) = (Arc::clone(&core), tenant.clone());
             async move {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
-                // One dataset that cannot be opened does not hide the others: it is listed with its error.
+                // A dataset that cannot be opened does not hide the others: it is listed with its error.
                 let described = match core.describe(&tenant, StreamRequest::all(&name)).await {
-                    // A batch is what a client asks for; the columns are the same for any.
+                    // The client chooses the batch size; the columns are the same for any.
                     Err(Error::Config { option: "batch_size", .. }) => {
                         core.describe(&tenant, StreamRequest::all(&name).in_batches_of(1)).await
                     }

@@ -1,4 +1,4 @@
-//! The action `stats`: what the server does, as JSON.
+//! The action `stats`: the server's activity, as JSON.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::access::space::Space;
 
 impl Core {
-    /// What the server does, as JSON: to a tenant its own counts, and where there are no tenants those of the whole server too.
+    /// Returns the server's activity as JSON: a tenant's own counts, and those of the whole server if there are no tenants.
     pub(crate) fn stats(&self, tenant: &Tenant) -> Value {
         let space = self.config.spaces.of(tenant);
         let mut stats = json!({

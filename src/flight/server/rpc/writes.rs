@@ -1,4 +1,4 @@
-//! Datasets put into a server by the process that it runs in: without a connection, and without a copy of what is given.
+//! Writes to a server by its own process: without a connection, and without copying the data.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use crate::error::Result;
 use crate::flight::put::{Committed, Mode, Staged, Staging, Token, WriteId};
 
-/// The way into a server's [`Staging`] for the process that it runs in; the same writes as those of clients. Clones are the same way.
+/// Handle to a server's [`Staging`] for its own process, with the same semantics as writes of clients. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Writes {
     staging: Staging,
@@ -22,10 +22,10 @@ impl Writes {
     /// As [`Staging::stage`], and waits for it.
     ///
     /// # Errors
-    /// As there; [`Error::Closed`](crate::Error::Closed) once the server has ended.
+    /// Those of [`Staging::stage`]; [`Error::Closed`](crate::Error::Closed) once the server has ended.
     ///
     /// # Panics
-    /// Within a task of an asynchronous runtime, which must not wait.
+    /// In a task of an asynchronous runtime, which must not block.
     pub fn stage(
         &self,
         write: &WriteId,
@@ -39,7 +39,7 @@ impl Writes {
     /// As [`Staging::commit`], and waits for it.
     ///
     /// # Errors
-    /// As there; [`Error::Closed`](crate::Error::Closed) once the server has ended.
+    /// Those of [`Staging::commit`]; [`Error::Closed`](crate::Error::Closed) once the server has ended.
     ///
     /// # Panics
     /// As [`stage`](Self::stage).
@@ -50,7 +50,7 @@ impl Writes {
     /// As [`Staging::abort`], and waits for it.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Staging::abort`].
     ///
     /// # Panics
     /// As [`stage`](Self::stage).

@@ -1,10 +1,10 @@
-//! The memory of a server's streams: one budget, claimed whole before a stream begins, and what ended lines keep of it for those
-//! that begin.
+//! The memory of a server's streams: one budget, claimed in full before a stream begins; lines that ended keep part of it for new
+//! streams.
 //!
-//! Nobody waits for memory that nobody needs: while somebody waits, nothing is kept, and what a stream holds that nobody takes anything
-//! of is given up. Tenants take turns: where one holds more than its share, another that waits gets part of it. A stream that gave up its
-//! memory goes on where it was once it has some again, so its client notices nothing but the wait. A `memory::Pool` serves whoever came
-//! first; here claims are taken back and dealt to tenants. What is claimed is spent through pools of that size.
+//! No stream waits for memory that is not needed: while any waits, nothing is kept, and a stream whose batches are not taken gives up
+//! its memory. Tenants take turns: one that holds more than its share yields part of it to another that waits. A stream that gave up
+//! its memory continues at the same step once it has some again, so its client notices nothing but the wait. A `memory::Pool` serves
+//! first come, first served; here claims are revoked and divided among tenants. Claimed memory is spent through pools of that size.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,22 +23,22 @@ use crate::memory::{Pool, SlabPool};
 /// Unit of the memory budget, in bytes: permits are 32 bits wide.
 const UNIT: u64 = 4096;
 
-/// How long a stream waits for others to give memory back.
+/// Longest wait of a stream for memory.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often one that waits asks who could give memory back.
+/// Time between a waiting stream's requests to release memory.
 const ASKS: Duration = Duration::from_secs(1);
 
-/// How long nothing may be taken of a stream while others wait for memory.
+/// Time after which a stream whose batches are not taken gives up its memory while others wait.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How long one waits until a tenant that has more than its share gives up some of it.
+/// Longest wait before a tenant with more than its share gives up some of it.
 const TURN: Duration = Duration::from_secs(10);
 
-/// How long a client may take nothing of what it was sent while others wait for memory, if nothing is said.
+/// Default time for which a client may leave its messages unread while others wait for memory.
 const UNREAD: Duration = Duration::from_secs(300);
 
-/// Pools that are kept at most.
+/// Most pools that are kept.
 const IDLE: usize = 16;
 
 /// The budget.
@@ -52,30 +52,30 @@ pub(crate) struct ByteBudget {
     seats: Mutex<Vec<Weak<dyn Held>>>,
     /// See [`UNREAD`].
     unread: Duration,
-    /// When the last connection was ended for others.
+    /// Time when a connection was last ended to free memory.
     ended: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Memory of lines that ended, the last one at the end, each with the claim on it: fresh pages cost more than a batch.
+    /// Memory of lines that ended, oldest first, each with its claim: fresh pages cost more than a batch.
     pools: VecDeque<Idle>,
     /// Streams that wait for memory.
     waiting: usize,
 }
 
-/// A pool that nobody uses. It goes to streams of the same tenant and the same data only: whoever received its batches through shared
-/// memory can read what lies there next, and whoever reads the next line with this tenant what lies there still.
+/// An unused pool. It is reused only by streams of the same tenant and the same data: a process that received its batches through
+/// shared memory can read what is written there next, and one that reads the next line with this tenant what was written there before.
 #[derive(Debug)]
 struct Idle {
     pool: Arc<Pool>,
     data: Fingerprint,
-    /// Bytes of each of its batches, where they share slabs; else 0.
+    /// Bytes of each of its batches if they share slabs; else 0.
     together: usize,
     claim: Claim,
 }
 
-/// Who holds how much, and who waits.
+/// Memory held and waiting streams by tenant.
 #[derive(Debug, Default)]
 struct Accounts(Mutex<HashMap<Tenant, Account>>);
 
@@ -83,13 +83,13 @@ struct Accounts(Mutex<HashMap<Tenant, Account>>);
 struct Account {
     permits: usize,
     waiting: usize,
-    /// Held by the one claim of the tenant that is in the queue, so that tenants take turns there.
+    /// Held by the tenant's one claim that is in the queue, so that tenants take turns there.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Accounts {
     fn change<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut Account) -> T) -> T {
-        // Numbers are whole between any two statements.
+        // Numbers are consistent between any two statements.
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let account = accounts.entry(tenant.clone()).or_default();
         let changed = change(account);
@@ -99,14 +99,14 @@ impl Accounts {
         changed
     }
 
-    /// What each tenant holds or waits for.
+    /// Returns the permits of each tenant that holds memory or waits for it.
     fn all(&self) -> HashMap<Tenant, usize> {
         let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.iter().map(|(tenant, account)| (tenant.clone(), account.permits)).collect()
     }
 }
 
-/// A part of the budget, given back on drop.
+/// A part of the budget, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
     permit: OwnedSemaphorePermit,
@@ -120,12 +120,12 @@ impl Claim {
         Self { permit, tenant: tenant.clone(), accounts: Arc::clone(accounts) }
     }
 
-    /// Bytes of it.
+    /// Returns its size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.permit.num_permits() as u64 * UNIT
     }
 
-    /// Takes `bytes` of it as a claim of their own; none if it has fewer.
+    /// Splits off `bytes` of it as a claim of their own; `None` if it has fewer.
     pub(crate) fn split(&mut self, bytes: u64) -> Option<Self> {
         let permit = self.permit.split(usize::try_from(bytes.div_ceil(UNIT)).ok()?)?;
         Some(Self { permit, tenant: self.tenant.clone(), accounts: Arc::clone(&self.accounts) })
@@ -149,7 +149,7 @@ impl Drop for Claim {
     }
 }
 
-/// One that waits: while there is any, nothing is kept.
+/// A waiting stream: while there is any, nothing is kept.
 struct Waiting<'a>(&'a ByteBudget, Tenant);
 
 impl<'a> Waiting<'a> {
@@ -185,25 +185,25 @@ impl ByteBudget {
         }
     }
 
-    /// As it is, but that clients may take nothing of what they were sent for `unread` while others wait for memory.
+    /// Sets the time for which clients may leave messages unread while others wait for memory.
     pub(crate) fn unread_for(self, unread: Duration) -> Self {
         Self { unread, ..self }
     }
 
-    /// Bytes of the budget.
+    /// Returns the size of the budget in bytes.
     pub(crate) fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// Bytes that streams have claimed.
+    /// Returns the bytes that streams have claimed.
     pub(crate) fn used(&self) -> u64 {
         let kept: usize = self.kept().pools.iter().map(|idle| idle.claim.permit.num_permits()).sum();
         let free = (self.free.available_permits() + kept) as u64;
         self.budget.saturating_sub(free.saturating_mul(UNIT))
     }
 
-    /// A seat for what a stream of `tenant` holds: those who wait for memory may take it, and end its connection by `hangup` where its client
-    /// does not read what it was sent.
+    /// Makes a seat for what a stream of `tenant` holds: streams that wait for memory may revoke it, and end its connection by `hangup`
+    /// if its client does not read its messages.
     pub(crate) fn seat<T: std::fmt::Debug + Send + 'static>(
         &self,
         tenant: &Tenant,
@@ -216,10 +216,10 @@ impl ByteBudget {
         seat
     }
 
-    /// Claims `bytes` for `tenant`, waiting for others to give memory back.
+    /// Claims `bytes` for `tenant`, waiting for others to release memory.
     ///
     /// # Errors
-    /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be tried again, where nothing came back in time.
+    /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be retried, if none was released in time.
     pub(crate) async fn claim(&self, tenant: &Tenant, bytes: u64) -> Result<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|_| bytes <= self.budget);
         let permits = permits.ok_or_else(|| Error::limit("one stream", bytes, self.budget, "memory_budget"))?;
@@ -239,10 +239,10 @@ impl ByteBudget {
                 Ok(Ok(permit)) => return Ok(Claim::new(permit, tenant, &self.accounts)),
                 Ok(Err(_)) => return Err(Error::Closed { why: "the server is closed".to_owned() }),
                 Err(_) if started.elapsed() < PATIENCE => self.press(tenant, permits as usize, started.elapsed()),
-                // To be tried again: others will end, and another replica may have room.
+                // To be retried: other streams will end, and another replica may have room.
                 Err(_) => {
                     let own = self.accounts.all().get(tenant).copied().unwrap_or(0) as u64 * UNIT;
-                    // How much others hold is the operator's to know.
+                    // The amount that others hold is for the operator only.
                     let (used, budget) = (self.used(), self.budget);
                     tracing::warn!(waits = %tenant, bytes, own, used, budget, "no memory for another stream");
                     return Err(Error::Remote {
@@ -259,9 +259,9 @@ impl ByteBudget {
         }
     }
 
-    /// Makes one stream give up its memory for `tenant`, which has waited for `waited`: one that nobody takes anything of; or one of a
-    /// tenant with more than its share, if `tenant` has no more than its own with what it asks for, or nothing at all. Nobody gives up
-    /// anything for one that asks for more than it has room for when all others have no more than their shares.
+    /// Makes one stream give up its memory for `tenant`, which has waited for `waited`: a stream whose batches are not taken, or one of
+    /// a tenant with more than its share if `tenant` stays within its own share with this request or holds nothing. None gives up
+    /// anything for a request that would not fit even if all others kept only their shares.
     fn press(&self, tenant: &Tenant, asked: usize, waited: Duration) {
         let seats: Vec<Arc<dyn Held>> = {
             let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,17 +293,17 @@ impl ByteBudget {
         }
         let others = accounts.iter().filter(|(other, held)| *other != tenant && **held > share);
         let Some((most, _)) = others.max_by_key(|(_, held)| **held) else { return };
-        // The last to come is the first to go.
+        // Last come, first revoked.
         if seats.iter().rev().filter(|seat| seat.tenant() == most).any(|seat| seat.give_up()) {
             tracing::warn!(holder = %most, waits = %tenant, "memory beyond a tenant's share is given to another");
         }
     }
 
-    /// Ends a connection for `tenant` whose client has not read for long what it was sent, which is paid for as long as it lies there; whether
-    /// there was one. First one on which no stream is read, and of them the one that was read longest ago.
+    /// Ends, for `tenant`, a connection whose client has long left messages unread, which take memory until then. Returns true if there
+    /// was one. Connections on which no stream is read go first, and among them the one that was read longest ago.
     fn hang_up(&self, seats: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
         let mut last = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        // One at a time, whoever waits: what it held takes a moment to come back.
+        // One at a time, for any waiting stream: the memory takes a moment to come back.
         if last.is_some_and(|at| at.elapsed() < 2 * ASKS) {
             return true;
         }
@@ -314,7 +314,8 @@ impl ByteBudget {
         };
         let candidates = seats.iter().filter_map(|seat| Some((seat, seat.hangup()?, unread(&**seat)?)));
         let mut candidates: Vec<_> = candidates.map(|found| (reads_others(found.1), found)).collect();
-        // A large batch over a slow link is one message for long. Where another stream is read, bytes say nothing of this one.
+        // A large batch over a slow link is one long message. If another stream of the connection is read, bytes tell nothing about
+        // this one.
         candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= self.unread);
         candidates.sort_by_key(|(reads_others, (.., unread))| (*reads_others, std::cmp::Reverse(*unread)));
         let ended = candidates.iter().find(|(_, (_, hangup, _))| hangup.ask());
@@ -326,7 +327,7 @@ impl ByteBudget {
         ended.is_some()
     }
 
-    /// Claims `bytes` if they are free now. What ended lines keep is given up for it, the oldest first.
+    /// Claims `bytes` if they are free now. Memory kept by ended lines is released for it, oldest first.
     pub(crate) fn try_claim(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
         loop {
@@ -338,7 +339,7 @@ impl ByteBudget {
         }
     }
 
-    /// As [`try_claim`](Self::try_claim), but leaves alone what ended lines keep and what others wait for: for what is nice to have.
+    /// As [`try_claim`](Self::try_claim), but leaves alone the memory that ended lines keep or others wait for: for optional uses.
     pub(crate) fn try_spare(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
         if self.kept().waiting > 0 {
@@ -348,16 +349,16 @@ impl ByteBudget {
         Some(Claim::new(permit, tenant, &self.accounts))
     }
 
-    /// Keeps the pool of a line that ended, with as much of the line's claim as it holds at most; the rest of it is free at once.
-    /// `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for, or
-    /// while somebody waits for memory.
+    /// Keeps the pool of a line that ended, with as much of the line's claim as the pool holds at most; the rest is free at once.
+    /// `together` is the size in bytes of each of its batches if they share slabs. Nothing is kept that the claim does not pay for, or
+    /// while a stream waits for memory.
     pub(crate) fn keep(&self, pool: Arc<Pool>, data: Fingerprint, mut claim: Claim, together: usize) {
         // The rest was for reading.
         let paid = claim.split(SlabPool::bytes(pool.budget(), together) as u64);
         let mut kept = self.kept();
         let Some(part) = paid.filter(|_| kept.waiting == 0) else {
             drop(kept);
-            // The pool's memory first.
+            // The pool's memory goes first.
             drop(pool);
             drop(claim);
             return;
@@ -368,7 +369,7 @@ impl ByteBudget {
         drop(given_up);
     }
 
-    /// The pool of an ended line of `tenant` over the same `data` whose batches were alike.
+    /// Returns the pool of an ended line of `tenant` over the same `data`, with batches of the same size.
     pub(crate) fn reuse(
         &self,
         (tenant, data): (&Tenant, Fingerprint),
@@ -385,7 +386,7 @@ impl ByteBudget {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Numbers and queues are whole between any two statements.
+        // Numbers and queues are consistent between any two statements.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -410,7 +411,7 @@ mod tests {
         let (anna, claims) = (tenant("anna"), ByteBudget::new(100 * UNIT));
         let line = claims.claim(&anna, 80 * UNIT).await.unwrap();
         assert!(claims.try_claim(&anna, 30 * UNIT).is_none());
-        // The line ends while a stream waits: what it held goes to the stream and is not kept.
+        // The line ends while a stream waits: its memory goes to the stream and is not kept.
         let waits = claims.claim(&anna, 90 * UNIT);
         let ends = async {
             tokio::task::yield_now().await;
@@ -419,7 +420,7 @@ mod tests {
         let (claimed, ()) =
             tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
         drop(claimed.unwrap());
-        // Kept where nobody waits, used again, and given up for whoever needs it.
+        // Kept while no stream waits, reused, and released for one that needs it.
         claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(&anna, 50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
@@ -433,14 +434,14 @@ mod tests {
         drop(all);
         assert_eq!(claims.used(), 40 * UNIT);
         drop(part);
-        // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
+        // Only the pool's own part is kept of a line that read far ahead, so that the next one can read ahead too.
         let claims = ByteBudget::new(1000 * UNIT);
         for _ in 0..3 {
             claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 0);
             assert_eq!(claims.free.available_permits(), 744);
             claims.reuse((&anna, DATA), 1 << 20, 0).unwrap();
         }
-        // What its slabs hold beyond the pool's budget is paid for too.
+        // The excess of its slabs over the pool's budget is paid for too.
         claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 100_000);
         assert_eq!(claims.free.available_permits(), 1000 - 512);
         claims.reuse((&anna, DATA), 1 << 20, 100_000).unwrap();
@@ -464,7 +465,7 @@ mod tests {
         let start = Instant::now();
         let claimed = claims.claim(&bert, 80 * UNIT).await.unwrap();
         assert!((STALLED..STALLED + 2 * ASKS).contains(&start.elapsed()), "{:?}", start.elapsed());
-        // Its client comes back, and waits like anybody else: for what is within reach, and no longer than he is told.
+        // Its client comes back and waits like any other: only for memory within reach, and no longer than the error says.
         assert!(unread.take().is_none());
         let start = Instant::now();
         let error = claims.claim(&anna, 90 * UNIT).await.unwrap_err().to_string();
@@ -493,7 +494,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
-        // Her own next stream waits in vain; another tenant's does not.
+        // Her own next stream waits in vain; another tenant's succeeds.
         tokio::select! {
             _ = read(&seats) => unreachable!(),
             claimed = claims.claim(&anna, 20 * UNIT) => assert!(claimed.is_err()),
@@ -531,7 +532,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         };
-        // Anna keeps her half whatever happens.
+        // Anna keeps her half in any case.
         tokio::select! {
             _ = read => unreachable!(),
             claimed = claims.claim(&bert, 60 * UNIT) => assert!(claimed.is_err()),
@@ -571,8 +572,8 @@ mod tests {
         assert!(claims.reuse((&anna, DATA), 60 * 4096, 0).is_some());
     }
 
-    /// A stream that its client does not read, over a connection of its own: it holds `bytes` in its seat, and `sent` for what is on its way
-    /// out, which go with the connection.
+    /// A stream that its client does not read, over a connection of its own: it holds `bytes` in its seat, and `sent` for messages on
+    /// their way out, which go with the connection.
     async fn unread(claims: &ByteBudget, tenant: &Tenant, bytes: u64, sent: u64) -> Hangup {
         let hangup = Hangup::default();
         let seat = claims.seat(tenant, Some(hangup.clone()));
@@ -591,7 +592,7 @@ mod tests {
     async fn what_clients_do_not_read_is_not_held_for_ever() {
         let (anna, bert) = (tenant("anna"), tenant("bert"));
         let claims = ByteBudget::new(100 * UNIT).unread_for(Duration::from_secs(120));
-        // Each gives up what it held to the next one, and keeps what it sent.
+        // Each gives up its memory to the next one, and keeps the messages it sent.
         for _ in 0..5 {
             unread(&claims, &anna, 10 * UNIT, 20 * UNIT).await;
         }

@@ -1,10 +1,11 @@
-//! What the batches of a stream on their way out are paid with: by the stream as long as it lasts, then by each that its receiver still has.
+//! Accounting of a stream's batches on their way out: paid for by the stream while it lasts, then by each batch that its receiver still
+//! has.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::budget::Claim;
 
-/// The claim of a stream on its batches on their way out.
+/// A stream's claim on its batches on their way out.
 #[derive(Debug)]
 pub(crate) struct Departures(Arc<Shared>);
 
@@ -16,19 +17,19 @@ struct State {
     claim: Option<Claim>,
     /// Bytes of the claim for each batch.
     each: u64,
-    /// Batches that somebody has.
+    /// Batches that receivers have.
     out: u64,
-    /// Whether no more will come.
+    /// True if no more will come.
     ended: bool,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A claim and the numbers are whole between any two statements.
+        // The claim and the numbers are consistent between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back what the batches that are still out do not need, once there will be no more.
+    /// After the stream has ended, returns the part of the claim that outstanding batches do not need.
     fn settle(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
@@ -47,13 +48,13 @@ impl Shared {
 }
 
 impl Departures {
-    /// A `claim` for `batches` batches at once.
+    /// Wraps the `claim` on `batches` batches at once.
     pub(crate) fn new(claim: Option<Claim>, batches: u64) -> Self {
         let each = claim.as_ref().map_or(0, |claim| claim.bytes() / batches.max(1));
         Self(Arc::new(Shared(Mutex::new(State { claim, each, out: 0, ended: false }))))
     }
 
-    /// One batch leaves.
+    /// Counts a batch as outstanding until the returned value is dropped.
     pub(crate) fn leave(&self) -> Departed {
         self.0.lock().out += 1;
         Departed(Arc::clone(&self.0))
@@ -66,7 +67,7 @@ impl Drop for Departures {
     }
 }
 
-/// A batch that its receiver may still have, whatever became of the stream. Dropped when it is given back.
+/// A batch that its receiver may still have, even after the end of the stream. Dropped when it is returned.
 #[derive(Debug)]
 pub(crate) struct Departed(Arc<Shared>);
 

@@ -1,7 +1,7 @@
-//! The end of a connection whose client takes nothing any more, asked for by those who need what its streams hold.
+//! Ending a connection whose client has stopped reading, on behalf of streams that need the memory.
 //!
-//! A batch that a client does not read lies with the transport, which sends it when the client makes room, and hears of nothing else
-//! meanwhile: the stream itself cannot be ended any more. Its connection can.
+//! An unread batch is held by the transport, which sends it once the client makes room and reacts to nothing else in the meantime: the
+//! stream itself can no longer be ended. Its connection can.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// So many bytes that went out show that a client reads; answers to pings are fewer.
+/// Bytes sent that show that a client reads; answers to pings are fewer.
 const READS: u64 = 64 << 10;
 
-/// Ends one connection. Clones are the same.
+/// Ends one connection. Clones end the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct Hangup(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     end: watch::Sender<bool>,
-    /// Bytes that went out since the client was seen to read, and when that was.
+    /// Bytes sent since the client was last seen to read, and that time.
     moved: Mutex<(u64, Instant)>,
 }
 
@@ -32,7 +32,7 @@ impl Default for Hangup {
 }
 
 impl Hangup {
-    /// Asks for the end; whether nobody did before.
+    /// Asks for the end. Returns true on the first call.
     pub(crate) fn ask(&self) -> bool {
         !self.0.end.send_replace(true)
     }
@@ -41,7 +41,7 @@ impl Hangup {
         self.0.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that so many bytes went out.
+    /// Records that `bytes` were sent.
     pub(crate) fn wrote(&self, bytes: usize) {
         let mut moved = self.moved();
         moved.0 = moved.0.saturating_add(bytes as u64);
@@ -50,28 +50,28 @@ impl Hangup {
         }
     }
 
-    /// How long the client has taken next to nothing.
+    /// Returns the time for which the client has taken next to nothing.
     pub(crate) fn still(&self) -> Duration {
         self.moved().1.elapsed()
     }
 
-    /// Waits until somebody asks for the end.
+    /// Waits until the end is asked for.
     pub(crate) fn asked(&self) -> impl Future<Output = ()> + Send + use<> {
         let (mut asked, inner) = (self.0.end.subscribe(), Arc::clone(&self.0));
         async move {
-            // Its sender lives as long as this.
+            // Its sender lives as long as this future.
             let _ = asked.wait_for(|asked| *asked).await;
             drop(inner);
         }
     }
 
-    /// Whether both end the same connection.
+    /// Returns true if both end the same connection.
     pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// The connections of a server by the address of their client, which is one connection's at a time.
+/// The connections of a server by the client's address, which only one connection has at a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hangups(Arc<Mutex<HashMap<SocketAddr, Hangup>>>);
 
@@ -80,20 +80,20 @@ impl Hangups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection from `address` begins.
+    /// Registers a connection from `address`.
     pub(crate) fn connect(&self, address: SocketAddr) -> Connected {
         let hangup = Hangup::default();
         self.lock().insert(address, hangup.clone());
         Connected { all: self.clone(), address, hangup }
     }
 
-    /// What ends the connection from `address`.
+    /// Returns the handle that ends the connection from `address`.
     pub(crate) fn of(&self, address: SocketAddr) -> Option<Hangup> {
         self.lock().get(&address).cloned()
     }
 }
 
-/// A connection that can be ended, for as long as it lasts.
+/// A registered connection, which can be ended for as long as it lasts.
 #[derive(Debug)]
 pub(crate) struct Connected {
     all: Hangups,

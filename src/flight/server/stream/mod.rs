@@ -1,4 +1,4 @@
-//! Streams of batches: what is made once for many, and what memory and which quota they take.
+//! Streams of batches: production shared by many streams, and the memory and quotas that they take.
 
 pub(crate) mod budget;
 pub(crate) mod departed;

@@ -1,16 +1,16 @@
-//! What one tenant may take from the others: streams, bytes per second, bytes in flight.
+//! Quotas of a tenant: streams, bytes per second, bytes in flight.
 //!
 //! ```text
 //!   open_stream ─► StreamPermit ─ acquire(bytes) ─► waits for room in flight ─► waits for its turn ─► InFlight
 //! ```
 //!
-//! Too many streams are refused, and so is a message that could never fit; everything else waits, which is back-pressure. A wait
-//! ends with the stream: dropping the future gives back what it had taken. `governor` limits rates alone;
-//! streams and bytes in flight are most of this file.
+//! Excess streams are refused, and so is a message that could never fit; everything else waits, which is back-pressure. A wait ends
+//! with the stream: dropping the future returns what it had taken. `governor` limits rates alone; streams and bytes in flight are most
+//! of this file.
 //!
-//! Ranks of a job wait for each other: where all room in flight is held by streams that nobody reads until another rank has its batch,
-//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message. This is why it is no
-//! `memory::Pool`, which grants what is there and nothing else.
+//! Ranks of a job wait for each other: if all room in flight were held by streams that are not read until another rank has its batch,
+//! that rank would wait for ever. So a stream that waits while no room is returned exceeds it by one message. That rules out a
+//! `memory::Pool`, which grants only what is free.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,20 +24,20 @@ use crate::error::{Error, Result};
 use crate::flight::put::DiskQuotas;
 use crate::flight::server::access::auth::Tenant;
 
-/// Streams of a tenant where nothing else is said.
+/// Default limit of a tenant's streams.
 const STREAMS: u32 = 256;
 /// Bytes that one permit of room in flight stands for: a semaphore counts to 2^32.
 const UNIT: u64 = 4096;
-/// How long no room in flight comes back before those who wait for it go beyond it. Each stream has one message in flight.
+/// Time without any room returned after which waiting messages exceed it. Each stream has one message in flight.
 const STALLED: Duration = Duration::from_secs(5);
-/// How far a tenant that was quiet may run ahead of its rate.
+/// Time by which a tenant that was quiet may run ahead of its rate.
 const BURST: Duration = Duration::from_millis(250);
-/// Longest wait for a turn; a message that would wait longer is refused, for its client has given up by then.
+/// Longest wait for a turn; a message that would wait longer is refused, because its client has given up by then.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Tenants remembered; more are forgotten once they have no streams.
+/// Most tenants remembered; beyond them those without streams are forgotten.
 const TENANTS: usize = 10_000;
 
-/// What one tenant may take; what is not given has the default's value.
+/// Quotas of one tenant; a missing one has the default's value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
@@ -45,11 +45,11 @@ pub struct Quota {
     pub streams: Option<u32>,
     /// Bytes per second over all its streams; unlimited by default.
     pub bytes_per_second: Option<u64>,
-    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. Where none of them goes
-    /// for 5 s, each stream that waits goes beyond them by one batch.
+    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. If none of them
+    /// goes out for 5 s, each stream that waits exceeds them by one batch.
     pub in_flight_bytes: Option<u64>,
-    /// Bytes on the disk of the datasets that are written in the space of this name, which is a tenant's unless `spaces` says otherwise;
-    /// unlimited by default.
+    /// Bytes on disk of the datasets written in the space of this name, which is a tenant's unless `spaces` says otherwise; unlimited
+    /// by default.
     pub written_bytes: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl QuotaOptions {
         }
     }
 
-    /// What spaces may have on the disk.
+    /// Returns the disk quotas of spaces.
     pub(crate) fn written(&self) -> DiskQuotas {
         let named = self.tenants.iter().filter_map(|(name, quota)| Some((name.clone(), quota.written_bytes?)));
         DiskQuotas { default: self.default.written_bytes, spaces: named.collect() }
@@ -101,12 +101,12 @@ impl QuotaOptions {
     }
 }
 
-/// Evens a flow of bytes out to a rate. Pure: the time is what it is told, as time since the start.
+/// Evens out a flow of bytes to a rate. Pure: the caller passes the time since the start.
 #[derive(Debug)]
 struct Pace {
     /// Bytes per second, at least 1.
     rate: u64,
-    /// When all bytes that were let through would have been, at the rate.
+    /// Time at which all bytes admitted so far would be through at the rate.
     through: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Pace {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 
-    /// Takes a turn for `bytes` bytes; how long to wait for it, or the wait that is too long to be taken.
+    /// Takes a turn for `bytes` bytes. Returns the time to wait for it, or, as an error, a wait that is too long to take.
     fn reserve(&mut self, bytes: u64, now: Duration) -> Result<Duration, Duration> {
         let wait = self.through.saturating_sub(now);
         if wait > LONGEST {
@@ -127,7 +127,7 @@ impl Pace {
         Ok(wait)
     }
 
-    /// Gives a turn back that was not used.
+    /// Returns a turn that was not used.
     fn give_back(&mut self, bytes: u64) {
         self.through = self.through.saturating_sub(self.cost(bytes));
     }
@@ -137,9 +137,9 @@ impl Pace {
 #[derive(Debug)]
 struct Room {
     free: Arc<Semaphore>,
-    /// Units in all.
+    /// Total units.
     all: u32,
-    /// When some of it came back last.
+    /// Time when room was last returned.
     given_back: Mutex<Instant>,
 }
 
@@ -154,7 +154,7 @@ impl Room {
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for `units` for a message of `tenant`, as long as anybody gives some back.
+    /// Waits for `units` for a message of `tenant`, as long as other messages return some.
     async fn take(self: &Arc<Self>, units: u32, tenant: &Tenant) -> Result<Part> {
         let asked = Instant::now();
         let mut taking = std::pin::pin!(Arc::clone(&self.free).acquire_many_owned(units));
@@ -181,7 +181,7 @@ impl Room {
     }
 }
 
-/// Room that a message holds; none for one beyond it.
+/// Room held by a message; none if it exceeds the limit.
 #[derive(Debug)]
 struct Part {
     room: Arc<Room>,
@@ -196,7 +196,7 @@ impl Drop for Part {
     }
 }
 
-/// What one tenant has taken.
+/// Usage of one tenant.
 #[derive(Debug)]
 struct Account {
     streams: u32,
@@ -215,7 +215,7 @@ impl Account {
         }
     }
 
-    /// Whether forgetting it changes nothing.
+    /// Returns true if forgetting the account changes nothing.
     fn is_quiet(&self, now: Duration) -> bool {
         self.streams == 0 && self.pace.as_ref().is_none_or(|pace| pace.through <= now)
     }
@@ -270,7 +270,7 @@ impl Books {
     }
 }
 
-/// The quotas of a server, and what is taken of them. Clones share one account per tenant.
+/// The quotas of a server, and their usage. Clones share one account per tenant.
 #[derive(Debug, Clone)]
 pub struct Quotas {
     books: Arc<Mutex<Books>>,
@@ -278,7 +278,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Quotas by `options`, and at most `max_streams` streams over all tenants.
+    /// Makes quotas from `options`, with at most `max_streams` streams over all tenants.
     ///
     /// # Errors
     /// As `QuotaOptions::validate`.
@@ -288,7 +288,7 @@ impl Quotas {
         Ok(Self { books: Arc::new(Mutex::new(books)), start: Instant::now() })
     }
 
-    /// What spaces may have on the disk.
+    /// Returns the disk quotas of spaces.
     pub(crate) fn written(&self) -> DiskQuotas {
         self.books().options.written()
     }
@@ -300,7 +300,7 @@ impl Quotas {
     /// Counts a stream of `tenant` until the permit is dropped.
     ///
     /// # Errors
-    /// [`Error::Limit`] naming the tenant and the option, if it, or the server, has as many as it may.
+    /// [`Error::Limit`] naming the tenant and the option, if the tenant or the server has reached its limit.
     pub(crate) fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
         let room = self.books().open(tenant, self.start.elapsed())?;
         Ok(StreamPermit { quotas: self.clone(), tenant: tenant.clone(), room })
@@ -316,16 +316,16 @@ pub(crate) struct StreamPermit {
 }
 
 impl StreamPermit {
-    /// Whose stream it is.
+    /// Returns the tenant of the stream.
     pub(crate) fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
-    /// Waits until `bytes` bytes may be sent. What is returned holds their room in flight until it is dropped, unless all room is held by
-    /// streams that nobody reads: then these bytes go beyond it.
+    /// Waits until `bytes` bytes may be sent. The returned value holds their room in flight until it is dropped; if all room is held by
+    /// streams that are not read, these bytes exceed it.
     ///
     /// # Errors
-    /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
+    /// [`Error::Limit`] naming the tenant and the option, if the bytes never fit, or their turn is more than five minutes away.
     pub(crate) async fn acquire(&self, bytes: u64) -> Result<InFlight> {
         let refused = |asked: u64, limit: u64, option: &'static str| {
             Error::limit(format!("a message for tenant {}", self.tenant), asked, limit, option)
@@ -362,7 +362,7 @@ impl Drop for StreamPermit {
     }
 }
 
-/// A turn that is waited for; one that is given up does not delay those after it.
+/// A turn being waited for; one that is given up does not delay those after it.
 struct Turn<'a> {
     permit: &'a StreamPermit,
     bytes: u64,
@@ -379,7 +379,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Bytes on their way; dropped when the network has taken them.
+/// Bytes on their way; dropped once the network has taken them.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     _room: Option<Part>,
@@ -408,12 +408,12 @@ mod tests {
         assert_eq!(waits, [ms(0), ms(0), ms(0), ms(50), ms(150), ms(250)]);
         pace.give_back(100);
         assert_eq!(pace.reserve(100, ms(10_000)), Ok(ms(250)));
-        // A message of any size goes when nothing is owed, and those after it pay for it.
+        // A message of any size goes if nothing is owed, and those after it pay for it.
         assert_eq!(pace.reserve(100_000, ms(20_000)), Ok(ms(0)));
         assert_eq!(pace.reserve(1, ms(20_000)), Ok(ms(99_750)));
         pace.reserve(u64::MAX, ms(20_000)).unwrap();
         assert!(pace.reserve(1, ms(20_000)).is_err());
-        // Whatever is asked when, the rate holds over the whole.
+        // The rate holds over the whole, at any times and sizes.
         let mut pace = Pace { rate: 1 << 20, through: Duration::ZERO };
         let (mut now, mut sent, mut random) = (Duration::ZERO, 0, 7_u64);
         for _ in 0..10_000 {
@@ -471,7 +471,7 @@ mod tests {
         }
         let elapsed = start.elapsed().as_secs_f64();
         assert!((6.7..=7.1).contains(&elapsed), "{elapsed} s");
-        // What is given up delays nobody.
+        // A turn that is given up delays no other.
         for _ in 0..100 {
             let _ = tokio::time::timeout(Duration::from_millis(1), stream.acquire(1 << 20)).await;
         }
@@ -487,12 +487,12 @@ mod tests {
         let open = || quotas.open_stream(&tenant("bert")).unwrap();
         let (streams, late) = ([open(), open(), open(), open()], open());
         let held = futures::future::join_all(streams.iter().map(|stream| stream.acquire(UNIT))).await;
-        // Their clients wait for that of the last one, in a sum over all ranks.
+        // Their clients wait for the last one's, in an all-reduce.
         let start = Instant::now();
         let beyond = late.acquire(2 * UNIT).await.unwrap();
         assert!((STALLED..2 * STALLED).contains(&start.elapsed()), "{:?}", start.elapsed());
         drop(beyond);
-        // As long as some is read, it waits its turn.
+        // As long as some room is returned, a message waits its turn.
         let mut held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
         let (start, reading) = (Instant::now(), async {
             for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What a stream holds while nobody takes anything of it, within reach of those who need its memory.
+//! Memory that a stream holds between messages, and that waiting streams may revoke.
 //!
 //! ```text
 //!   take ─► (a message is made) ─► put ─► (the client reads) ─► take …
@@ -14,17 +14,17 @@ use tokio::time::Instant;
 use super::hangup::Hangup;
 use crate::flight::server::access::auth::Tenant;
 
-/// A seat of any kind, as those see it who need memory.
+/// A seat of any kind, as seen by the streams that need memory.
 pub(crate) trait Held: fmt::Debug + Send + Sync {
-    /// Whose it is.
+    /// Returns the tenant of the stream.
     fn tenant(&self) -> &Tenant;
-    /// How long nobody has taken anything of it; none while a message is made, or where nothing is held.
+    /// Returns the time since the stream last used it; `None` while a message is made, or if nothing is held.
     fn idle(&self) -> Option<Duration>;
-    /// How long its client has taken nothing of the message that it was sent; none while the next one is made.
+    /// Returns the time since a message was sent to the client; `None` while the next one is made.
     fn unread(&self) -> Option<Duration>;
-    /// What ends its connection, if anything does: what was sent and is not read goes with it.
+    /// Returns the handle that ends its connection, if there is one: unread messages go with the connection.
     fn hangup(&self) -> Option<&Hangup>;
-    /// Lets go of what is held: at once, or as soon as the message that is being made is made. False where nothing is held.
+    /// Releases what is held: at once, or when the message being made is done. False if nothing is held.
     fn give_up(&self) -> bool;
 }
 
@@ -37,17 +37,17 @@ struct Inner<T> {
     tenant: Tenant,
     hangup: Option<Hangup>,
     state: Mutex<State<T>>,
-    /// When the message was sent that the client has now; none while the next one is made.
+    /// Time when the message was sent that the client has now; `None` while the next one is made.
     sent: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
 enum State<T> {
-    /// Held, and since when nobody has taken anything of it.
+    /// Held, and the time when the stream last used it.
     Here(T, Instant),
-    /// With the stream, which makes a message of it.
+    /// With the stream, which is making a message.
     Away,
-    /// As `Away`, and not to come back.
+    /// As `Away`, to be released on return.
     Wanted,
     /// Nothing is held.
     Gone,
@@ -65,28 +65,28 @@ impl<T> Inner<T> {
 }
 
 impl<T: fmt::Debug + Send + 'static> Revocable<T> {
-    /// A seat of `tenant` that holds nothing, of a stream over the connection that `hangup` ends.
+    /// Makes an empty seat for a stream of `tenant` over the connection that `hangup` ends.
     pub(crate) fn new(tenant: &Tenant, hangup: Option<Hangup>) -> Self {
         let (state, sent) = (Mutex::new(State::Gone), Mutex::new(Some(Instant::now())));
         Self(Arc::new(Inner { tenant: tenant.clone(), hangup, state, sent }))
     }
 
-    /// Notes that the client asks for the next message: it has read the one before.
+    /// Records that the client asks for the next message: it has read the one before.
     pub(crate) fn asked(&self) {
         *self.0.sent() = None;
     }
 
-    /// Notes that a message goes to the client.
+    /// Records that a message goes to the client.
     pub(crate) fn sent(&self) {
         *self.0.sent() = Some(Instant::now());
     }
 
-    /// As others see it.
+    /// Returns the view for other streams.
     pub(crate) fn held(&self) -> Arc<dyn Held> {
         Arc::<Inner<T>>::clone(&self.0)
     }
 
-    /// What is held; none if it was given up.
+    /// Takes what is held; `None` if it was revoked.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::replace(&mut *state, State::Gone) {
@@ -98,7 +98,7 @@ impl<T: fmt::Debug + Send + 'static> Revocable<T> {
         }
     }
 
-    /// Holds `value` until it is taken or given up.
+    /// Holds `value` until it is taken or revoked.
     pub(crate) fn put(&self, value: T) {
         let mut state = self.0.lock();
         if matches!(*state, State::Wanted) {
@@ -137,7 +137,7 @@ impl<T: fmt::Debug + Send> Held for Inner<T> {
             State::Here(..) => {
                 let held = std::mem::replace(&mut *state, State::Gone);
                 drop(state);
-                // Memory goes back outside the lock.
+                // Memory is returned outside the lock.
                 drop(held);
                 true
             }
@@ -169,7 +169,7 @@ mod tests {
         assert!(Arc::strong_count(&value) == 1 && seat.take().is_none());
         seat.put(Arc::clone(&value));
         assert!(held.give_up() && Arc::strong_count(&value) == 1 && seat.take().is_none());
-        // What its client has and does not read is not what it holds.
+        // A message that its client leaves unread is not part of what it holds.
         seat.sent();
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((held.unread(), held.idle()), (Some(Duration::from_secs(5)), None));

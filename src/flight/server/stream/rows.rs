@@ -1,4 +1,4 @@
-//! Stored rows as the answer to a ticket: parts of a dataset, cut at row groups, as plain Arrow batches.
+//! Stored rows as the answer to a ticket: parts of a dataset, split at row groups, as plain Arrow batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::flight::server::rpc::body::Message;
 use crate::flight::status::to_status;
 use crate::pipeline::{Stored, Workers};
 
-/// Bytes of one message, about, and its most rows.
+/// Approximate bytes of one message, and its most rows.
 const MESSAGE_BYTES: usize = 8 << 20;
 const MESSAGE_ROWS: usize = 64 << 10;
 
 /// Most parts of one dataset.
 pub(crate) const MAX_PARTS: u32 = 1 << 20;
 
-/// That a part exists.
+/// Checks that a part exists.
 ///
 /// # Errors
 /// [`Error::Config`].
@@ -44,8 +44,8 @@ pub(crate) fn check(rows: &StoredRows) -> Result<()> {
     }
 }
 
-/// The row groups of part `part` of `parts`: each row group is in the part that its first row falls into, so that parts have about
-/// as many rows each, and every row group is in one.
+/// Returns the row groups of part `part` of `parts`. A row group belongs to the part that its first row falls into, so that parts have
+/// about as many rows each, and every row group is in one.
 fn groups(rows: &[u64], part: u32, parts: u32) -> VecDeque<usize> {
     let total = rows.iter().fold(0_u64, |sum, rows| sum.saturating_add(*rows)).max(1);
     let mut first = 0_u64;
@@ -60,32 +60,32 @@ fn groups(rows: &[u64], part: u32, parts: u32) -> VecDeque<usize> {
     found
 }
 
-/// What a stream of stored rows works with.
+/// Dependencies of a stream of stored rows.
 pub(crate) struct Means {
     pub(crate) workers: Arc<Workers>,
     pub(crate) claims: Arc<ByteBudget>,
     pub(crate) permit: StreamPermit,
     pub(crate) counters: StreamCounters,
-    /// What ends its connection.
+    /// Ends its connection.
     pub(crate) hangup: Option<Hangup>,
-    /// True from the moment that the server is to end.
+    /// True once the server is to end.
     pub(crate) draining: watch::Receiver<bool>,
 }
 
-/// One part on its way out.
+/// One part being sent.
 pub(crate) struct Sending {
     stored: Arc<Stored>,
     groups: VecDeque<usize>,
     means: Means,
-    /// The first of `groups`, unless it was given up to those who wait for memory: then it is read again.
+    /// The first of `groups`, unless it was revoked for a stream that waits for memory: then it is read again.
     current: Revocable<Decoded>,
-    /// The row of it that is sent next.
+    /// Next row of it to send.
     row: usize,
-    /// The claim on the memory of a message.
+    /// Claim on the memory of a message.
     message: Option<Claim>,
-    /// That on what the message that is on its way out takes beyond it, and its bytes.
+    /// Bytes by which the message on its way out exceeds that claim, and the claim on them.
     beyond: Option<(u64, Claim)>,
-    /// The claim of the message that is on its way out.
+    /// Claim of the message on its way out.
     in_flight: Option<InFlight>,
     begun: bool,
 }
@@ -105,12 +105,12 @@ impl Sending {
         Self { stored, groups, means, current, row: 0, message: None, beyond: None, in_flight: None, begun: false }
     }
 
-    /// Where the rows are.
+    /// Returns the dataset of the rows.
     pub(crate) fn stored(&self) -> &Arc<Stored> {
         &self.stored
     }
 
-    /// The next message; `None` after the last.
+    /// Returns the next message; `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
         if !self.begun {
             self.begun = true;
@@ -150,7 +150,7 @@ impl Sending {
             let piece = batch.slice(next, rows);
             let beyond = bytes(&piece).saturating_sub(MESSAGE_BYTES) as u64;
             if beyond > self.beyond.as_ref().map_or(0, |(paid, _)| *paid) {
-                // One row may be far longer than the others. Who waits for memory meanwhile may have the group's.
+                // One row may be far longer than the others. While this waits for memory, other streams may take the group's.
                 drop(piece);
                 self.current.put(decoded);
                 self.beyond = None;
@@ -167,7 +167,7 @@ impl Sending {
         }
     }
 
-    /// Reads row group `group` once there is memory for it, and for a message, which is a copy of its rows.
+    /// Reads row group `group` once there is memory for it and for a message, which is a copy of its rows.
     async fn read(&mut self, group: usize) -> Result<Decoded> {
         let message = if self.message.is_none() { MESSAGE_BYTES as u64 } else { 0 };
         let tenant = self.means.permit.tenant();
@@ -180,10 +180,10 @@ impl Sending {
     }
 }
 
-/// Bytes of the rows of `batch` and no others, as a message holds them.
+/// Returns the bytes that the rows of `batch` alone take in a message.
 fn bytes(batch: &RecordBatch) -> usize {
     let column = |column: &ArrayRef| column.to_data().get_slice_memory_size();
-    // What has no size is refused when it is encoded.
+    // An array without a known size is refused when it is encoded.
     batch.columns().iter().map(|array| column(array).unwrap_or(0)).fold(0, usize::saturating_add)
 }
 

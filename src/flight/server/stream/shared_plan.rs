@@ -1,7 +1,7 @@
-//! What the ranks of a plan have in common on a server: the reader of its row groups, and memory for all of them.
+//! The shared part of all ranks of a plan on a server: the reader of its row groups, and memory for all of them.
 //!
-//! The first rank that comes claims what all of them need, in one piece. So each of the others finds its memory there, and no rank waits
-//! for a step that another one can never get; where the plan does not fit, each is told so when it opens its stream.
+//! The first rank claims the memory of all ranks in one piece. So the others find theirs there, and no rank waits for a step that
+//! another one can never get; if the plan does not fit, each rank gets the error when it opens its stream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,69 +16,69 @@ use crate::flight::server::catalog::turns::Turns;
 use crate::pipeline::{SharedReader, Workers};
 use crate::plan::Share;
 
-/// OpenDataset, epoch, world size.
+/// Open dataset, epoch, world size.
 type Key = (usize, u64, u32);
 
-/// See the module. It lasts for as long as a line of any rank.
+/// See the module. Lives as long as a line of any rank.
 #[derive(Debug)]
 pub(crate) struct SharedPlan {
-    // Dropped first: what it reads lies in the memory that is claimed.
+    // Dropped first: its data are in the memory that is claimed.
     pub(crate) reader: Arc<SharedReader>,
     #[expect(dead_code, reason = "held for its drop")]
     row_groups: Claim,
-    /// For the lines of ranks that have not come yet.
+    /// Memory for the lines of ranks that have not come yet.
     lines: Mutex<Claim>,
     pub(crate) footing: Footing,
 }
 
 impl SharedPlan {
-    /// Memory for a line of one rank; none if others, of the same rank too, have taken it all.
+    /// Takes memory for a line of one rank; `None` if other lines, also of the same rank, have taken it all.
     pub(crate) fn line(&self, bytes: u64) -> Option<Claim> {
-        // A claim is whole between any two statements.
+        // A claim is consistent between any two statements.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).split(bytes)
     }
 }
 
-/// The plans that are read.
+/// The plans that are being read.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPlans(Mutex<HashMap<Key, Arc<tokio::sync::Mutex<Entry>>>>);
 
 #[derive(Debug, Default)]
 struct Entry {
     plan: Weak<SharedPlan>,
-    /// Why there is none, and since when.
+    /// The error of the last attempt, and its time.
     failed: Option<(Instant, Arc<Error>)>,
 }
 
-/// How much of its batches each line holds.
+/// Number of batches that each line holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Footing {
     /// Batches made ahead.
     pub(crate) prefetch: usize,
-    /// Batches that are remembered at least.
+    /// Least number of batches remembered.
     pub(crate) ring: u64,
 }
 
 impl Footing {
-    /// As much as serves a stream best.
+    /// The best number for one stream.
     pub(crate) const FULL: Self = Self { prefetch: PREFETCH, ring: *RING.start() };
-    /// As little as serves it at all: for plans of many ranks.
+    /// The least that works: for plans of many ranks.
     const LEAN: Self = Self { prefetch: 1, ring: 1 };
 
-    /// What the batches of `wanted` need, and bytes of a batch.
+    /// Returns the bytes that the batches of `wanted` need, and those of one batch.
     pub(crate) fn batches(self, wanted: &Wanted) -> (u64, u64) {
         let batches = wanted.offer.prepared.batches_need(&wanted.plan, wanted.share, self.prefetch);
         (batches, batches / (self.prefetch as u64 + 2))
     }
 
-    /// Bytes that a line of `wanted` holds at least.
+    /// Returns the least bytes that a line of `wanted` holds.
     pub(crate) fn line(self, wanted: &Wanted) -> u64 {
         let (batches, batch) = self.batches(wanted);
         batches.saturating_add(self.ring.saturating_add(wanted.outgoing).saturating_mul(batch))
     }
 }
 
-/// What all ranks of a plan need.
+/// Memory needed by all ranks of a plan.
 #[derive(Debug, Clone, Copy)]
 struct Need {
     row_groups: u64,
@@ -86,12 +86,12 @@ struct Need {
     footing: Footing,
 }
 
-/// What the ranks of the plan of `wanted` need. Asking may be long, and is done in turns.
+/// Computes the memory needed by all ranks of the plan of `wanted`. It may take long, and is done in turns.
 async fn need(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -> Result<Need> {
     let world = u64::from(wanted.share.world);
     let (budget, lanes) = (claims.budget(), wanted.plan.lanes());
     let whole = wanted.offer.need(&wanted.plan, (Share::whole(), 1), budget, (turns, &wanted.tenant)).await?;
-    // The first share is as large as any.
+    // No share is larger than the first one.
     let first = Wanted { share: Share { rank: 0, ..wanted.share }, ..wanted.clone() };
     let row_groups = whole.row_groups;
     let with = |footing: Footing| Need { row_groups, lines: footing.line(&first).saturating_mul(world), footing };
@@ -110,10 +110,10 @@ async fn need(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -> Result<Nee
     Ok(Some(with(Footing::FULL)).filter(fits).unwrap_or(lean))
 }
 
-/// That all ranks of the plan of `wanted` can be served at once.
+/// Checks that all ranks of the plan of `wanted` can be served at once.
 ///
 /// # Errors
-/// [`Error::Limit`] where they need more than the budget.
+/// [`Error::Limit`] if they need more than the budget.
 pub(crate) async fn check(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -> Result<()> {
     if wanted.share.world > 1 {
         need(wanted, claims, turns).await?;
@@ -122,10 +122,10 @@ pub(crate) async fn check(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -
 }
 
 impl SharedPlans {
-    /// The plan of which `wanted` is a share. The first to ask makes it; others wait for that.
+    /// Returns the plan that `wanted` is a share of. The first caller makes it; others wait for that.
     ///
     /// # Errors
-    /// [`Error::Limit`] where all ranks together need more than the budget, and as [`ByteBudget::claim`].
+    /// [`Error::Limit`] if all ranks together need more than the budget; those of [`ByteBudget::claim`].
     pub(crate) async fn get(
         &self,
         wanted: &Wanted,
@@ -136,7 +136,7 @@ impl SharedPlans {
         let asked = Instant::now();
         let entry = {
             let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody waits for and nobody reads.
+            // Removes plans that no stream reads or waits for.
             entries.retain(|_, entry| {
                 Arc::strong_count(entry) > 1 || entry.try_lock().is_ok_and(|entry| entry.plan.strong_count() > 0)
             });
@@ -145,7 +145,7 @@ impl SharedPlans {
         if let Some(plan) = entry.try_lock().ok().and_then(|entry| entry.plan.upgrade()) {
             return Ok(plan);
         }
-        // Before the others wait for it: it may have to wait for a turn of its tenant's.
+        // Before the lock that others wait for, because this may wait for a turn of its tenant.
         let need = need(wanted, claims, turns).await?;
         let mut entry = entry.lock().await;
         if let Some(plan) = entry.plan.upgrade() {

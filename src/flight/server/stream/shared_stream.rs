@@ -1,4 +1,4 @@
-//! A line: the batches of one share, made as they are asked for, and a stream's place in it.
+//! A line, the batches of one share, made on demand; and a stream's subscription to it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
 use crate::pipeline::Batches;
 
-/// The production of one share, and the last batches of it.
+/// The production of one share, and its last batches.
 #[derive(Debug)]
 pub(crate) struct SharedStream {
     pub(crate) offer: Arc<OpenDataset>,
@@ -24,14 +24,14 @@ pub(crate) struct SharedStream {
     pub(crate) ring: Mutex<Ring>,
     pub(crate) source: tokio::sync::Mutex<Batches>,
     pub(crate) memory: Option<Claim>,
-    /// Bytes of each batch, where they share slabs; else 0.
+    /// Bytes of each batch if they share slabs; else 0.
     pub(crate) together: usize,
     pub(crate) claims: Arc<ByteBudget>,
-    /// Whose memory it is.
+    /// Tenant that the memory is charged to.
     pub(crate) tenant: Tenant,
-    /// Whether others read it too: then they may have its pages mapped, so that nothing else may lie there.
+    /// True if other tenants read it too: they may have its pages mapped, so the memory must not be reused.
     pub(crate) mixed: AtomicBool,
-    /// What reads the row groups, where that is for other ranks too.
+    /// Reader of the row groups, if it serves other ranks too.
     pub(crate) _plan: Option<Arc<SharedPlan>>,
 }
 
@@ -40,7 +40,7 @@ impl Drop for SharedStream {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
             if *self.mixed.get_mut() {
-                // The pool's memory first.
+                // The pool's memory goes first.
                 drop(pool);
                 drop(memory);
             } else {
@@ -53,12 +53,12 @@ impl Drop for SharedStream {
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) batches: VecDeque<Arc<Encoded>>,
-    /// Batches that are remembered.
+    /// Most batches that are remembered.
     pub(crate) most: usize,
-    /// The step that is made next.
+    /// Next step to make.
     pub(crate) next: u64,
     pub(crate) failed: Option<Status>,
-    /// The other ranks of the plan went on without it: nothing more is made.
+    /// True if the other ranks of the plan went on without it: nothing more is made.
     pub(crate) left: bool,
 }
 
@@ -83,10 +83,10 @@ impl SharedStream {
     }
 }
 
-/// What a subscriber finds.
+/// Result of a subscriber's request.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The next batch; its generation is the stream's affair.
+    /// The next batch; the stream checks the generation.
     Batch(Arc<Encoded>),
     /// The epoch is over.
     End,
@@ -96,7 +96,7 @@ pub(crate) enum Found {
     Left,
 }
 
-/// One stream's place in a line.
+/// One stream's position in a line.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     line: Arc<SharedStream>,
@@ -112,12 +112,12 @@ impl Subscriber {
         Self { line, step, outgoing: Some(outgoing) }
     }
 
-    /// The claim on what is on its way out. It is needed for as long as anything is, also where the rest was given up.
+    /// Takes the claim on batches on their way out. It is needed as long as there are any, even if the rest was revoked.
     pub(crate) fn outgoing(&mut self) -> Option<Claim> {
         self.outgoing.take()
     }
 
-    /// The next batch of the stream. Nothing is lost when the future is dropped.
+    /// Returns the next batch of the stream. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Found, Status> {
         if self.step >= self.line.steps {
             return Ok(Found::End);
@@ -127,13 +127,13 @@ impl Subscriber {
         }
         let line = Arc::clone(&self.line);
         let mut source = line.source.lock().await;
-        // Somebody else may have made it meanwhile.
+        // Another subscriber may have made it in the meantime.
         if let Some(found) = self.ready()? {
             return Ok(found);
         }
         let made = match source.next().await {
             Some(Ok(batch)) => {
-                // From here on it is the ring's, whose memory is claimed apart.
+                // From here on it belongs to the ring, whose memory is claimed separately.
                 batch.deliver();
                 encode(&batch, &self.line.offer.columns, None)
             }

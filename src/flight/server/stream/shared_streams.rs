@@ -4,9 +4,10 @@
 //!   line   Batches ─► encode ─► ring of the last batches ─► every stream that is within the ring
 //! ```
 //!
-//! Whoever comes first to the end of the ring makes the next batch; the others wait for it. A stream that falls behind the ring
-//! goes on with a line of its own, so that nobody waits for the slowest. All memory is claimed when a stream begins (see
-//! [`budget`](crate::flight::server::stream::budget)): what the line needs, its ring, and the batches that each stream may have on their way out.
+//! The first stream at the end of the ring makes the next batch; the others wait for it. A stream that falls behind the ring continues
+//! with a line of its own, so that none waits for the slowest. All memory is claimed when a stream begins (see
+//! [`budget`](crate::flight::server::stream::budget)): for the line, its ring, and the batches that each stream may have on their way
+//! out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
@@ -24,43 +25,43 @@ use crate::memory::{HostAllocator, Pool, SharedAllocator, SlabPool, SystemAlloca
 use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
 use crate::plan::Share;
 
-/// Bytes of batches that the lines of a plan remember together where they are many, if nothing is said: enough for jobs that begin a moment
-/// apart. Memory that is touched for the first time costs more than what is written there.
+/// Default bytes of batches that all lines of a plan with many ranks remember together: enough for jobs that begin a moment apart.
+/// Touching memory for the first time costs more than writing to it.
 const RING_BYTES: u64 = 64 << 20;
 
-/// Most batches that a line remembers where it was said how many bytes.
+/// Most batches that a line remembers if its bytes are configured.
 const MAX_RING: u64 = 1024;
 
-/// Batches that a stream has on its way out at most, where the receiver keeps none.
+/// Most batches that a stream has on their way out if the receiver keeps none.
 pub(crate) const OUTGOING: u64 = 2;
 
 type Key = (usize, u64, u32, u32);
 
-/// On which terms somebody subscribes.
+/// Terms of a subscription.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
-    /// It has memory for batches on their way out.
+    /// True if it has memory for batches on their way out.
     pub(crate) paid: bool,
-    /// Its row groups are read for itself: the other ranks of its plan went on without it.
+    /// True if its row groups are read for it alone: the other ranks of its plan went on without it.
     pub(crate) alone: bool,
 }
 
-/// What all streams of a server share.
+/// State shared by all streams of a server.
 #[derive(Debug)]
 pub(crate) struct SharedStreams {
     lines: Mutex<HashMap<Key, Vec<Weak<SharedStream>>>>,
     plans: SharedPlans,
     planning: Turns,
     workers: Arc<Workers>,
-    /// Where batches are built; none for memory that no other process sees.
+    /// Allocator of batches; `None` for memory that no other process sees.
     shared: Option<Arc<SharedAllocator>>,
     claims: Arc<ByteBudget>,
-    /// Bytes of batches that each line remembers, if somebody said it.
+    /// Bytes of batches that each line remembers, if configured.
     share: Option<u64>,
 }
 
 impl SharedStreams {
-    /// Streams share `budget`. Each line remembers `share` bytes of batches where that is given.
+    /// Makes streams that share `budget`. Each line remembers `share` bytes of batches if given.
     pub(crate) fn new(
         workers: Arc<Workers>,
         shared: Option<Arc<SharedAllocator>>,
@@ -78,37 +79,37 @@ impl SharedStreams {
         }
     }
 
-    /// As they are, but that clients may take nothing of what they were sent for `unread` while others wait for memory.
+    /// Sets the time for which clients may leave messages unread while others wait for memory.
     pub(crate) fn unread_for(mut self, unread: Duration) -> Self {
         self.claims = Arc::new(ByteBudget::new(self.claims.budget()).unread_for(unread));
         self
     }
 
-    /// The budget that streams claim their memory of.
+    /// Returns the budget of the streams' memory.
     pub(crate) fn claims(&self) -> &Arc<ByteBudget> {
         &self.claims
     }
 
-    /// The threads that decode.
+    /// Returns the threads that decode.
     pub(crate) fn workers(&self) -> &Arc<Workers> {
         &self.workers
     }
 
-    /// Turns at planning, and at finding what plans need.
+    /// Returns the turns at planning and at computing the needs of plans.
     pub(crate) fn planning(&self) -> &Turns {
         &self.planning
     }
 
-    /// That all ranks of the plan of `wanted` can be served at once.
+    /// Checks that all ranks of the plan of `wanted` can be served at once.
     ///
     /// # Errors
-    /// [`Error::Limit`] where they need more than the budget.
+    /// [`Error::Limit`] if they need more than the budget.
     pub(crate) async fn check(&self, wanted: &Wanted) -> Result<()> {
         check(wanted, &self.claims, &self.planning).await
     }
 
-    /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some: see
-    /// [`Subscriber::outgoing`].
+    /// Subscribes to the stream of `wanted` from `step` on. Claims memory for its batches on their way out as well, unless the terms
+    /// say that they are paid: see [`Subscriber::outgoing`].
     pub(crate) async fn subscribe(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
         wanted.plan.check_share(wanted.share)?;
         if wanted.share.world > 1 && !terms.alone {
@@ -120,7 +121,7 @@ impl SharedStreams {
         self.alone(wanted, step, terms).await
     }
 
-    /// As [`subscribe`](Self::subscribe), where the row groups are read for other ranks too; none where `step` is far from theirs.
+    /// As [`subscribe`](Self::subscribe), with row groups that are read for other ranks too; `None` if `step` is far from theirs.
     async fn beside_others(
         &self,
         wanted: &Wanted,
@@ -143,7 +144,7 @@ impl SharedStreams {
             None => self.claims.claim(tenant, least).await?,
         };
         let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
-        // Others may have begun the same line while this one waited.
+        // Another stream may have begun the same line while this one waited.
         if let Some(line) = self.find(wanted, step) {
             return Ok(Some(Subscriber::new(line, step, tenant, claim)));
         }
@@ -168,11 +169,11 @@ impl SharedStreams {
                 return Ok(Subscriber::new(line, step, tenant, claim));
             }
         }
-        // What it needs at least is claimed in one piece: two streams that each held a part would wait for each other.
+        // The least need is claimed in one piece: two streams that each held a part would wait for each other.
         let least = need.total().saturating_add(RING.start().saturating_mul(batch));
         let mut memory = self.claims.claim(tenant, out.saturating_add(least)).await?;
         let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
-        // Others may have begun the same line while this one waited.
+        // Another stream may have begun the same line while this one waited.
         if let Some(line) = self.find(wanted, step) {
             return Ok(Subscriber::new(line, step, tenant, claim));
         }
@@ -188,12 +189,12 @@ impl SharedStreams {
         Ok(Subscriber::new(line, step, tenant, claim))
     }
 
-    /// Bytes that one stream may take beyond its need: those that begin together see the same memory free.
+    /// Returns the bytes that one stream may take beyond its need: streams that begin together see the same memory free.
     fn spare(&self) -> u64 {
         self.claims.budget().saturating_sub(self.claims.used()) / 4
     }
 
-    /// Where a line that needs `need` builds its batches, and how many of them it remembers.
+    /// Chooses the memory for the batches of a line that needs `need`, and the number of batches that it remembers.
     fn place(&self, wanted: &Wanted, need: MemoryNeed, footing: Footing, memory: &mut Claim) -> Place {
         // Each takes what it can get, the ring first.
         let batch = need.batches / (footing.prefetch as u64 + 2);
@@ -217,7 +218,7 @@ impl SharedStreams {
         Place { home: self.home(wanted, batches, even, memory), ring, keep, prefetch: footing.prefetch }
     }
 
-    /// A line of `batches` from `step` on, for all streams that ask for the same.
+    /// Makes a line of `batches` from `step` on, for all streams of the same request.
     fn line(
         &self,
         wanted: &Wanted,
@@ -254,8 +255,8 @@ impl SharedStreams {
         line
     }
 
-    /// Where a line for `wanted` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
-    /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
+    /// Returns the memory for the batches of a line for `wanted`, `bytes` at once, each of `len` bytes if that is not 0. The excess of
+    /// slabs that several batches share is added to `memory`; if the budget has no room for it, each batch has a slab of its own.
     fn home(&self, wanted: &Wanted, bytes: usize, len: usize, memory: &mut Claim) -> BatchArena {
         let (tenant, whose) = (&wanted.tenant, (&wanted.tenant, wanted.offer.fingerprint));
         let home =
@@ -264,7 +265,7 @@ impl SharedStreams {
         let alone = || home(Arc::<SharedAllocator>::clone(shared), 0);
         let held = SlabPool::bytes(bytes, len);
         let Some(slab_pool) = SlabPool::new(Arc::clone(shared), len, held) else { return alone() };
-        // What an earlier line kept is given up first: its claim may be what is missing.
+        // The memory kept by an earlier line is released first: its claim may be what is missing.
         let side_by_side = home(Arc::new(slab_pool), len);
         if held > bytes {
             let Some(more) = self.claims.try_spare(tenant, (held - bytes) as u64) else { return alone() };
@@ -273,7 +274,7 @@ impl SharedStreams {
         side_by_side
     }
 
-    /// A line that has `step` in its ring, or makes it next.
+    /// Returns a line that has `step` in its ring, or makes it next.
     fn find(&self, wanted: &Wanted, step: u64) -> Option<Arc<SharedStream>> {
         let lines = self.lock();
         let lines = lines.get(&wanted.key())?.iter().filter_map(Weak::upgrade);
@@ -285,13 +286,13 @@ impl SharedStreams {
     }
 }
 
-/// What a line is built with.
+/// The memory and sizes that a line is built with.
 #[derive(Debug)]
 struct Place {
     home: BatchArena,
     /// Batches that it remembers.
     ring: u64,
-    /// Bytes of batches that are in use after they were delivered.
+    /// Bytes of batches that are in use after delivery.
     keep: usize,
     /// Batches made ahead.
     prefetch: usize,
@@ -312,13 +313,13 @@ impl Place {
     }
 }
 
-/// Where a line builds its batches.
+/// Memory that a line builds its batches in.
 #[derive(Debug)]
 struct BatchArena {
     allocator: Arc<dyn HostAllocator>,
-    /// What an earlier line kept.
+    /// Pool kept by an earlier line.
     pool: Option<Arc<Pool>>,
-    /// Bytes of each batch, where they share slabs; else 0.
+    /// Bytes of each batch if they share slabs; else 0.
     together: usize,
 }
 
@@ -371,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The slabs that the batches of a stream lie in, from `step` to its end.
+    /// Returns the slabs that hold the batches of a stream, from `step` to its end.
     async fn slabs(stream: &mut Subscriber, shared: &SharedAllocator) -> Vec<u64> {
         let mut found = Vec::new();
         while let Found::Batch(batch) = stream.next().await.unwrap() {
@@ -394,7 +395,7 @@ mod tests {
         assert!(again.iter().any(|slab| of_anna.contains(slab)), "her own memory comes again");
         let of_bert = slabs(&mut open("bert").await, &shared).await;
         assert!(of_bert.iter().all(|slab| !of_anna.contains(slab) && !again.contains(slab)), "{of_bert:?}");
-        // Memory of a line that two tenants read is nobody's afterwards.
+        // Memory of a line that two tenants read is not reused.
         let (mut first, mut second) = (open("carl").await, open("dora").await);
         let seen = [slabs(&mut first, &shared).await, slabs(&mut second, &shared).await].concat();
         drop((first, second));
@@ -404,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Reads all of the share, and says how many slabs there were at most and which of them were divided in the end.
+    /// Reads all of the share. Returns the most slabs there were, and those that were divided in the end.
     async fn read(streams: &SharedStreams, offer: &Arc<OpenDataset>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
         let mut stream = streams.subscribe(&wanted("anna", offer), 0, Terms::default()).await.unwrap();
         let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
@@ -466,11 +467,11 @@ mod tests {
         let kept = shared.slabs_held();
         let (most, again) = read(&streams, &offer, &shared).await;
         assert!(most == kept && again.iter().all(|slab| divided.contains(slab)), "{again:?} after {divided:?}");
-        // As many bytes for as many batches, by estimate, but each is a page shorter.
+        // The estimate is the same for as many batches, but each is a page shorter.
         let (_, others) = read(&streams, &without_mask, &shared).await;
         assert!(!others.is_empty() && others.iter().all(|slab| !divided.contains(slab)), "{others:?}");
 
-        // The least that a stream takes, and a little more.
+        // Slightly more than the least that a stream takes.
         let share = Share { rank: 0, world: 1 };
         let need = offer.prepared.need(&offer.plan, share, PREFETCH);
         let batch = need.batches / (PREFETCH as u64 + 2);

@@ -1,4 +1,4 @@
-//! What each tenant was sent, for the action `stats`: a tenant sees its own counts, and nobody else's.
+//! Usage of each tenant, for the action `stats`: a tenant sees only its own counts.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::rpc::body::Message;
 
-/// Tenants that are counted; beyond them those without an open stream are forgotten, who begin at zero again.
+/// Most tenants that are counted; beyond them those without an open stream are forgotten and start again at zero.
 const TENANTS: usize = 10_000;
 
 /// The counts of one tenant since the server started.
@@ -22,7 +22,7 @@ pub(crate) struct Counts {
     batches: u64,
     /// Rows of batches, padding included.
     rows: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     bytes: u64,
 }
 
@@ -43,7 +43,7 @@ impl Usage {
         change(all.entry(tenant.clone()).or_default());
     }
 
-    /// A stream of `tenant` begins.
+    /// Counts a new stream of `tenant`.
     pub(crate) fn opened(&self, tenant: &Tenant) {
         self.change(tenant, |counts| {
             counts.streams_open += 1;
@@ -51,12 +51,12 @@ impl Usage {
         });
     }
 
-    /// A stream of `tenant` has ended, however.
+    /// Counts the end of a stream of `tenant`, for any reason.
     pub(crate) fn closed(&self, tenant: &Tenant) {
         self.change(tenant, |counts| counts.streams_open = counts.streams_open.saturating_sub(1));
     }
 
-    /// `message` was sent to `tenant`.
+    /// Counts `message` as sent to `tenant`.
     pub(crate) fn sent(&self, tenant: &Tenant, message: &Message) {
         let (rows, bytes) = match message {
             Message::Schema(_) => return,

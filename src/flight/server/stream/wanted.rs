@@ -1,4 +1,4 @@
-//! What a client subscribes to, and how much of it a server keeps.
+//! A client's subscription, and the limits on what a server keeps of it.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::catalog::dataset_cache::OpenDataset;
 use crate::plan::{Plan, Share};
 
-/// Batches that a line remembers at least, and at most if nothing is said.
+/// Least and, by default, most batches that a line remembers.
 pub(crate) const RING: std::ops::RangeInclusive<u64> = 4..=256;
 
-/// Most memory for reading ahead that a line asks for beyond its need.
+/// Most memory for reading ahead that a line requests beyond its need.
 pub(crate) const AHEAD: u64 = 256 << 20;
 
-/// Who subscribes to what, from where on.
+/// A request to subscribe: the tenant, the dataset, the plan and the share.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) tenant: Tenant,
@@ -24,7 +24,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What its streams are found by: the dataset, the epoch, the rank and the world.
+    /// Returns the key of its streams: the dataset, the epoch, the rank and the world.
     pub(crate) fn key(&self) -> (usize, u64, u32, u32) {
         (Arc::as_ptr(&self.offer) as usize, self.plan.epoch(), self.share.rank, self.share.world)
     }

@@ -1,7 +1,7 @@
-//! One stream of batches, from its ticket to its end: opened, fenced to its gang, held to its tenant's quota.
+//! One stream of batches, from its ticket to its end: opening, fencing by its gang, its tenant's quota.
 //!
-//! Those who need memory may take a stream's place in its line while its client reads, or does not; the stream then gets another place
-//! and goes on with the same step.
+//! When others need memory, a stream may lose its subscription, whether its client reads or not; it then subscribes again and continues
+//! with the same step.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Core {
         };
         let permit = self.config.quotas.open_stream(tenant)?;
         let mut leash = Leash { fence, draining: self.draining.clone() };
-        // Opening may wait for a slow store or for memory; the stream's end is heard there too.
+        // Opening may wait for a slow store or for memory; the stream can be ended then as well.
         let flow = tokio::select! {
             biased;
             end = leash.pulled(asked.step) => return Err(end.error()),
@@ -73,7 +73,7 @@ impl Core {
         same_data(ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         if let Some(caller) = &asked.gang {
-            // Before anything is sent: two ranks of a generation never get rows of two plans.
+            // Before any batch is sent, so that two ranks of a generation never get rows of two plans.
             self.gangs
                 .read(&self.caller(tenant, caller)?, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
@@ -96,27 +96,27 @@ impl Core {
     }
 }
 
-/// One stream on its way.
+/// One open stream.
 pub(crate) struct Streaming {
     flow: Flow,
     leash: Leash,
     begun: bool,
 }
 
-/// The batches of a stream, from one step to the next.
+/// The batches of a stream, one step after another.
 struct Flow {
     core: Arc<Core>,
     wanted: Wanted,
     generation: Option<u64>,
-    /// Its place in a line, unless it was given up to those who wait for memory: then it gets another.
+    /// Its subscription, which may be revoked for those who wait for memory: it then subscribes again.
     seat: Revocable<Subscriber>,
-    /// The claim on batches that are on their way out.
+    /// Claim on batches that are on their way out.
     outgoing: Departures,
     counters: StreamCounters,
     permit: StreamPermit,
-    /// The claim of the batch that is on its way out.
+    /// Claim of the batch that is on its way out.
     in_flight: Option<InFlight>,
-    /// The step that is sent next.
+    /// Next step to send.
     step: u64,
 }
 
@@ -129,7 +129,7 @@ impl Streaming {
         self.flow.in_flight = None;
         self.flow.seat.asked();
         let step = self.flow.step;
-        // Whatever the stream waits for, a batch, memory or its tenant's turn, its end comes first: nothing is sent after it.
+        // Whatever the stream waits for, a batch, memory or its tenant's quota, its end takes priority: nothing is sent after it.
         tokio::select! {
             biased;
             end = self.leash.pulled(step) => Err(end.status()),
@@ -142,17 +142,17 @@ impl Streaming {
 }
 
 impl Flow {
-    /// The next batch, when there is one and it may go out.
+    /// Waits for the next batch and for permission to send it.
     async fn next(&mut self) -> Result<Option<Message>, Status> {
         let mut place = self.seat.take();
         let found = self.find(&mut place).await.inspect_err(|status| {
             if status.code() == Code::FailedPrecondition {
-                // A file changed: the next call is to see what is there now.
+                // A file changed: the next call must see the current data.
                 self.core.opened.forget(&self.wanted.offer);
             }
         })?;
         if let Some(place) = place {
-            // Also while it waits for its turn, which its own quota decides, others may have its memory.
+            // Its memory can be revoked also while it waits for its own quota.
             self.seat.put(place);
         }
         let Found::Batch(batch) = found else { return Ok(None) };
@@ -168,7 +168,7 @@ impl Flow {
         Ok(Some(Message::Batch(batch, metadata, self.outgoing.leave())))
     }
 
-    /// What is there at the next step, in `place` or in another one if it has none or fell behind.
+    /// Finds the batch of the next step, in `place` or in another subscription if there is none or it fell behind.
     async fn find(&self, place: &mut Option<Subscriber>) -> Result<Found, Status> {
         let mut terms = Terms { paid: true, alone: false };
         loop {
@@ -180,7 +180,7 @@ impl Flow {
                 }
             };
             match subscriber.next().await? {
-                // The line that it left behind has no more use for its memory.
+                // The line left behind has no more use for its memory.
                 Found::Behind => *place = None,
                 Found::Left => (*place, terms.alone) = (None, true),
                 found => return Ok(found),
@@ -189,14 +189,14 @@ impl Flow {
     }
 }
 
-/// What ends a stream, whatever it does: its generation is over, or the server is to end.
+/// The events that end a stream at any time: its generation is over, or the server is to end.
 struct Leash {
     fence: Option<Fence>,
     draining: watch::Receiver<bool>,
 }
 
 impl Leash {
-    /// Waits until the stream must end at `step`, and says why. Cancel-safe.
+    /// Waits until the stream must end at `step`, and returns the reason. Cancel-safe.
     async fn pulled(&mut self, step: u64) -> Pulled {
         let fence = &mut self.fence;
         let fenced = async {
@@ -213,7 +213,7 @@ impl Leash {
     }
 }
 
-/// Why a stream ends before its last batch.
+/// The reason that a stream ends before its last batch.
 enum Pulled {
     Fenced(Error),
     Draining(u64),
@@ -235,7 +235,7 @@ impl Pulled {
     }
 }
 
-/// What a stream is told when the server is to end.
+/// Status of streams that end with the server.
 pub(crate) fn draining(step: u64) -> Status {
     Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
 }
