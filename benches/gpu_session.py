@@ -5,8 +5,8 @@
     python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: a smoke test
     python benches/gpu_session.py --dry-run --fake DIR       the same with device="cuda:0" over the fake driver in DIR
 
-It needs bowstring's wheel, torch and NumPy; others that are installed (JAX and TensorFlow with CUDA, torchvision, pyarrow,
-compute-sanitizer) are used. Each stage is a process of its own with a time limit, and writes JSON when it is done, so that
+It needs bowstring's wheel, torch and NumPy, and uses what else is installed (JAX and TensorFlow with CUDA, torchvision,
+pyarrow, compute-sanitizer). Each stage is a process of its own with a time limit and writes JSON at its end, so that
 measurements survive later failures; ``session.json`` holds all of it. Exit code 1: a stage failed or its figures do not pass.
 """
 
@@ -49,7 +49,7 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
     ("B", "nvjpeg", "nvjpeg", 30, {}),
     ("B", "soak", "soak", 60, {}),
 )
-# A stage works for its seconds; importing, opening and writing data take some more, and then it is killed.
+# A stage works for its seconds; importing, opening and writing data need some more. After that it is killed.
 GRACE = 1.25
 DRY_SECONDS = 10
 DRY_LIMIT = 240
@@ -99,7 +99,7 @@ def run_stage(name: str, file: str, seconds: int, extra: dict[str, str], args: a
 
 
 def verdicts(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Conclusions from several stages together."""
+    """Draws conclusions from several stages together."""
 
     def value(name: str, key: str) -> Any:
         return stages.get(name, {}).get(key)

@@ -1,4 +1,4 @@
-"""Every element type, padded lists, and photos as normalised planes: on the device bit for bit what the loader gives on the CPU."""
+"""Compares batches on the device with the CPU's bit for bit: every element type, padded lists, photos as normalised planes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "flo
 
 
 def bits(tensor: Any) -> Any:
-    """The bytes of a tensor, on the host."""
+    """Returns the bytes of a tensor, on the host."""
     import torch
 
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def compare(found: Any, expected: Any, epochs: int, more: Any) -> tuple[int, int]:
-    """Batches compared and wrong ones, of two loaders over the same data."""
+    """Compares two loaders over the same data; returns the number of batches and of wrong ones."""
     import torch
 
     compared = wrong = 0
@@ -38,7 +38,7 @@ def compare(found: Any, expected: Any, epochs: int, more: Any) -> tuple[int, int
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Counts of compared and of wrong batches, by case."""
+    """Counts compared and wrong batches, by case."""
     cases: dict[str, dict[str, int]] = {}
     cpu = Settings(**{**vars(settings), "device": "cpu"})
     with busy(settings.seconds) as more:
@@ -50,7 +50,7 @@ def run(settings: Settings) -> dict[str, Any]:
                 pair = [loader(one, data, batch, **options) for one in (settings, cpu)]
                 compared, wrong = compare(*pair, epochs=1, more=more)
                 cases[f"{dtype}, batch {batch}"] = {"compared": compared, "wrong": wrong}
-        # Lists of a part of a block, of several blocks, and of many.
+        # Lists within one block, of several blocks, and of many.
         for length in settings.pick((17, 32, 300, 5000), (17, 300)):
             data = lists(settings, settings.pick(256, 24), length + length // 8)
             for dtype in DTYPES:
@@ -65,7 +65,7 @@ def run(settings: Settings) -> dict[str, Any]:
             for dtype in ("uint8", "float16", "bfloat16", "float32"):
                 normalize = None if dtype == "uint8" else "imagenet"
                 image = bowstring.Image(size, layout="chw", dtype=dtype, normalize=normalize)
-                # 40 photos a file: the last batch is padded, and its padding is zeros on both sides.
+                # 40 photos a file: the last batch is padded, with zeros on both sides.
                 options = {"columns": "image", "images": {"image": image}, "tail": "pad", "shuffle": True}
                 pair = [loader(one, folder, settings.pick(32, 16), **options) for one in (settings, cpu)]
                 compared, wrong = compare(*pair, epochs=settings.pick(3, 1), more=more)

@@ -1,4 +1,4 @@
-"""A CUDA graph is captured and replayed while batches come and go: the capture is whole, the data right."""
+"""Captures and replays a CUDA graph while batches come and go: the capture is complete, and the data are right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROWS, WIDTH, BATCH = 512, 1024, 16
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Captures made, and wrong replays and wrong batches."""
+    """Counts captures, wrong replays and wrong batches."""
     import torch
 
     need(settings.is_gpu, "CUDA graphs need a GPU")
@@ -20,7 +20,7 @@ def run(settings: Settings) -> dict[str, Any]:
     kept, stop, dropped = [], threading.Event(), [0]
 
     def drop() -> None:
-        # Another thread lets go of batches while the graph is captured, as a garbage collector may.
+        # Another thread drops batches while the graph is captured, as a garbage collector may.
         while not stop.is_set():
             if kept:
                 kept.pop()

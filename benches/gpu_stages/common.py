@@ -1,4 +1,4 @@
-"""What every stage has: its settings, data that needs no other library to be written, and a device that may be only a CPU."""
+"""Shared by all stages: settings, data written without another library, and a device that falls back to the CPU."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class Settings:
-    """How a stage runs."""
+    """Settings of one stage."""
 
     device: str
     """``cuda:0``, or ``cpu`` in a dry run."""
     dry: bool
-    """Whether only the steps are tried, on little data: no figure of a dry run means anything."""
+    """True to try only the steps, on little data; the figures of a dry run mean nothing."""
     seconds: float
-    """How long the stage may work; it is killed some time after."""
+    """Seconds that the stage may work; it is killed some time later."""
     data: Path
-    """Where data is written, once for all stages."""
+    """Directory for data, written once for all stages."""
     photos: Path
     """A Parquet file with a column ``image`` of JPEGs."""
 
     @property
     def is_gpu(self) -> bool:
-        """Whether there is a GPU that torch can use."""
+        """True if there is a GPU that torch can use."""
         return self.device.startswith("cuda") and torch_has_cuda()
 
     def pick(self, real: Any, dry: Any) -> Any:
-        """``real``, or ``dry`` in a dry run."""
+        """Returns ``real``, or ``dry`` in a dry run."""
         return dry if self.dry else real
 
 
 class Skipped(Exception):
-    """The stage cannot run here; its text says why. Not a failure."""
+    """The stage cannot run here, for the reason in its text. Not a failure."""
 
 
 def torch_has_cuda() -> bool:
-    """Whether torch sees a GPU."""
+    """Returns true if torch sees a GPU."""
     try:
         import torch
     except ImportError:
@@ -72,7 +72,7 @@ def stage(run: Callable[[Settings], dict[str, Any]]) -> None:
     settings = Settings(**{**given, "data": Path(given["data"]), "photos": Path(given["photos"])})
     began = time.perf_counter()
     try:
-        # A stage says itself whether its figures pass: `ok`.
+        # A stage decides for itself whether its figures pass: `ok`.
         document: dict[str, Any] = {"ok": None, **run(settings)}
     except Skipped as why:
         document = {"ok": None, "skipped": str(why)}
@@ -81,7 +81,7 @@ def stage(run: Callable[[Settings], dict[str, Any]]) -> None:
 
 
 def write(path: Path, document: Any) -> None:
-    """A JSON file that is there whole or not at all."""
+    """Writes a JSON file atomically."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(document, indent=1, default=str))
     partial.replace(path)
@@ -91,7 +91,7 @@ def write(path: Path, document: Any) -> None:
 
 
 def photos(settings: Settings, copies: int) -> Path:
-    """A dataset of ``copies`` times the photos: links to one file, so that the page cache holds it."""
+    """Makes a dataset of ``copies`` times the photos: links to one file, so that the page cache holds it."""
     folder = settings.data / f"photos-{copies}"
     if not folder.exists():
         building = Path(f"{folder}.{os.getpid()}")
@@ -106,9 +106,9 @@ def photos(settings: Settings, copies: int) -> Path:
 
 
 def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bool = False) -> Path:
-    """A dataset with a column ``array`` of ``width`` elements: all of row ``i`` are ``i``, or random bits.
+    """Makes a dataset with a column ``array`` of ``width`` elements: all of row ``i`` are ``i``, or random bits.
 
-    It comes as ``array__values``, one row after the other, and ``array__offsets``.
+    Batches deliver it as ``array__values``, one row after another, and ``array__offsets``.
     """
     import bowstring
 
@@ -129,7 +129,7 @@ def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bo
 
 
 def lists(settings: Settings, rows: int, longest: int) -> Path:
-    """A dataset with a column ``list`` of up to ``longest`` integers below 100 a row, a seventh of them empty."""
+    """Makes a dataset with a column ``list`` of up to ``longest`` integers below 100 a row, a seventh of them empty."""
     import bowstring
 
     folder = settings.data / f"lists-{rows}-{longest}"
@@ -148,7 +148,7 @@ def lists(settings: Settings, rows: int, longest: int) -> Path:
 
 
 def loader(settings: Settings, url: Path, batch: int, **options: Any) -> Any:
-    """A ``bowstring.torch.DataLoader`` on the stage's device; without a GPU for torch, one whose batches come back to the host."""
+    """Opens a ``bowstring.torch.DataLoader`` on the device of the stage; if torch has no GPU, batches are copied to the host."""
     import bowstring.torch
 
     given: dict[str, Any] = {"batch_size": batch, "rank": 0, "world_size": 1, "tail": "drop", "shuffle": False}
@@ -161,7 +161,7 @@ def loader(settings: Settings, url: Path, batch: int, **options: Any) -> Any:
 
 
 def landed() -> Any:
-    """A loader for a fake driver: its batches go to the device and are copied back for torch, which knows no such device."""
+    """A loader for the fake driver: batches go to the device and are copied back, because torch does not know the device."""
     import torch
     from bowstring.base import BaseLoader
 
@@ -173,7 +173,7 @@ def landed() -> Any:
 
 
 def forever(batches: Any) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """Yields epoch after epoch."""
     while True:
         yield from batches
 
@@ -188,7 +188,7 @@ class Clock:
         self.gpu = gpu
 
     def mark(self) -> Any:
-        """A point in the work queued so far."""
+        """Marks a point in the work queued so far."""
         if not self.gpu:
             return time.perf_counter()
         import torch
@@ -198,7 +198,7 @@ class Clock:
         return event
 
     def between(self, first: Any, second: Any) -> float:
-        """Seconds between two marks; waits for both."""
+        """Returns the seconds between two marks; waits for both."""
         if not self.gpu:
             return float(second - first)
         second.synchronize()
@@ -214,12 +214,12 @@ def synchronize(settings: Settings) -> None:
 
 
 def median(values: list[float]) -> float | None:
-    """The middle one; None of none."""
+    """The median, or None without values."""
     return statistics.median(values) if values else None
 
 
 @contextlib.contextmanager
 def busy(limit: float) -> Iterator[Callable[[], bool]]:
-    """Gives a question that is true until ``limit`` seconds are over."""
+    """Yields a function that returns true until ``limit`` seconds have passed."""
     end = time.perf_counter() + limit
     yield lambda: time.perf_counter() < end

@@ -1,4 +1,4 @@
-"""Another tenant holds the GPU's memory: a clear error, and everything works once there is room."""
+"""Another tenant holds the GPU's memory: the error is clear, and everything works once there is room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """What the error says."""
+    """Returns the text of the error."""
     import torch
 
     need(settings.is_gpu, "a GPU's memory is filled")

@@ -11,7 +11,7 @@ from common import Settings, loader, photos, stage
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Photos a second, and what part that is of as many times one thread."""
+    """Measures photos a second, and their ratio to linear scaling from one thread."""
     folder = photos(settings, settings.pick(500, 1))
     image = bowstring.Image(224, crop="random_resized", flip=True)
     counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= settings.pick(len(os.sched_getaffinity(0)), 1)]
@@ -25,7 +25,7 @@ def run(settings: Settings) -> dict[str, Any]:
         limit = time.perf_counter() + settings.seconds / (len(counts) + 1)
         for batch in ours:
             if began is None:
-                began = time.perf_counter()  # the first batch warms everything
+                began = time.perf_counter()  # the first batch is the warm-up
                 continue
             seen += len(batch["image"])
             if time.perf_counter() > limit:

@@ -1,4 +1,4 @@
-"""What machine this is: nothing is measured."""
+"""Describes the machine; measures nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common import Settings, stage
 
 
 def said(*command: str) -> str | None:
-    """What a command prints; None if it is not there or fails."""
+    """Returns the output of a command; None if the command is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -20,12 +20,12 @@ def said(*command: str) -> str | None:
 
 
 def chosen(text: str | None, names: tuple[str, ...]) -> list[str]:
-    """The lines of ``text`` that start with one of ``names``."""
+    """Returns the lines of ``text`` that start with one of ``names``."""
     return [line.strip() for line in (text or "").splitlines() if line.strip().startswith(names)]
 
 
 def run(_: Settings) -> dict[str, Any]:
-    """Facts of machine, driver and libraries."""
+    """Collects facts of machine, driver and libraries."""
     import bowstring
     import torch
 

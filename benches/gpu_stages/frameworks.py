@@ -1,6 +1,6 @@
-"""JAX's and TensorFlow's loaders on the GPU: bit for bit what they give on the CPU, and memory used again behind its readers.
+"""JAX's and TensorFlow's loaders on the GPU: batches equal the CPU's bit for bit, and memory is reused only after its readers.
 
-``GPU_FRAMEWORK`` is ``jax`` or ``tensorflow``. Where it is not installed, or has no GPU, the stage says so and is skipped.
+``GPU_FRAMEWORK`` is ``jax`` or ``tensorflow``. Without the framework or a GPU for it, the stage is skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS, WIDTH, BATCH = 512, 4096, 16
 
 
 def jax_tools(settings: Settings) -> tuple[Any, Callable[[Any], Any], Callable[[Any, int], Any]]:
-    """The loader, an array on the host, and a slow check of a batch of known rows that gives a lazy truth."""
+    """Returns the loader, a copy to a host array, and a slow check of a batch of known rows with a lazy result."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         import jax
@@ -66,7 +66,7 @@ def tensorflow_tools(settings: Settings) -> tuple[Any, Callable[[Any], Any], Cal
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Counts of compared and wrong batches; and of the reuse stress, by fence mode."""
+    """Counts compared and wrong batches, and those of the reuse stress by fence mode."""
     framework = os.environ.get("GPU_FRAMEWORK", "jax")
     loader, on_host, check = {"jax": jax_tools, "tensorflow": tensorflow_tools}[framework](settings)
     given = {"rank": 0, "world_size": 1, "tail": "drop", "shuffle": False}
@@ -101,7 +101,7 @@ def run(settings: Settings) -> dict[str, Any]:
             while len(results) < settings.pick(600, 40) and (more() or len(results) < 8):
                 batch = next(source)
                 results.append(check(batch["array__values"], len(results) % (ROWS // BATCH)))
-                # The only references go, while the framework may still read.
+                # The only references are dropped while the framework may still read.
                 del batch
         reuse[mode] = (len(results), sum(bool(result) for result in results))
         batches.close()

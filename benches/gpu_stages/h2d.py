@@ -12,7 +12,7 @@ ROW = 1 * MIB
 
 
 def copies(source: Any, device: str, times: int) -> float:
-    """Median seconds of a copy of ``source``."""
+    """Returns the median seconds of a copy of ``source``."""
     import torch
 
     clock, target = Clock(True), torch.empty_like(source, device=device)
@@ -25,7 +25,7 @@ def copies(source: Any, device: str, times: int) -> float:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """GB/s by size, and the ratio of the loader's memory to the ceiling."""
+    """Measures GB/s by size, and the ratio of the loader's memory to the ceiling."""
     import torch
 
     need(settings.is_gpu, "a bus to a GPU is measured")
@@ -47,9 +47,9 @@ def run(settings: Settings) -> dict[str, Any]:
             row["bowstring pinned"] = nbytes / copies(batch, settings.device, 20) / 1e9
             del batch
             ours.close()
-            # Through the ring: bounded by decoding as well, so no ceiling of the bus.
+            # Through the ring: bounded by decoding as well, so not the ceiling of the bus.
             ring = loader(settings, data, size, columns="array")
-            for _ in ring:  # warm: the slots are there, the page cache is full
+            for _ in ring:  # warm-up: allocates the slots, fills the page cache
                 pass
             torch.cuda.synchronize()
             began, seen = time.perf_counter(), 0

@@ -10,18 +10,18 @@ from typing import Any
 import bowstring
 from common import Settings, busy, forever, loader, median, need, photos, stage, synchronize
 
-# Mean difference of a photo's bytes from the CPU's, and the same where the CPU decodes at a half to an eighth (docs/gpu.md).
+# Tolerated mean difference of a photo's bytes from the CPU's: in general, and where the CPU decodes at 1/2 to 1/8 (docs/gpu.md).
 TOLERANCE, TOLERANCE_OF_DRAFTS = 1.5, 4.0
 
 
 def opened(settings: Settings, image: bowstring.Image, batch: int, **options: Any) -> Any:
-    """A loader of the photos alone."""
+    """Opens a loader of the photos alone."""
     folder = photos(settings, settings.pick(100, 1))
     return loader(settings, folder, batch, columns="image", images={"image": image}, **options)
 
 
 def difference(settings: Settings, image: bowstring.Image) -> float:
-    """The greatest mean difference of a photo."""
+    """Returns the greatest mean difference of a photo."""
     import torch
 
     pair = [opened(settings, replace(image, decoder=decoder), 20) for decoder in ("cpu", "nvjpeg")]
@@ -35,14 +35,14 @@ def difference(settings: Settings, image: bowstring.Image) -> float:
 
 
 def rate(settings: Settings, image: bowstring.Image, seconds: float) -> tuple[float, dict[str, Any]]:
-    """Photos a second, and what the loader counted on its device."""
+    """Measures photos a second; returns them with the loader's device counters."""
     batches = opened(settings, image, settings.pick(256, 8), shuffle=True)
     seen, began = 0, None
     with busy(seconds) as more:
         for batch in forever(batches):
             if began is None:
                 synchronize(settings)
-                began = time.perf_counter()  # the first batch warms everything
+                began = time.perf_counter()  # the first batch is the warm-up
             else:
                 seen += len(batch["image"])
             if seen and not more():
@@ -55,7 +55,7 @@ def rate(settings: Settings, image: bowstring.Image, seconds: float) -> tuple[fl
 
 
 def ours(settings: Settings) -> dict[str, Any]:
-    """bowstring's own, both ways."""
+    """Measures bowstring's decoding, on the CPU and by nvJPEG."""
     pixels = bowstring.Image(settings.pick(224, 48), crop="random_resized", flip=True, draft=False)
     try:
         differ = difference(settings, pixels)
@@ -66,7 +66,7 @@ def ours(settings: Settings) -> dict[str, Any]:
     training = replace(pixels, draft=True, dtype="bfloat16", normalize="imagenet")
     rates: dict[str, list[float]] = {"cpu": [], "nvjpeg": []}
     refused, by = 0, None
-    # There and back again, so that what changes on the machine meanwhile meets both.
+    # In a palindromic order, so that changes of the machine affect both alike.
     for decoder in ("cpu", "nvjpeg", "nvjpeg", "cpu"):
         found, counted = rate(settings, replace(training, decoder=decoder), settings.seconds / 10)
         rates[decoder].append(found)
@@ -82,7 +82,7 @@ def ours(settings: Settings) -> dict[str, Any]:
 
 
 def torchvisions(settings: Settings) -> dict[str, Any]:
-    """torchvision's decoder alone, by batch size and threads: whole images, neither cropped nor resized."""
+    """Measures torchvision's decoder alone, by batch size and threads: whole images, neither cropped nor resized."""
     if not settings.is_gpu:
         return {"skipped": "torch sees no GPU"}
     try:
@@ -117,7 +117,7 @@ def torchvisions(settings: Settings) -> dict[str, Any]:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Both, one after the other."""
+    """Measures both, one after the other."""
     need(settings.device.startswith("cuda"), "nvJPEG needs a GPU")
     return {**ours(settings), "torchvision": torchvisions(settings)}
 

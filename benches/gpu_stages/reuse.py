@@ -1,4 +1,4 @@
-"""Memory is used again only behind its readers: slow readers on side streams, batches dropped at once, in every fence mode."""
+"""Memory is reused only after its readers: slow readers on side streams, batches dropped at once, in every fence mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOW = 3_000_000  # cycles, some 1.5 ms
 
 
 def torch_wrong(settings: Settings, fence: str, count: int, more: Any) -> tuple[int, int]:
-    """Batches seen and wrong ones, read by torch on two side streams in turn after a delay."""
+    """Counts batches and wrong ones, read by torch on two side streams in turn after a delay."""
     import torch
 
     gpu = settings.is_gpu
@@ -32,7 +32,7 @@ def torch_wrong(settings: Settings, fence: str, count: int, more: Any) -> tuple[
             if gpu:
                 torch.cuda._sleep(SLOW)
             wrong[side] += (batch["array__values"].reshape(BATCH, WIDTH) != rows[seen % len(rows)]).any()
-        # The only references go, while the stream still sleeps.
+        # The only references are dropped while the stream still sleeps.
         del batch
         seen += 1
     synchronize()
@@ -41,7 +41,7 @@ def torch_wrong(settings: Settings, fence: str, count: int, more: Any) -> tuple[
 
 
 def jax_wrong(settings: Settings, fence: str, count: int, more: Any) -> tuple[int, int]:
-    """The same through JAX, whose streams nobody names."""
+    """The same through JAX, which names no stream of its own."""
     import jax
     import jax.numpy as jnp
 
@@ -67,10 +67,10 @@ def jax_wrong(settings: Settings, fence: str, count: int, more: Any) -> tuple[in
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Wrong batches by framework and fence mode, and of the control without fences."""
+    """Counts wrong batches by framework and fence mode, and those of the control without fences."""
     modes = ("stream", "context", "sync")
     for dtype in ("int64", "int32"):
-        numbers(settings, ROWS, WIDTH, dtype)  # written before the clock runs
+        numbers(settings, ROWS, WIDTH, dtype)  # written before the clock starts
     count = settings.pick(2500, 40)
     result: dict[str, Any] = {}
     for mode in modes:
@@ -81,7 +81,7 @@ def run(settings: Settings) -> dict[str, Any]:
             with busy(settings.seconds / 8) as more:
                 try:
                     result[f"jax {mode}"] = jax_wrong(settings, mode, count // 4, more)
-                except Exception as error:  # JAX is not there, or has no GPU: the rest still counts
+                except Exception as error:  # JAX is missing or has no GPU: the rest still counts
                     result[f"jax {mode}"] = f"{type(error).__name__}: {error}"[:300]
         try:
             with busy(settings.seconds / 10) as more:

@@ -1,4 +1,4 @@
-"""compute-sanitizer over a loader without torch: kernels, arguments of calls, leaks. It does not see a wrong reuse of memory."""
+"""compute-sanitizer over a loader without torch: kernels, arguments of calls, leaks. It cannot detect wrong reuse of memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("batches", seen)
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Whether the tool found nothing."""
+    """Returns the findings of the tool; passes if there are none."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     need(settings.is_gpu, "the tool needs a GPU")
     need(Path(tool).exists(), "compute-sanitizer is not installed")

@@ -1,4 +1,4 @@
-"""As fast as possible, with epochs begun again, loops left early, errors in the consumer: memory, files and threads stay flat."""
+"""A run at full speed with restarted epochs, loops left early and errors in the consumer: memory, files and threads stay flat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def sizes(settings: Settings) -> dict[str, int]:
-    """What the process holds now."""
+    """Returns the resources that the process holds now."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     found = {
         "rss": int(status["VmRSS"].split()[0]) << 10,
@@ -31,7 +31,7 @@ def sizes(settings: Settings) -> dict[str, int]:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """What the process holds, over time, and whether it grew."""
+    """Records the resources of the process over time, and their growth."""
     folder = photos(settings, settings.pick(20, 1))
     image = bowstring.Image(settings.pick(224, 16), layout="chw", dtype="bfloat16", normalize="imagenet")
     series: list[dict[str, int]] = []
@@ -52,7 +52,7 @@ def run(settings: Settings) -> dict[str, Any]:
             rounds += 1
             synchronize(settings)
             series.append(sizes(settings))
-    # The first quarter warms pools and caches; single values vary with threads that are just ending.
+    # The first quarter is the warm-up of pools and caches; single values vary with threads that are just ending.
     quarter = max(len(series) // 4, 1)
     early, late = series[quarter : 2 * quarter] or series, series[-quarter:]
     growth = {name: median([one[name] for one in late]) - median([one[name] for one in early]) for name in late[0]}

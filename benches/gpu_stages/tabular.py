@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """GB/s by batch size."""
+    """Measures GB/s by batch size."""
     rates: dict[str, float] = {}
     sizes = settings.pick((64, 128, 256), (1,))
     for dtype, width in (("float32", MIB // 4), ("int64", MIB // 8)):

@@ -1,4 +1,4 @@
-"""ResNet-50 in bf16, channels last, fed in several ways: one way for each run of this stage, named by the environment.
+"""ResNet-50 in bf16, channels last, fed in one of several ways: the environment names it.
 
 ``GPU_FEED`` is ``synthetic`` (resident input: the ceiling), ``ours`` (u8 over the bus, normalised on the GPU), ``ours_host``
 (normalised on the CPU, f32 over the bus) or ``torch`` (its DataLoader with workers and pinned memory, on the same bytes).
@@ -39,7 +39,7 @@ def model(settings: Settings) -> Any:
 
 
 def synthetic(settings: Settings, batch: int, size: int) -> Iterator[Any]:
-    """The same batch, which is there already."""
+    """Repeats one resident batch."""
     import torch
 
     device = settings.device if settings.is_gpu else "cpu"
@@ -51,7 +51,7 @@ def synthetic(settings: Settings, batch: int, size: int) -> Iterator[Any]:
 
 
 def ours(settings: Settings, batch: int, size: int, on_host: bool) -> Iterator[Any]:
-    """bowstring, as users have it."""
+    """The batches of bowstring, opened as users do."""
     import torch
 
     dtype = "float32" if on_host else "bfloat16"
@@ -67,7 +67,7 @@ def ours(settings: Settings, batch: int, size: int, on_host: bool) -> Iterator[A
 
 
 def torch_loader(settings: Settings, batch: int, size: int) -> tuple[Iterator[Any], str]:
-    """torch's DataLoader over the same JPEGs in memory, and what decodes them."""
+    """Opens torch's DataLoader over the same JPEGs in memory; returns it with the name of its decoder."""
     import torch
 
     try:
@@ -122,7 +122,7 @@ def torch_loader(settings: Settings, batch: int, size: int) -> tuple[Iterator[An
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """The median step, photos a second, and the part of the time that the GPU waited between steps."""
+    """Measures the median step, photos a second, and the fraction of time that the GPU waited between steps."""
     import torch
 
     feed = os.environ.get("GPU_FEED", "synthetic")
