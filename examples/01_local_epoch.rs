@@ -1,4 +1,4 @@
-//! One epoch of the shipped photos: what comes out, and where the time went.
+//! Reads one epoch of the shipped photos, and prints the batches and the time spent in each stage.
 //!
 //! `cargo run --example 01_local_epoch`
 
@@ -22,7 +22,7 @@ fn main() -> bowstring::Result<()> {
         println!("step {}", batch.step);
         for (name, value) in batch.columns() {
             match value {
-                // One slab per batch holds all tensors; each is aligned and can be kept for ever.
+                // One slab per batch holds all tensors; each is aligned and may be kept for any time.
                 Value::Tensor(tensor) => println!("  {name}: {} {:?}", tensor.dtype(), tensor.shape()),
                 // Strings have no tensor form and stay Arrow.
                 Value::Arrow(array) => println!("  {name}: {}", array.data_type()),

@@ -1,4 +1,4 @@
-//! A run on two ranks is killed in the middle of an epoch and goes on on one: nothing is lost, nothing comes twice.
+//! A run on two ranks is killed in the middle of an epoch and resumes on one rank: no row is lost or repeated.
 //!
 //! `cargo run --example 02_resume`
 
@@ -8,7 +8,7 @@ use bowstring::plan::State;
 use bowstring::tensor::Batch;
 use bowstring::{Loader, LoaderOptions};
 
-/// All ranks together take 8 rows per step. This number decides the order; the number of ranks does not.
+/// Rows per step of all ranks together. This number decides the order; the number of ranks does not.
 const GLOBAL_BATCH: u64 = 8;
 
 fn open(rank: u32, world_size: u32) -> bowstring::Result<Loader> {
@@ -25,7 +25,7 @@ fn labels(batch: &Batch) -> Vec<i64> {
 }
 
 fn main() -> bowstring::Result<()> {
-    // What an undisturbed epoch yields, each step's rows sorted: ranks cut a step in their own way.
+    // The steps of an undisturbed epoch, each with its rows sorted: the order of ranks within a step does not matter.
     let mut expected = Vec::new();
     for batch in open(0, 1)?.iter() {
         let mut step = labels(&batch?);
@@ -33,7 +33,7 @@ fn main() -> bowstring::Result<()> {
         expected.push(step);
     }
 
-    // Two ranks take two steps each. Either rank's state will do, they are the same.
+    // Two ranks take two steps each. The states of both are the same; either will do.
     let mut seen = vec![Vec::new(); expected.len()];
     let mut state = String::new();
     for rank in 0..2 {
@@ -47,7 +47,7 @@ fn main() -> bowstring::Result<()> {
     }
     println!("killed after two steps of 2 ranks; what is left of them: {state}");
 
-    // One rank goes on.
+    // One rank resumes.
     let mut loader = open(0, 1)?;
     loader.load_state(&State::from_json(&state)?)?;
     println!("one rank goes on at step {} of {}", loader.step(), loader.steps());

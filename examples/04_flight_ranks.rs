@@ -1,4 +1,4 @@
-//! Two ranks read their shares from one server, and their union is the dataset, each row once.
+//! Two ranks read their shares from one server; together they cover the dataset, each row once.
 
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     catalogue.add("photos", vec!["fixtures/imagenet40.parquet".to_owned()])?;
     let config = Config::new(catalogue, &ServerOptions { drain_grace: Some(1.0), ..ServerOptions::default() })?;
 
-    // The server runs on threads of its own; a rank would be another process, on this host or elsewhere.
+    // The server has its own threads. A rank would usually be another process, on this host or elsewhere.
     let runtime = tokio::runtime::Runtime::new()?;
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
     let url = format!("grpc://{}/photos", listener.local_addr()?);
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The rows of one epoch.
+/// Returns the rows of one epoch.
 fn rows(options: LoaderOptions) -> bowstring::Result<Vec<i64>> {
     let mut loader = Loader::open(options)?;
     let mut rows = Vec::new();

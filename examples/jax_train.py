@@ -1,9 +1,9 @@
-"""Trains a small network in JAX on the 40 shipped photos over two devices, stops within an epoch, and goes on.
+"""Trains a small network in JAX on the 40 shipped photos over two devices, stops within an epoch, and resumes.
 
     python examples/jax_train.py [--epochs N]
 
 Each batch is one global array, split over the devices by its rows; with more processes (`jax.distributed.initialize`) each reads
-its own share, and nothing else here changes. What proves the resume: the same weights, to the bit.
+its own share, and nothing else here changes. The resumed run must end with the same weights, to the bit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     epochs = parser.parse_args().epochs
     started = time.perf_counter()
-    jax.config.update("jax_num_cpu_devices", 2)  # two devices where there is only a CPU
+    jax.config.update("jax_num_cpu_devices", 2)  # two devices on a machine with only a CPU
     auto = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=auto)
 

@@ -1,10 +1,10 @@
-"""Two or more training processes that get their batches from one server: DistributedDataParallel over gloo, on the CPU.
+"""Two or more training processes get their batches from one server: DistributedDataParallel over gloo, on the CPU.
 
     bowstring serve photos=fixtures/imagenet40.parquet &
     torchrun --nproc-per-node 2 examples/serve_torch.py grpc://127.0.0.1:8815
 
-The ranks are a gang: they start together, every one makes the same number of steps, and each row is seen once. Without an address
-the script starts a server and the ranks by itself.
+The ranks are a gang: they start together, make the same number of steps, and see each row once. Without an address, the script
+starts a server and the ranks itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 
 
 def train(server: str) -> None:
-    """One rank."""
+    """Trains one rank."""
     dist.init_process_group("gloo")
     torch.manual_seed(7)
     net = torch.nn.Sequential(
@@ -66,7 +66,7 @@ def train(server: str) -> None:
 
 
 def start() -> None:
-    """A server, and two ranks."""
+    """Starts a server and two ranks."""
     native = (ROOT / "python" / "bowstring" / "_native.abi3.so").resolve()
     command = [native.parent / "bowstring", "serve", f"photos={PHOTOS}", "--listen", "127.0.0.1:0", "--print-address"]
     server = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)

@@ -1,8 +1,8 @@
-"""Structured Streaming asks a model's server and writes what it says into a dataset, each row once.
+"""Structured Streaming sends rows to a model's server and writes its answers into a dataset, each row once.
 
     python examples/spark_streaming_inference.py
 
-The model runs in a process of its own choice (here this one) with its GPU; Spark's tasks send rows to it by Flight, and rows of all
+The model runs with its GPU in a process of its choice (here this one); Spark's tasks send rows to it by Flight, and rows of all
 tasks share its micro-batches. A micro-batch of the stream is one commit at the sink.
 """
 
@@ -26,7 +26,7 @@ def model(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def scored(session: Any, source: str, sink: str, checkpoint: str, address: str) -> Any:
-    """The query."""
+    """Builds and starts the query."""
 
     def ask(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

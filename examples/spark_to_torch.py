@@ -1,4 +1,4 @@
-"""A Spark job hands a frame to four training ranks, in processes of their own, with no files between.
+"""A Spark job hands a frame to four training ranks, each in its own process, without files in between.
 
     python examples/spark_to_torch.py spark 127.0.0.1:8820 &
     for rank in 0 1 2 3; do python examples/spark_to_torch.py rank 127.0.0.1:8820 $rank & done
@@ -18,7 +18,7 @@ import time
 
 
 def spark(listen: str) -> None:
-    """Spark's side."""
+    """Runs Spark's side."""
     import bowstring.spark
     from pyspark.sql import SparkSession
 
@@ -31,7 +31,7 @@ def spark(listen: str) -> None:
 
 
 def rank(address: str, number: int) -> None:
-    """One rank's side."""
+    """Runs one rank."""
     import bowstring.spark
     import torch
     from bowstring.torch import DataLoader
@@ -49,7 +49,7 @@ def rank(address: str, number: int) -> None:
 
 
 def start() -> None:
-    """All of them, in any order."""
+    """Starts all five, in any order."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,9 +1,9 @@
-"""Trains a Keras model on the 40 shipped photos, stops in the middle of an epoch, and goes on from the checkpoint.
+"""Trains a Keras model on the 40 shipped photos, stops in the middle of an epoch, and resumes from the checkpoint.
 
     python examples/tf_fit.py [--epochs N]
 
-The dataset's position is saved beside the model. What proves that it was the right one: the weights that a stopped and resumed
-training leads to are those of one that was never stopped, to the bit.
+The dataset's position is saved beside the model. The proof: a run that stops and resumes ends with the same weights as one that
+never stopped, to the bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIDE = 64
 
 
 def open_data() -> bowstring.tensorflow.Dataset:
-    """Whole batches as Keras wants them: inputs and targets."""
+    """Opens the photos in whole batches of inputs and targets, as Keras expects."""
     image = Image(SIDE, crop="random_resized", scale=(0.35, 1.0), flip=True, layout="hwc", dtype="float32")
     options: dict[str, Any] = {"columns": ["image", "label"], "images": {"image": image}, "seed": 7}
     return bowstring.tensorflow.dataset(PHOTOS, batch_size=8, targets="label", **options)
@@ -76,14 +76,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         data, stopped = open_data(), new_model()
-        # The dataset's own callback comes first: what others save is then what was trained on.
+        # The dataset's callback comes first, so that the position others save is that of the trained batches.
         callbacks = [data.callback(), Checkpoint(data, folder, (epochs // 2) * len(data) + 2)]
         try:
             stopped.fit(data, epochs=epochs, callbacks=callbacks, verbose=0)
         except InterruptedError:
             print(f"stopped after step {data.step} of epoch {data.epoch}")
 
-        # A fresh process would do this.
+        # In practice this is a fresh process.
         resumed = tf.keras.models.load_model(folder / "model.keras")
         data = open_data()
         data.load_state_dict(json.loads((folder / "data.json").read_text()))

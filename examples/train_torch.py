@@ -1,9 +1,9 @@
-"""Trains a small network on the 40 shipped photos, stops in the middle of an epoch, and goes on from the checkpoint.
+"""Trains a small network on the 40 shipped photos, stops in the middle of an epoch, and resumes from the checkpoint.
 
     python examples/train_torch.py [--epochs N]
 
-The loader's position is saved beside the weights. A fresh process would do what the second half here does: a new loader, a new
-network, `load_state_dict` on both. What proves it: the batches that follow, and the weights they lead to, are the same to the bit.
+The loader's position is saved beside the weights. The second half does the same as a fresh process: a new loader, a new network,
+`load_state_dict` on both. The batches that follow, and the weights at the end, are the same to the bit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Net(torch.nn.Sequential):
 
 
 class Run:
-    """A network, its optimizer and its loader: what a checkpoint holds."""
+    """A network, its optimizer and its loader: the contents of a checkpoint."""
 
     def __init__(self) -> None:
         torch.manual_seed(7)
@@ -74,7 +74,7 @@ class Run:
         return loss.item()
 
     def train(self, epochs: int, checkpoint: tuple[int, int, pathlib.Path] | None = None) -> dict[tuple[int, int], str]:
-        """Trains up to `epochs`; the digests of all batches by (epoch, step)."""
+        """Trains up to `epochs`; returns the digests of all batches by (epoch, step)."""
         digests = {}
         while (epoch := self.loader.epoch) < epochs:
             losses = []
