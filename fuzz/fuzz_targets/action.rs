@@ -1,4 +1,4 @@
-//! Actions of a gang from untrusted bytes, several after another to one registry: an error or an answer, never a panic or a wait.
+//! Actions of a gang from untrusted bytes, several in turn to one registry: an error or an answer, never a panic or a wait.
 //!
 //! Each line is a call: its first byte chooses the action, the rest is the body.
 #![no_main]
@@ -22,9 +22,9 @@ fuzz_target!(|data: &[u8]| {
         let registry = Registry::open(None, options).expect("a registry");
         for line in data.split(|byte| *byte == b'\n').take(16) {
             let Some((choice, body)) = line.split_first() else { continue };
-            // Also as an action of no name of ours.
+            // Also an action with an unknown name.
             let action = ACTIONS.get(usize::from(*choice) % (ACTIONS.len() + 1)).copied().unwrap_or("gang.none");
-            // A call that waits is dropped, which takes its arrival back.
+            // A call that would wait is dropped, which withdraws its arrival.
             if let Ok(Ok(answer)) = tokio::time::timeout(Duration::ZERO, registry.call(action, body)).await {
                 serde_json::from_slice::<serde_json::Value>(&answer).expect("answers are JSON");
             }

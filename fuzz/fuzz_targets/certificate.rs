@@ -1,5 +1,5 @@
-//! Certificates of order from untrusted bytes, one a line: an error, or certificates that are read back as themselves, never verify with a
-//! key that did not sign them, and can be audited together.
+//! Certificates of order from untrusted bytes, one a line: an error, or certificates that round-trip, never verify with a key that
+//! did not sign them, and can be audited together.
 #![no_main]
 
 use bowstring::plan::{Certificate, audit};

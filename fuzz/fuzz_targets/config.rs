@@ -1,12 +1,12 @@
-//! The configuration of a server, or its list of tokens, from untrusted text: an error that repeats no line of it, or options that a server
-//! can be made of.
+//! The configuration of a server, or its list of tokens, from untrusted text: an error that quotes no line of it, or options from
+//! which a server can be built.
 #![no_main]
 
 use bowstring::flight::server::Tokens;
 use bowstring::flight::server::file::ServeFile;
 use libfuzzer_sys::fuzz_target;
 
-/// Stands for a secret where an input has it.
+/// A secret to look for in errors, where an input has one.
 const SECRET: &str = "s3cr3t-of-the-store";
 
 fuzz_target!(|data: &[u8]| {

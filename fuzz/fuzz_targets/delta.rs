@@ -1,4 +1,4 @@
-//! The log of a Delta table from untrusted bytes, beside one good file: an error, or a dataset with that file and no other.
+//! The log of a Delta table from untrusted bytes, next to one good file: an error, or a dataset with that file and no other.
 #![no_main]
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A descriptor from untrusted bytes, laid over a dataset of the catalogue: an error, or options that leave the server its own.
+//! A descriptor from untrusted bytes, merged with a dataset of the catalogue: an error, or options that keep the server's own.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(
         options.batch_size.is_none_or(|rows| rows <= MOST) && options.global_batch_size.is_none_or(|rows| rows <= MOST)
     );
-    // The filter of the catalogue is still there, and whatever joined it is read or refused.
+    // The filter of the catalogue is still there, and any filter joined to it is accepted or refused.
     let filter = serde_json::to_string(&options.filter).expect("a filter as JSON");
     assert!(filter.contains("label < 900"), "{filter}");
     let _ = options.open_options();

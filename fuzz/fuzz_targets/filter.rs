@@ -1,5 +1,5 @@
-//! A filter from untrusted text, or from tuples as JSON: an error, or an expression whose own text is read back as itself, and which a
-//! schema takes or refuses.
+//! A filter from untrusted text, or from tuples as JSON: an error, or an expression whose text round-trips, and which a schema
+//! accepts or refuses.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A Parquet file from untrusted bytes: opened, planned for, read and decoded to its end. Errors are fine; panics, aborts, hangs
+//! A Parquet file from untrusted bytes: opened, planned, read and decoded to its end. Errors are fine; panics, aborts, hangs
 //! and allocations beyond the limits are not.
 #![no_main]
 
@@ -9,13 +9,13 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-/// A row group with a higher cost is not read; the cost itself must come back without an overflow.
+/// Maximum cost of a row group that is read; computing the cost itself must not overflow.
 const READ_BYTES: u64 = 64 << 20;
 
 fn place() -> &'static (Runtime, PathBuf) {
     static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();
     PLACE.get_or_init(|| {
-        // Memory where the system has such a directory: a file per input would wear a disk.
+        // In memory where the system has such a directory: a file per input would wear out a disk.
         let memory = PathBuf::from("/dev/shm");
         let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

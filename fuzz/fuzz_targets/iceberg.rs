@@ -1,5 +1,5 @@
-//! The metadata, the list of manifests or one manifest of an Iceberg table from untrusted bytes, beside good files: an error, or a dataset
-//! with the one data file and no other.
+//! The metadata, the list of manifests or one manifest of an Iceberg table from untrusted bytes, next to good files: an error, or a
+//! dataset with the one data file and no other.
 #![no_main]
 
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-/// What addresses in the seeds begin with, and how long that is.
+/// Prefix of the addresses in the seeds.
 const ROOT: &[u8] = b"/tmp/bowstring-fuzz-iceberg-";
 const LENGTH: usize = 64;
 
-/// The seeds, by what they begin with, as files of the table.
+/// The seeds by their first bytes, as files of the table.
 const FILES: &[(&str, &[u8])] = &[
     ("v1.metadata.json", include_bytes!("../seeds/iceberg/metadata")),
     ("list.avro", include_bytes!("../seeds/iceberg/list")),
@@ -27,7 +27,7 @@ struct Place {
 }
 
 impl Place {
-    /// `bytes` with the address of the table, as file `name` of its metadata.
+    /// Writes `bytes`, with the address of the table, as file `name` of its metadata.
     fn put(&self, name: &str, bytes: &[u8]) {
         let was = [ROOT, &vec![b'0'; LENGTH - ROOT.len()]].concat();
         let mut bytes = bytes.to_vec();

@@ -1,4 +1,4 @@
-//! An image from untrusted bytes, under options that its last bytes choose: an error, or a row that is written to its end.
+//! An image from untrusted bytes, with options chosen by its last bytes: an error, or a row that is written to its end.
 #![no_main]
 
 use bowstring::codec::Decode;
@@ -30,10 +30,10 @@ fuzz_target!(|data: &[u8]| {
     let mut row = vec![0xa5; decoder.shape().iter().product::<usize>() * decoder.dtype().size()];
     let random = u64::from(*draw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let decoded = decoder.decode_into(cell, random, &mut row);
-    // What decodes has a header that can be read.
+    // An image that decodes has a readable header.
     assert!(decoded.is_err() || probe(cell).is_ok());
 
-    // Left to a device and then decoded here: the same outcome, and the same pixels.
+    // Deferred to a device and then decoded here: the same outcome, and the same pixels.
     let later = ImageOptions { decoder: Decoder::Deferred, encoded_room: 4096, ..options.clone() };
     let deferred = Deferred::new(&later).expect("the options are possible");
     let (mut held, mut pixels) = (vec![0xa5; deferred.row_bytes()], vec![0xa5; 24 * 24 * 3]);

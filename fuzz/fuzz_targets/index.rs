@@ -1,4 +1,4 @@
-//! An index of footers from untrusted bytes, beside the file that it is of: an error, or the very dataset that the footers make.
+//! An index of footers from untrusted bytes, next to the file it describes: an error, or exactly the dataset that the footers give.
 #![no_main]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const INDEX: &str = "_bowstring_index";
 struct Place {
     runtime: Runtime,
     directory: PathBuf,
-    /// What the footers make.
+    /// Fingerprint of the dataset that the footers give.
     footers: Fingerprint,
     /// A good index.
     good: Vec<u8>,
@@ -40,7 +40,7 @@ fn place() -> &'static Place {
 
 fuzz_target!(|data: &[u8]| {
     let Place { runtime, directory, footers, good } = place();
-    // The good one with some bytes in place of others, as the first byte says, or the bytes as they are.
+    // The good index with some bytes replaced, as the first byte says, or the bytes as they are.
     let Some((choice, data)) = data.split_first() else { return };
     let mut index = if choice & 1 == 1 { good.clone() } else { data.to_vec() };
     if choice & 1 == 1

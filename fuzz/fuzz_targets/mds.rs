@@ -1,4 +1,4 @@
-//! A shard of MDS from untrusted bytes, under an index that claims a number of samples that its first bytes choose.
+//! A shard of MDS from untrusted bytes, with an index that claims a number of samples chosen by its first bytes.
 #![no_main]
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = fuzz_mds_shard(place(), data, samples.into());
         return;
     }
-    // One sample with a right head, so that the fuzzer comes to the columns.
+    // One sample with a valid head, so that the fuzzer reaches the columns.
     let config = b"{}";
     let start = 4 + 8 + config.len() as u32;
     let mut shard = 1_u32.to_le_bytes().to_vec();

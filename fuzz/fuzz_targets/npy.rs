@@ -1,4 +1,4 @@
-//! An array of NumPy from untrusted bytes, under a declaration that its last byte chooses: an error, or a row that has all it needs.
+//! An array of NumPy from untrusted bytes, with a declaration chosen by its last byte: an error, or a complete row.
 #![no_main]
 
 use bowstring::codec::npy::{Limits, NpyDecoder};

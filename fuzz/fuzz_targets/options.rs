@@ -1,4 +1,4 @@
-//! Options of a loader as JSON from untrusted bytes: an error, or options that are read back as themselves.
+//! Options of a loader as JSON from untrusted bytes: an error, or options that round-trip.
 #![no_main]
 
 use bowstring::LoaderOptions;

@@ -1,4 +1,4 @@
-//! Petastorm's pickled metadata from untrusted bytes: errors, or values that are written and read back as themselves.
+//! Petastorm's pickled metadata from untrusted bytes: an error, or values that round-trip.
 #![no_main]
 
 use bowstring::Place;
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(schema) = Unischema::from_pickle(data, &limits, &place) {
         let _ = schema.fields.iter().map(UnischemaField::stored).filter(Result::is_ok).count();
         let pickle = schema.to_pickle().expect("what was read has names that can be written");
-        // The written form is longer than a short pickle may have been, and bounded by it.
+        // The written form may be longer than a short pickle, but its length is bounded by it.
         if let Ok(again) = Unischema::from_pickle(&pickle, &Limits::default(), &place) {
             assert_eq!(again, schema);
         }

@@ -1,4 +1,4 @@
-//! What travels beside a batch, and the schema of a stream, from untrusted bytes: an error, or values that are read back as themselves.
+//! The metadata beside a batch, and the schema of a stream, from untrusted bytes: an error, or values that round-trip.
 #![no_main]
 
 use std::io::Cursor;

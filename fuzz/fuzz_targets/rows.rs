@@ -1,5 +1,5 @@
-//! A file of rows in another format from untrusted bytes (CSV, TSV, JSON lines, Arrow), which its first byte chooses: opened, its columns
-//! inferred, and read to its end.
+//! A file of rows in another format (CSV, TSV, JSON lines, Arrow), chosen by its first byte, from untrusted bytes: opened, its
+//! columns inferred, and read to its end.
 #![no_main]
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A resume state from untrusted bytes: an error or a state, which then reads back as itself.
+//! A resume state from untrusted bytes: an error, or a state that round-trips.
 #![no_main]
 
 use bowstring::plan::State;

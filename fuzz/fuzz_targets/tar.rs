@@ -1,4 +1,4 @@
-//! A tar file from untrusted bytes: every member is read, and no name leads anywhere else.
+//! A tar file from untrusted bytes: every member is read, and no name escapes the directory.
 #![no_main]
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((choice, data)) = data.split_first() else { return };
     let mut bytes = data.to_vec();
     if choice & 1 == 1 {
-        // Right checksums, so that the fuzzer comes past the first block.
+        // Valid checksums, so that the fuzzer gets past the first block.
         for block in bytes.chunks_exact_mut(512) {
             block[148..156].fill(b' ');
             let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
-        // Memory where the system has such a directory: a file per input would wear a disk.
+        // In memory where the system has such a directory: a file per input would wear out a disk.
         let memory = PathBuf::from("/dev/shm");
         let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
         directory.join(format!("bowstring-fuzz-{}.tfrecord", std::process::id()))
@@ -20,7 +20,7 @@ fn place() -> &'static PathBuf {
 fuzz_target!(|data: &[u8]| {
     let Some((choice, data)) = data.split_first() else { return };
     let mut framed = Vec::new();
-    // Half of the inputs are the content of one record, so that checksums do not stop the fuzzer before the messages.
+    // Half of the inputs become the content of one record, so that checksums do not stop the fuzzer before the messages.
     let bytes = if choice & 1 == 1 {
         write_record(data, &mut framed);
         &framed

@@ -1,5 +1,5 @@
-//! A ticket from untrusted bytes: never accepted unless it was signed; and whatever a ticket says, it is read back when it was, and
-//! refused when a bit of it was flipped.
+//! A ticket from untrusted bytes: never accepted unless signed. Any accepted ticket round-trips, and is refused after a flip of
+//! one bit.
 #![no_main]
 
 use std::time::{Duration, UNIX_EPOCH};
