@@ -35,14 +35,14 @@ PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 
 
 def package_environment(**more: str) -> dict[str, str]:
-    """The environment of a Python that finds the package of this checkout."""
+    """Returns the environment of a Python that finds the package of this checkout."""
     return {**os.environ, "PYTHONPATH": str(ROOT / "python"), **more}
 
 
 def run_python(
     *arguments: str, cwd: pathlib.Path, timeout: float = 100, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """A Python that ran to its end, with ``more`` variables."""
+    """Runs a Python to its end, with ``more`` variables."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -54,12 +54,12 @@ def run_python(
     )
 
 
-# Tests of JVMs, frameworks and several processes, whose times depend on what else the machine does.
+# Tests of JVMs, frameworks and several processes, whose times depend on the load of the machine.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They are tried again before they count as failed, and shown as rerun; never in the soak."""
+    """Retries these tests once before they count as failed, and reports them as rerun; never in the soak."""
     for item in items:
         shared = item.path.name.startswith(SHARED_MACHINE) or item.path.parent.name == "frameworks"
         if shared and "BOWSTRING_SOAK" not in os.environ:
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests do not depend on the variables of whoever runs them."""
+    """Makes tests independent of the environment variables of their launcher."""
     launchers = ("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "MV2_", "JSM_", "FLUX_", "TPU_")
     others = ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "TF_CONFIG")
     for name in list(os.environ):
@@ -78,7 +78,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A directory with `libcuda.so.1`."""
+    """Builds a directory with `libcuda.so.1`."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("no C compiler for Linux")
@@ -94,7 +94,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def fake_nvjpeg(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The library of nvJPEG that works on the streams of the fake driver, in a folder like that of a wheel."""
+    """Builds an nvJPEG library that works on the streams of the fake driver, in a folder like a wheel's."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("no C compiler for Linux")
@@ -131,7 +131,7 @@ def numbers(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def kinds(tmp_path: pathlib.Path) -> pathlib.Path:
-    """100 rows with every kind of column: numbers, lists, lists of lists, fixed ones, text, lists of text, bytes, nulls."""
+    """100 rows with every kind of column: numbers, lists, lists of lists, fixed-size lists, text, lists of text, bytes, nulls."""
     rows = range(100)
     table = pa.table(
         {
@@ -154,7 +154,7 @@ def kinds(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-# Options under which `kinds` shows whatever a loader may deliver: masks, packs, padding, bfloat16, row numbers.
+# Options under which `kinds` exercises every form a loader may deliver: masks, packs, padding, bfloat16, row numbers.
 EVERY_KIND: dict[str, Any] = {
     "batch_size": 8,
     "nulls": {"maybe": "mask", "name": "mask"},
@@ -169,8 +169,8 @@ EVERY_KIND: dict[str, Any] = {
 def ray_cluster() -> Iterator[None]:
     """Ray on this machine."""
     ray = pytest.importorskip("ray")
-    # Of the environment of its workers, and no runtime_env: for that each worker would be started anew. Ray Train looks every two
-    # seconds whether its workers are done.
+    # Set in the environment of the workers instead of a runtime_env, for which each worker would be started anew. Ray Train checks
+    # every two seconds if its workers are done.
     here = {
         "PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]),
         "RAY_TRAIN_V2_ENABLED": "1",
@@ -200,7 +200,7 @@ class SlowStore(http.server.ThreadingHTTPServer):
         self.content = path.read_bytes()
         self.delay = delay
         self.everything = everything
-        # Footers lie at the end; row groups before it.
+        # Footers are at the end, after the row groups.
         self.footer = len(self.content) - pq.ParquetFile(path).metadata.serialized_size - 8
         self.asked = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -250,7 +250,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def slow_store(tmp_path: pathlib.Path) -> Iterator[Callable[..., SlowStore]]:
-    """Starts a store with a delay of so many seconds for each request for data, or for everything."""
+    """Starts stores that delay each request for data, or for everything, by a given number of seconds."""
     started = []
 
     def start(delay: float, *, everything: bool = False) -> SlowStore:
@@ -273,7 +273,7 @@ def slow_store(tmp_path: pathlib.Path) -> Iterator[Callable[..., SlowStore]]:
 
 @pytest.fixture
 def script(tmp_path: pathlib.Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a Python program in a process of its own; it is killed when the test ends."""
+    """Starts Python programs, each in its own process; they are killed when the test ends."""
     started = []
     package = str(pathlib.Path(bowstring.__file__).parents[1])
 
@@ -297,7 +297,7 @@ def script(tmp_path: pathlib.Path) -> Iterator[Callable[..., subprocess.Popen[st
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and below those that the system gives to outgoing connections in the meantime."""
+    """Returns a port without a listener, outside the range from which the system takes outgoing ports in the meantime."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as one, contextlib.suppress(OSError):
@@ -307,7 +307,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def ranks(tmp_path: pathlib.Path) -> Iterator[Callable[..., list[Any]]]:
-    """Runs a program as so many ranks, as torchrun starts them; gives what each wrote as its last line, in JSON."""
+    """Runs a program as several ranks, as torchrun starts them; returns the last line of each, parsed as JSON."""
     started = []
     package = str(pathlib.Path(bowstring.__file__).parents[1])
 
@@ -315,7 +315,7 @@ def ranks(tmp_path: pathlib.Path) -> Iterator[Callable[..., list[Any]]]:
         text: str, *arguments: object, world: int = 2, env: Callable[[int], dict[str, str]] | None = None
     ) -> list[Any]:
         program = tmp_path / "ranks.py"
-        # What was to be shown is written. The end of the interpreter is not tested: threads of C++ libraries may abort it.
+        # The results are written by then. The end of the interpreter is not tested: threads of C++ libraries may abort it.
         program.write_text(f"{text}\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n")
         port = str(free_port())
         logs = []
@@ -363,7 +363,7 @@ def ranks(tmp_path: pathlib.Path) -> Iterator[Callable[..., list[Any]]]:
 
 
 def java_home() -> str:
-    """Where Java 17 or later is; skips the test where it is not."""
+    """Finds Java 17 or later; skips the test without it."""
     candidates = [os.environ.get("JAVA_HOME", "")]
     on_path = shutil.which("java")
     if on_path is not None:
@@ -381,17 +381,17 @@ def java_home() -> str:
 
 @pytest.fixture(scope="session")
 def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Where Spark, its JVM and its Python workers put files, all of them."""
+    """Directory for all files of Spark, its JVM and its Python workers."""
     return tmp_path_factory.mktemp("spark")
 
 
 @pytest.fixture(scope="session")
 def spark_sessions(spark_directory: pathlib.Path) -> Iterator[Callable[..., Any]]:
-    """Gives Spark's session of a master and settings. A process has one at a time: another one ends the one before."""
+    """Opens Spark sessions by master and settings. A process has one at a time: a new one ends the previous one."""
     pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
     from pyspark.sql import SparkSession
 
-    # Workers of local-cluster write to a directory below Spark's own, which tests leave as it is.
+    # Workers of local-cluster write to a directory below Spark's home, which tests leave unchanged.
     home = spark_directory / "home"
     home.mkdir()
     for part in pathlib.Path(pyspark.__file__).parent.iterdir():
@@ -437,5 +437,5 @@ def spark_sessions(spark_directory: pathlib.Path) -> Iterator[Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def spark(spark_sessions: Callable[..., Any]) -> Any:
-    """Spark within this machine's one process: 4 task slots, 3 tries of each task."""
+    """Spark within one process of this machine: 4 task slots, 3 tries of each task."""
     return spark_sessions("local[4,3]")

@@ -1,6 +1,6 @@
-"""Reads Parquet files with pyarrow in a process of its own, which damage may end.
+"""Reads Parquet files with pyarrow in a separate process, which damage may crash.
 
-A line names a file and where its table goes; the answer is ``ok``, or ``no`` and why.
+A line names a file and the destination of its table; the answer is ``ok``, or ``no`` and the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
         try:
             table = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False)
             table.validate()
-            # Row groups have dictionaries of their own, a file of Arrow has one.
+            # Each row group has its own dictionary; an Arrow file has one.
             with pa.ipc.new_file(target, table.schema, options=options) as writer:
                 writer.write_table(table)
             print("ok", flush=True)

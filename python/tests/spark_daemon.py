@@ -1,4 +1,4 @@
-"""Spark's parent of Python workers for the tests: it has imported what they need, so that each new worker is there at once."""
+"""Spark's parent of Python workers for the tests: imports their modules once, so that each new worker starts at once."""
 
 import pyspark.daemon
 import pyspark.worker

@@ -1,6 +1,6 @@
-"""Random tables, written by pyarrow in every way that it knows, against what the loader delivers of them, to the last bit.
+"""Random tables, written by pyarrow in every form that it supports, compared with the loader's batches, to the last bit.
 
-The reader is as fast as it is because it has ways of its own through pages. What another writer may do to a page is tried here.
+The reader is fast because it has its own code for pages. These tests try what other writers may do to a page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Bits = npt.NDArray[Any]
 
 
 def numbers(rng: Rng, kind: pa.DataType, count: int) -> Bits:
-    """Values that do not repeat, that repeat, and that ascend."""
+    """Returns values that are unique, that repeat, or that ascend."""
     shape = rng.integers(3)
     if pa.types.is_boolean(kind):
         return rng.random(count) < [0.5, 0.001, 1.0][shape]
@@ -46,7 +46,7 @@ def numbers(rng: Rng, kind: pa.DataType, count: int) -> Bits:
 
 
 def nulls(rng: Rng, count: int) -> Bits:
-    """Where there is none."""
+    """Returns a random mask of nulls."""
     return rng.random(count) < rng.choice([0, 0, 0.01, 0.3, 0.99, 1])
 
 
@@ -84,7 +84,7 @@ def exact(rng: Rng, count: int) -> pa.Array:
 
 
 def lists(rng: Rng, count: int) -> pa.Array:
-    """Lists of numbers: empty ones, of one length, and none at all."""
+    """Lists of numbers: empty, of one length, or null."""
     kind = NUMBERS[rng.integers(len(NUMBERS))]
     most, least = (4, 4) if rng.random() < 0.3 else (int(rng.choice([1, 6, 40])), int(rng.integers(2)))
     none = nulls(rng, count) if rng.random() < 0.3 else np.zeros(count, bool)
@@ -95,7 +95,7 @@ def lists(rng: Rng, count: int) -> pa.Array:
 
 
 def fixed(rng: Rng, count: int) -> pa.Array:
-    """Fixed-size lists, short ones and such as stay in their pages."""
+    """Fixed-size lists: short ones, and ones long enough to stay in their pages."""
     kind = NUMBERS[rng.integers(len(NUMBERS))]
     width = int(rng.integers(1, 40) if rng.random() < 0.7 else rng.integers(128, 700))
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers(rng, kind, count * width), kind), width)
@@ -105,7 +105,7 @@ COLUMNS: list[Callable[[Rng, int], pa.Array]] = [flat, flat, flat, lists, fixed,
 
 
 def written(table: pa.Table, directory: pathlib.Path, rng: Rng) -> dict[str, Any]:
-    """Writes ``table`` as one to three files, the first or last of which may be empty; how."""
+    """Writes ``table`` as one to three files, the first or last of which may be empty; returns the options used."""
     rows, many = table.num_rows, int(rng.integers(1, 4))
     edges = [0, *sorted(rng.integers(0, rows + 1, many - 1).tolist()), rows]
     options: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def written(table: pa.Table, directory: pathlib.Path, rng: Rng) -> dict[str, Any
 
 
 def encoding(kind: pa.DataType, rng: Rng) -> str | None:
-    """One that pyarrow can write for columns of ``kind``; None leaves it to pyarrow."""
+    """Returns an encoding that pyarrow can write for columns of ``kind``; None leaves the choice to pyarrow."""
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return str(rng.choice(["PLAIN", "BYTE_STREAM_SPLIT"]))
     if pa.types.is_integer(kind):
@@ -141,7 +141,7 @@ def encoding(kind: pa.DataType, rng: Rng) -> str | None:
 
 
 def filters(rng: Rng) -> tuple[str | None, Any]:
-    """A filter as text, and pyarrow's expression of it."""
+    """Returns a filter as text, and pyarrow's expression of it."""
     key, at = int(rng.integers(1000)), float(rng.standard_normal())
     k, f = pc.field("key"), pc.field("f")
     choices: list[tuple[str | None, Any]] = [
@@ -158,7 +158,7 @@ def filters(rng: Rng) -> tuple[str | None, Any]:
 
 
 def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> None:
-    """That the rows ``here`` of a batch hold the values ``expected``."""
+    """Checks that the rows ``here`` of a batch hold the values ``expected``."""
     kind = expected.type
     valid = whole(expected)
     if f"{name}__valid" in batch:
@@ -171,11 +171,11 @@ def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> N
         assert batch[name][here].tolist() == expected.to_pylist(), name
         return None
     if pa.types.is_decimal(kind):
-        # The nearest float64, which pyarrow's cast is not always.
+        # The nearest float64; pyarrow's cast does not always give it.
         nearest = [None if value is None else float(value) for value in expected.to_pylist()]
         expected, kind = pa.array(nearest, pa.float64()), pa.float64()
     if pa.types.is_list(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_binary(kind.value_type)):
-        # A list that is null is empty, as elsewhere.
+        # A null list is delivered as an empty one, as elsewhere.
         found = batch[name][here].tolist()
         assert found == [one or [] for one in expected.to_pylist()], name
         return None
@@ -201,7 +201,7 @@ def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> N
 
 
 def whole(array: pa.Array) -> Bits:
-    """Where there is a value, and of a list every item."""
+    """Returns the rows that are not null, lists only with all their items."""
     valid = np.array(array.is_valid())
     if pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
         items = np.asarray(array.flatten().is_valid())
@@ -210,7 +210,7 @@ def whole(array: pa.Array) -> Bits:
 
 
 def same(name: str, found: Bits, expected: pa.Array) -> None:
-    """That both have the same bits; those of a null are zero."""
+    """Checks that both have the same bits; those of a null are zero."""
     if pa.types.is_temporal(expected.type):
         expected = expected.cast(pa.int64())
     there = np.asarray(expected.is_valid())
@@ -224,7 +224,7 @@ def same(name: str, found: Bits, expected: pa.Array) -> None:
 
 
 def case(seed: int, directory: pathlib.Path) -> None:
-    """One table, read once by one to three ranks."""
+    """Reads one table once, by one to three ranks."""
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(1, 4000)) if rng.random() < 0.9 else int(rng.integers(4000, 40_000))
     made = {f"c{at}": COLUMNS[rng.integers(len(COLUMNS))](rng, rows) for at in range(rng.integers(1, 6))}
@@ -279,8 +279,8 @@ def test_random_tables_are_delivered_as_pyarrow_wrote_them(part: int, tmp_path: 
 
 @pytest.mark.parametrize("dictionary", [True, False])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_file_without_rows_is_no_obstacle(dictionary: bool, version: str, tmp_path: pathlib.Path) -> None:
-    # Without a dictionary, pyarrow writes no page for a column without rows, and says that it begins at byte 0.
+def test_a_file_without_rows_does_no_harm(dictionary: bool, version: str, tmp_path: pathlib.Path) -> None:
+    # Without a dictionary, pyarrow writes no page for a column without rows, and gives 0 as its first byte.
     table = pa.table({"a": [1, 2], "b": [True, False], "s": ["x", "y"], "l": [[1.0], [2.0, 3.0]]})
     options: dict[str, Any] = {"use_dictionary": dictionary, "data_page_version": version}
     pq.write_table(table.slice(0, 0), tmp_path / "0.parquet", **options)

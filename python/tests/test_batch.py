@@ -1,4 +1,4 @@
-"""`bowstring.Batch`: one batch as NumPy's, torch's and Arrow's, without copies but those that are told, and what notebooks show."""
+"""`bowstring.Batch`: one batch as NumPy's, torch's and Arrow's, with documented copies only, and its notebook view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from test_device import run
 
 
 def addresses(array: Any) -> set[int]:
-    """Where the buffers of an Arrow array lie."""
+    """Returns the addresses of an Arrow array's buffers."""
     return {buffer.address for buffer in array.buffers() if buffer is not None}
 
 
@@ -107,7 +107,7 @@ def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> N
     assert not [name for name in record.schema.names if name.endswith(("__valid", "__values", "__offsets"))]
     assert record["maybe"].null_count == (~batch["maybe__valid"].numpy()).sum() > 0
     assert record["_mask"].to_pylist() == [True] * 8
-    # Other libraries take the batch itself.
+    # Other libraries accept the batch itself.
     assert pa.record_batch(batch).equals(record)
     assert pa.schema(batch).equals(record.schema, check_metadata=True)
 
@@ -190,7 +190,7 @@ print(json.dumps([same, arrow, kept, sorted(set(seen)), batch.device, html.count
 
 
 class Tags(HTMLParser):
-    """The elements of a document, which must be closed in turn, and its text."""
+    """The elements of a document, which must be properly nested, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class Tags(HTMLParser):
 
 
 def pictures(html: str) -> list[Any]:
-    """The pictures of a document, as Pillow decodes them."""
+    """Returns the pictures of a document, decoded by Pillow."""
     pillow = pytest.importorskip("PIL.Image")
     found = re.findall(r'src="data:image/png;base64,([^"]*)"', html)
     return [pillow.open(io.BytesIO(base64.b64decode(data))) for data in found]
@@ -236,7 +236,7 @@ def test_a_notebook_shows_the_first_images_as_they_were_before_normalize(layout:
     for row, picture in enumerate(shown):
         assert picture.size == (64, 64)
         distance = np.abs(np.asarray(picture, np.int16) - expected[row].astype(np.int16)).max()
-        # bfloat16 has 8 bits, of values up to 2.6.
+        # bfloat16 has 8 bits of precision, for values up to 2.6.
         assert distance <= {"uint8": 0, "bfloat16": 3}.get(dtype, 1), row
     tags = Tags(html)
     assert "[16, 3, 64, 64]" in tags.text or layout == "hwc"

@@ -1,4 +1,4 @@
-"""Batches as people use them: text that equals text, keys in the order of columns, what is known when a loader is opened."""
+"""Batches in daily use: text that equals text, keys in the order of columns, errors that are known when a loader is opened."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_text_in_torch_is_a_list(words: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("arrow", ["word", "w*", ["id", "word"]])
-def test_arrow_stays_where_it_is_asked_for(words: pathlib.Path, arrow: Any) -> None:
+def test_arrow_is_kept_where_requested(words: pathlib.Path, arrow: Any) -> None:
     batch = next(iter(Loader(words, batch_size=12, shuffle=False, arrow=arrow, exclude="maybe")))
     assert isinstance(batch["word"], pa.Array)
     assert batch["word"].type == pa.large_string()
@@ -102,7 +102,7 @@ def test_keys_are_in_the_order_of_columns(words: pathlib.Path) -> None:
     ]
 
 
-def test_nulls_are_told_when_the_loader_is_opened(words: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_nulls_are_reported_when_the_loader_is_opened(words: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(bowstring.NullsError, match=r"maybe \(1 null in 1 row group\)") as caught:
         Loader(words, batch_size=4)
     error = caught.value

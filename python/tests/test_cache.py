@@ -16,7 +16,7 @@ def _ids(loader: Loader) -> Any:
     return np.concatenate([batch["id"] for batch in loader])
 
 
-def test_what_was_read_once_is_read_from_the_cache(slow_store: Callable[..., Any], tmp_path: pathlib.Path) -> None:
+def test_a_second_read_comes_from_the_cache(slow_store: Callable[..., Any], tmp_path: pathlib.Path) -> None:
     store = slow_store(0.0)
     with Loader(store.url, batch_size=10_000) as loader:
         expected = _ids(loader)
@@ -45,7 +45,7 @@ def test_the_environment_names_a_cache(
         assert loader.stats()["cache"]["kept"] >= 4
 
 
-def test_a_directory_with_other_files_is_no_cache(slow_store: Callable[..., Any], tmp_path: pathlib.Path) -> None:
+def test_a_directory_with_other_files_is_not_a_cache(slow_store: Callable[..., Any], tmp_path: pathlib.Path) -> None:
     url = slow_store(0.0).url
     with pytest.raises(bowstring.ConfigError, match="is no cache of bowstring") as error:
         Loader(url, batch_size=10, cache=tmp_path, cache_bytes="1GiB")

@@ -1,4 +1,4 @@
-"""Certificates of real loaders, joined: kills, restarts, a forgotten state, a rank too few, the same rank twice."""
+"""Certificates of real loaders, joined: kills, restarts, a forgotten state, a missing rank, the same rank twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(data: pathlib.Path, rank: int = 0, world: int = 1) -> bowstring.Loade
 def run(
     data: pathlib.Path, world: int, steps: int, state: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The certificates of ranks that take `steps` steps, and their state."""
+    """Takes `steps` steps on each rank; returns the certificates and the state."""
     found, reached = [], {}
     for rank in range(world):
         with opened(data, rank, world) as loader:
@@ -51,7 +51,7 @@ def run(
 
 def test_a_run_with_restarts_on_other_numbers_of_ranks_is_exact(data: pathlib.Path) -> None:
     first, state = run(data, 2, 12)
-    # Ten steps more, which nobody's state saved.
+    # Ten more steps, which no saved state contains.
     lost, _ = run(data, 2, 10, state)
     second, state = run(data, 4, 23, state)
     third, _ = run(data, 1, 25, state)
@@ -83,7 +83,7 @@ def test_processes_that_all_read_everything_are_found(data: pathlib.Path) -> Non
     assert audit["findings"][0]["fault"] == "repeated"
 
 
-def test_loops_that_are_left_leave_rows(data: pathlib.Path) -> None:
+def test_loops_left_early_leave_rows(data: pathlib.Path) -> None:
     with opened(data) as loader:
         for step, _ in enumerate(loader):
             if step == 19:
@@ -104,7 +104,7 @@ def test_the_command_names_the_rows(data: pathlib.Path, tmp_path: pathlib.Path) 
         with opened(data, rank, 2) as loader:
             for step, batch in enumerate(loader):
                 delivered += batch["id"].tolist()
-                # Rank 1 leaves three steps out.
+                # Rank 1 skips three steps.
                 if rank == 1 and step == 26:
                     break
             assert len(list(loader)) == 30
@@ -115,7 +115,7 @@ def test_the_command_names_the_rows(data: pathlib.Path, tmp_path: pathlib.Path) 
     assert done.returncode == 3, done.stderr
     report = json.loads(done.stdout)
     missing = {row["row_id"] for row in report["rows_found"] if row["fault"] == "not_consumed" and row["epoch"] == 0}
-    # What was delivered says the same in another way.
+    # The delivered rows give the same result.
     assert missing == set(range(ROWS)) - set(delivered)
     assert len(missing) == 2 * BATCH * 3
     for row in report["rows_found"]:

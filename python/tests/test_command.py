@@ -1,4 +1,4 @@
-"""The command that the package installs: the binary's command line, run by Python."""
+"""The command that the package installs: the binary's command line, run from Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT, package_environment, run_python
 
 BINARY = ROOT / "target" / "debug" / "bowstring"
-# As the package starts it: `bowstring.__main__:main` is the entry point too.
+# The same start as the package's: `bowstring.__main__:main` is the entry point too.
 COMMAND = [sys.executable, "-m", "bowstring"]
 
 
@@ -31,12 +31,12 @@ def rows(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_the_package_installs_what_is_tested_here() -> None:
+def test_the_package_installs_the_tested_command() -> None:
     project = (ROOT / "python" / "pyproject.toml").read_text()
     assert re.search(r'\[project\.scripts\]\nbowstring = "bowstring\.__main__:main"\n', project)
 
 
-def test_it_says_what_the_binary_says(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_its_output_is_the_binarys(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
     if not BINARY.exists():
         pytest.skip("the binary is not built")
     for arguments in (
@@ -82,7 +82,7 @@ def test_demo_needs_nothing_but_the_package(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_ends_a_verb_with_what_it_has(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_ctrl_c_ends_a_verb_with_its_partial_result(rows: pathlib.Path, tmp_path: pathlib.Path) -> None:
     bench = subprocess.Popen(
         [*COMMAND, "bench", str(rows), "--batch-size", "8", "--epochs", "1000000000", "--json"],
         cwd=tmp_path,
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_a_verb_with_what_it_has(rows: pathlib.Path, tmp_path: pathl
         stderr=subprocess.PIPE,
         text=True,
     )
-    # There is no word of when it listens; before that, Ctrl-C ends it without one, as it does for the binary.
+    # Nothing reports that it listens; before that, Ctrl-C ends it without a message, as it does the binary.
     caught = pathlib.Path(f"/proc/{bench.pid}/task")
     deadline = time.monotonic() + 60
     while not any((task / "comm").read_text().startswith("bowstring-ctrl-") for task in caught.iterdir()):
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_a_verb_with_what_it_has(rows: pathlib.Path, tmp_path: pathl
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_ends_a_verb_that_does_not_catch_it(tmp_path: pathlib.Path) -> None:
-    # Python's own handler would only note it until the command line returns. One that never does stands in for it.
+    # Python's own handler would only note the signal until the command line returns. One that never does stands in for it.
     waiting = subprocess.Popen(
         [
             sys.executable,
@@ -149,7 +149,7 @@ def test_its_log_is_the_binarys_and_not_pythons(rows: pathlib.Path, tmp_path: pa
 
 
 def test_importing_the_package_imports_little() -> None:
-    # Each of these would cost several milliseconds.
+    # Each of these modules would cost several milliseconds.
     code = "import sys; before = set(sys.modules); import bowstring; print(*(set(sys.modules) - before))"
     said = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); {code}"],

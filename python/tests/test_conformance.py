@@ -1,6 +1,6 @@
-"""What Python adds to the promises of a loader, over every way to its batches. The rest is in tests/it/conformance.rs.
+"""Python's part of the promises of a loader, over every source of batches. The rest is in tests/it/conformance.rs.
 
-Here are conversion, interrupts, tensors of the caller, threads and ends; for NumPy and torch, whose loaders share one machine.
+Covered here are conversion, interrupts, tensors of the caller, threads and ends; for NumPy and torch, whose loaders share a core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS, BATCH = 100, 12
 
 
 class Way(NamedTuple):
-    """How a loader is opened: its class, and what says where its rows are."""
+    """A way to open a loader: its class, and the place of its rows."""
 
     loader: type[Any]
     url: Any
@@ -60,7 +60,7 @@ def table(rows: range) -> Any:
 
 
 def put(server: bowstring.flight.Server) -> None:
-    """Puts the rows in two tasks, as Spark's do."""
+    """Puts the rows in two tasks, as Spark does."""
     with Connection(f"{server.url}/rows") as connection:
         tokens = []
         for task, rows in enumerate((range(40), range(40, ROWS))):
@@ -97,7 +97,7 @@ def way(request: pytest.FixtureRequest, tmp_path: pathlib.Path, loader: type[Any
 
 
 @pytest.mark.parametrize("tail", ["pad", "short", "even"])
-def test_a_state_goes_on_at_every_step(way: Way, tail: str) -> None:
+def test_a_state_resumes_at_every_step(way: Way, tail: str) -> None:
     with way.open(shuffle=True, seed=3, tail=tail) as writer:
         states = [writer.state_dict()]
         expected = []
@@ -106,7 +106,7 @@ def test_a_state_goes_on_at_every_step(way: Way, tail: str) -> None:
             states.append(writer.state_dict())
     assert len(expected) == len(writer) == 9
     rows = [row for step in expected for row in step]
-    # 100 rows or 99: less than half a step is left, which the last two steps share under `even`.
+    # 100 rows or 99: less than half a step remains, which the last two steps share under `even`.
     left = len(rows) - 8 * BATCH
     even = [(BATCH + left + 1) // 2, (BATCH + left) // 2]
     assert [len(step) for step in expected[-2:]] == (even if tail == "even" else [BATCH, left])
@@ -125,14 +125,14 @@ def test_an_interrupt_costs_no_batch(way: Way, monkeypatch: pytest.MonkeyPatch) 
         convert, struck = interrupted._batch, list[int]()
 
         def strike(columns: dict[str, Any]) -> Any:
-            # Ctrl-C comes when the batch is there and nobody has it yet, once for every other step.
+            # Ctrl-C arrives after the batch is ready and before it is returned, once for every other step.
             if interrupted.step % 2 == 1 and interrupted.step not in struck:
                 struck.append(interrupted.step)
                 signal.raise_signal(signal.SIGINT)
             return convert(columns)
 
         monkeypatch.setattr(interrupted, "_batch", strike)
-        # Whoever runs the tests in the background may have had the signal ignored.
+        # A shell that runs the tests in the background may have had the signal ignored.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         found, interrupts, batches = list[list[int]](), 0, iter(interrupted)
         try:
@@ -190,7 +190,7 @@ def test_tensors_of_the_caller_are_filled_or_the_batch_stays(way: Way) -> None:
     assert found == expected
 
 
-def test_a_closed_loader_says_so_and_its_batches_stay(way: Way) -> None:
+def test_a_closed_loader_raises_and_its_batches_stay(way: Way) -> None:
     closed = way.open()
     kept = next(iter(closed))
     rows, state = real(kept), closed.state_dict()
@@ -310,7 +310,7 @@ def test_threads_over_one_iterator_read_one_epoch(way: Way) -> None:
             assert (loader.epoch, loader.step) == (epoch + 1, 0)
 
 
-def test_a_look_takes_nothing_and_has_memory_of_its_own(way: Way) -> None:
+def test_a_peek_takes_nothing_and_has_its_own_memory(way: Way) -> None:
     expected = steps(way.open(shuffle=False))
     with way.open(shuffle=False) as loader:
         for _ in range(2):

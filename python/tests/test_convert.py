@@ -15,7 +15,7 @@ import pytest
 from bowstring.convert import plan
 
 
-def test_a_report_says_what_was_done(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_report_describes_the_conversion(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "out"
     report = bowstring.convert(numbers, out, to="tfrecord", verify=True, jobs=2)
     assert (report.rows, report.from_format, report.to_format, report.verified) == (100, "parquet", "tfrecord", True)

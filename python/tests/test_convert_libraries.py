@@ -1,4 +1,4 @@
-"""Conversions against the libraries that own the formats: what they wrote is read, and what is written they read."""
+"""Conversions against the libraries that own the formats: their files are read, and they read ours."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 
 ROWS = 50
 
-# The libraries leave their files to the collector.
+# The libraries leave open files to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 def needs(name: str) -> Any:
-    # mosaicml-streaming loads torch, which takes the process down where TensorFlow is loaded already.
+    # mosaicml-streaming loads torch, which crashes the process if TensorFlow is already loaded.
     if name == "streaming" and "tensorflow" in sys.modules:
         pytest.skip("TensorFlow and torch do not share a process: run this one with -k streaming")
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
@@ -92,7 +92,7 @@ def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # webdataset leaves its files to the collector
+)  # webdataset leaves open files to the garbage collector
 def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     wds = needs("webdataset")
     source, path = table

@@ -1,6 +1,6 @@
-"""Random data through conversions, against what the format's own reader says of it: pyarrow, NumPy, TensorFlow.
+"""Random data through conversions, compared with the format's own reader: pyarrow, NumPy, TensorFlow.
 
-``verify`` compares bowstring with bowstring; here somebody else reads. A seed is in every test's name.
+``verify`` compares bowstring with bowstring; here another library reads. Every test's name has a seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rng = np.random.Generator
 
 
 def some(rng: Rng, kind: pa.DataType, count: int, nulls: bool) -> pa.Array:
-    """Random values of a type, some of them null."""
+    """Returns random values of a type, some of them null."""
     value: list[Any]
     if pa.types.is_boolean(kind):
         value = [bool(bit) for bit in rng.integers(0, 2, count)]
@@ -77,7 +77,7 @@ def random_table(rng: Rng) -> pa.Table:
 
 
 def write_arrow(table: pa.Table, path: pathlib.Path, rng: Rng) -> None:
-    """As a file or as a stream, packed or not, in batches of any size."""
+    """Writes a file or a stream, compressed or not, in batches of any size."""
     options = pa.ipc.IpcWriteOptions(compression=[None, "lz4", "zstd"][rng.integers(3)])
     new = pa.ipc.new_file if rng.integers(2) else pa.ipc.new_stream
     with new(str(path), table.schema, options=options) as writer:
@@ -147,7 +147,7 @@ def test_times_of_seconds_and_dates_are_times_and_dates_for_others(tmp_path: pat
         writer.write(table)
     for place in [tmp_path / "converted", tmp_path / "written"]:
         (part,) = place.glob("*.parquet")
-        # Without Arrow's own schema, as readers of other languages see it.
+        # Without Arrow's own schema, as readers in other languages see it.
         logical = [str(column.logical_type) for column in pq.ParquetFile(part).schema]
         assert [kind.split("(")[0] for kind in logical] == [
             "None",
@@ -161,7 +161,7 @@ def test_times_of_seconds_and_dates_are_times_and_dates_for_others(tmp_path: pat
         for name, kind in kinds.items():
             assert found.schema.field(name).type.equals(kind) or name == "within", (place, name)
             assert found[name].to_pylist() == table[name].to_pylist(), (place, name)
-    # A date with a time of day is none.
+    # A date with a time of day is not a date.
     odd = pa.Array.from_buffers(pa.date64(), 2, [None, pa.py_buffer(np.array([0, 1], np.int64))])
     with pa.ipc.new_file(str(src), pa.schema({"day": pa.date64()})) as file:
         file.write_table(pa.table({"day": odd}))
@@ -169,7 +169,7 @@ def test_times_of_seconds_and_dates_are_times_and_dates_for_others(tmp_path: pat
         bowstring.convert(src, tmp_path / "odd", to="parquet")
 
 
-def test_petastorm_refuses_times_that_it_would_cut(tmp_path: pathlib.Path) -> None:
+def test_petastorm_refuses_times_that_it_would_truncate(tmp_path: pathlib.Path) -> None:
     src = tmp_path / "src.parquet"
     pq.write_table(pa.table({"id": [0, 1], "at": pa.array([1000, 1001], pa.timestamp("ns"))}), src)
     with pytest.raises(bowstring.Error, match=r"column at, row 1"):
@@ -235,7 +235,7 @@ def test_records_are_those_that_tensorflow_reads(seed: int, tmp_path: pathlib.Pa
     rows = int(rng.integers(1, 60))
     with tf.io.TFRecordWriter(str(src), packed) as writer:
         for row in range(rows):
-            # The first is a list, so that the sample tells that the column has lists.
+            # The first row is a list, so that the sample shows that the column has lists.
             count = 2 if row == 0 else int(rng.integers(0, 4))
             limits = np.iinfo(np.int64)
             feature = {

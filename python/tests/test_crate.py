@@ -1,4 +1,4 @@
-"""What is published: the crate's files, its features in its documentation, and the licences of what the wheel contains."""
+"""The published parts: the crate's files, its features in its documentation, and the licences of the wheel's contents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_notices_have_a_text_for_every_crate(tmp_path: Path) -> None:
     for name, version in crates:
         assert f"{name} {version}" in rest, name
     assert not {"proptest", "criterion"} & {name for name, _ in crates}, "those of tests are not shipped"
-    # C that crates bring with them.
+    # C libraries bundled by crates.
     for vendored in ("turbojpeg-sys", "zstd-sys", "aws-lc-sys"):
         assert re.search(rf"{vendored} \S+ \(\S+\)", rest), vendored
     for words in ("Independent JPEG Group", "Apache License", "Permission is hereby granted"):

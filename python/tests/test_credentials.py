@@ -23,7 +23,7 @@ ROWS = 400
 
 
 class Bucket:
-    """One file in a bucket, the key whose signatures are taken, and the request from which no key is."""
+    """One file in a bucket, the key whose signatures it accepts, and the request from which it refuses any key."""
 
     def __init__(self, path: Path) -> None:
         pq.write_table(pa.table({"id": range(ROWS)}), path, row_group_size=20)
@@ -96,7 +96,7 @@ def keys(number: int) -> dict[str, Any]:
 
 
 class Counted:
-    """A provider of one shape, which counts."""
+    """A provider of one shape that counts its calls."""
 
     def __init__(self, shape: str, life: float = 3600) -> None:
         self.shape, self.life, self.asked = shape, life, 0
@@ -119,7 +119,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("shape", ["obstore", "polars", "for ever", "async"])
-def test_every_shape_is_taken_and_asked_once_more_when_it_is_refused(bucket: Bucket, shape: str) -> None:
+def test_every_shape_is_accepted_and_called_again_after_a_refusal(bucket: Bucket, shape: str) -> None:
     given = Counted(shape)
     with bucket.loader(given) as loader:
         assert given.asked == 1
@@ -142,7 +142,7 @@ def test_credentials_of_a_short_life_are_renewed_before_their_end(bucket: Bucket
     assert 2 <= given.asked <= 6, "about once in 0.8 seconds, and not for each request"
 
 
-def test_plan_and_index_take_it_too(bucket: Bucket) -> None:
+def test_plan_and_index_accept_a_provider(bucket: Bucket) -> None:
     given = Counted("obstore")
     options = {"storage_options": bucket.options(), "credential_provider": given}
     assert bowstring.plan("s3://bucket/data", batch_size=10, **options)["row_groups"] == 20
@@ -157,7 +157,7 @@ def broken() -> Mapping[str, Any]:
 def test_an_error_of_the_provider_is_a_store_error_that_names_it(bucket: Bucket) -> None:
     with pytest.raises(bowstring.StoreError, match=r"test_credentials\.broken.*RuntimeError: the vault is closed"):
         bucket.loader(broken)
-    # In the middle of an epoch.
+    # A failure in the middle of an epoch.
     given = Counted("obstore")
     with bucket.loader(given) as loader:
         bucket.refused_from = len(bucket.signers) + 5
@@ -179,14 +179,14 @@ def test_an_error_of_the_provider_is_a_store_error_that_names_it(bucket: Bucket)
         ({**keys(0), "token": "sEcReT\n"}, "line break"),
     ],
 )
-def test_what_no_store_takes_is_told_without_a_secret(bucket: Bucket, found: Any, told: str) -> None:
+def test_credentials_that_no_store_accepts_are_reported_without_secrets(bucket: Bucket, found: Any, told: str) -> None:
     with pytest.raises((bowstring.StoreError, bowstring.ConfigError)) as caught:
         bucket.loader(lambda: found)
     assert told in str(caught.value)
     assert "sEcReT" not in str(caught.value)
 
 
-def test_where_a_provider_has_no_place_is_an_error(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_provider_without_a_use_is_an_error(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(bowstring.ConfigError, match="cannot be called"):
         bucket.loader({"access_key_id": "x"})
     with pytest.raises(bowstring.ConfigError, match="either credentials or"):
@@ -195,7 +195,7 @@ def test_where_a_provider_has_no_place_is_an_error(bucket: Bucket, tmp_path: Pat
         bowstring.Loader("grpc://127.0.0.1:1/x", batch_size=1, credential_provider=broken)
 
 
-def test_names_never_show_what_a_provider_holds() -> None:
+def test_names_never_show_a_providers_secret() -> None:
     class Vault:
         def __call__(self) -> Mapping[str, Any]:
             return {}
@@ -210,7 +210,7 @@ def test_names_never_show_what_a_provider_holds() -> None:
         assert made[0].count(".") >= 1
 
 
-def test_a_loader_with_a_provider_is_not_sent_and_says_so(bucket: Bucket) -> None:
+def test_pickling_a_loader_with_a_provider_is_an_error(bucket: Bucket) -> None:
     with bucket.loader(Counted("obstore")) as loader, pytest.raises(bowstring.UnsupportedError, match="open one there"):
         pickle.dumps(loader)
 

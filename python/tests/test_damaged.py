@@ -1,7 +1,7 @@
-"""Damaged files without checksums: refused, or read as pyarrow reads them. Never other values.
+"""Damaged files without checksums: refused, or read as pyarrow reads them, never with other values.
 
-A crash is easy to see; a wrong number is not. So files of many encodings are damaged in a few bytes of the footer, the page headers
-and the levels, and what is delivered is held against pyarrow's reading of the same bytes.
+A crash is easy to see; a wrong number is not. So files of many encodings are damaged in a few bytes of the footer, the page
+headers and the levels, and the result is compared with pyarrow's reading of the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS = 60
 
 
 class Oracle:
-    """pyarrow in another process, which is started again where a file ends it."""
+    """pyarrow in another process, restarted when a file crashes it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.target = folder / "oracle.arrow"
@@ -49,7 +49,7 @@ class Oracle:
         )
 
     def read(self, path: pathlib.Path) -> pa.Table | str:
-        """The table, or why there is none."""
+        """Returns the table, or the reason that there is none."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{path} {self.target}\n")
@@ -76,7 +76,7 @@ STRUCT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.
 
 
 def member(rng: Rng) -> dict[str, Any] | None:
-    """A struct that may be null, or have one."""
+    """Returns a struct that may be null or contain a null."""
     if rng.random() < 0.2:
         return None
     return {"a": int(rng.integers(9)), "b": None if rng.random() < 0.3 else "x" * int(rng.integers(4))}
@@ -88,7 +88,7 @@ def nested(rng: Rng, count: int) -> pa.Array:
 
 
 def listed(rng: Rng, count: int) -> pa.Array:
-    """Lists of them, each of whose leaves tells how long a list is."""
+    """Lists of structs; each leaf encodes the length of its list."""
     lists = [None if rng.random() < 0.1 else [member(rng) for _ in range(rng.integers(4))] for _ in range(count)]
     return pa.array(lists, pa.list_(STRUCT))
 
@@ -105,15 +105,15 @@ def lists_within(rng: Rng, count: int) -> pa.Array:
 
 
 def moments(rng: Rng, count: int) -> pa.Array:
-    """Times that are written with 96 bits."""
+    """Times written with 96 bits."""
     return pa.array(rng.integers(-(10**15), 10**15, count), pa.timestamp("us"), mask=rng.random(count) < 0.1)
 
 
 def written(rng: Rng, path: pathlib.Path) -> tuple[pa.Table, dict[str, Any]]:
-    """A table, written in some way."""
+    """Writes a random table; returns it with the options used."""
     makers = [*COLUMNS, nested, listed, listed, lists_within, moments]
     table = pa.table({f"c{at}": makers[rng.integers(len(makers))](rng, ROWS) for at in range(rng.integers(2, 5))})
-    # Of 96 bits pyarrow reads microseconds here, which are no unit for nanoseconds.
+    # pyarrow reads 96 bits as microseconds here, which does not work for nanoseconds.
     old = rng.random() < 0.5 and pa.timestamp("ns") not in table.schema.types
     options: dict[str, Any] = {
         "row_group_size": int(rng.choice([ROWS, ROWS // 3])),
@@ -134,7 +134,7 @@ def written(rng: Rng, path: pathlib.Path) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def damaged(rng: Rng, whole: bytes) -> dict[int, int]:
-    """A few other bytes where the file describes itself."""
+    """Returns a few changed bytes in the parts where the file describes itself."""
     length = int.from_bytes(whole[-8:-4], "little")
     footer = len(whole) - 8 - length
     metadata = pq.ParquetFile(pa.BufferReader(whole)).metadata
@@ -149,7 +149,7 @@ def damaged(rng: Rng, whole: bytes) -> dict[int, int]:
         if choice < 0.45:
             at = footer + int(rng.integers(length))
         elif choice < 0.9:
-            # A page's header, and the levels behind it.
+            # A page's header, and the levels after it.
             at = starts[rng.integers(len(starts))] + int(rng.integers(48))
         else:
             at = int(rng.integers(4, footer))
@@ -161,7 +161,7 @@ def damaged(rng: Rng, whole: bytes) -> dict[int, int]:
 
 
 def edited(whole: bytes, edits: dict[int, int]) -> bytes:
-    """The file with them."""
+    """Returns the file with these edits."""
     made = bytearray(whole)
     for at, value in edits.items():
         made[at] = value
@@ -169,7 +169,7 @@ def edited(whole: bytes, edits: dict[int, int]) -> bytes:
 
 
 def delivered(path: pathlib.Path, rows: int) -> dict[str, Any]:
-    """One batch of everything."""
+    """Reads everything as one batch."""
     with bowstring.Loader(
         path, batch_size=max(rows, 1), shuffle=False, nulls="mask", threads=1, prefetch=1, timeout=60, decode=False
     ) as loader:
@@ -179,7 +179,7 @@ def delivered(path: pathlib.Path, rows: int) -> dict[str, Any]:
 
 
 def columns(table: pa.Table) -> dict[str, pa.Array]:
-    """The leaves, as a batch names them."""
+    """Returns the leaves by their names in a batch."""
     found: dict[str, pa.Array] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         found.update(leaves(name, column.combine_chunks()))
@@ -187,7 +187,7 @@ def columns(table: pa.Table) -> dict[str, pa.Array]:
 
 
 def leaves(name: str, array: pa.Array) -> dict[str, pa.Array]:
-    """The leaves of a column: of structs their members, of lists of them lists of their members."""
+    """Returns the leaves of a column: of structs their members, of lists of structs lists of their members."""
     kind = array.type
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
         lengths = np.asarray(pc.list_value_length(array).fill_null(0))
@@ -203,14 +203,14 @@ def leaves(name: str, array: pa.Array) -> dict[str, pa.Array]:
 
 
 def matches(batch: dict[str, Any], table: pa.Table) -> None:
-    """That the batch holds the values of the table."""
+    """Checks that the batch holds the values of the table."""
     for name, expected in columns(table).items():
         here = np.ones(len(expected), bool)
         check(name, batch, here, expected)
 
 
 def one(seed: int, folder: pathlib.Path, oracle: Oracle, seen: collections.Counter[str]) -> None:
-    """One file, damaged in many ways."""
+    """Damages one file in many ways."""
     rng = np.random.default_rng(seed)
     path = folder / "whole.parquet"
     table, options = written(rng, path)
@@ -220,7 +220,7 @@ def one(seed: int, folder: pathlib.Path, oracle: Oracle, seen: collections.Count
     matches(delivered(path, ROWS), original)
     for number in range(PER_FILE):
         edits = damaged(rng, whole)
-        # Each has its own name, so that nothing is remembered of the last one.
+        # Each has its own name, so that nothing is cached from the last one.
         path = folder / f"{seed}-{number}.parquet"
         path.write_bytes(edited(whole, edits))
         try:
@@ -241,7 +241,7 @@ def judge(
     oracle: Oracle,
     seen: collections.Counter[str],
 ) -> None:
-    """That a file is refused, or read as it is read by pyarrow, or as if it were whole."""
+    """Checks that a file is refused, or read as pyarrow reads it, or as if it were undamaged."""
     try:
         batch = delivered(path, ROWS)
     except (bowstring.CorruptError, bowstring.UnsupportedError, bowstring.LimitError):
@@ -249,7 +249,7 @@ def judge(
         return
     theirs = oracle.read(path)
     if isinstance(theirs, str):
-        # What pyarrow minds may be none of the values'. Another of the bytes may be a value, which either of us delivers.
+        # pyarrow may object to a byte that holds no value, while another changed byte is a value that both readers deliver.
         for count in range(len(edits)):
             for kept in itertools.combinations(edits.items(), count):
                 path.write_bytes(edited(whole, dict(kept)))
@@ -263,7 +263,7 @@ def judge(
             return
         raise AssertionError(f"pyarrow refuses ({theirs}): {differs(batch, original)}")
     if theirs.schema != original.schema:
-        # The file says other types or names, and says so once: there is nothing that it contradicts.
+        # The file declares other types or names, and declares them once: nothing contradicts them.
         seen["other schema"] += 1
         return
     found = differs(batch, theirs)
@@ -272,7 +272,7 @@ def judge(
 
 
 def differs(batch: dict[str, Any], table: pa.Table) -> str | None:
-    """In what the batch differs from the table."""
+    """Returns the difference between batch and table."""
     try:
         matches(batch, table)
     except (AssertionError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
@@ -282,7 +282,7 @@ def differs(batch: dict[str, Any], table: pa.Table) -> str | None:
 
 @pytest.mark.timeout(3600 if SOAK else 300)
 def test_damage_is_refused_or_read_as_pyarrow_reads_it(tmp_path: pathlib.Path) -> None:
-    # New damage is looked for by the soak; the same every time otherwise.
+    # The soak tries new damage; other runs try the same every time.
     first = int(GIVEN) if GIVEN else int.from_bytes(os.urandom(4), "little") if SOAK else 1
     oracle, seen = Oracle(tmp_path), collections.Counter[str]()
     try:

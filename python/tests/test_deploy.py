@@ -1,4 +1,4 @@
-"""Workflows, chart, manifests and recipes: they are whole, agree with each other, and say what the server understands."""
+"""Workflows, chart, manifests and recipes: complete, consistent with each other, and valid for the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_workflows_run_nothing_that_can_change_under_them() -> None:
                     assert (ROOT / script).is_file(), f"{path.name}: {script}"
 
 
-def test_what_make_is_asked_for_exists() -> None:
+def test_make_targets_of_workflows_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in WORKFLOWS:
         for line in re.findall(r"\bmake ([a-z -]+)", path.read_text("utf-8").split("jobs:")[1]):
@@ -59,7 +59,7 @@ def test_one_version_everywhere() -> None:
 
 @pytest.fixture(scope="module")
 def flags() -> set[str]:
-    """Flags of `bowstring serve`."""
+    """Returns the flags of `bowstring serve`."""
     told = run_python("-m", "bowstring", "serve", "--help", cwd=ROOT)
     assert told.returncode == 0, told.stderr
     return set(re.findall(r"--[a-z-]+", told.stdout))
@@ -87,7 +87,7 @@ def test_recipes_of_slurm_are_shell() -> None:
         subprocess.run([shell, "-n", str(path)], check=True, timeout=60)
 
 
-def test_kustomize_names_what_is_there_and_selects_itself_alone() -> None:
+def test_kustomize_names_existing_files_and_selects_only_itself() -> None:
     for directory in (BASE, DEPLOY / "kustomize" / "monitoring"):
         (kustomization,) = documents(directory / "kustomization.yaml")
         for resource in kustomization["resources"]:
@@ -98,7 +98,7 @@ def test_kustomize_names_what_is_there_and_selects_itself_alone() -> None:
         for name in ("service", "statefulset")
         for resource in documents(BASE / f"{name}.yaml")
     }
-    # An empty selector would be every pod of the namespace.
+    # An empty selector would match every pod of the namespace.
     assert found["Service"]["spec"]["selector"] == labels
     assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
     assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
@@ -106,7 +106,7 @@ def test_kustomize_names_what_is_there_and_selects_itself_alone() -> None:
     assert stateful["selector"]["matchLabels"] == stateful["template"]["metadata"]["labels"] == labels
 
 
-def test_a_pod_has_longer_to_end_than_the_server_takes() -> None:
+def test_a_pods_grace_period_exceeds_the_servers_drain() -> None:
     grace = re.search(r"^drain_grace = (\d+)$", (BASE / "bowstring.toml").read_text(), re.MULTILINE)
     assert grace is not None
     (stateful,) = documents(BASE / "statefulset.yaml")
@@ -114,7 +114,7 @@ def test_a_pod_has_longer_to_end_than_the_server_takes() -> None:
 
 
 def rendered(tmp_path: pathlib.Path) -> str:
-    """The server's file as the chart makes it."""
+    """Returns the server's file as rendered by the chart."""
     if shutil.which("helm") is None:
         pytest.skip("helm is not installed")
     tables = tmp_path / "datasets.toml"
@@ -146,7 +146,7 @@ def rendered(tmp_path: pathlib.Path) -> str:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("made_by", ["kustomize", "helm"])
-def test_the_server_takes_the_file_that_it_is_given(made_by: str, tmp_path: pathlib.Path) -> None:
+def test_the_server_accepts_the_deployed_configuration(made_by: str, tmp_path: pathlib.Path) -> None:
     text = (BASE / "bowstring.toml").read_text() if made_by == "kustomize" else rendered(tmp_path)
     pq.write_table(pa.table({"id": list(range(10))}), tmp_path / "rows.parquet")
     secrets = tmp_path / "secret"
@@ -157,7 +157,7 @@ def test_the_server_takes_the_file_that_it_is_given(made_by: str, tmp_path: path
     make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt"
     subprocess.run(["openssl", *make.split()], cwd=secrets, check=True, capture_output=True, timeout=60)
     (secrets / "tls.key").chmod(0o400)
-    # Its secrets, data and ports are other ones here; the rest is as it stands.
+    # Secrets, data and ports are replaced here; the rest is unchanged.
     text = re.sub(r"/etc/bowstring/(secret|tls)/", f"{secrets}/", text)
     text = text.replace("s3://bucket/photos/", str(tmp_path / "rows.parquet")).replace("NAMESPACE", "default")
     text = text.replace("0.0.0.0:8815", "127.0.0.1:0").replace("0.0.0.0:9090", "127.0.0.1:0")

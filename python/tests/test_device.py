@@ -1,6 +1,6 @@
-"""Batches on a GPU: here over the fake driver of tests/fake_cuda, in processes of their own, and without any driver at all.
+"""Batches on a GPU: here over the fake driver of tests/fake_cuda, in separate processes, and without any driver at all.
 
-The fake's memory is the host's, so that what is "on the GPU" can be looked at by its address.
+The fake's memory is the host's, so that a tensor "on the GPU" can be read by its address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ no_gpu = pytest.mark.skipif(HAS_DRIVER, reason="this machine has a CUDA driver")
 
 
 def run(text: str, library: pathlib.Path | None, **variables: str) -> Any:
-    """What the program `text` prints last, as JSON, in a process that finds the driver in `library`."""
+    """Runs the program `text` in a process that finds the driver in `library`; returns its last line, parsed as JSON."""
     environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
     environment |= {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "error", **variables}
     if library is not None:
@@ -58,7 +58,7 @@ def rows(batch):
 """
 
 
-def test_what_is_no_device_is_said(numbers: pathlib.Path) -> None:
+def test_invalid_devices_are_refused(numbers: pathlib.Path) -> None:
     for device in ("gpu", "cuda:x", "cuda:-1", "tpu:0", ""):
         with pytest.raises(bowstring.ConfigError, match="device"):
             bowstring.Loader(numbers, batch_size=4, device=device)
@@ -146,7 +146,7 @@ print(json.dumps(said))
     assert len(found) == 2 * (2 + 2 * 6)
 
 
-def test_a_loader_goes_on_where_a_state_says(fake_driver: pathlib.Path) -> None:
+def test_a_loader_resumes_from_a_state(fake_driver: pathlib.Path) -> None:
     found = run(
         """
 first = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda")
@@ -167,7 +167,7 @@ print(json.dumps([taken == expected, again == expected, second.epoch == ours.epo
     assert found == [True, True, True]
 
 
-def test_capsules_settle_who_waits_for_whom(fake_driver: pathlib.Path) -> None:
+def test_capsules_order_the_streams_of_both_sides(fake_driver: pathlib.Path) -> None:
     found = run(
         """
 loader = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda:0")
@@ -221,7 +221,7 @@ class Wrapped:
 '''
 
 
-def test_copies_on_the_gpu_are_of_their_own_and_made_on_the_stream_asked_for(fake_driver: pathlib.Path) -> None:
+def test_copies_on_the_gpu_have_their_own_memory_and_use_the_requested_stream(fake_driver: pathlib.Path) -> None:
     found = run(
         COPIES
         + """
@@ -378,7 +378,7 @@ print(json.dumps([said, auto]))
     assert found[1] == 3
 
 
-def test_every_tensor_is_of_the_type_that_was_asked_for(fake_driver: pathlib.Path) -> None:
+def test_every_tensor_has_the_requested_type(fake_driver: pathlib.Path) -> None:
     for dtype in ("uint8", "float16", "bfloat16", "float32"):
         for layout in ("chw", "hwc"):
             found = run(
@@ -422,20 +422,20 @@ refused = theirs.stats()["device"]["refused"]
 theirs.close()
 print(json.dumps([len(mine), float(differ.min()), float(differ.max()), refused, bowstring.doctor()["nvjpeg"]]))
 """
-    # By its path, and where the interpreter has NVIDIA's wheels.
+    # By its path, and in an interpreter with NVIDIA's wheels.
     wheels = str(fake_nvjpeg.parents[3])
     for variables in ({"BOWSTRING_NVJPEG": str(fake_nvjpeg)}, {"FAKE_WHEELS": wheels}):
         given = f"import os, sys\nsys.path.insert(0, os.environ.get('FAKE_WHEELS', '.'))\n{program}"
         count, least, most, refused, found = run(given, fake_driver, **variables)
         assert (count, refused) == (48, 0)
-        # Padding is the same, and photos are not.
+        # Padding is the same, photos are not.
         assert least == 0
         assert 0 < most <= 1.5
         if "FAKE_WHEELS" not in variables or ctypes.util.find_library("nvjpeg") is None:
             assert found == {"path": str(fake_nvjpeg), "version": "12.3.1"}
 
 
-def test_nvjpeg_is_never_left_out_in_silence(fake_driver: pathlib.Path, numbers: pathlib.Path) -> None:
+def test_nvjpeg_is_never_skipped_silently(fake_driver: pathlib.Path, numbers: pathlib.Path) -> None:
     images = {"image": bowstring.Image(8, decoder="nvjpeg")}
     with pytest.raises(bowstring.ConfigError, match='option decoder: column image: device is "cpu"'):
         bowstring.Loader(PHOTOS, batch_size=4, images=images)

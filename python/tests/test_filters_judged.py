@@ -1,7 +1,7 @@
-"""Random filters on random datasets, against a judge that knows neither the engine nor Arrow: one row after the other, in Python.
+"""Random filters on random datasets, against a judge that uses neither the engine nor Arrow: row by row, in Python.
 
-The datasets have what lets a reader skip: statistics, page indexes, sorted stretches, directories such as ``part=2``.
-And they have what makes skipping go wrong: nulls, NaN, signed zeros, structs, lists, columns that some files lack or store in
+The datasets have everything that lets a reader skip: statistics, page indexes, sorted ranges, directories such as ``part=2``.
+They also have what makes skipping go wrong: nulls, NaN, signed zeros, structs, lists, columns that some files lack or store as
 another type.
 """
 
@@ -36,7 +36,7 @@ UNSIGNED = [0, 1, 2, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
 FLOATS = [float("-inf"), -2.5, -0.0, 0.0, 0.1, 1.0, 3.0, float("inf")]
 MOMENTS = [EPOCH + datetime.timedelta(hours=18 * at) for at in range(-4, 4)]
 DECIMALS = [decimal.Decimal(at * 125).scaleb(-2) for at in range(-4, 4)]
-# What a column holds: eight values in ascending order.
+# The values of each column: eight in ascending order.
 POOLS: dict[str, list[Any]] = {
     "i": list(range(-4, 4)),
     "u": UNSIGNED,
@@ -51,7 +51,7 @@ POOLS: dict[str, list[Any]] = {
     "n.deep.y": sorted(WORDS, key=str.encode),
     "late": list(range(8)),
 }
-# Where files differ in how they store a column.
+# Columns that files store as different types.
 KINDS: dict[str, list[pa.DataType]] = {
     "i": [pa.int64(), pa.int32(), pa.int8()],
     "u": [pa.uint64()],
@@ -71,7 +71,7 @@ STRUCT = pa.struct([("x", pa.int32()), ("deep", pa.struct([("y", pa.string())]))
 
 
 def plain(value: Any) -> Any:
-    """A value that Python compares exactly with its column's literals; texts by their bytes."""
+    """Returns a value that Python compares exactly with its column's literals; texts as their bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, datetime.datetime):
@@ -82,7 +82,7 @@ def plain(value: Any) -> Any:
 
 
 def cell(row: Row, column: str) -> Any:
-    """The value, and None where it or a struct around it is null."""
+    """Returns the value; None if it or a struct around it is null."""
     found: Any = row
     for name in column.split("."):
         found = None if found is None else found[name]
@@ -109,7 +109,7 @@ def compared(column: str, op: str, literal: Any) -> Judge:
 
 
 def member(column: str, literals: list[Any]) -> Judge:
-    """Whether the value is among the literals."""
+    """True if the value is among the literals."""
 
     def judge(row: Row) -> bool | None:
         value = cell(row, column)
@@ -119,7 +119,7 @@ def member(column: str, literals: list[Any]) -> Judge:
 
 
 def inverted(inner: Judge) -> Judge:
-    """Not, for which unknown stays unknown."""
+    """NOT: unknown stays unknown."""
 
     def judge(row: Row) -> bool | None:
         found = inner(row)
@@ -129,7 +129,7 @@ def inverted(inner: Judge) -> Judge:
 
 
 def joined(inner: list[Judge], ends: bool) -> Judge:
-    """And, which one False ends, or or, which one True ends; else one unknown makes it unknown."""
+    """AND, decided by one False, or OR, decided by one True; otherwise unknown if one part is unknown."""
 
     def judge(row: Row) -> bool | None:
         found = [part(row) for part in inner]
@@ -157,12 +157,12 @@ def split(column: str, low: float, high: float) -> Judge:
 
 
 def pick(rng: Rng, values: list[Any]) -> Any:
-    """One of them."""
+    """Returns one of them."""
     return values[int(rng.integers(len(values)))]
 
 
 def literal(rng: Rng, column: str) -> tuple[Any, str]:
-    """What a literal for the column means, and its text."""
+    """Returns a literal for the column, as value and as text."""
     value = pick(rng, POOLS[column])
     if isinstance(value, str):
         return value.encode(), "'" + value.replace("'", "''") + "'"
@@ -188,7 +188,7 @@ def literal(rng: Rng, column: str) -> tuple[Any, str]:
 
 
 def condition(rng: Rng, part: bool) -> tuple[Judge, str]:
-    """A comparison of some kind."""
+    """Returns a comparison of some kind."""
     if rng.random() < 0.08:
         values = rng.integers(0, 8, int(rng.integers(1, 4))).tolist()
 
@@ -225,7 +225,7 @@ def condition(rng: Rng, part: bool) -> tuple[Judge, str]:
 
 
 def tree(rng: Rng, part: bool, depth: int) -> tuple[Judge, str]:
-    """A filter."""
+    """Returns a filter."""
     if depth == 0 or rng.random() < 0.3:
         return condition(rng, part)
     if rng.random() < 0.3:
@@ -241,7 +241,7 @@ def tree(rng: Rng, part: bool, depth: int) -> tuple[Judge, str]:
 
 
 def cells(rng: Rng, column: str, count: int) -> list[Any]:
-    """Stretches of alike values, in which there may be nulls and NaN."""
+    """Returns runs of similar values, which may contain nulls and NaN."""
     found: list[Any] = []
     while len(found) < count:
         first, wide = int(rng.integers(8)), int(rng.integers(1, 4))
@@ -254,7 +254,7 @@ def cells(rng: Rng, column: str, count: int) -> list[Any]:
 
 
 def rows_of(rng: Rng, count: int, first: int) -> list[Row]:
-    """Rows as Python has them."""
+    """Returns rows as Python values."""
     columns = {column: cells(rng, column, count) for column in POOLS}
     rows = []
     for at in range(count):
@@ -270,7 +270,7 @@ def rows_of(rng: Rng, count: int, first: int) -> list[Row]:
 
 
 def written(rng: Rng, directory: pathlib.Path) -> tuple[list[Row], bool]:
-    """A dataset of some files: its rows in order, and whether its directories are partitions."""
+    """Writes a dataset of some files; returns its rows in order, and true if its directories are partitions."""
     part = bool(rng.random() < 0.5)
     rows: list[Row] = []
     for number in range(int(rng.integers(1, 4))):
@@ -287,7 +287,7 @@ def written(rng: Rng, directory: pathlib.Path) -> tuple[list[Row], bool]:
             where = directory / f"part={'__HIVE_DEFAULT_PARTITION__' if key is None else key}"
             own = [{**row, "part": key} for row in own]
         where.mkdir(exist_ok=True)
-        # The parts are read in the order of their names; ids say which row is which.
+        # The parts are read in the order of their names; ids identify the rows.
         pq.write_table(
             pa.Table.from_pylist([{field.name: row[field.name] for field in fields} for row in own], pa.schema(fields)),
             where / f"{number}.parquet",
@@ -306,7 +306,7 @@ def written(rng: Rng, directory: pathlib.Path) -> tuple[list[Row], bool]:
 
 
 def selected(directory: pathlib.Path, text: str) -> list[int]:
-    """The rows that the loader delivers."""
+    """Returns the rows that the loader delivers."""
     options: dict[str, Any] = {"batch_size": 256, "columns": ["id"], "shuffle": False, "tail": "pad", "threads": 1}
     with bowstring.Loader(directory, filter=text, **options) as loader:
         return sorted(int(number) for batch in loader for number in batch["id"][batch["_mask"]])
@@ -337,5 +337,5 @@ def test_random_filters_select_what_the_judge_selects(tmp_path: pathlib.Path) ->
             none += not expected
             unknown += None in verdicts
     print(f"{some} filters selected some rows, {none} none, {unknown} met nulls, from seed {first}")
-    # Without these the test would prove nothing.
+    # Without enough of these, the test would prove nothing.
     assert GIVEN or min(some, none, unknown) > CASES / 2, (some, none, unknown)

@@ -1,4 +1,4 @@
-"""Serving over Arrow Flight: the same batches as here, for our loaders and for any other client; gangs of ranks."""
+"""Serving over Arrow Flight: the same batches as from a local loader, for our loaders and any other client; gangs of ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "a-token-of-the-tests"
 
 
 class Server:
-    """A `bowstring serve` of its own; SIGTERM ends it."""
+    """A separate `bowstring serve` process; SIGTERM ends it."""
 
     def __init__(self, *args: str) -> None:
         command = [

@@ -1,4 +1,4 @@
-"""Footers that other writers leave: members that differ between files, no dictionary at byte 0, encryption of some columns."""
+"""Footers of other writers: members that differ between files, a dictionary at byte 0, encryption of some columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 
 def converted(url: pathlib.Path, copy: pathlib.Path) -> pa.Table:
-    """The rows as they are stored, after a conversion."""
+    """Returns the stored rows after a conversion."""
     bowstring.convert(str(url), str(copy), to="parquet")
     return pa.concat_tables([pq.read_table(path) for path in sorted(copy.glob("*.parquet"))])
 
@@ -50,17 +50,17 @@ def test_members_of_listed_structs_may_differ_between_files(tmp_path: pathlib.Pa
 
 
 class Kms(pe.KmsClient):
-    """Wraps keys by writing them down."""
+    """Stores keys in plain text instead of wrapping them."""
 
     def __init__(self, _config: pe.KmsConnectionConfig) -> None:
         pe.KmsClient.__init__(self)
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        """As text."""
+        """Returns the key as text."""
         return base64.b64encode(master_key_identifier.encode() + b":" + key_bytes).decode()
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        """From text."""
+        """Returns the key from its text."""
         return base64.b64decode(wrapped_key)[len(master_key_identifier) + 1 :]
 
 
@@ -104,7 +104,7 @@ def test_columns_that_are_not_encrypted_can_be_read(tmp_path: pathlib.Path) -> N
 
 
 def test_columns_of_nulls_are_read_in_units(tmp_path: pathlib.Path) -> None:
-    # pyarrow writes a dictionary without values for them: a page that is a header alone.
+    # pyarrow writes a dictionary without values for them: a page with only a header.
     rows = 2000
     wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows * 512, dtype=np.int64)), 512)
     for compression in ("lz4", "zstd", "none"):

@@ -1,4 +1,4 @@
-"""A rank that is interrupted, dropped or cut off from its server: who learns of it, how soon, and who goes on meanwhile."""
+"""A rank that is interrupted, dropped or cut off from its server: who learns of it, how soon, and who continues meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def joined(server: Server, name: str, world: int) -> list[bowstring.flight.Gang]
 
 
 class Interrupted:
-    """Presses Ctrl-C after a while."""
+    """Sends Ctrl-C after a delay."""
 
     def __init__(self, after: float) -> None:
         self.at = 0.0
@@ -50,7 +50,7 @@ class Interrupted:
 
 
 class Ticks:
-    """How long the other threads of Python stood still at most."""
+    """Measures the longest pause of the other Python threads."""
 
     def __enter__(self) -> Ticks:
         self.longest = 0.0
@@ -70,7 +70,7 @@ class Ticks:
         self._thread.join()
 
 
-def test_ctrl_c_in_a_barrier_leaves_at_once_and_the_others_are_told(server: Server) -> None:
+def test_ctrl_c_in_a_barrier_leaves_at_once_and_the_other_ranks_learn_of_it(server: Server) -> None:
     first, second, third = joined(server, "interrupted", 3)
     told: list[tuple[float, str]] = []
 
@@ -105,7 +105,7 @@ def test_an_interrupted_barrier_can_be_repeated_and_an_interrupted_join_gives_it
     with pytest.raises(KeyboardInterrupt):
         first.barrier(timeout=60)
     assert time.monotonic() - interrupted.at < 6
-    # The server hears of it a moment later.
+    # The server notices a moment later.
     time.sleep(1)
     with pytest.raises(bowstring.TimeoutError, match="rank 0"):
         second.barrier(timeout=0.5)
@@ -121,12 +121,12 @@ def test_an_interrupted_barrier_can_be_repeated_and_an_interrupted_join_gives_it
 
 
 def ends(call: Callable[..., object], *arguments: object) -> None:
-    """Calls, and lets the call end as it may: the peer comes back while it is given up."""
+    """Makes a call whose result does not matter: the peer may come back while the call is given up."""
     with contextlib.suppress(bowstring.Error):
         call(*arguments)
 
 
-def test_asking_and_dropping_let_the_other_threads_go_on() -> None:
+def test_calls_and_drops_let_other_threads_run() -> None:
     server = Server("--drain-grace", "1")
     try:
         first, second = joined(server, "dropped", 2)
@@ -135,7 +135,7 @@ def test_asking_and_dropping_let_the_other_threads_go_on() -> None:
         time.sleep(0.3)
         os.kill(server.process.pid, signal.SIGSTOP)
         with Ticks() as ticks:
-            # One thread waits at a barrier, another leaves, and nobody answers.
+            # One thread waits at a barrier, another leaves, and the server does not answer.
             leaving = threading.Thread(target=ends, args=(first._native.leave, "failed"))
             leaving.start()
             time.sleep(0.2)

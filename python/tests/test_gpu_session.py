@@ -1,4 +1,4 @@
-"""The verification on a GPU can be run: every stage is there, the parts fit their time, and a dry run on the CPU passes."""
+"""The verification on a GPU can be run: every stage exists, the parts fit their time, and a dry run on the CPU passes."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ SCRIPT = BENCHES / "gpu_session.py"
 
 
 def plan():
-    """The script's plan, read by another process: its folder must not be importable here."""
+    """Returns the script's plan, read by another process: its folder must not be importable here."""
     code = f"import sys, json; sys.path.insert(0, {str(BENCHES)!r}); import gpu_session as g; print(json.dumps([g.PLAN, g.GRACE]))"
     return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
 
@@ -45,7 +45,7 @@ def test_a_dry_run_on_the_cpu_passes(tmp_path):
     for framework in ("jax", "tensorflow"):
         assert session["stages"][framework].get("skipped") or session["stages"][framework]["compared"] >= 16
     assert all(seen > 0 and wrong == 0 for seen, wrong in session["stages"]["reuse"]["seen_and_wrong"].values())
-    # Each stage's own file is the same.
+    # Each stage's own file has the same content.
     assert all(json.loads((tmp_path / f"{name}.json").read_text()) == session["stages"][name] for name in stages)
 
 
@@ -91,7 +91,7 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
     assert 0 < stages["nvjpeg"]["differ"] <= 1.5
     assert stages["nvjpeg"]["refused"] == 0
     assert all(rate > 0 for rate in stages["nvjpeg"]["photos_per_s"].values())
-    # What is missing is named, and no failure.
+    # A missing library is named, and is not a failure.
     assert "JAX" in stages["jax"]["skipped"]
 
 

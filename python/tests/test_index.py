@@ -1,4 +1,4 @@
-"""Indexes: what footers say, read once and handed to other loaders."""
+"""Indexes: the content of footers, read once and handed to other loaders."""
 
 import hashlib
 import multiprocessing
@@ -39,7 +39,7 @@ def test_bytes_and_files_open_the_same_dataset(tmp_path: pathlib.Path) -> None:
     assert ids(url) == plain
 
 
-def test_a_stale_or_damaged_index_is_an_error_where_it_was_asked_for(tmp_path: pathlib.Path) -> None:
+def test_a_stale_or_damaged_index_is_an_error_if_requested(tmp_path: pathlib.Path) -> None:
     url = made(tmp_path)
     index = bowstring.index(url)
     at = bowstring.write_index(url)

@@ -1,4 +1,4 @@
-"""Models behind Flight: micro-batches over all streams, order kept, each row once however often connections break."""
+"""Models behind Flight: micro-batches over all streams, in order, each row once however often connections break."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOAK = os.environ.get("BOWSTRING_SOAK") == "1"
 
 
 class Model:
-    """Doubles ids, and keeps those that it saw."""
+    """Doubles ids, and records those it saw."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -117,7 +117,7 @@ with ModelClient(url, stream="mine", first=done, window=64) as client, open(path
 
 
 def test_each_id_once_through_kills_of_the_consumer(server: ModelServer, model: Model, tmp_path: Path) -> None:
-    """A consumer that is killed is followed by one that goes on after what the sink has; the model sees no row twice."""
+    """When a consumer is killed, the next one resumes after the rows in the sink; the model sees no row twice."""
     sink, random_ = tmp_path / "sink", random.Random(3)
     environment = {**os.environ, "PYTHONPATH": str(Path(bowstring.__file__).parents[1])}
     command = [sys.executable, "-c", CONSUMER, server.url, str(sink)]
@@ -129,13 +129,13 @@ def test_each_id_once_through_kills_of_the_consumer(server: ModelServer, model: 
         process.kill()
         process.communicate()
         whole = sink.read_text()
-        sink.write_text(whole[: whole.rfind("\n") + 1])  # a line may be half written
+        sink.write_text(whole[: whole.rfind("\n") + 1])  # the last line may be incomplete
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, timeout=200)
     assert [int(line) for line in sink.read_text().splitlines()] == list(range(0, 1200, 2))
     assert sorted(model.seen) == list(range(600))
 
 
-def test_a_server_that_comes_again_is_found(model: Model) -> None:
+def test_a_restarted_server_is_found(model: Model) -> None:
     first = serve_model(model)
     with ModelClient(first.url, timeout=120) as client:
         assert client.predict(rows(0, 1)).num_rows == 1
@@ -145,7 +145,7 @@ def test_a_server_that_comes_again_is_found(model: Model) -> None:
             assert future.result(120)["double"].to_pylist() == [2, 4, 6]
 
 
-def test_what_fails_is_told(model: Model) -> None:
+def test_failures_of_the_model_reach_the_client(model: Model) -> None:
     def broken(batch: dict[str, Any]) -> dict[str, Any]:
         if 13 in batch["id"]:
             raise ValueError("thirteen")
@@ -171,7 +171,7 @@ def test_what_fails_is_told(model: Model) -> None:
             assert client.predict(rows(1, 1)).num_rows == 1
 
 
-def test_a_stream_remembers_what_may_be_asked_again() -> None:
+def test_a_stream_keeps_answers_that_may_be_requested_again() -> None:
     taken: list[tuple[int, int]] = []
     stream = Stream("s", remember=10)
     assert stream.attach(0) == 1
@@ -200,7 +200,7 @@ def test_a_stream_remembers_what_may_be_asked_again() -> None:
 
 
 def test_the_newest_answer_is_found_among_thousands() -> None:
-    """A client that uses answers without saying so has all of them remembered."""
+    """All answers are kept for a client that uses them without acknowledging."""
     looked: list[int] = []
 
     class Counted(deque[Any]):
@@ -276,7 +276,7 @@ def test_columns_as_tensors_and_back() -> None:
 
 
 def test_a_row_waits_no_longer_than_its_deadline(model: Model) -> None:
-    """A lower bound only: a row alone waits for others, rows that fill a micro-batch do not."""
+    """A lower bound only: a single row waits for others, rows that fill a micro-batch do not."""
     with serve_model(model, batch_size=4, deadline_ms=300) as server, ModelClient(server.url) as client:
         client.predict(rows(0, 4))
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Times of 96 bits, as Spark writes them by default: every date is the one that was written, or an error."""
+"""Times of 96 bits, as Spark writes them by default: every date is read as written, or is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = [
 
 
 def spark(table: pa.Table, path: pathlib.Path, **options: Any) -> str:
-    """Written as Spark does: without Arrow's schema."""
+    """Writes as Spark does: without Arrow's schema."""
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False, **options)
     kinds = {pq.read_metadata(path).schema.column(at).physical_type for at in range(table.num_columns)}
     assert "INT96" in kinds
@@ -34,7 +34,7 @@ def spark(table: pa.Table, path: pathlib.Path, **options: Any) -> str:
 
 
 def columns(url: str, **options: Any) -> dict[str, Any]:
-    """Everything, in stored order."""
+    """Reads everything, in stored order."""
     with bowstring.Loader(url, batch_size=4, shuffle=False, timeout=60, **options) as loader:
         batch = next(iter(loader))
         return {name: pa.array(np.asarray(batch[name])) for name in batch}
@@ -49,7 +49,7 @@ def test_every_year_is_the_one_that_was_written(tmp_path: pathlib.Path, dictiona
         pq.write_table(table, path, use_deprecated_int96_timestamps=True, use_dictionary=dictionary)
     else:
         spark(table, path, use_dictionary=dictionary)
-    # What pyarrow makes of it, where it is told to.
+    # pyarrow reads the same, with the right option.
     assert pq.read_table(path, coerce_int96_timestamp_unit="us")["at"].to_pylist() == MOMENTS
     with bowstring.Loader(str(path), batch_size=len(MOMENTS), shuffle=False, timeout=60) as loader:
         moments = np.asarray(next(iter(loader))["at"])
@@ -95,13 +95,13 @@ def test_nested_and_missing_times(tmp_path: pathlib.Path) -> None:
     assert found.schema.field("list").type.value_type == pa.timestamp("us")
 
 
-def test_digits_beyond_microseconds_are_no_silent_loss(tmp_path: pathlib.Path) -> None:
+def test_digits_beyond_microseconds_are_not_lost_silently(tmp_path: pathlib.Path) -> None:
     nanos = pa.array([None, 1_000, 2_000, 1_700_000_000_000_000_123], pa.timestamp("ns"))
     url = spark(pa.table({"row": np.arange(4), "at": nanos}), tmp_path / "a.parquet")
     with pytest.raises(bowstring.UnsupportedError, match=r"a\.parquet, row group 0, column at, row 3.*INT96"):
         columns(url)
     assert columns(url, columns=["row"])["row"].to_pylist() == [0, 1, 2, 3]
-    # A writer that says nanoseconds has them.
+    # A writer that declares nanoseconds gets them.
     pq.write_table(pa.table({"at": nanos[1:]}), tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
     with bowstring.Loader(str(tmp_path / "b.parquet"), batch_size=len(MOMENTS), shuffle=False, timeout=60) as loader:
         found = np.asarray(next(iter(loader))["at"])[:3]

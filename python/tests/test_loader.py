@@ -22,7 +22,7 @@ from conftest import EVERY_KIND
 
 
 def ids(loader: Loader) -> list[list[int]]:
-    """The ids of each step, padding left out."""
+    """Returns the ids of each step, without padding."""
     return [[int(i) for i in batch["id"][batch.get("_mask", slice(None))]] for batch in loader]
 
 
@@ -75,7 +75,7 @@ def test_every_plain_type(tmp_path: pathlib.Path) -> None:
     assert batch["float32"].dtype == "bfloat16"
 
 
-def test_a_state_goes_on_in_its_version_of_the_order(numbers: pathlib.Path) -> None:
+def test_a_state_resumes_in_its_version_of_the_order(numbers: pathlib.Path) -> None:
     orders = []
     for version in (1, 2, 3):
         with Loader(numbers, batch_size=8, seed=3, order_version=version) as loader:
@@ -142,7 +142,7 @@ def test_the_tail(numbers: pathlib.Path) -> None:
         assert [int(i) for i in list(loader)[-1]["id"][4:7]] == [0, 1, 2]
 
 
-def test_a_loop_that_is_left(numbers: pathlib.Path) -> None:
+def test_a_loop_left_early(numbers: pathlib.Path) -> None:
     def starts(batches: Any) -> list[int]:
         return [int(batch["id"][0]) for batch in batches]
 
@@ -204,7 +204,7 @@ def test_resume_on_another_number_of_ranks(numbers: pathlib.Path) -> None:
         one.load_state_dict({"epoch": 1})
 
 
-def test_columns_and_what_becomes_of_them(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_columns_and_their_conversions(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with Loader(
         numbers,
         batch_size=10,
@@ -474,7 +474,7 @@ def test_timeout_names_the_culprit(slow_store: Any) -> None:
     with Loader(slow_store(30).url, batch_size=10, timeout=0.5) as loader, pytest.raises(TimeoutError) as caught:
         next(iter(loader))
     assert isinstance(caught.value, bowstring.TimeoutError)
-    # As it was set.
+    # The timeout as set.
     assert "waited 0.5 s for" in str(caught.value) or "waited 0.6 s for" in str(caught.value)
     assert str(caught.value).endswith("(timeout=0.5)")
 
@@ -504,15 +504,15 @@ def test_a_tail_on_several_ranks(numbers: pathlib.Path) -> None:
                 assert len(found[-1]) == len(loader)
         return found
 
-    # 8 steps of 12 rows and one of 4 for 3 ranks: two each, and two come again, behind all others.
+    # 8 steps of 12 rows and one of 4 for 3 ranks: two each, and two rows are repeated, after all others.
     assert [steps[-1] for steps in ranks("short", 3, 4)] == [[96, 97], [98, 99], [0, 1]]
-    # Less than half of 12 is left: 16 rows make two steps of 8.
+    # Less than half of 12 remains: 16 rows make two steps of 8.
     assert [steps[-2:] for steps in ranks("even", 3, 4)] == [
         [[84, 85, 86], [92, 93, 94]],
         [[87, 88, 89], [95, 96, 97]],
         [[90, 91], [98, 99]],
     ]
-    # Ranks of one row each: no two steps of 8 rows can be made of 12.
+    # Ranks of one row each: 12 rows cannot be divided into two steps of 8.
     assert [steps[-1] for steps in ranks("even", 8, 1)][:5] == [[88, 89], [90, 91], [92, 93], [94, 95], [96]]
     with pytest.raises(bowstring.ConfigError, match=r"even: an epoch of 100 rows for 101 ranks, .* at most 100 ranks"):
         Loader(numbers, batch_size=4, tail="even", rank=0, world_size=101)
@@ -558,7 +558,7 @@ def test_a_short_last_batch_does_not_fit_and_the_tail_is_named(numbers: pathlib.
     for tail, steps in (("pad", 13), ("repeat", 13), ("drop", 12)):
         with bowstring.Loader(numbers, batch_size=8, columns=["id"], tail=tail) as loader:
             assert len(list(loader.into({"id": buffer}))) == steps
-    # Another reason has no such hint.
+    # An error for another reason has no such hint.
     with bowstring.Loader(numbers, batch_size=8, columns=["id"]) as loader:
         for wrong in (np.empty(8, np.int32), np.empty(7, np.int64)):
             with pytest.raises(bowstring.MismatchError) as told:
@@ -566,7 +566,7 @@ def test_a_short_last_batch_does_not_fit_and_the_tail_is_named(numbers: pathlib.
             assert "tail" not in str(told.value)
 
 
-def test_a_mask_that_is_asked_for_comes_with_every_tail(numbers: pathlib.Path) -> None:
+def test_a_requested_mask_comes_with_every_tail(numbers: pathlib.Path) -> None:
     with bowstring.flight.Server({"numbers": numbers}) as server:
         for url in (numbers, f"{server.url}/numbers", [numbers]):
             mixed: dict[str, Any] = {"weights": [1]} if isinstance(url, list) else {}

@@ -1,4 +1,4 @@
-"""Numbers of any size, sign and kind in every option of every surface: accepted, or refused by the option's name and the value."""
+"""Numbers of any size, sign and kind in every option of every API: accepted, or refused with the option's name and the value."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bowstring.flight import Connection
 from bowstring.options import NAMES, TABLE
 from bowstring.ranges import fraction, seconds, shown, whole
 
-# Beyond each width that a number may have on its way: u32, i64, u64, a float, Python's own limit of digits.
+# Beyond each limit that a number may meet on its way: u32, i64, u64, a float, Python's own limit of digits.
 HUGE = [1 << 32, 1 << 63, 1 << 64, 10**400, 10**5000]
 NEGATIVE = [-1, -(1 << 63) - 1, -(10**5000)]
 FLOATS = [math.nan, math.inf, -math.inf, 1e308, -1.5, 0.5, np.float64("nan")]
 NUMERIC = [*HUGE, *NEGATIVE, *FLOATS, 0, np.int64(-3)]
 VALUES = [*NUMERIC, "many", [1], {}]
 
-# What a reader of JSON, a binding or a clock would say.
+# Phrases of a JSON parser, a binding or a clock, which no error may contain.
 SPEECH = re.compile(
     r"JSON|line \d+ column|, expected (u\d|i\d|f\d|a |struct)|invalid (type|value)|\b[ui](8|16|32|64|size)\b|panick|overflow|"
     r"too large to convert|integer string conversion|cannot be interpreted"
@@ -33,7 +33,7 @@ SPEECH = re.compile(
 
 
 def refusal(use: Callable[[], Any]) -> bowstring.Error | None:
-    """The error with which ``use`` is refused; any other than a typed one gets through, and fails the test."""
+    """Returns the typed error with which ``use`` is refused; any other exception passes through and fails the test."""
     try:
         use()
     except bowstring.Error as error:
@@ -42,7 +42,7 @@ def refusal(use: Callable[[], Any]) -> bowstring.Error | None:
 
 
 def names_of(value: Any) -> set[str]:
-    """How an error may write a number."""
+    """Returns the forms in which an error may write a number."""
     names = {shown(value), shown(value).strip("()")}
     if isinstance(value, float) or abs(value) < 1 << 900:
         names |= {str(value), repr(float(value)), repr(float(value)).replace("e+", "e"), f"{float(value):.0f}"}
@@ -50,7 +50,7 @@ def names_of(value: Any) -> set[str]:
 
 
 def judge(option: str, value: Any, use: Callable[[], Any]) -> bool:
-    """Whether ``use`` took ``value``; if it did not, it said so by the option and the value."""
+    """Returns true if ``use`` accepted ``value``; otherwise its error must name the option and the value."""
     error = refusal(use)
     if error is None:
         return True
@@ -68,7 +68,7 @@ def judge(option: str, value: Any, use: Callable[[], Any]) -> bool:
 
 
 def judge_part(option: str, value: Any, use: Callable[[], Any]) -> None:
-    """The same where the number is within an option, and the data may be what refuses it."""
+    """The same for a number inside an option, where the data may be the reason for the refusal."""
     error = refusal(use)
     assert error is None or not SPEECH.search(str(error)), f"{option} with {shown(value)}: {error}"
     if isinstance(error, bowstring.ConfigError):
@@ -233,7 +233,7 @@ def test_numbers_of_a_gang(server: bowstring.flight.Server) -> None:
             judge("timeout", value, lambda value=value: gang.barrier(value))  # type: ignore[misc]
             judge("timeout", value, lambda value=value: gang.all_gather(b"", value))  # type: ignore[misc]
             if isinstance(value, int) and 0 <= value < 1 << 63:
-                continue  # an acknowledgement goes forward only
+                continue  # acknowledgements only move forward
             judge("epoch", value, lambda value=value: gang.ack(value, 0))  # type: ignore[misc]
             judge("step", value, lambda value=value: gang.ack(0, value))  # type: ignore[misc]
 
@@ -267,7 +267,7 @@ def test_numbers_of_the_hand_off_from_spark() -> None:
     from bowstring.spark.ranks import connect
 
     class Frame:
-        """What a call that was refused never looks at."""
+        """An object that a refused call never touches."""
 
         def __getattr__(self, name: str) -> Any:
             raise bowstring.ClosedError(name)
@@ -286,10 +286,10 @@ def test_numbers_of_the_hand_off_from_spark() -> None:
             judge(name, value, lambda options={name: value}: served(options))  # type: ignore[misc]
         for name in ("rank", "timeout"):
             if not isinstance(value, (int, float)) or not 0 <= value < 1e300:
-                # Nobody listens there; what is refused is refused before that is found.
+                # Nothing listens there; bad options are refused before that is noticed.
                 assert not judge(name, value, lambda options={name: value}: connected(options))  # type: ignore[misc]
         for name in ("parts", "timeout", "rows_per_group", "file_bytes"):
-            # Spark's options are texts.
+            # Spark's options are strings.
             text = (
                 str(value)
                 if isinstance(value, float) or not isinstance(value, int) or abs(value) < 1 << 900
@@ -330,7 +330,7 @@ def test_numbers_of_petastorms_readers(data: str) -> None:
 
 
 def test_every_number_of_a_signature_is_tried() -> None:
-    """Who adds a number to a public signature adds it here."""
+    """A number added to a public signature must be added here."""
     from bowstring.inference import ModelClient, serve_model
     from bowstring.spark.handle import serve
 
@@ -352,7 +352,7 @@ def test_every_number_of_a_signature_is_tried() -> None:
                 assert name in tried, f"{surface.__qualname__}: {name}"
 
 
-def test_ranges_take_what_is_a_number() -> None:
+def test_ranges_accept_numbers_of_every_type() -> None:
     assert (whole("n", np.int64(3)), whole("n", 0), seconds("n", 2), seconds("n", np.float32(0.5))) == (3, 0, 2.0, 0.5)
     assert (seconds("n", 0, zero=True), fraction("n", 1, 2)) == (0.0, 1.0)
     assert len(shown("x" * 1000)) < 100

@@ -1,4 +1,4 @@
-"""Python's words for options: against Rust's table, and what people write who come from elsewhere."""
+"""Python's keywords for options: against Rust's table, and the keywords that users of other libraries try."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-# Keywords that are no options of a document.
+# Keywords that are not options of a document.
 _OURS = ("gang", "unknown", "drop_last", "credential_provider")
 
 
@@ -74,7 +74,7 @@ def test_every_option_is_documented_with_its_default() -> None:
         ({"zzz": 4}, "there are columns"),
     ],
 )
-def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
+def test_a_keyword_of_another_library_is_an_error_that_names_its_counterpart(
     data: str, given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(TypeError, match=re.escape(words)) as caught:
@@ -84,7 +84,7 @@ def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
 
 
 @pytest.mark.parametrize("word", words._WORDS)
-def test_words_say_options_that_there_are(data: str, word: str) -> None:
+def test_hints_for_keywords_name_existing_options(data: str, word: str) -> None:
     with pytest.raises(bowstring.UnknownOptionError) as caught:
         bowstring.Loader(data, batch_size=4, **{word: None})  # type: ignore[arg-type]
     told = str(caught.value)
@@ -107,7 +107,7 @@ def test_words_say_options_that_there_are(data: str, word: str) -> None:
         ({"batch_size": 4, "memory_budget": "2 apples"}, 'option memory_budget: "2 apples" is no size'),
     ],
 )
-def test_errors_speak_of_options_and_values(data: str, given: dict[str, object], message: str) -> None:
+def test_errors_name_options_and_values(data: str, given: dict[str, object], message: str) -> None:
     with pytest.raises(bowstring.ConfigError, match=re.escape(message)):
         bowstring.Loader(data, **given)  # type: ignore[arg-type]
 
@@ -125,7 +125,7 @@ def test_a_misspelt_variable_is_an_error(data: str, monkeypatch: pytest.MonkeyPa
     assert bowstring.Loader(data, columns=["id"]).batch_size == 4
 
 
-def test_a_loader_says_what_it_is(data: str) -> None:
+def test_a_loader_describes_itself(data: str) -> None:
     loader = bowstring.Loader(data, global_batch_size=9, rank=1, world_size=2, tail="drop", columns=["id"])
     next(iter(loader))
     shown = repr(loader)
@@ -146,7 +146,7 @@ def test_a_loader_says_what_it_is(data: str) -> None:
     assert base._without_secrets("s3://me:pw@host/a?sig=x") == "s3://***@host/a?***"
 
 
-def test_options_take_what_python_users_pass(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_accept_common_python_types(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(Path(data).parent))
     loader = bowstring.Loader(Path("~/data.parquet"), batch_size=np.int64(5), columns=("id",))  # type: ignore[arg-type]
     assert loader.batch_size == 5
@@ -199,7 +199,7 @@ def test_an_expression_that_cannot_be_read_is_an_error(data: str, expression: pc
         bowstring.Loader(data, batch_size=4, filter=expression)
 
 
-def test_torch_cannot_stack_batches_in_silence(data: str) -> None:
+def test_torch_cannot_stack_batches_silently(data: str) -> None:
     torch = pytest.importorskip("torch")
     from bowstring.torch import Dataset
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation: links lead somewhere, each page is on the site, and what they show runs."""
+"""The pages of the documentation: links lead somewhere, each page is on the site, and the examples run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and the site make them."""
+    """Returns the anchors of a page's headings, as GitHub and the site generate them."""
     headings = re.findall(r"^#+ +(.*)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower() for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
@@ -62,13 +62,13 @@ def test_every_page_is_on_the_site() -> None:
     assert sorted(listed) == sorted(module.pages().values())
 
 
-def test_every_error_has_its_part() -> None:
-    # `NotFoundError` and so on; the links to them are in other people's notes.
+def test_every_error_has_its_section() -> None:
+    # `NotFoundError` and so on; links to them are in other people's notes.
     parts = anchors(DOCS / "troubleshooting.md")
     assert {name.lower() for name in bowstring.errors.__all__} - {"error"} <= parts
 
 
-# ---- what they show ------------------------------------------------------------------------------------------------
+# ---- their examples ------------------------------------------------------------------------------------------------
 
 
 def blocks(page: str) -> list[str]:
@@ -82,7 +82,7 @@ def run(code: str, home: pathlib.Path) -> str:
 
 
 def command(line: str, home: pathlib.Path) -> str:
-    """A line of shell that begins with `bowstring`, run by the package."""
+    """Runs a line of shell that begins with `bowstring`, with the package."""
     words = line.split("#")[0].split()
     assert words[0] == "bowstring"
     done = run_python("-m", *words, cwd=home, timeout=200)
@@ -111,7 +111,7 @@ ERRORS = {code.splitlines()[0].removeprefix("# "): code for code in blocks("trou
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_error_is_shown_by_what_raises_it(name: str, tmp_path: pathlib.Path) -> None:
+def test_the_example_of_each_error_raises_it(name: str, tmp_path: pathlib.Path) -> None:
     table = pa.table({"id": list(range(64)), "label": [None, *range(63)]})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=16)
     done = run_python("-c", ERRORS[name], cwd=tmp_path)
@@ -119,13 +119,13 @@ def test_an_error_is_shown_by_what_raises_it(name: str, tmp_path: pathlib.Path) 
     assert done.stderr.splitlines()[-1].startswith(f"bowstring.errors.{name}: "), done.stderr
 
 
-# What another loader is told before, by the package that it needs, and what is there to read.
+# Pairs: the code of another loader, by the package that it needs, and its replacement.
 BEFORE_AFTER = blocks("migrating.md")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "package"), [(0, "torch"), (2, "webdataset"), (4, "streaming")])
-def test_a_loader_of_others_and_what_takes_its_place(number: int, package: str, tmp_path: pathlib.Path) -> None:
+def test_a_migrated_loader_runs_before_and_after(number: int, package: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
     table = pa.table({"x": [0.5, 1.5] * 500, "y": list(range(1000)), "label": [0, 1] * 500})
     pq.write_table(table, tmp_path / "clicks.parquet")
@@ -143,6 +143,6 @@ def test_a_loader_of_others_and_what_takes_its_place(number: int, package: str, 
         pytest.skip(f"{package} is not installed: only what takes its place ran")
 
 
-def test_all_blocks_of_that_page_are_run() -> None:
+def test_all_blocks_of_the_migration_page_are_run() -> None:
     assert len(BEFORE_AFTER) == 6
     assert len(commands("migrating.md")) == 4

@@ -1,4 +1,4 @@
-"""What ``bowstring.plan`` says of ranks that read together."""
+"""Reports of ``bowstring.plan`` for ranks that read together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 
-def test_ranks_read_once_or_are_told_what_to_change(tmp_path: pathlib.Path) -> None:
+def test_ranks_read_once_or_get_advice(tmp_path: pathlib.Path) -> None:
     table = pa.table({"x": np.arange(16_000)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
     found = bowstring.plan(tmp_path, batch_size=10, world_size=8, rate=1e6)

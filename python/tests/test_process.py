@@ -1,4 +1,4 @@
-"""What a process does to a loader, and a loader to its process: threads, signals, forks."""
+"""Effects of a process on a loader, and of a loader on its process: threads, signals, forks."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_the_gil_is_free_while_waiting(slow_store: Any) -> None:
     assert ended - started > 1.4, "the store was slow"
     during = [started, *(tick for tick in ticks if started < tick < ended), ended]
     longest = max(later - earlier for earlier, later in itertools.pairwise(during))
-    # Whoever held the GIL would stop it for nearly all of the wait; a busy machine stops it for a while.
+    # A held GIL would stop the counter for nearly all of the wait; a busy machine stops it only for a while.
     assert longest < 0.8 * (ended - started), (
         f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
     )
 
 
-def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
+def test_other_threads_can_query_a_loader_while_one_waits(slow_store: Any) -> None:
     store = slow_store(3)
     with Loader(store.url, batch_size=10, shuffle=False) as loader:
         waiter = threading.Thread(target=lambda: next(iter(loader)))
@@ -59,7 +59,7 @@ def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
         assert loader.step == 1
 
 
-def test_a_conversion_that_fails_costs_no_batch_although_another_thread_went_on(numbers: pathlib.Path) -> None:
+def test_a_failed_conversion_costs_no_batch_while_another_thread_continues(numbers: pathlib.Path) -> None:
     with Loader(numbers, batch_size=10, shuffle=False, columns=["id"]) as loader:
         native, seen, went_on = loader._native, list[int](), threading.Event()
 
@@ -106,7 +106,7 @@ except KeyboardInterrupt:
 
 
 def interrupt(store: Any, script: Script, code: str) -> None:
-    """Sends Ctrl-C while ``code`` waits for ``store``: it prints the time of its KeyboardInterrupt, and ends."""
+    """Sends Ctrl-C while ``code`` waits for ``store``; the program prints the time of its KeyboardInterrupt, and ends."""
     child = script(code, store.url)
     assert store.asked.wait(30)
     time.sleep(0.2)
@@ -137,7 +137,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_does_not_wait_for_a_look_at_integers(slow_store: Any, script: Script) -> None:
+def test_ctrl_c_does_not_wait_for_the_check_of_integers(slow_store: Any, script: Script) -> None:
     interrupt(slow_store(60, everything=False), script, LOOKED)
 
 

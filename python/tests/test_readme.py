@@ -1,4 +1,4 @@
-"""The README as a newcomer follows it: its Python runs as it stands, its server recipe too."""
+"""The README as a newcomer follows it: its Python blocks run as written, and so does its server recipe."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ pytest.importorskip("pyarrow", reason="the README's first example writes its Par
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
-# The shell of the section on the server: on one host, then for others.
+# The shell block of the section on the server: on one host, then for others.
 RECIPE = next(code for language, code in BLOCKS if language == "sh" and "openssl" in code)
 
 
 @pytest.fixture
 def home(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A directory with the photos that the README's examples name."""
+    """A directory with the photos that the README's examples use."""
     (tmp_path / "photos").mkdir()
     shutil.copy(PHOTOS, tmp_path / "photos" / "part-0.parquet")
     return tmp_path
 
 
 def run(code: str, home: pathlib.Path, **environment: str) -> str:
-    """What a program of its own prints that runs `code` in `home`."""
+    """Runs `code` as a separate program in `home`; returns its output."""
     done = run_python("-c", code, cwd=home, **environment)
     assert done.returncode == 0, f"{code}\n{done.stderr}"
     return done.stdout
@@ -49,14 +49,14 @@ def test_an_example_of_the_readme_runs_as_it_stands(code: str, home: pathlib.Pat
     assert "print" not in code or said
 
 
-def test_the_first_example_says_what_its_comments_say(home: pathlib.Path) -> None:
+def test_the_first_example_prints_what_its_comments_say(home: pathlib.Path) -> None:
     code = f"{PYTHON[0]}\nprint(features.shape[1], features.dtype, label.dtype)"
     assert run(code, home).splitlines()[-1] == "2 torch.float32 torch.int64"
 
 
 @pytest.fixture
 def served(home: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """The README's recipe for other hosts, word for word but for the host's name and the port: host:port and the token."""
+    """Runs the README's recipe for other hosts, unchanged except for host name and port; yields host:port and the token."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     port = free_port()
@@ -93,7 +93,7 @@ def test_the_recipe_of_a_server_for_other_hosts_works_as_written(home: pathlib.P
     for code in asked:
         checked = f"{code}\nassert len(loader) == 5"
         run(checked, home, BOWSTRING_TOKEN=token, BOWSTRING_TIMEOUT="60", RANK="0", WORLD_SIZE="1")
-    # Nobody comes in without the token.
+    # A client without the token is refused.
     refused = subprocess.run(
         [sys.executable, "-c", asked[0]],
         cwd=home,

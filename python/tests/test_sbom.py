@@ -1,4 +1,4 @@
-"""The list of what bowstring is made of: whole, with sums and licences, and the same bytes each time."""
+"""The list of bowstring's components: complete, with checksums and licences, and the same bytes each time."""
 
 from __future__ import annotations
 

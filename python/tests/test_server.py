@@ -1,4 +1,4 @@
-"""A server within this process, and the rows of its datasets as they are stored."""
+"""A server within this process, and the stored rows of its datasets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "a-token-of-the-tests"
 
 
 def parts(url: str, dataset: str, count: int, token: str | None = None, **options: Any) -> list[Any]:
-    """Each part of a dataset's stored rows, as a table."""
+    """Returns each part of a dataset's stored rows, as a table."""
     client = flight.connect(url)
     headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
     call = flight.FlightCallOptions(headers=headers)
@@ -47,8 +47,8 @@ def test_batches_come_from_the_same_process(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["flat_snappy", "flat_int96", "flat_legacyformat", "many_rowgroups", "partitioned"])
-def test_stored_rows_are_as_parquet_says(name: str) -> None:
-    # Spark's times of 96 bits are microseconds, of which pyarrow makes nanoseconds unless it is told not to.
+def test_stored_rows_equal_those_of_the_parquet_file(name: str) -> None:
+    # Spark's times of 96 bits are microseconds; pyarrow reads them as nanoseconds unless told otherwise.
     kind = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     expected = ds.dataset(SPARK / name, partitioning="hive", format=kind).to_table()
     with bowstring.flight.Server({"rows": SPARK / name}) as server:
@@ -107,7 +107,7 @@ def test_rows_are_for_those_with_a_token(numbers: Path) -> None:
         bowstring.flight.Server({"n": numbers}, tokens=["me:short"])
 
 
-def test_what_cannot_be_served_is_said(numbers: Path) -> None:
+def test_servers_with_invalid_options_are_refused(numbers: Path) -> None:
     with pytest.raises(bowstring.ConfigError, match="nothing to serve"):
         bowstring.flight.Server()
     with pytest.raises(bowstring.ConfigError):
@@ -137,14 +137,14 @@ def test_written_in_memory_and_read_back() -> None:
         assert found["name"].to_pylist() == table["name"].to_pylist()
 
 
-def test_rows_of_a_file_that_was_replaced_are_those_that_are_there_now(tmp_path: Path) -> None:
+def test_rows_of_a_replaced_file_are_those_of_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "changing.parquet"
     pq.write_table(pa.table({"id": range(10)}), path)
     with bowstring.flight.Server({"n": path}) as server:
         assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 10
         pq.write_table(pa.table({"id": range(25)}), tmp_path / "new.parquet")
         (tmp_path / "new.parquet").replace(path)
-        # What is open is of the file that was: it says so, once.
+        # The open handle is of the previous file: it reports that, once.
         with pytest.raises((pa.ArrowException, flight.FlightError), match="changing"):
             parts(server.url, "n", 1)
         assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 25
@@ -177,7 +177,7 @@ def test_a_dropped_dataset_ends_its_streams_and_makes_room(where: str, tmp_path:
             running = iter(batches)
             next(running)
             assert connection.drop("made")
-            # What was under way comes, then the reason.
+            # Batches under way arrive first, then the reason.
             with pytest.raises(bowstring.NotFoundError, match="it was dropped while it was read"):
                 for _ in running:
                     pass
@@ -189,7 +189,7 @@ def test_a_dropped_dataset_ends_its_streams_and_makes_room(where: str, tmp_path:
         assert not connection.drop("made")
         assert connection.action("stats", {})["written_bytes"] == 0
         assert not list(tmp_path.rglob("*.parquet"))
-        # Another one of that name is not mistaken for the old one.
+        # A new dataset of the same name is not mistaken for the old one.
         written(connection, "w2", 50_000)
         with loader(server.url) as batches:
             assert sorted(int(x) for batch in batches for x in batch["id"]) == list(range(50_000, 70_000))
@@ -229,14 +229,14 @@ def test_the_kind_of_an_error_crosses_the_wire_and_not_its_words(numbers: Path) 
         with pytest.raises(bowstring.ConfigError) as config:
             connection.rows("n", filter="'half of a comparison'")
         assert config.value.option == "filter"
-        # Words of a limit in an error of another kind.
+        # The text of a limit in an error of another kind.
         with pytest.raises(bowstring.ConfigError, match="the limit is"):
             connection.drop("the limit is")
         with pytest.raises(bowstring.NotFoundError):
             connection.rows("n", columns=["option x"])
         with pytest.raises(bowstring.NotFoundError):
             connection.rows("nothing")
-        # The error of a call is not that of the next one, which the server does not answer.
+        # The error of a call does not leak into the next one, which the server does not answer.
         server.close()
         with pytest.raises((bowstring.RemoteError, bowstring.TimeoutError)):
             connection.action("stats", {}, timeout=5)
@@ -264,7 +264,7 @@ def test_a_process_puts_rows_into_its_own_server(where: str, tmp_path: Path) -> 
         with server.write("made", "replace") as write:
             for first in range(0, 40, 10):
                 write.stage(table.slice(first, 10))
-            # Nothing of it is seen before its end.
+            # Nothing of the write is visible before its end.
             assert len(ids(connection)) == 100
         assert (write.rows, write.committed["files"]) == (40, 4)
         assert ids(connection) == list(range(40))
@@ -298,7 +298,7 @@ def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None
         server.put("x", rows)
 
 
-def test_a_dataset_that_cannot_be_opened_is_told_before_anybody_is_let_in(tmp_path: Path, photos: Path) -> None:
+def test_a_dataset_that_cannot_be_opened_is_reported_before_clients_connect(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")
     with pytest.raises(bowstring.CorruptError, match=r"part\.parquet"):
@@ -312,7 +312,7 @@ def test_a_dataset_that_cannot_be_opened_is_told_before_anybody_is_let_in(tmp_pa
         bowstring.Loader(f"{server.url}/damaged", batch_size=1)
 
 
-def test_calls_are_noted_and_spaces_are_shared_by_grant(tmp_path: Path, photos: Path) -> None:
+def test_calls_are_audited_and_spaces_are_shared_by_grant(tmp_path: Path, photos: Path) -> None:
     tokens = {name: f"planted-token-of-{name}" for name in ("anna", "bert", "carl")}
     lines = [f"{name}:{token}" for name, token in tokens.items()]
     audit = tmp_path / "audit.jsonl"

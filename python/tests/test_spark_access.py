@@ -1,4 +1,4 @@
-"""Who gets rows from Spark's executors: ranks with the token, encrypted beyond this machine, and nobody else."""
+"""Access to rows on Spark's executors: for ranks with the token, encrypted beyond this machine, and for nobody else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = "rows.example"
 
 
 def certificate(directory: pathlib.Path, names: str) -> dict[str, str]:
-    """Options of TLS: a new authority, and a certificate of it for some names."""
+    """Makes options of TLS: a new authority, and its certificate for some names."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make certificates with")
@@ -46,7 +46,7 @@ def certificate(directory: pathlib.Path, names: str) -> dict[str, str]:
 
 
 def shown(directory: pathlib.Path, name: str) -> dict[str, str]:
-    """Who may sign clients, and a client's certificate and key, of an authority of its own."""
+    """Makes an authority for clients, with a client's certificate and key signed by it."""
     place = directory / name
     place.mkdir()
     made = certificate(place, f"DNS:{name}")
@@ -54,19 +54,19 @@ def shown(directory: pathlib.Path, name: str) -> dict[str, str]:
 
 
 def batches(url: str, storage: dict[str, str], rows: list[Any]) -> None:
-    """Reads as a rank does."""
+    """Reads batches as a rank does."""
     with bowstring.Loader(url, batch_size=5, rank=0, world_size=1, storage_options=storage, timeout=3) as loader:
         rows.extend(loader)
 
 
 def stored(url: str, storage: dict[str, str], rows: list[Any]) -> None:
-    """Reads rows as they are stored."""
+    """Reads stored rows."""
     with Connection(url, storage, timeout=3) as connection:
         rows.extend(connection.rows("rows"))
 
 
 def refused(url: str, storage: dict[str, str], why: str, *kinds: type[bowstring.Error]) -> None:
-    """An executor gives no row to who comes so."""
+    """Checks that an executor gives no row to a client with these options."""
     rows: list[Any] = []
     for read in (batches, stored):
         with pytest.raises(kinds, match=why):
@@ -76,7 +76,7 @@ def refused(url: str, storage: dict[str, str], why: str, *kinds: type[bowstring.
 
 @pytest.mark.parametrize("named", [False, True])
 def test_beyond_loopback_rows_are_encrypted_and_need_the_token(spark: Any, tmp_path: pathlib.Path, named: bool) -> None:
-    """One certificate for the addresses of all hosts, and one for a name that stands for all."""
+    """With one certificate for the addresses of all hosts, and with one for a common name."""
     tls = certificate(tmp_path, f"DNS:{NAME}" if named else "IP:127.0.0.1,DNS:localhost")
     trusting = {"ca": tls["ca"], **({"server_name": NAME} if named else {})}
     options = {**tls, "listen": "0.0.0.0:0", "token": TOKEN, **({"server_name": NAME} if named else {})}
@@ -89,7 +89,7 @@ def test_beyond_loopback_rows_are_encrypted_and_need_the_token(spark: Any, tmp_p
             assert url.startswith("grpc+tls://")
             refused(url, trusting, "token", bowstring.RemoteError)
             refused(url, {**trusting, "token": "another-token-of-tests"}, "token", bowstring.RemoteError)
-        # To one that does not know the authority there is no connection, so it waits; a loader that speaks no TLS is told so.
+        # A client without the authority cannot connect, so it waits; a client without TLS gets an error.
         unknown = (bowstring.RemoteError, bowstring.TimeoutError)
         refused(url, {"token": TOKEN}, "127.0.0.1", *unknown)
         refused(url.replace("grpc+tls", "grpc"), {"token": TOKEN}, "127.0.0.1", bowstring.ConfigError, *unknown)
@@ -125,7 +125,7 @@ def test_ranks_in_other_processes_take_the_token_from_the_environment(
     assert "BOWSTRING_TOKEN" not in os.environ
 
 
-def test_nobody_is_let_in_by_accident(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_rows_are_never_served_openly_by_accident(spark: Any, tmp_path: pathlib.Path) -> None:
     tls = certificate(tmp_path, "IP:127.0.0.1")
     for options, why in [
         ({}, "reached by others"),
@@ -165,7 +165,7 @@ def test_certificates_of_clients_open_driver_and_executors(
             bowstring.spark.connect(handle.url, 0, storage_options=trusting, timeout=2)
 
         def work(rank: int) -> Any:
-            # One rank in this process, one as in another.
+            # One rank in this process, one as if in another.
             if rank == 0:
                 with handle.loader(rank) as loader:
                     return epochs(loader, 1)

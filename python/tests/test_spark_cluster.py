@@ -1,4 +1,4 @@
-"""Executors in processes of their own: everything that Spark runs here, and rows that are exact when such a process is killed."""
+"""Executors in separate processes: everything that Spark runs here, and rows that are exact after such a process is killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spark(spark_sessions: Callable[..., Any]) -> Any:
             "local-cluster[2,2,1024]",
             **{
                 "spark.executor.memory": "1g",
-                # A new executor is there seconds after one was lost; Spark would look for its slots after 15.
+                # A new executor starts within seconds after one is lost; Spark would look for its slots after 15.
                 "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
             },
         )

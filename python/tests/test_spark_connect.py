@@ -1,4 +1,4 @@
-"""Spark Connect: a client without a JVM and without a SparkContext, which has everything but RDDs and Hadoop's settings."""
+"""Spark Connect: a client without a JVM or a SparkContext, which supports everything except RDDs and Hadoop's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def spark(spark_sessions: Callable[..., Any]) -> Iterator[Any]:
-    """A client of a Connect server that runs in this process's JVM, of which the client knows the port only."""
+    """A client of a Connect server that runs in this process's JVM; the client knows only its port."""
     for name in ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard"):
         if importlib.util.find_spec(name.partition(".")[0]) is None or importlib.util.find_spec(name) is None:
             pytest.skip(f"Spark Connect needs {name}: pip install 'pyspark[connect]'")
@@ -89,7 +89,7 @@ def test_rows_to_ranks_through_a_killed_task(spark: Any) -> None:
     exact(found)
 
 
-def test_why_it_failed_is_told_and_a_close_ends_the_tasks(spark: Any) -> None:
+def test_failures_carry_their_reason_and_a_close_ends_the_tasks(spark: Any) -> None:
     wide = frame(spark, 2).selectExpr("*", "randstr(16000, 7) ballast")
     with (
         serve(spark, 1, df=wide, memory="2MiB", attempts=1) as handle,
@@ -103,7 +103,7 @@ def test_why_it_failed_is_told_and_a_close_ends_the_tasks(spark: Any) -> None:
             yield batch
 
     with serve(spark, 1, df=frame(spark).mapInArrow(slowly, frame(spark).schema)) as handle:
-        handle.close()  # waits for the job, whose tasks compute still
+        handle.close()  # waits for the job, whose tasks are still running
         with pytest.raises(bowstring.RemoteError, match="the driver closed it"):
             handle.wait(WAIT / 10)
 
@@ -127,7 +127,7 @@ def test_gangs_models_and_shards(spark: Any, tmp_path: pathlib.Path) -> None:
     assert bowstring.convert(tmp_path / "shards", tmp_path / "again", from_format="mds", to="parquet").rows == ROWS
 
 
-def test_what_needs_a_classic_session_says_so(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_features_of_classic_sessions_are_refused(spark: Any, tmp_path: pathlib.Path) -> None:
     from bowstring.petastorm.etl.dataset_metadata import materialize_dataset
     from bowstring.petastorm.spark import make_spark_converter
     from bowstring.petastorm.spark_utils import dataset_as_rdd

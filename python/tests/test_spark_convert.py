@@ -1,4 +1,4 @@
-"""Conversions whose tasks run on executors: every format, the same result as here, and nothing lost or torn by kills."""
+"""Conversions whose tasks run on executors: every format, the same result as a local conversion, nothing lost or torn by kills."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_frame_into_every_format_of_rows(spark: Any, tmp_path: pathlib.Path, t
 
 
 def test_files_of_rows_have_names_of_their_own(spark: Any, tmp_path: pathlib.Path) -> None:
-    """Formats that name rows, or a file for each, from several tasks."""
+    """Formats that name rows, or write a file for each, from several tasks."""
     arrays = frame(spark).selectExpr("array(id) x")
     several = {"target_file_size": 1, "verify": True}
     report = bowstring.spark.convert(spark, arrays, str(tmp_path / "arrays"), to="numpy", **several)
@@ -61,7 +61,7 @@ def test_files_of_rows_have_names_of_their_own(spark: Any, tmp_path: pathlib.Pat
     report = bowstring.spark.convert(spark, photos, str(tmp_path / "images"), to="images", **several)
     assert (report.rows, report.files, report.tasks) == (40, 40, 3)
     bowstring.spark.convert(spark, frame(spark), str(tmp_path / "tars"), to="webdataset", shards=3)
-    # Read as anybody's, which have keys.
+    # Read as shards of another writer, which have keys.
     (tmp_path / "tars" / "_SUCCESS").unlink()
     bowstring.convert(tmp_path / "tars", tmp_path / "keys", to="parquet")
     keys = pq.read_table(tmp_path / "keys").column("__key__").to_pylist()
@@ -87,12 +87,12 @@ def test_a_dataset_of_another_format_as_here(spark: Any, tmp_path: pathlib.Path,
     for name in names:
         if not name.startswith("_"):
             assert (here / name).read_bytes() == (there / name).read_bytes(), name
-    # Run again, it does nothing.
+    # A second run does nothing.
     assert bowstring.spark.convert(spark, str(src), str(there), to="arrow", shards=2).unchanged
     assert hidden(tmp_path) == []
 
 
-def test_what_cannot_be_is_refused_before_there_are_tasks(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_impossible_conversions_are_refused_before_tasks_start(spark: Any, tmp_path: pathlib.Path) -> None:
     to = str(tmp_path / "rows")
     for options, match in [
         ({"to": "lance"}, "lance"),
@@ -135,7 +135,7 @@ def test_nothing_is_left_when_a_task_fails(spark: Any, tmp_path: pathlib.Path) -
     rows = frame(spark).selectExpr("id", "assert_true(id < 80) is null x")
     with pytest.raises(Exception, match="is not true"):
         bowstring.spark.convert(spark, rows, str(tmp_path / "rows"), to="jsonl")
-    # Attempts that Spark did not wait for find no place to write to.
+    # Attempts that Spark did not wait for have no directory to write to.
     end = time.monotonic() + 30
     while os.listdir(tmp_path) and time.monotonic() < end:
         time.sleep(0.05)
@@ -143,10 +143,10 @@ def test_nothing_is_left_when_a_task_fails(spark: Any, tmp_path: pathlib.Path) -
 
 
 def writers(attempts: pathlib.Path) -> Iterator[int]:
-    """Processes that have a file open below ``attempts``."""
+    """Yields processes that have a file open below ``attempts``."""
     for process in pathlib.Path("/proc").iterdir():
         try:
-            # Java has many files open, and is none of them.
+            # Java has many files open, but is not a worker.
             looked_at = process.name.isdigit() and (process / "comm").read_text().strip() != "java"
             files = [os.readlink(file) for file in (process / "fd").iterdir()] if looked_at else []
         except OSError:
@@ -156,7 +156,7 @@ def writers(attempts: pathlib.Path) -> Iterator[int]:
 
 
 def lines(directory: pathlib.Path, files: int, each: int = 20_000) -> pathlib.Path:
-    """JSON Lines that take a task a while."""
+    """Writes JSON Lines that keep a task busy for a while."""
     directory.mkdir()
     for number in range(files):
         rows = range(number * each, (number + 1) * each)
@@ -173,13 +173,13 @@ def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Pat
     def kill(attempts: pathlib.Path, over: threading.Event) -> None:
         while not killed and not over.is_set():
             for victim in writers(attempts):
-                # The driver has none of them open: only workers do.
+                # Only workers have these files open, the driver has none.
                 assert victim != os.getpid()
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
                 break
 
-    # Tasks may have written before anybody finds them writing: once more then.
+    # Tasks may finish before the test finds them writing: then it tries again.
     for number in range(5):
         to, over = tmp_path / f"rows{number}", threading.Event()
         attempts = tmp_path / f".{to.name}.bowstring-convert" / "attempts"
@@ -196,14 +196,14 @@ def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Pat
     assert hidden(tmp_path) == []
 
 
-def test_resume_does_what_is_left(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_resume_does_the_remaining_work(spark: Any, tmp_path: pathlib.Path) -> None:
     src, to = lines(tmp_path / "lines", 4), str(tmp_path / "rows")
     bad, good = src / "3.jsonl", (src / "3.jsonl").read_text()
     at = os.stat(bad).st_mtime_ns
 
     def put(text: str) -> None:
         bad.write_text(text)
-        # As if it had always been so: what is done counts for this source only.
+        # Keep the old time: finished work counts for this source only.
         os.utime(bad, ns=(at, at))
 
     put(f"{good[:-2]}#\n")

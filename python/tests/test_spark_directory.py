@@ -22,7 +22,7 @@ from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Pl
 from bowstring.spark.options import SourceOptions
 from pyspark.sql.types import LongType, StructField, StructType
 
-# Replaces the dataset `old` by `new`; what the test changes first comes before it.
+# Replaces the dataset `old` by `new`; `change` is the test's own code before that.
 PROGRAM = """
 import os, pathlib, signal, sys
 from bowstring.spark import swap
@@ -40,7 +40,7 @@ attempt.mkdir()
 place.publish([attempt], replace=True, create=False)
 """
 TWO_RENAMES = "swap._exchanged = lambda *_: False\n"
-# Whole renames that are made before the kill.
+# Kills after a number of complete renames.
 KILL = """
 renames, left = os.rename, [{after}]
 def rename(*names):
@@ -53,7 +53,7 @@ os.rename = rename
 
 
 def begun(path: pathlib.Path, name: str) -> tuple[Place, pathlib.Path]:
-    """A write with one file."""
+    """Begins a write with one file."""
     place = Place(path, name)
     place.open()
     attempt = place.attempt("0")
@@ -64,7 +64,7 @@ def begun(path: pathlib.Path, name: str) -> tuple[Place, pathlib.Path]:
 
 @pytest.fixture
 def old(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A dataset with one file."""
+    """Writes a dataset with one file."""
     place, attempt = begun(tmp_path / "clicks", "old")
     assert place.publish([attempt], replace=False, create=True)
     assert holds(place.path) == {"old"}
@@ -72,7 +72,7 @@ def old(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def holds(path: pathlib.Path) -> set[str]:
-    """The writes that a dataset holds."""
+    """Returns the writes that a dataset holds."""
     return {found.stem.rpartition("-")[2] for found in path.rglob("*.parquet")}
 
 
@@ -124,7 +124,7 @@ def test_a_failed_replace_leaves_the_old_dataset(
     assert [found.name for found in old.parent.iterdir()] == ["clicks"]
 
 
-def test_an_abort_puts_back_what_stands_aside(old: pathlib.Path) -> None:
+def test_an_abort_restores_the_dataset_set_aside(old: pathlib.Path) -> None:
     place, _ = begun(old, "new")
     os.rename(old, place.hidden / swap.ASIDE)
     place.remove()
@@ -134,7 +134,7 @@ def test_an_abort_puts_back_what_stands_aside(old: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "then"),
     [
-        # Exchanged: killed before, and right after.
+        # By an exchange: killed before, and right after.
         ("swap._exchanged = die", "old"),
         ("exchanged = swap._exchanged\nswap._exchanged = lambda *names: exchanged(*names) and die()", "new"),
         # By two renames: before, in between, and after them.
@@ -147,13 +147,13 @@ def test_an_abort_puts_back_what_stands_aside(old: pathlib.Path) -> None:
 def test_killed_at_any_step(change: str, then: str, old: pathlib.Path) -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM.format(change=change), str(old)], check=False)
     assert ran.returncode == -signal.SIGKILL
-    Place.recover(old)  # what a writer does first
+    Place.recover(old)  # the first step of a writer
     assert holds(old) == {then}
     Place.recover(old)
     place, attempt = begun(old, "third")
     assert place.publish([attempt], replace=False, create=False)
     assert holds(old) == {then, "third"}
-    # What was replaced does not come back once the dataset is deleted.
+    # The replaced dataset does not come back once the new one is deleted.
     for file in old.rglob("*"):
         if file.is_file():
             file.unlink()
@@ -186,7 +186,7 @@ def test_one_driver_at_a_time_commits(old: pathlib.Path, monkeypatch: pytest.Mon
         with pytest.raises(ClosedError, match="another process"):
             Place.recover(old)
         assert holds(old) == {"old"}
-        # Its lock goes with it, whatever is left of the file.
+        # Its lock ends with it, even if the file remains.
         holder.kill()
     monkeypatch.undo()
     assert place.publish([attempt], replace=True, create=False)
@@ -197,7 +197,7 @@ def test_one_driver_at_a_time_commits(old: pathlib.Path, monkeypatch: pytest.Mon
 LONG = StructType([StructField("id", LongType())])
 
 
-def test_what_is_not_ours_is_replaced_only_where_that_is_said(tmp_path: pathlib.Path) -> None:
+def test_foreign_directories_are_replaced_only_on_request(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "thesis"
     path.mkdir()
     (path / "_SUCCESS").touch()  # as Spark's own parquet leaves it
@@ -214,10 +214,10 @@ def test_what_is_not_ours_is_replaced_only_where_that_is_said(tmp_path: pathlib.
     writer.abort([])
     assert place.publish([attempt], replace=True, create=False, foreign=True)
     assert sorted(file.name for file in path.iterdir()) == ["_SUCCESS", "write-new"]
-    # Now it is.
+    # Now it is a dataset of ours.
     place, attempt = begun(path, "next")
     assert place.publish([attempt], replace=True, create=False)
-    # But not what somebody puts there.
+    # A file that somebody else adds is not.
     notes = path / "write-next" / "notes.txt"
     notes.touch()
     place, attempt = begun(path, "last")

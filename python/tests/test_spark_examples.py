@@ -1,4 +1,4 @@
-"""The examples run as they are shipped, and are as short as they promise."""
+"""The examples run as shipped, and are as short as promised."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_gang_of_barrier_tasks(spark: Any) -> None:
 
 
 def test_torch_distributor(spark: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that Spark starts read one dataset, each its share, and agree on what they saw."""
+    """Ranks started by Spark read one dataset, each its share, and agree on the rows they saw."""
     pytest.importorskip("torch")
     from pyspark.ml.torch.distributor import TorchDistributor
 

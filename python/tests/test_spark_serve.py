@@ -1,4 +1,4 @@
-"""From Spark's executors to ranks: each row once, in equal steps, through slow and killed ranks and tasks, with no files."""
+"""From Spark's executors to ranks: each row once, in equal steps, through slow and killed ranks and tasks, without files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def frame(spark: Any, tasks: int = 3) -> Any:
 
 
 def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Runs `work` for each rank in a thread of its own."""
+    """Runs `work` for each rank in its own thread."""
     found: list[Any] = [None] * count
 
     def run(rank: int) -> None:
@@ -81,7 +81,7 @@ def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def epochs(loader: Any, count: int, pause: float = 0.0) -> list[list[list[int]]]:
-    """Ids of each step of some epochs."""
+    """Returns the ids of each step of some epochs."""
     found = []
     for _ in range(count):
         steps = []
@@ -97,7 +97,7 @@ def epochs(loader: Any, count: int, pause: float = 0.0) -> list[list[list[int]]]
 
 
 def exact(found: list[list[list[list[int]]]]) -> None:
-    """Every row of each epoch once, and the same steps for all ranks."""
+    """Checks that each epoch has every row once, and the same steps on all ranks."""
     for epoch in zip(*found, strict=True):
         assert len({len(steps) for steps in epoch}) == 1
         assert sorted(number for steps in epoch for step in steps for number in step) == list(range(ROWS))
@@ -118,7 +118,7 @@ def serve(spark: Any, world_size: int = 4, **options: Any) -> Any:
 
 
 def parts(handle: Any, generation: int = 0, **storage: str) -> list[dict[str, Any]]:
-    """Where the tasks of a generation serve."""
+    """Returns the addresses at which the tasks of a generation serve."""
     with Connection(handle.url, storage) as driver:
         end = time.monotonic() + WAIT
         while time.monotonic() < end:
@@ -129,8 +129,8 @@ def parts(handle: Any, generation: int = 0, **storage: str) -> list[dict[str, An
     raise AssertionError("Spark does not serve")
 
 
-def test_what_spark_refuses_is_told_once(spark: Any) -> None:
-    """No barrier stage can follow coalesce(), however often it is submitted."""
+def test_a_job_refused_by_spark_is_reported_once(spark: Any) -> None:
+    """A barrier stage cannot follow coalesce(), however often it is submitted."""
     with bowstring.spark.serve(frame(spark, 4).coalesce(1), 1, batch_size=10) as handle:
         with pytest.raises(bowstring.RemoteError, match=r"Spark refuses the job: .*coalesce\(\).*tasks=") as caught:
             handle.wait(WAIT)
@@ -158,7 +158,7 @@ def test_every_row_once_in_equal_steps(spark: Any) -> None:
     assert found[0][0] != found[0][1], "epochs are shuffled"
 
 
-def test_no_row_comes_twice_where_no_tail_is_given(spark: Any) -> None:
+def test_no_row_is_repeated_without_a_tail(spark: Any) -> None:
     frame = spark.range(0, 10, numPartitions=2)
     with bowstring.spark.serve(frame, 4, batch_size=2, timeout=WAIT, patience=WAIT) as handle:
 
@@ -206,7 +206,7 @@ def test_a_slow_rank_keeps_memory_within_its_budget(spark: Any) -> None:
 
 
 class Created:
-    """Names of all files that appear below a directory, by inotify."""
+    """Records the names of all files created below a directory, by inotify."""
 
     CREATE, MOVED_TO = 0x100, 0x80
 
@@ -216,7 +216,7 @@ class Created:
         if self.at < 0:
             pytest.skip("the system gives no inotify instance")
         self.paths: dict[int, pathlib.Path] = {}
-        # Spark asks for a block on the disk by making the directory that it would be in.
+        # Spark looks for a block on disk by creating the directory it would be in.
         for blocks in root.glob("blockmgr-*"):
             for number in range(64):
                 (blocks / f"{number:02x}").mkdir(exist_ok=True)
@@ -249,7 +249,7 @@ def free_port() -> int:
 
 
 class Rank:
-    """A rank in a process of its own."""
+    """A rank in a separate process."""
 
     def __init__(self, url: str, rank: int, directory: pathlib.Path, pause: float = 0.0) -> None:
         self.arguments = [url, str(rank), str(directory / f"state-{rank}"), str(pause)]
@@ -279,15 +279,15 @@ class Rank:
 
     def kill(self) -> None:
         self.process.kill()
-        # `line` has read ahead: `communicate` alone would pass over lines that lie in the stream's buffer.
+        # `line` has read ahead: `communicate` alone would lose lines in the stream's buffer.
         assert self.process.stdout is not None
         out = self.process.stdout.read()
         self.process.communicate()
-        # The last line may be half a line.
+        # The last line may be incomplete.
         self.lines += [line for line in out.splitlines(keepends=True) if line.endswith("\n")]
 
     def end(self) -> dict[tuple[int, int], list[int]]:
-        """Ids by epoch and step; a step that was made again must have had the same."""
+        """Returns ids by epoch and step; a repeated step must have had the same ones."""
         out, error = self.process.communicate(timeout=WAIT)
         assert self.process.returncode == 0, error
         found: dict[tuple[int, int], list[int]] = {}
@@ -307,7 +307,7 @@ def exact_steps(found: list[dict[tuple[int, int], list[int]]]) -> None:
 def test_ranks_start_first_and_no_file_is_made(
     spark: Any, spark_directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Everything that Spark, its workers and the ranks may write to is watched but the ranks' own states."""
+    """Watches every place that Spark, its workers and the ranks may write to, except the ranks' own states."""
     url = f"grpc://127.0.0.1:{free_port()}"
     made = Created(spark_directory)
     running = [Rank(url, rank, tmp_path) for rank in range(4)]
@@ -326,7 +326,7 @@ def test_ranks_start_first_and_no_file_is_made(
 
 
 @pytest.mark.parametrize("run", range(20 if SOAK else 2))
-def test_a_killed_rank_goes_on_where_it_was(spark: Any, tmp_path: pathlib.Path, run: int) -> None:
+def test_a_killed_rank_resumes_at_its_position(spark: Any, tmp_path: pathlib.Path, run: int) -> None:
     random_ = random.Random(run)
     print("seed", run)
     with serve(spark) as handle:
@@ -348,7 +348,7 @@ def test_a_killed_rank_goes_on_where_it_was(spark: Any, tmp_path: pathlib.Path, 
 def through(
     handle: Any, world: int, at: int, kill: Callable[[], None], then: Callable[[Any], Any] = lambda _: []
 ) -> Any:
-    """What each rank takes in an epoch, in whose midst, after `at` steps of all, somebody is killed; and what `then` adds."""
+    """Reads an epoch on each rank and calls `kill` after `at` steps; returns each rank's steps and the result of `then`."""
     here = threading.Barrier(world, action=kill)
 
     def work(rank: int) -> Any:
@@ -403,7 +403,7 @@ def test_other_rows_after_a_task_was_killed_are_an_error(spark: Any, tmp_path: p
             slowly(stream)
 
 
-def test_what_does_not_fit_is_spilled_or_refused(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_rows_beyond_the_memory_are_spilled_or_refused(spark: Any, tmp_path: pathlib.Path) -> None:
     wide = frame(spark, 2).selectExpr("*", "randstr(16000, 7) ballast")
     spill = tmp_path / "spill"
     spill.mkdir()
@@ -425,7 +425,7 @@ def test_what_does_not_fit_is_spilled_or_refused(spark: Any, tmp_path: pathlib.P
         handle.wait(WAIT)
 
 
-def test_ranks_that_do_not_come_and_ranks_that_fall_silent_end_it(spark: Any) -> None:
+def test_missing_and_silent_ranks_end_the_job(spark: Any) -> None:
     with (
         serve(spark, 2, timeout=1.0) as handle,
         pytest.raises(bowstring.RemoteError, match=r"rank 0 did not come within .* \(option timeout\)"),
@@ -433,7 +433,7 @@ def test_ranks_that_do_not_come_and_ranks_that_fall_silent_end_it(spark: Any) ->
         handle.wait(WAIT)
     with serve(spark, 2, patience=5.0) as handle:
         lost = handle.loader(1)
-        lost._closed = True  # its beats end, as if the process were gone
+        lost._closed = True  # its heartbeats end, as if the process were gone
         with (
             pytest.raises(bowstring.RemoteError, match=r"rank \d was silent for .* \(option patience\)"),
             handle.loader(0) as loader,

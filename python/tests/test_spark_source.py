@@ -1,4 +1,4 @@
-"""Spark's data source: frames into servers and directories in two phases, and back, with the same rows and types."""
+"""Spark's data source: frames to servers and directories in two phases, and back, with the same rows and types."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def registered(spark: Any) -> None:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, server: bowstring.flight.Server, tmp_path: pathlib.Path) -> str:
-    """A new dataset at a server, or in a directory."""
+    """A new dataset on a server, or in a directory."""
     name = re.sub("[^a-z]+", "-", request.node.name).strip("-")
     return f"{server.url}/{name}" if request.param == "server" else str(tmp_path / "dataset")
 
@@ -74,7 +74,7 @@ def ids(frame: Any) -> list[int]:
 
 
 def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
-    """Waits for what stragglers of a failed job still do."""
+    """Waits for a condition that stragglers of a failed job may still change."""
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.05)
@@ -82,7 +82,7 @@ def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
 
 
 def executor(worker: int) -> int:
-    """The JVM whose daemon started a Python worker, where executors are processes of their own."""
+    """Returns the JVM whose daemon started a Python worker, if executors are separate processes."""
     process = worker
     for _ in range(2):
         status = pathlib.Path(f"/proc/{process}/status").read_text()
@@ -92,7 +92,7 @@ def executor(worker: int) -> int:
 
 
 def failing(how: str, always: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Tasks 1 and 3 end in the midst of their rows: in their first attempt, or in all. Of executors, task 1 ends its own."""
+    """Tasks 1 and 3 end in the middle of their rows, in the first attempt or in all. With executors, task 1 kills its own."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -107,7 +107,7 @@ def failing(how: str, always: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
                 raise RuntimeError("this task was to fail")
             if fails:
                 os.kill(executor(os.getpid()) if how == "executor" else os.getpid(), signal.SIGKILL)
-                time.sleep(WAIT)  # until the daemon hears that its executor is gone
+                time.sleep(WAIT)  # until the daemon notices that its executor is gone
             yield batch.slice(batch.num_rows // 2)
 
     return work
@@ -186,7 +186,7 @@ def test_an_aborted_write_leaves_nothing(spark: Any, place: str, server: bowstri
 def test_an_aborted_micro_batch_leaves_nothing(
     spark: Any, place: str, server: bowstring.flight.Server, which: str, tmp_path: pathlib.Path
 ) -> None:
-    """Tasks that ended well have staged their rows when others fail; where all fail, nobody tells which try it was."""
+    """Successful tasks have staged their rows when others fail; if all fail, nothing tells which attempt it was."""
     source, fails = tmp_path / "source", tmp_path / "fails"
     spark.range(0, 400, numPartitions=4).write.parquet(str(source))
 
@@ -197,7 +197,7 @@ def test_an_aborted_micro_batch_leaves_nothing(
         assert context is not None
         yield from batches
         if fails.exists() and (which == "all" or context.partitionId() in (1, 3)):
-            time.sleep(1)  # the others are done
+            time.sleep(1)  # the other tasks have finished
             raise RuntimeError("this task was to fail")
 
     def run() -> None:
@@ -217,7 +217,7 @@ def test_an_aborted_micro_batch_leaves_nothing(
 
 
 def _left(server: bowstring.flight.Server, place: str) -> int | list[str]:
-    """What there is beside what readers see: the server's bytes, or hidden directories."""
+    """Returns what is left beside the visible data: the server's bytes, or hidden directories."""
     if "://" in place:
         return _written(server)
     return [path.name for path in pathlib.Path(place).parent.iterdir() if path.name.startswith(".")]
@@ -307,7 +307,7 @@ def test_filters_are_pushed_down_where_they_mean_the_same(spark: Any, server: bo
 
 @both
 def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path: pathlib.Path) -> None:
-    """The last commit is taken from the checkpoint again and again, as by drivers that died just before they noted it."""
+    """The last commit is replayed from the checkpoint repeatedly, as after drivers that died just before recording it."""
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     for part in range(2):
         spark.range(part * 10, part * 10 + 10, numPartitions=2).write.parquet(str(source / f"{part}"))
@@ -328,7 +328,7 @@ def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path:
         assert ids(read(spark, place)) == [*range(20)]
 
 
-def test_loaders_have_the_dates_of_directories_that_spark_has(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_loaders_and_spark_agree_on_the_dates_of_directories(spark: Any, tmp_path: pathlib.Path) -> None:
     days = [datetime.date(2026, 1, 31), datetime.date(1969, 12, 31), None]
     frame = spark.createDataFrame([(row, days[row % 3]) for row in range(30)], "id long, day date")
     frame.coalesce(1).write.partitionBy("day").parquet(str(tmp_path / "days"))
@@ -345,31 +345,31 @@ def test_loaders_have_the_dates_of_directories_that_spark_has(spark: Any, tmp_pa
         order = batch["id"].tolist()
     with bowstring.Loader(tmp_path / "days", partitioning="dates", filter="day > '2026-01-01'", **options) as loader:
         assert loader.rows == read.where("day > '2026-01-01'").count() == 10
-    # Text as before where nobody asks, in the same order.
+    # Text as before unless dates are requested, in the same order.
     with bowstring.Loader(tmp_path / "days", **options) as loader:
         batch = next(iter(loader))
         assert set(batch["day"]) == {"2026-01-31", "1969-12-31", None}
         assert batch["id"].tolist() == order
 
 
-def test_a_partition_of_dates_is_a_date_as_spark_has_it(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_a_partition_of_dates_has_the_type_that_spark_gives_it(spark: Any, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "days")
     columns = ("id", "date'2024-02-28' + cast(id % 3 as int) day", "concat('2024-02-', id % 2 + 29) code")
     frame = spark.range(6).selectExpr(*columns, "if(id = 5, null, date'2024-01-01') hole")
-    # 2024-02-30 is no date, so that column is text.
+    # 2024-02-30 is not a date, so that column is text.
     frame.write.partitionBy("day", "code", "hole").parquet(path)
     theirs, ours = spark.read.parquet(path), read(spark, path)
     assert dict(ours.dtypes) == dict(theirs.dtypes) == {"id": "bigint", "day": "date", "code": "string", "hole": "date"}
     names = ["id", "day", "code", "hole"]
     assert ours.select(names).sort("id").collect() == theirs.select(names).sort("id").collect()
-    # Read by bowstring, for the filter's sake.
+    # Read by bowstring, to cover the filter.
     some = read(spark, path, filter="id >= 4").select(names).sort("id")
     assert dict(some.dtypes)["day"] == "date"
     assert some.collect() == theirs.select(names).filter("id >= 4").sort("id").collect()
 
 
 def reader_of(path: pathlib.Path) -> Any:
-    """What Spark reads the directory with."""
+    """Returns the reader that Spark uses for the directory."""
     from bowstring.spark import read
     from bowstring.spark.options import SourceOptions
 
@@ -377,7 +377,7 @@ def reader_of(path: pathlib.Path) -> Any:
     return read.reader(options, read.schema(options))
 
 
-def test_a_directory_that_is_written_anew_is_no_mixture(tmp_path: pathlib.Path) -> None:
+def test_a_rewritten_directory_is_not_a_mixture(tmp_path: pathlib.Path) -> None:
     def write(tag: str) -> None:
         for number in range(2):
             pq.write_table(pa.table({"v": [f"{tag} {number}"] * 3}), tmp_path / f"part-0000{number}.parquet")
@@ -405,7 +405,7 @@ def test_times_of_int96_may_be_of_any_year(tmp_path: pathlib.Path) -> None:
     assert found == times
 
 
-def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_unsupported_requests_are_reported(spark: Any, tmp_path: pathlib.Path) -> None:
     for url, options, word in [
         ("grpc://127.0.0.1:1", {}, "names no dataset"),
         ("s3://bucket/x", {}, "a directory that all executors see"),

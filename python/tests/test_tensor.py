@@ -1,4 +1,4 @@
-"""Tensors and columns leave over DLPack and Arrow without a copy, for every element type, for ever."""
+"""Tensors and columns are exported over DLPack and Arrow without a copy, for every element type, and stay valid forever."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_tensors_as_arrow(dtype: str) -> None:
     assert pa.field(cube).type == cells.type
 
 
-def test_what_arrow_lacks_is_refused() -> None:
+def test_types_that_arrow_lacks_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="use __dlpack__"):
         pa.array(tensor(values("bool")))
 
@@ -157,7 +157,7 @@ def test_wrong_bytes_are_an_error() -> None:
         Tensor.from_bytes(b"", (1 << 62, 1 << 62), "int64")
 
 
-def test_truths_reach_a_numpy_whose_dlpack_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_booleans_reach_a_numpy_whose_dlpack_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
     given = np.from_dlpack
 
     def before_1_26(tensor: Tensor) -> Any:

@@ -1,7 +1,7 @@
-"""Random tables as text, written by Python's `json` and `csv`, against what a conversion makes of them.
+"""Random tables as text, written by Python's `json` and `csv`, compared with the result of a conversion.
 
-What comes out equals what went in, or the conversion fails with an error that names the place. A table whose columns are each
-of one kind never fails.
+The output equals the input, or the conversion fails with an error that names the place. A table whose columns each have
+one kind never fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DATED: dict[str, Make] = {
     "instant": lambda rng: instant(rng).isoformat(sep=rng.choice("T ")),
     "zulu": lambda rng: instant(rng).replace(tzinfo=UTC).isoformat(),
 }
-# What each of these did to a column of another kind was once a changed value and no word.
+# Each of these, in a column of another kind, once led to a silently changed value.
 ODD: list[Any] = [3.7, "7", 2**53 + 1, 2**64 + 1, -(2**63) - 1, True, "no", "on", "01234", 1e308, None, [1], {"z": 1}]
 ODD += [
     "2024-06-01T23:30:00-05:00",
@@ -74,9 +74,9 @@ ODD += [
 
 
 def table(rng: random.Random, kinds: dict[str, Make], odd: bool) -> list[dict[str, Any]]:
-    """Rows whose columns are each of one kind, with some nulls; and perhaps one value that is of another."""
+    """Makes rows whose columns each have one kind, with some nulls, and perhaps one value of another kind."""
     columns = {f"{kind}{at}": kind for at, kind in enumerate(rng.choices(sorted(kinds), k=rng.randrange(1, 5)))}
-    # Types are inferred from a thousand rows.
+    # Types are inferred from the first thousand rows.
     rows = [{name: kinds[kind](rng) for name, kind in columns.items()} for _ in range(rng.choice([3, 40, 1100]))]
     for row in rows[1:]:
         for name in columns:
@@ -88,7 +88,7 @@ def table(rng: random.Random, kinds: dict[str, Make], odd: bool) -> list[dict[st
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether a value came through: a number as its number, a missing member as null."""
+    """True if a value survived: a number as its number, a missing member as null."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(same(found.get(key), wanted.get(key)) for key in {*found, *wanted})
     if isinstance(wanted, list):
@@ -99,7 +99,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 def count(text: str, unit: str) -> int:
-    """An ISO instant as a count since 1970, exactly."""
+    """Returns an ISO instant as an exact count since 1970."""
     body, fraction = text[:19], ""
     rest = text[19:]
     if rest.startswith("."):
@@ -113,7 +113,7 @@ def count(text: str, unit: str) -> int:
 
 
 def same_cell(column: pa.ChunkedArray, row: int, cell: str) -> bool:
-    """Whether a value is what stands in a cell of CSV."""
+    """True if a value equals a cell of CSV."""
     kind, value = column.type, column[row]
     if not value.is_valid:
         return cell == ""
@@ -135,11 +135,11 @@ def same_cell(column: pa.ChunkedArray, row: int, cell: str) -> bool:
 
 
 def converted(path: pathlib.Path, out: pathlib.Path, odd: bool) -> pa.Table | None:
-    """What a conversion makes of the text; None if it says where it cannot."""
+    """Returns the result of a conversion of the text; None if it reports the place where it failed."""
     try:
         report = bowstring.convert(path, out, to="parquet", verify=True)
     except (bowstring.CorruptError, bowstring.UnsupportedError) as error:
-        # A sample of several kinds is told by its column, what comes later by file and line.
+        # A conflict within the sample is reported by its column, a later one by file and line.
         placed = (path.name in str(error) and "line" in str(error)) or "column" in str(error)
         if not (odd and placed):
             raise
@@ -194,12 +194,12 @@ def test_csv_is_what_python_wrote(part: int, tmp_path: pathlib.Path) -> None:
             writer = csv.writer(file, quoting=quoting, lineterminator=end)
             writer.writerow(rows[0])
             for row in rows:
-                # Python writes a return without quotes where lines end otherwise, and does not read that back itself.
+                # Python writes a carriage return without quotes if lines end otherwise, and cannot read that back itself.
                 bare = end == "\n"
                 writer.writerow(
                     cell.replace("\r", "") if bare and isinstance(cell, str) else cell for cell in row.values()
                 )
-        # A null is an empty text in quotes where there is one column, or all stand in quotes: that is no number.
+        # With one column, or with all cells quoted, a null is an empty text in quotes, which is not a number.
         found = converted(path, tmp_path / f"{seed}", odd or len(rows[0]) == 1 or quoting != csv.QUOTE_MINIMAL)
         if found is None:
             refused += 1

@@ -26,7 +26,7 @@ def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
     loader.close()
     del loader, native, tensors, tensor, ours
     gc.collect()
-    # Fresh slabs would be written over kept ones if those had been given back.
+    # Fresh slabs would overwrite the kept ones if those had been returned to the pool.
     with DataLoader(numbers, batch_size=25) as other:
         for _ in range(4):
             list(other)

@@ -106,7 +106,7 @@ def test_with_a_unischema_it_is_a_dataset_of_petastorm(tmp_path: pathlib.Path) -
     assert (rows[7].x == np.arange(6, dtype=np.float32).reshape(2, 3) + 7).all()
 
 
-def test_only_a_dataset_of_ours_is_replaced(tmp_path: pathlib.Path) -> None:
+def test_only_a_bowstring_dataset_is_replaced(tmp_path: pathlib.Path) -> None:
     data = table(3)
     notes = tmp_path / "d" / "chapters" / "notes.txt"
     notes.parent.mkdir(parents=True)

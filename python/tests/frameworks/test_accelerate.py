@@ -1,4 +1,4 @@
-"""Loaders under torch.distributed: Accelerate leaves them as they are, its checkpoints and torch's DCP keep their place."""
+"""Loaders under torch.distributed: Accelerate leaves them as they are, and its checkpoints and torch's DCP keep their position."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
         assert (one["same"], one["rank"], one["kind"], one["place"]) == (True, rank, "gloo", [0, 4])
         assert one["gathered"] == [14, 7, 14, 7], "equal steps"
         assert one["by_accelerate"] == one["by_dcp"] == one["seen"][4:]
-    # On another number of ranks: here, one.
+    # Resume on another number of ranks: here, one.
     import torch.distributed.checkpoint as dcp
 
     with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:

@@ -1,4 +1,4 @@
-"""Tensors that the caller allocated are filled: NumPy's and torch's here, a GPU's over the fake driver."""
+"""Filling tensors that the caller allocated: NumPy's and torch's here, a GPU's over the fake driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_batch_holds_the_callers_tensors(loader: type[Any], numbers: pathlib.P
             for name in ("id", "x", "_mask"):
                 assert batch[name].tolist() == mine[name].tolist()
             assert list(batch["name"]) == list(mine["name"])
-            # A padded tail fills the whole tensors, and says so.
+            # A padded tail fills the whole tensors, and the batch reports it.
             rows = 4 if ours.step == len(ours) else 16
             assert batch["_mask"].tolist() == [True] * rows + [False] * (16 - rows)
             assert ours.state_dict() == theirs.state_dict()
@@ -77,7 +77,7 @@ def test_every_type_and_views_of_larger_tensors(dtype: str, numbers: pathlib.Pat
         assert not whole[2].any()
 
 
-def test_what_does_not_fit_costs_no_batch_and_writes_nothing(numbers: pathlib.Path) -> None:
+def test_unsuitable_tensors_cost_no_batch_and_are_not_written(numbers: pathlib.Path) -> None:
     loader = bowstring.Loader(numbers, **OPTIONS)
     first = next(iter(bowstring.Loader(numbers, **OPTIONS)))
     good = np.full(16, -1, np.int64)
@@ -225,7 +225,7 @@ print(json.dumps([all(said), len(said)]))
     assert found == [True, 4 * 3 * 3 + 3], found
 
 
-def test_what_is_not_on_the_loaders_gpu_is_refused(fake_driver: pathlib.Path) -> None:
+def test_tensors_not_on_the_loaders_gpu_are_refused(fake_driver: pathlib.Path) -> None:
     found = run(
         GPU
         + """

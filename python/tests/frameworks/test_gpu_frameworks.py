@@ -1,8 +1,8 @@
 """`bowstring.jax` and `bowstring.tensorflow` with batches on a GPU, over the fake driver.
 
-The frameworks here know no GPU, so each one's `from_dlpack` is a stand-in that does what its source does: JAX's asks for a legacy
-capsule on a stream of its own, TensorFlow's takes one and reads at once. `benches/gpu_session.py` runs the real ones where they
-have CUDA.
+The frameworks here have no GPU, so each one's `from_dlpack` is a stand-in that does what its source does: JAX's asks for a legacy
+capsule on a stream of its own, TensorFlow's takes one and reads at once. `benches/gpu_session.py` runs the real ones on
+machines with CUDA.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ print(json.dumps([all(said), len(said)]))
     assert found == [True, 15 + 45 + 3], found
 
 
-def test_what_jax_cannot_have_on_a_gpu_is_said(fake_driver: pathlib.Path) -> None:
+def test_options_that_jax_cannot_support_on_a_gpu_are_refused(fake_driver: pathlib.Path) -> None:
     found = run(
         CONSUMER
         + JAX
@@ -155,7 +155,7 @@ print(json.dumps(said))
     assert found == [True] * len(found), found
 
 
-def test_tensorflow_gets_tensors_that_are_there(fake_driver: pathlib.Path) -> None:
+def test_tensorflow_gets_tensors_that_are_ready(fake_driver: pathlib.Path) -> None:
     found = run(
         CONSUMER
         + """

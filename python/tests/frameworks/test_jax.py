@@ -1,4 +1,4 @@
-"""`bowstring.jax`: arrays on the device, global arrays, and states as JAX's own libraries keep them."""
+"""`bowstring.jax`: arrays on the device, global arrays, and states in the form of JAX's own libraries."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 @pytest.fixture
 def wide() -> Any:
-    """64-bit types, for one test."""
+    """Enables 64-bit types for one test."""
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
 
 
 def ids(batch: Any) -> list[int]:
-    """The rows of a batch, without padding."""
+    """Returns the rows of a batch, without padding."""
     return [int(i) for i in np.asarray(batch["id"])[np.asarray(batch["_mask"])]]
 
 
@@ -46,7 +46,7 @@ def sharding() -> Any:
 
 
 def compare(loader: Loader, kinds: pathlib.Path) -> set[str]:
-    """Holds two epochs against torch's; gives the names of the types that came."""
+    """Compares two epochs with torch's; returns the names of the element types seen."""
     types = set()
     with loader, DataLoader(kinds, **EVERY_KIND, tail="pad") as other:
         assert len(loader) == len(other) == 13
@@ -63,7 +63,7 @@ def compare(loader: Loader, kinds: pathlib.Path) -> set[str]:
     return types
 
 
-def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
+def test_every_kind_of_column_equals_torchs(kinds: pathlib.Path) -> None:
     types = compare(Loader(kinds, **EVERY_KIND), kinds)
     assert types == {f"ArrayImpl {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32")}
     types = compare(Loader(kinds, to="host", **EVERY_KIND), kinds)
@@ -75,7 +75,7 @@ def test_64_bits_where_jax_has_them(kinds: pathlib.Path, wide: None) -> None:
     assert types == {f"ArrayImpl {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32", "int64")}
 
 
-def test_what_does_not_fit_is_told(tmp_path: pathlib.Path) -> None:
+def test_integers_too_wide_for_jax_are_an_error(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "wide.parquet"
     pq.write_table(pa.table({"big": pa.array([1, 1 << 40]), "float": pa.array([0.1, 0.2])}), path)
     with pytest.raises(bowstring.ConfigError, match="column 'big' has 1099511627776"):
@@ -95,7 +95,7 @@ def test_no_copy_on_the_host(kinds: pathlib.Path) -> None:
             assert here == native[name].data_ptr, (to, name)
 
 
-def test_an_iterator_goes_on(kinds: pathlib.Path) -> None:
+def test_next_continues_through_one_epoch(kinds: pathlib.Path) -> None:
     loader = Loader(kinds, batch_size=8, columns=["id"])
     first = ids(next(loader))
     rest = [ids(batch) for batch in iter(lambda: next(loader, None), None)]
@@ -110,7 +110,7 @@ def test_an_iterator_goes_on(kinds: pathlib.Path) -> None:
 
 
 class Directory:
-    """What Orbax hands to `save`: a directory that it is still making."""
+    """The directory that Orbax passes to `save`: it is still being created."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -128,7 +128,7 @@ def test_orbax_protocol(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
     async def there() -> None:
         writing = await loader.save(Directory(tmp_path / "state"))
-        # What comes after the call is no part of it, however long the writing takes.
+        # Batches taken after the call are not part of the checkpoint, however long writing takes.
         next(loader)
         await writing
         await (await other.load(tmp_path / "state"))
@@ -219,7 +219,7 @@ def test_two_processes_make_global_arrays(kinds: pathlib.Path, ranks: Callable[.
         assert one["shapes"] == [[8]]
 
 
-def test_what_is_known_at_open_is_said_there(tmp_path: pathlib.Path) -> None:
+def test_errors_known_at_open_are_raised_at_open(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "wide.parquet"
     columns = {"id": range(20), "a": [1 << 40] * 20, "b": pa.array([2**32] * 20, pa.uint64()), "ok": [1] * 20}
     pq.write_table(pa.table(columns), path, row_group_size=5)
@@ -236,7 +236,7 @@ def test_what_is_known_at_open_is_said_there(tmp_path: pathlib.Path) -> None:
             Loader(path, sharding=sharding(), **options)
 
 
-def test_what_is_no_sharding_is_told(kinds: pathlib.Path) -> None:
+def test_a_value_that_is_not_a_sharding_is_refused(kinds: pathlib.Path) -> None:
     mesh = jax.make_mesh((2,), ("data",))
     for wrong in (mesh, jax.sharding.PartitionSpec("data"), jax.devices()[1], "data"):
         with pytest.raises(
@@ -247,7 +247,7 @@ def test_what_is_no_sharding_is_told(kinds: pathlib.Path) -> None:
     assert next(iter(Loader(kinds, batch_size=8, columns=["id"], sharding=second)))["id"].devices() == {
         jax.devices()[1]
     }
-    # On all devices, as for a small model's tables.
+    # Replicated on all devices, like the tables of a small model.
     both = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     with Loader(kinds, batch_size=7, columns=["id"], sharding=both, shuffle=False) as loader:
         assert [shard.data.shape for shard in next(iter(loader))["id"].addressable_shards] == [(7,), (7,)]
@@ -263,14 +263,14 @@ def test_64_bits_by_context(tmp_path: pathlib.Path) -> None:
         Loader(path, batch_size=8)
 
 
-def test_a_last_batch_that_cannot_be_laid_out_is_told_at_open(tmp_path: pathlib.Path) -> None:
+def test_a_last_batch_that_cannot_be_laid_out_is_refused_at_open(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": pa.array(range(40), pa.int32())}), path, row_group_size=5)
-    # Rows, tail, ranks: what the last steps have of a global batch of eight.
+    # Rows, tail, ranks: the share of the last steps in a global batch of eight.
     for rows, tail, world, wrong in [
         (20, "short", 1, None),
         (19, "short", 1, "3 rows cannot be laid over 2 devices"),
-        (19, "short", 2, None),  # one is repeated
+        (19, "short", 2, None),  # one row is repeated
         (19, "even", 2, "5 rows are not the same number for each of 2 processes"),  # six and five
         (20, "even", 2, None),
         (24, "even", 1, None),
@@ -286,7 +286,7 @@ def test_a_last_batch_that_cannot_be_laid_out_is_told_at_open(tmp_path: pathlib.
         assert Loader(path, global_batch_size=8, **options).rows == rows, "without a sharding any shape will do"
 
 
-def test_an_integer_that_is_found_late_costs_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_wide_integer_found_late_costs_no_batch(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "late.parquet"
     values = [1 << 40 if row == 9 else row for row in range(20)]
     pq.write_table(pa.table({"id": values}), path, row_group_size=5, write_statistics=False)
@@ -296,7 +296,7 @@ def test_an_integer_that_is_found_late_costs_nothing(tmp_path: pathlib.Path) -> 
     for _ in range(2):
         with pytest.raises(bowstring.WideIntegersError, match="column 'id' has 1099511627776"):
             next(iterator)
-    # Whoever lets JAX have 64 bits goes on with the same batch, and later passes come as always.
+    # Once JAX allows 64 bits, the iterator resumes with the same batch, and later passes work as usual.
     state = loader.state_dict()
     jax.config.update("jax_enable_x64", True)
     try:

@@ -1,4 +1,4 @@
-"""`bowstring.lightning` under the real Trainer: each epoch's rows once, resumed at the batch, and never sharded again."""
+"""`bowstring.lightning` under the real Trainer: each epoch has each row once, resumes at the batch, and is never sharded again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Model(pl.LightningModule):
-    """Notes what it is trained and validated on."""
+    """Records the batches of training and validation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_plain_loaders(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
         options: dict[str, Any] = {"batch_size": 8, "columns": ["id", "x"]}
         return DataLoader(kinds, **options), DataLoader(kinds, **options, shuffle=False)
 
-    # Within epochs, at their last batch, and at their end, where Lightning has not asked for it.
+    # Within epochs, at their last batch, and at their end, before Lightning asks the iterator for more.
     steps = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
     ends = ModelCheckpoint(tmp_path, "end-{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
     model = Model()
@@ -106,7 +106,7 @@ def test_plain_loaders(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
         again = Model()
         trainer(tmp_path).fit(again, *loaders(), ckpt_path=tmp_path / f"{name}.ckpt")
         assert again.seen == want[step:], name
-    # One loader for everything: each loop has all of it.
+    # One loader for everything: each loop gets all of it.
     one, model = loaders()[1], Model()
     trainer(tmp_path, max_epochs=1).fit(model, one, loaders()[1])
     trainer(tmp_path).validate(Model(), one)

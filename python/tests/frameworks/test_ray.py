@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def check(row: dict[str, Any], source: dict[str, Any]) -> None:
-    """Holds a row of Ray's against the file's."""
+    """Compares a row of Ray's with the file's."""
     for name in ("id", "x", "half", "flag", "name", "bytes"):
         assert row[name] == source[name], name
     assert row["maybe__valid"] == (source["maybe"] is not None)
@@ -73,7 +73,7 @@ def test_tasks_by_themselves(kinds: pathlib.Path) -> None:
         tasks = source.get_read_tasks(parallelism)
         blocks = [pa.concat_tables(list(task())) for task in tasks]
         assert [block.num_rows for block in blocks] == [task.metadata.num_rows for task in tasks]
-        # A task that is tried again reads the same rows.
+        # A retried task reads the same rows.
         assert pa.concat_tables(list(tasks[0]()))["id"].to_pylist() == blocks[0]["id"].to_pylist()
         rows = np.concatenate([block["id"].to_numpy() for block in blocks])
         assert sorted(rows.tolist()) == list(range(100))
@@ -81,7 +81,7 @@ def test_tasks_by_themselves(kinds: pathlib.Path) -> None:
     assert sum(block.num_rows for block in limited[0]()) == 5
 
 
-def test_what_changed_is_told(kinds: pathlib.Path) -> None:
+def test_changed_files_and_unsupported_options_are_errors(kinds: pathlib.Path) -> None:
     tasks = Datasource(kinds, columns=["id"], batch_size=8).get_read_tasks(2)
     pq.write_table(pa.table({"id": pa.array(range(100), pa.int64())}), kinds)
     with pytest.raises(bowstring.MismatchError):

@@ -1,4 +1,4 @@
-"""`bowstring.tensorflow`: what a tf.data.Dataset of whole batches holds, and that its position is that of the consumer."""
+"""`bowstring.tensorflow`: a tf.data.Dataset of whole batches whose position is that of the consumer."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ tf.config.set_logical_device_configuration(
 
 
 def ids(batch: Any) -> list[int]:
-    """The rows of a batch."""
+    """Returns the rows of a batch."""
     return [int(i) for i in batch["id"].numpy()]
 
 
 def expected(path: pathlib.Path, epochs: int = 3, batch_size: int = 8, **options: Any) -> list[list[int]]:
-    """The rows of every step by the loader itself, epoch after epoch."""
+    """Returns the rows of every step from the loader itself, epoch after epoch."""
     with bowstring.Loader(path, batch_size=batch_size, columns=["id"], **options) as loader:
         return [batch["id"].tolist() for _ in range(epochs) for batch in loader]
 
@@ -49,7 +49,7 @@ def opened(path: pathlib.Path, **options: Any) -> Dataset:
     return dataset(path, **{"batch_size": 8, "columns": ["id"], **options})
 
 
-def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
+def test_every_kind_of_column_equals_torchs(kinds: pathlib.Path) -> None:
     data = dataset(kinds, **EVERY_KIND)
     spec = data.element_spec
     for rows, of in ((None, spec), (8, dataset(kinds, **EVERY_KIND, tail="pad").element_spec)):
@@ -103,7 +103,7 @@ def test_numbers_are_not_copied(kinds: pathlib.Path) -> None:
     data._arrays = arrays
     for batch, address in zip(data, made, strict=False):
         for name in ("packed", "half", "fixed", "maybe", "padded", "_row_id"):
-            # numpy() copies; this is the tensor's own memory.
+            # numpy() copies; this is the memory of the tensor.
             assert batch[name]._numpy().ctypes.data == address[name], name
         assert batch["tags"].flat_values._numpy().ctypes.data == address["tags__values"]
     assert len(made) == 13
@@ -136,7 +136,7 @@ def test_epochs_follow_each_other(kinds: pathlib.Path) -> None:
     assert [ids(batch) for _ in range(3) for batch in data] == want
     assert sorted(row for step in want[:13] for row in step) == list(range(100))
     assert [ids(batch) for batch in opened(kinds).repeat(2)] == want[:26]
-    # One that was left was a pass; a look is none, and one that is asked for goes back.
+    # A pass left early still counts as a pass, a peek does not, and `set_epoch` goes back to a requested one.
     data = opened(kinds)
     assert ids(data.peek()) == want[0]
     assert ids(next(iter(data))) == want[0]
@@ -149,13 +149,13 @@ def test_epochs_follow_each_other(kinds: pathlib.Path) -> None:
     data.set_epoch(0)
     assert [ids(batch) for batch in data.take(5)] == want[:5]
     assert [ids(batch) for batch in data.take(5)] == want[13:18]
-    # Two at once: each is a pass, and has its own position.
+    # Two passes at once: each has its own position.
     data = opened(kinds)
     both = [(ids(a), ids(b)) for a, b in tf.data.Dataset.zip((data, data))]
     assert both == list(zip(want[:13], want[13:26], strict=True))
 
 
-def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
+def test_a_state_counts_the_yielded_batches(kinds: pathlib.Path) -> None:
     want = expected(kinds)
     data = opened(kinds)
     for _, batch in zip(range(5), data, strict=False):
@@ -166,7 +166,7 @@ def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
         other.load_state_dict(state)
         assert [ids(batch) for batch in other] == want[5:13]
         assert [ids(batch) for batch in other] == want[13:26]
-    # The same states as any other loader's, in both directions, and for other numbers of ranks.
+    # The states of any other loader work here and the other way round, on other numbers of ranks too.
     with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
         loader.load_state_dict(state)
         assert next(iter(loader))["id"].tolist() == want[5]
@@ -178,12 +178,12 @@ def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
         half.load_state_dict(state)
     for a, b, whole in zip(*halves, want[5:13], strict=True):
         assert ids(a) + ids(b) == whole
-    # What reads ahead is told apart by counting.
+    # Stages that read ahead need a count: `state_at`.
     ahead = iter(data.prefetch(4))
     assert [ids(next(ahead)) for _ in range(2)] == want[6:8]
     data.load_state_dict(data.state_at(8))
     assert ids(next(iter(data))) == want[8]
-    # After the last step's state nothing is left of its epoch.
+    # The state after the last step leaves nothing of its epoch.
     data.load_state_dict(data.state_at(13))
     assert [[ids(batch) for batch in data] for _ in range(2)] == [[], want[13:26]]
 
@@ -225,12 +225,12 @@ def test_from_a_server(kinds: pathlib.Path) -> None:
 
 
 def ids_of(batch: Any) -> list[int]:
-    """Row numbers."""
+    """Returns the row numbers."""
     return [int(i) for i in batch["_row_id"].numpy()]
 
 
 class Recorder(keras.Model):  # type: ignore[misc,name-defined]
-    """Notes the rows that it is trained on."""
+    """Records the rows of training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Recorder(keras.Model):  # type: ignore[misc,name-defined]
 
 
 class Stop(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
-    """Ends training after so many batches, as a kill would, and keeps the state of the data at that moment."""
+    """Ends training after a number of batches, as a kill would, and keeps the state of the data at that moment."""
 
     def __init__(self, data: Dataset, after: int) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ def test_fit_resumes_at_the_batch(kinds: pathlib.Path, after: int) -> None:
         data = opened(kinds, columns=["id", "x", "flag"], targets="flag")
         model = Recorder()
         model.compile(optimizer="sgd", loss="mse", run_eagerly=True)
-        # A stage that reads ahead, and hides from Keras how many steps there are.
+        # A stage that reads ahead, and hides the number of steps from Keras.
         return data, data.prefetch(3), model
 
     data, staged, model = started()
@@ -311,7 +311,7 @@ def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
     data.load_state_dict(data.state_at(9))
-    # Keras reads a batch to build the model, and devices read ahead: neither moves the position.
+    # Keras reads a batch to build the model, and devices read ahead: neither changes the position.
     model.fit(data, epochs=2, callbacks=[data.callback()], verbose=0)
     assert int(model.optimizer.iterations.numpy()) == 4 + 13
     assert (data.epoch, data.step) == (2, 0)
@@ -333,7 +333,7 @@ def test_padding_weighs_nothing(kinds: pathlib.Path) -> None:
 
 
 def test_keras_gets_every_row_once(tmp_path: pathlib.Path) -> None:
-    """250 rows in batches of 32: what Keras counts is exact, with nothing but inputs and targets."""
+    """250 rows in batches of 32: Keras' counts are exact, with nothing but inputs and targets."""
     rows = np.arange(250)
     labels = (rows % 3 == 0).astype(np.int64)
     pq.write_table(
@@ -362,7 +362,7 @@ def test_keras_gets_every_row_once(tmp_path: pathlib.Path) -> None:
     assert [len(a) for a, _ in found] == [32] * 7 + [26]
     assert np.concatenate([a for a, _ in found]).tolist() == (rows + 1).tolist()
     assert np.concatenate([b for _, b in found]).tolist() == labels.tolist()
-    # Numbers of every rank add up, and no shape is compiled for one batch alone.
+    # The counts of all ranks add up, and no shape is compiled for a single batch.
     ranks = [dataset(tmp_path / "rows.parquet", batch_size=32, tail="even", rank=r, world_size=3) for r in range(3)]
     assert sorted(int(x) for data in ranks for batch in data for x in batch["x"]) == rows.tolist()
 
@@ -391,13 +391,13 @@ def test_the_number_of_steps_is_known_behind_stages(kinds: pathlib.Path) -> None
         (data.concatenate(data), 26),
     ):
         assert int(stage.cardinality()) == len(stage) == steps
-    # A pass that begins in the middle has fewer, and ends.
+    # A pass that begins in the middle has fewer steps, and ends.
     data.load_state_dict(data.state_at(9))
     assert [ids(batch) for batch in data.prefetch(2)] == expected(kinds)[9:13]
     assert len(list(data.map(lambda batch: batch["id"]))) == 13
 
 
-def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_mistakes_are_reported(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(bowstring.ConfigError, match=r"targets: there is no column 'label'; there are id$"):
         opened(kinds, targets="label")
     with pytest.raises(bowstring.ConfigError, match="inputs: there is no column 'labels'"):
@@ -472,7 +472,7 @@ def test_a_model_of_layers_takes_a_packed_matrix(kinds: pathlib.Path) -> None:
     assert set(several.element_spec[0]) == {"p", "id"}
 
 
-def test_a_misspelt_target_is_told_once(kinds: pathlib.Path) -> None:
+def test_a_misspelt_target_is_reported_once(kinds: pathlib.Path) -> None:
     columns = ["id", "x", "flag", "tags"]
     with pytest.raises(bowstring.ConfigError, match="did you mean 'flag'") as caught:
         opened(kinds, columns=columns, targets="flga")

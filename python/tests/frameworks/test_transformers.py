@@ -1,4 +1,4 @@
-"""The recipe for Hugging Face's Trainer in docs/frameworks.md: batches as they are, resumed at the batch."""
+"""The recipe for Hugging Face's Trainer in docs/frameworks.md: batches are passed on unchanged, and a run resumes at the batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
 
 
 class Model(torch.nn.Module):
-    """Notes what it is trained on."""
+    """Records the batches of training."""
 
     def __init__(self) -> None:
         super().__init__()

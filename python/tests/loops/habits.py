@@ -1,4 +1,4 @@
-"""Loops that everybody writes. Each takes what opens a loader, and says what it got, so that loaders can be compared.
+"""Common training loops. Each takes a function that opens a loader and returns the rows it got, so that loaders can be compared.
 
 `open()` opens a loader over `ROWS` rows in file order, and `open(rows)` one over fewer; `ids` are the row numbers of a batch.
 """
@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 BATCH = 8
-# The last step has fewer rows, as torch's has.
+# The last step has fewer rows, as with torch.
 ROWS = 12 * BATCH + 5
 FEW = 3 * BATCH + 2
 
@@ -41,7 +41,7 @@ Ids = Callable[[Any], list[int]]
 
 
 def write(directory: pathlib.Path) -> Callable[[int], pathlib.Path]:
-    """Files of 0, 1, 2, ... by their number of rows."""
+    """Writes files of 0, 1, 2, ... by their number of rows."""
 
     def path(rows: int) -> pathlib.Path:
         return directory / f"{rows}.parquet"
@@ -52,7 +52,7 @@ def write(directory: pathlib.Path) -> Callable[[int], pathlib.Path]:
 
 
 def numbers(batch: Any) -> list[int]:
-    """The ids of a batch that is a dictionary of arrays."""
+    """Returns the ids of a batch that is a dictionary of arrays."""
     return [int(number) for number in batch["id"]]
 
 
@@ -64,7 +64,7 @@ def reference(rows: int = ROWS) -> Any:
 
 
 def reference_ids(batch: Any) -> list[int]:
-    """The ids of a batch of torch's own loader."""
+    """Returns the ids of a batch of torch's own loader."""
     return [int(number) for number in batch[0]]
 
 
@@ -105,7 +105,7 @@ def a_break_at_the_last_batch(open: Open, ids: Ids) -> Any:
 
 
 def steps_are_counted(open: Open, ids: Ids) -> Any:
-    """As benchmarks do: an epoch is so many steps."""
+    """As in benchmarks: an epoch is a fixed number of steps."""
     loader, found = open(), []
     for _ in range(3):
         for step, batch in enumerate(loader, 1):
@@ -126,7 +126,7 @@ def a_zip_with_a_range(open: Open, ids: Ids) -> Any:
 
 
 def a_zip_of_two(open: Open, ids: Ids) -> Any:
-    """The shorter one ends the longer one, which has taken one more."""
+    """The shorter one ends the longer one, which has already taken one batch more."""
     many, few = open(), open(FEW)
     found = [[(ids(a), ids(b)) for a, b in zip(many, few)] for _ in range(2)]  # noqa: B905
     return found, [ids(batch) for batch in many], [ids(batch) for batch in few]
@@ -185,7 +185,7 @@ def a_newer_iterator(open: Open, ids: Ids) -> Any:
 
 
 def nested_loops(open: Open, ids: Ids) -> Any:
-    """A whole validation now and then, and one that is cut short."""
+    """A whole validation from time to time, and one that is cut short."""
     train, valid, found = open(), open(FEW), []
     for _ in range(2):
         for step, batch in enumerate(train):
@@ -243,7 +243,7 @@ def mapped(open: Open, ids: Ids) -> Any:
 
 
 def stopped_early(open: Open, ids: Ids) -> Any:
-    """`any` and `in` leave their iterator where they found what they looked for."""
+    """`any` and `in` leave their iterator right after the match."""
     loader = open()
     return any(20 in ids(batch) for batch in loader), any(3 in ids(batch) for batch in loader), len(list(loader))
 
@@ -271,7 +271,7 @@ def steps_without_epochs(open: Open, ids: Ids) -> Any:
 
 
 def a_progress_bar(open: Open, ids: Ids) -> Any:
-    """As tqdm: something around the loader that knows its length."""
+    """As in tqdm: a wrapper of the loader that knows its length."""
 
     class Bar:
         def __init__(self, inner: Any) -> None:
@@ -322,7 +322,7 @@ def an_else_of_a_loop(open: Open, ids: Ids) -> Any:
 
 
 def early_stopping(open: Open, ids: Ids) -> Any:
-    """Validation ends training when it has not improved for a while."""
+    """Validation ends training after some rounds without improvement."""
     train, valid, found = open(), open(FEW), []
     scores = iter([5, 3, 4, 4, 1])
     best, bad = 100, 0
@@ -336,7 +336,7 @@ def early_stopping(open: Open, ids: Ids) -> Any:
 
 
 def a_warm_up_before_the_clock(open: Open, ids: Ids) -> Any:
-    """Benchmarks pass over the first batches."""
+    """Benchmarks skip the first batches."""
     loader = open()
     for step, _ in enumerate(loader):
         if step == 2:
@@ -404,7 +404,7 @@ def folded(open: Open, ids: Ids) -> Any:
 
 
 def groups_of_batches(open: Open, ids: Ids) -> Any:
-    """Micro-batches: so many are taken at a time, the last time fewer."""
+    """Micro-batches: taken in groups of a fixed size, the last one smaller."""
     loader, found = open(), []
     for _ in range(2):
         batches = iter(loader)
@@ -455,7 +455,7 @@ def an_event_loop(open: Open, ids: Ids) -> Any:
 
 
 def an_iterator_is_handed_over(open: Open, ids: Ids) -> Any:
-    """A function trains so many steps with what it is given, and leaves the rest to the next one."""
+    """A function trains a number of steps from an iterator, and leaves the rest to the next one."""
 
     def trained(batches: Iterator[Any], steps: int) -> list[list[int]]:
         return [ids(next(batches)) for _ in range(steps)]
@@ -485,7 +485,7 @@ def batches_for_ever(open: Open, ids: Ids) -> Any:
 
 
 def steps_are_skipped_by_hand(open: Open, ids: Ids) -> Any:
-    """As scripts do that resume without a state."""
+    """As in scripts that resume without a state."""
     loader, found = open(), []
     for epoch in range(2):
         for step, batch in enumerate(loader):
@@ -496,7 +496,7 @@ def steps_are_skipped_by_hand(open: Open, ids: Ids) -> Any:
 
 
 def a_state_in_the_middle(open: Open, ids: Ids) -> Any:
-    """With what a loader has for it, or by skipping."""
+    """With the loader's own state, or by skipping."""
     loader, found = open(), []
     for batch in loader:
         found.append(ids(batch))
@@ -514,7 +514,7 @@ def a_state_in_the_middle(open: Open, ids: Ids) -> Any:
 
 
 def two_that_restart_alone(open: Open, ids: Ids) -> Any:
-    """As of a GAN, or of labelled and unlabelled rows: each begins again when it is over."""
+    """As in a GAN, or with labelled and unlabelled rows: each restarts at its end."""
     loaders = [open(), open(FEW)]
     batches, found = [iter(loader) for loader in loaders], []
     for _ in range(20):
@@ -583,7 +583,7 @@ def a_checkpoint_every_so_many_steps(open: Open, ids: Ids) -> Any:
 
 
 def one_ahead(open: Open, ids: Ids) -> Any:
-    """As libraries do that want to know which batch is the last."""
+    """As in libraries that need to know which batch is the last."""
     loader = open()
 
     def marked() -> Iterator[tuple[Any, bool]]:
@@ -601,7 +601,7 @@ def one_ahead(open: Open, ids: Ids) -> Any:
 
 
 def a_prefetcher(open: Open, ids: Ids) -> Any:
-    """As of Apex: a class that has the next batch on its way."""
+    """As in Apex: a class that prefetches the next batch."""
 
     class Prefetcher:
         def __init__(self, loader: Any) -> None:
@@ -630,7 +630,7 @@ def a_prefetcher(open: Open, ids: Ids) -> Any:
 
 
 def a_sampler_of_steps(open: Open, ids: Ids) -> Any:
-    """An epoch is a number of steps that is no epoch of the loader's."""
+    """An epoch is a number of steps unrelated to the loader's epochs."""
     loader, found = open(), []
     batches = iter(loader)
     for _ in range(3):
@@ -657,7 +657,7 @@ def all_predictions(open: Open, ids: Ids) -> Any:
 
 
 def blocks_of_epochs(open: Open, ids: Ids) -> Any:
-    """As MLPerf's scripts: some epochs, an evaluation of a few steps, the next ones."""
+    """As in MLPerf's scripts: some epochs, an evaluation of a few steps, the next epochs."""
     train, valid, found = open(), open(FEW), []
     for _ in range(2):
         for _ in range(2):
@@ -668,7 +668,7 @@ def blocks_of_epochs(open: Open, ids: Ids) -> Any:
 
 
 def a_benchmark_of_so_many_steps(open: Open, ids: Ids) -> Any:
-    """As DLIO's: training steps per epoch by count, evaluation after each, and the totals must be right."""
+    """As in DLIO: training steps per epoch by count, evaluation after each, and the totals must be right."""
     train, valid, taken, evaluated = open(), open(FEW), [], []
     for _ in range(3):
         for step, batch in enumerate(train, 1):
@@ -680,7 +680,7 @@ def a_benchmark_of_so_many_steps(open: Open, ids: Ids) -> Any:
 
 
 def a_class_with_a_reset(open: Open, ids: Ids) -> Any:
-    """As readers of older libraries: reset() begins again."""
+    """As in readers of older libraries: reset() restarts."""
 
     class Reader:
         def __init__(self) -> None:

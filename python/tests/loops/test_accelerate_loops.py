@@ -1,4 +1,4 @@
-"""Loops with Accelerate, over loaders that it prepared: as many batches, the same rows and ends as with torch's own loader."""
+"""Loops with Accelerate over loaders that it prepared: the same number of batches, rows and ends as with torch's own loader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def accelerator() -> Iterator[Accelerator]:
 
 
 def with_ends(accelerator: Accelerator, batches: Any, ids: Ids) -> list[tuple[bool, bool, list[int]]]:
-    """What a loop with accumulation sees: where gradients are taken, where the epoch ends, and the rows for metrics."""
+    """Runs a loop with accumulation; returns for each batch if gradients are taken, if the epoch ends, and the rows for metrics."""
     found, model = [], torch.nn.Linear(1, 1)
     for batch in batches:
         with accelerator.accumulate(model):
@@ -52,7 +52,7 @@ def a_loop_that_was_left(accelerator: Accelerator, open: Callable[..., Any], ids
 
 
 def validation_within_training(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
-    """The end of the inner loop is not that of the outer one, whose end comes all the same."""
+    """The end of the inner loop does not count as that of the outer one, whose end still comes."""
     train, valid = accelerator.prepare(open(), open(FEW))
     found, model = [], torch.nn.Linear(1, 1)
     for step, batch in enumerate(train):
@@ -129,7 +129,7 @@ def test_habit(habit: Callable[..., Any], accelerator: Accelerator, tmp_path: pa
 
 @pytest.mark.parametrize("tail", ["short", "even", "pad", "repeat", "drop"])
 def test_metrics_of_every_tail(tail: Any, accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
-    """Two rows are left: under `even` the last two steps share ten."""
+    """Two rows remain: under `even` the last two steps share ten."""
     loader = accelerator.prepare(DataLoader(write(tmp_path)(FEW), batch_size=BATCH, shuffle=False, tail=tail))
     for _ in range(2):
         gathered = [accelerator.gather_for_metrics(batch["id"]).tolist() for batch in loader]
@@ -146,6 +146,6 @@ def test_checkpoints_hold_the_place(accelerator: Accelerator, tmp_path: pathlib.
     assert [numbers(batch) for batch in loader] == orders[1]
     accelerator.load_state(str(tmp_path / "state"))
     assert [numbers(batch) for batch in loader] == orders[0][4:]
-    # In an epoch of its own order, where the loader stands in another one.
+    # Within an epoch of its own order, while the loader is in another one.
     loader.set_epoch(1)
     assert [numbers(batch) for batch in skip_first_batches(loader, 7)] == orders[1][7:]

@@ -1,4 +1,4 @@
-"""Habits over JAX's loader: they get what they get of torch's own loader."""
+"""Common loops over JAX's loader: the same results as with torch's own loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras' own loops on each of its backends: they learn, measure and predict what they do over the framework's own loader."""
+"""Keras' own loops on each of its backends: they learn, measure and predict the same as over the framework's own loader."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from habits import BATCH
 
 pytest.importorskip("tensorflow")
 
-# Steps of Keras outside of a graph are slow: six of them make an epoch. The last one has fewer rows.
+# Steps of Keras outside a graph are slow, so six of them make an epoch. The last one has fewer rows.
 ROWS = 5 * BATCH + 3
 
-# Every loop over every kind of data: JSON of what came out, and of how many batches there were.
+# Runs every loop over every kind of data, and prints the results and the number of batches as JSON.
 PROGRAM = """
 import json, os, sys, warnings
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -1,4 +1,4 @@
-"""Lightning's loops over plain loaders, and over torch's own: as many batches, and in file order the same rows."""
+"""Lightning's loops over plain loaders and over torch's own: the same number of batches and, in file order, the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Model(pl.LightningModule):
-    """Notes what it is trained and validated on."""
+    """Records the batches of training and validation."""
 
     def __init__(self, ids: Callable[[Any], list[int]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Habits over the loaders of NumPy and torch, here and at a server: they get what they get of torch's own loader."""
+"""Common loops over the loaders of NumPy and torch, local and remote: the same results as with torch's own loader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_habit(habit: Callable[..., Any], opened: Callable[..., Any]) -> None:
 
 
 class Locked:
-    """torch's own iterator is not for several threads."""
+    """A lock around torch's own iterator, which is not thread-safe."""
 
     def __init__(self, batches: Any) -> None:
         self.batches, self.lock = batches, threading.Lock()
@@ -74,7 +74,7 @@ def test_three_threads_over_one_iterator(opened: Callable[..., Any]) -> None:
 
 
 def test_set_epoch_before_each_loop(tmp_path: pathlib.Path) -> None:
-    """As with torch's sampler for several ranks: an epoch has its own order, and the same one each time."""
+    """As with torch's sampler for several ranks: each epoch has its own order, the same one each time."""
     path = write(tmp_path)
     sampler: Any = torch.utils.data.DistributedSampler(range(ROWS), num_replicas=1, rank=0)
     theirs = torch.utils.data.DataLoader(torch.arange(ROWS), batch_size=BATCH, sampler=sampler)
@@ -85,7 +85,7 @@ def test_set_epoch_before_each_loop(tmp_path: pathlib.Path) -> None:
         for epoch in (0, 1, 1, 0, 2, 2):
             setter.set_epoch(epoch)
             found.append([ids(batch) for batch, _ in zip(loader, range(4 + 9 * (epoch < 2)), strict=False)])
-        # After iter() too, as long as nothing was taken.
+        # After iter() too, before the first batch is taken.
         batches = iter(loader)
         setter.set_epoch(1)
         return [*found, [ids(batch) for batch in batches]]

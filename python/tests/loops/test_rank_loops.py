@@ -1,4 +1,4 @@
-"""Processes that find each other by a process group: each gets its share, and what contradicts the group is an error."""
+"""Processes of one process group: each gets its share, and options that contradict the group are an error."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ accelerator.end_training()
 def test_ranks_of_accelerate_see_what_they_see_with_its_own_loader(
     world: int, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]
 ) -> None:
-    """Also where the last step has a rest that does not divide: each row is gathered once."""
+    """Also if the last step has a remainder that does not divide: each row is gathered once."""
     pytest.importorskip("accelerate")
     for rows in (104, 32, 101, 27, 103, 25):
         pq.write_table(
@@ -180,7 +180,7 @@ def test_ranks_of_accelerate_see_what_they_see_with_its_own_loader(
         for rows in (104, 101, 103):
             ours = one[str(rows)]["ours"]
             theirs = one[str(rows)]["theirs"]
-            # Of the steps behind those that were skipped, Accelerate's own loader does not cut the last one.
+            # After skipped steps, Accelerate's own loader does not cut the last step.
             assert ours[:-1] == theirs[:-1], rows
             assert ours[-1][:-1] == theirs[-1][:-1], rows
             assert [row for step in ours[-1] for row in step[2]] == list(range(5 * 4 * world, rows))

@@ -1,4 +1,4 @@
-"""Ray Train's workers: each finds its rank, and has as many batches and rows as with torch's own loader that Ray prepares."""
+"""Workers of Ray Train: each finds its rank, and gets as many batches and rows as from torch's own loader prepared by Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_workers_share_the_rows(ray_cluster: None, tmp_path: pathlib.Path) -> No
     path = str(write(tmp_path)(ROWS))
     folder = str(tmp_path)
 
-    # A function of its own, so that it is sent by value: workers do not have this file.
+    # A local function, so that it is sent by value: workers do not have this file.
     def train(config: dict[str, Any]) -> None:
         import ray.train
         import ray.train.torch
@@ -39,7 +39,7 @@ def test_workers_share_the_rows(ray_cluster: None, tmp_path: pathlib.Path) -> No
         found["theirs"] = [[batch.tolist() for batch in theirs] for _ in range(2)]
         context = ray.train.get_context()
         found["context"] = [context.get_world_rank(), context.get_world_size()]
-        # A look at the first batch, a loop that is left, and the next epoch.
+        # A peek at the first batch, a loop left early, and the next epoch.
         looked = ours.peek()["id"].tolist()
         some = [batch["id"].tolist() for _, batch in zip(range(3), ours, strict=False)]
         found["left"] = [looked, some, [batch["id"].tolist() for batch in ours]]

@@ -1,4 +1,4 @@
-"""Habits over TensorFlow's dataset and its eager loader: they get what they get of torch's own loader."""
+"""Common loops over TensorFlow's dataset and its eager loader: the same results as with torch's own loader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_habit(habit: Callable[..., Any], kind: Any, tmp_path: Any) -> None:
 
 
 def test_stages_behind_it(tmp_path: Any) -> None:
-    """`take`, `skip`, `repeat` and `zip` make iterators of their own, as over a dataset of TensorFlow's."""
+    """`take`, `skip`, `repeat` and `zip` make their own iterators, as over a dataset of TensorFlow's."""
     path = write(tmp_path)
 
     def found(open: Callable[[int], Any], ids: Callable[[Any], list[int]]) -> list[list[list[int]]]:

@@ -1,4 +1,4 @@
-"""Loops of Hugging Face's Trainer, over our loader and torch's own: as many samples, steps and epochs, the same predictions."""
+"""Loops of Hugging Face's Trainer over our loader and torch's own: equal counts of samples, steps and epochs, equal predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     pytest.importorskip("transformers")
     import transformers
 
-# Two ranks do not share the three rows that are left evenly.
+# The remainder of three rows does not divide evenly between two ranks.
 EVALUATED = 3 * BATCH + 3
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(150)]
@@ -54,7 +54,7 @@ class Own(torch.utils.data.Dataset[Any]):
 
 
 class Model(torch.nn.Module):
-    """Notes what it is trained on; a prediction is twice the row's number."""
+    """Records the batches of training; a prediction is twice the row's number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class Model(torch.nn.Module):
         return {"loss": loss, "logits": 2.0 * id}
 
 
-class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not looked at
-    """As the docs of Transformers have it for a loader of one's own."""
+class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not checked
+    """As the documentation of Transformers recommends for a custom loader."""
 
     def __init__(self, open: Callable[[int], Any], **options: Any) -> None:
         super().__init__(**options)
@@ -87,7 +87,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not 
 
 
 def run(open: Callable[[int], Any], directory: pathlib.Path, **options: Any) -> dict[str, Any]:
-    """What a training with evaluations says, does and predicts."""
+    """Runs training with evaluations; returns its reports, steps and predictions."""
     arguments = transformers.TrainingArguments(
         output_dir=str(directory),
         per_device_train_batch_size=BATCH,
@@ -160,7 +160,7 @@ print(json.dumps({"ours": ours, "theirs": theirs}))
 
 
 def test_two_ranks(tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
-    """Of 101 and 27 rows the last steps have a rest that two ranks do not share evenly."""
+    """With 101 and 27 rows, the last steps have a remainder that does not divide evenly between two ranks."""
     write(tmp_path)
     found = ranks(RANKS, tmp_path, pathlib.Path(__file__).parent)
     same = ("steps", "samples", "predicted", "labels")

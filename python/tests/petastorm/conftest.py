@@ -1,4 +1,4 @@
-"""Datasets that Petastorm wrote, by name."""
+"""Datasets written by Petastorm, by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .datasets import folder
 
 @pytest.fixture
 def at() -> Callable[[str], str]:
-    """URL of a dataset by name."""
+    """Returns the URL of a dataset by name."""
     return lambda name: f"file://{folder(name)}"
 
 
 @pytest.fixture
 def expected() -> Callable[[str], dict[str, Any]]:
-    """What a dataset holds."""
+    """Returns the expected values of a dataset."""
     return lambda name: dict(json.loads(folder(f"{name}.expected.json").read_text()))

@@ -1,4 +1,4 @@
-"""Datasets that Petastorm wrote, and what they hold."""
+"""Datasets written by Petastorm, and their contents."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LEGACY = [f"petastorm_legacy_{version}" for version in ("0.4.0", "0.4.3", "0.6.0
 
 
 def folder(name: str) -> pathlib.Path:
-    """A dataset, or its expected values with `.expected.json`."""
+    """Returns the path of a dataset, or of its expected values with `.expected.json`."""
     return FIXTURES / "petastorm" / name
 
 
 def same(value: Any, wanted: Any) -> bool:
-    """Whether a value is the expected one, type and shape included."""
+    """Returns true if a value is the expected one, type and shape included."""
     if wanted is None:
         return value is None
     kind = wanted["kind"]
@@ -40,7 +40,7 @@ def same(value: Any, wanted: Any) -> bool:
 
 
 def same_array(value: Any, wanted: Any) -> bool:
-    """Arrays: element type, shape, and bytes or texts."""
+    """Compares arrays: element type, shape, and bytes or texts."""
     if value.dtype.str != wanted["dtype"] or list(value.shape) != wanted["shape"]:
         return False
     if "values" in wanted:
@@ -50,5 +50,5 @@ def same_array(value: Any, wanted: Any) -> bool:
 
 
 def runs() -> int:
-    """How often a test repeats a read: the full count under BOWSTRING_SOAK=1."""
+    """Number of times a test repeats a read: the full count under BOWSTRING_SOAK=1."""
     return 100 if os.environ.get("BOWSTRING_SOAK") == "1" else 10

@@ -1,7 +1,7 @@
-"""Writes the signatures of Petastorm's public callables to signatures.json: run it with an interpreter that has petastorm 0.13.1.
+"""Writes the signatures of Petastorm's public callables to signatures.json; needs an interpreter with petastorm 0.13.1.
 
-Those of 0.12.1 are the same but for ``convert_early_to_numpy`` at the end of three, ``Reader.cleanup_cache``, and a default of
-``LocalDiskCache``.
+Those of 0.12.1 are the same except for ``convert_early_to_numpy`` at the end of three, ``Reader.cleanup_cache``, and a default
+of ``LocalDiskCache``.
 
 $PETASTORM_PYTHON dump_signatures.py > signatures.json
 """
@@ -17,25 +17,25 @@ from typing import Any
 MODULES = """reader transform unischema codecs ngram predicates selectors weighted_sampling_reader errors cache local_disk_cache
 pytorch tf_utils etl etl.dataset_metadata etl.rowgroup_indexers etl.rowgroup_indexing spark.spark_dataset_converter spark_utils
 utils test_util.reader_mock"""
-# Helpers of Petastorm's own that are public by name only.
+# Internal helpers of Petastorm that are public by name only.
 INTERNAL = {
     "spark.spark_dataset_converter": ["CachedDataFrameMeta", "vector_to_array"],
 }
 
 
 def parameters(function: Any) -> list[list[Any]]:
-    """Name, kind and default of each parameter; defaults as text."""
+    """Returns name, kind and default of each parameter; defaults as text."""
     found = inspect.signature(function).parameters.values()
     return [[p.name, p.kind.name, None if p.default is p.empty else default(p.default)] for p in found]
 
 
 def default(value: Any) -> str:
-    """A default that reads the same in both libraries."""
+    """Returns a default as text that is the same in both libraries."""
     return value.__name__ if callable(value) else repr(value)
 
 
 def public(module: Any) -> dict[str, Any]:
-    """Functions, and constructors, methods and properties of classes, that a module defines."""
+    """Returns the functions, and the constructors, methods and properties of classes, that a module defines."""
     found: dict[str, Any] = {}
     for name, member in vars(module).items():
         if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
@@ -49,7 +49,7 @@ def public(module: Any) -> dict[str, Any]:
 
 
 def members(kind: Any) -> dict[str, Any]:
-    """What users call on a class."""
+    """Returns the members of a class that users call."""
     found: dict[str, Any] = {}
     for name in dir(kind):
         if name.startswith("_") and name not in (

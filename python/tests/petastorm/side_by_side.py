@@ -1,9 +1,9 @@
-"""The same code against Petastorm and against bowstring.petastorm: rows, types, shapes and exceptions must agree.
+"""Runs the same code with Petastorm and with bowstring.petastorm: rows, types, shapes and exceptions must agree.
 
     PETASTORM_PYTHON=/path/to/python python side_by_side.py [FIXTURES]
 
 `PETASTORM_PYTHON` is an interpreter with petastorm 0.12.1, pyarrow 14.0.2, numpy 1.23.5, pandas 1.5.3, pyspark 3.5.9, OpenCV and
-torch. It runs this file with `--run petastorm`, which prints what each case gives as JSON; then the same is done here.
+torch. It runs this file with `--run petastorm`, which prints the result of each case as JSON; then the same is done here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-# ---- what a case gives, in JSON ----------------------------------------------------------------------------------------
+# ---- the result of a case, in JSON -------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
-    """A value with its type, as JSON: equal if and only if a user could not tell them apart."""
+    """Returns a value with its type, as JSON: equal if and only if a user could not tell them apart."""
     if hasattr(value, "_asdict"):
         return {name: plain(item) for name, item in value._asdict().items()}
     if isinstance(value, np.generic):
@@ -73,13 +73,13 @@ CASES: dict[str, Any] = {}
 
 
 def case(function: Any) -> Any:
-    """Registers a function of the library and the fixtures; what it returns or raises is compared."""
+    """Registers a function of the library and the fixtures; its result or exception is compared."""
     CASES[function.__name__] = function
     return function
 
 
 def cases(**variants: Any) -> Any:
-    """Registers a function several times, with another last argument each."""
+    """Registers a function several times, each with another last argument."""
 
     def register(function: Any) -> Any:
         for name, value in variants.items():
@@ -99,29 +99,29 @@ class Library:
         return importlib.import_module(f"{self.root}.{name}")
 
     def rows(self, url: str, **options: Any) -> list[Any]:
-        """All rows; in the caller's thread, since Petastorm's pools lose rows now and then."""
+        """Returns all rows; in the caller's thread, since Petastorm's pools occasionally lose rows."""
         options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
         with importlib.import_module(self.root).make_reader(url, **options) as reader:
             return list(reader)
 
     def batches(self, url: Any, **options: Any) -> list[Any]:
-        """All batches of make_batch_reader."""
+        """Returns all batches of make_batch_reader."""
         options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
         with importlib.import_module(self.root).make_batch_reader(url, **options) as reader:
             return list(reader)
 
     def ids(self, url: str, **options: Any) -> list[int]:
-        """The field `id` of all rows."""
+        """Returns the field `id` of all rows."""
         options.setdefault("schema_fields", ["id"])
         return [int(row.id) for row in self.rows(url, **options)]
 
     def reader(self, url: str, **options: Any) -> Any:
-        """A reader."""
+        """Opens a reader."""
         options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
         return importlib.import_module(self.root).make_reader(url, **options)
 
     def batch_reader(self, url: Any, **options: Any) -> Any:
-        """A reader of batches."""
+        """Opens a reader of batches."""
         options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
         return importlib.import_module(self.root).make_batch_reader(url, **options)
 
@@ -230,9 +230,9 @@ def shuffled_epochs(lib: Library, at: At) -> Any:
 
 
 def epochs_of(ids: list[int], rows: int) -> Any:
-    """The first epoch as it is, the others without their order.
+    """Returns the first epoch in order, the others sorted.
 
-    Petastorm shuffles the next epoch once more each time that it finds its queue full, so that a seed fixes only the first.
+    Petastorm shuffles the next epoch once more each time it finds its queue full, so a seed fixes only the first.
     """
     return [ids[:rows], *(sorted(ids[start : start + rows]) for start in range(rows, len(ids), rows))]
 
@@ -743,7 +743,7 @@ def weighted(lib: Library, at: At) -> Any:
     np.random.seed(3)
     readers = [lib.reader(at.codecs, schema_fields=["id"], num_epochs=None) for _ in range(2)]
     if not hasattr(np, "float"):
-        np.float = float  # type: ignore[attr-defined]  # what Petastorm still calls it
+        np.float = float  # type: ignore[attr-defined]  # the name that Petastorm still uses
     with lib.weighted_sampling_reader.WeightedSamplingReader(readers, [3, 1]) as mixed:
         return [int(next(mixed).id) for _ in range(100)]
 
@@ -959,7 +959,7 @@ def indexers_by_hand(lib: Library, at: At) -> Any:
     return [sorted(both.get_row_group_indexes(1)), sorted(map(int, both.indexed_values)), both.column_names]
 
 
-# Where bowstring does something else on purpose, and why. These are counted apart.
+# Intended differences of bowstring, with reasons. They are counted separately.
 KNOWN = {
     "batches_with_lambda": "Petastorm turns integers to float64 when a predicate drops rows of the row group; here they stay",
     "data_loader_twice": "Petastorm's DataLoader begins a second pass with the rows of the last batch of the first once more",
@@ -1005,7 +1005,7 @@ def make_plain(folder: pathlib.Path) -> None:
 
 
 def run(root: str, at: At, only: str) -> dict[str, Any]:
-    """What every case gives with one library."""
+    """Returns the result of every case with one library."""
     lib = Library(root)
     found: dict[str, Any] = {}
     for name, function in CASES.items():
@@ -1021,14 +1021,14 @@ def run(root: str, at: At, only: str) -> dict[str, Any]:
 
 
 def agree(theirs: Any, ours: Any) -> bool:
-    """Equal values; or an exception that an `except` clause for theirs catches."""
+    """True for equal values, or for an exception that an `except` clause for theirs catches."""
     if "raises" in theirs:
         return "raises" in ours and theirs["raises"][0] in ours["raises"]
     return bool(theirs == ours)
 
 
 def petastorm_side(python: str, fixtures: pathlib.Path, made: str, only: str = "") -> dict[str, Any]:
-    """What every case gives with the real Petastorm, in its own interpreter."""
+    """Returns the result of every case with the real Petastorm, in its own interpreter."""
     command = [
         python,
         str(HERE / "side_by_side.py"),
@@ -1048,7 +1048,7 @@ def petastorm_side(python: str, fixtures: pathlib.Path, made: str, only: str = "
 
 
 def stand_in_for_legacy_pickles() -> None:
-    """PySpark no longer has the function that datasets of Petastorm 0.7 and older need."""
+    """PySpark no longer has the function needed by datasets of Petastorm 0.7 and older."""
     import pyspark.serializers
 
     def restore(name: str, fields: Any, value: Any) -> Any:

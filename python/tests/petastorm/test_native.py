@@ -14,7 +14,7 @@ from .datasets import CODECS, LEGACY, folder, same
 
 
 def rows_of(name: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """All rows of a dataset by id, as NumPy values."""
+    """Returns all rows of a dataset by id, as NumPy values."""
     found: dict[str, dict[str, Any]] = {}
     with bowstring.Loader(
         folder(name), batch_size=7, shuffle=False, tail="pad", nulls="mask", arrow="*decimal", **options
@@ -28,7 +28,7 @@ def rows_of(name: str, **options: Any) -> dict[str, dict[str, Any]]:
 
 
 def value_of(batch: dict[str, Any], name: str, row: int) -> Any:
-    """One value of a batch."""
+    """Returns one value of a batch."""
     if f"{name}__valid" in batch and not batch[f"{name}__valid"][row]:
         return None
     if f"{name}__offsets" in batch:
@@ -40,7 +40,7 @@ def value_of(batch: dict[str, Any], name: str, row: int) -> Any:
 
 
 def comparable(value: Any, wanted: Any) -> Any:
-    """`value` in the form in which Petastorm gives it: NumPy's text, arrays of text, times in other units."""
+    """Returns `value` in Petastorm's form: NumPy's text, arrays of text, times in other units."""
     if wanted is None or value is None:
         return value
     if wanted["kind"] == "ndarray" and isinstance(value, list):
@@ -49,7 +49,7 @@ def comparable(value: Any, wanted: Any) -> Any:
     if wanted["kind"] == "ndarray" and wanted["dtype"].startswith("<M8"):
         return value.astype("<M8[ns]").astype(wanted["dtype"])
     if wanted["kind"] == "datetime64":
-        # Petastorm writes INT96, which comes in microseconds.
+        # Petastorm writes INT96, which is read in microseconds.
         unit = "D" if len(wanted["value"]) == 10 else "us"
         return np.datetime64(int(value), unit)
     if wanted["kind"] in ("str_", "bytes_", "bool_"):

@@ -64,7 +64,7 @@ def test_types(url: str) -> None:
     assert first.vector[3].tolist() == [3.0, -3.0]
 
 
-def test_lists_of_several_lengths_say_what_to_do(url: str) -> None:
+def test_lists_of_several_lengths_raise_an_error_with_advice(url: str) -> None:
     with pytest.raises(RuntimeError, match=r"ragged.*0, 1, 2.*schema_fields"):
         batches(url, "ragged")
 
@@ -144,7 +144,7 @@ def test_a_file_without_the_partition_column_is_null_there(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_a_seeded_order_does_not_hang_on_the_pool(seed: int, tmp_path: pathlib.Path) -> None:
+def test_a_seeded_order_does_not_depend_on_the_pool(seed: int, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("pandas")
     pq.write_table(pa.table({"id": range(400)}), tmp_path / "a.parquet", row_group_size=20)
 
@@ -183,7 +183,7 @@ def test_times_beyond_nanoseconds_are_an_error(tmp_path: pathlib.Path) -> None:
     assert np.isnat(batches(url, "at", filters=[("id", "<", 12)])[1].at[-1])
     pandas = pytest.importorskip("pandas")
     if int(pandas.__version__.partition(".")[0]) < 2:
-        return  # it has nanoseconds only, and refuses by itself
+        return  # this pandas has only nanoseconds, and refuses itself
 
     def far(frame: Any) -> Any:
         frame["at"] = np.array(["1900-01-01", "3000-01-01"] * 5, "M8[s]")[: len(frame)]
@@ -219,7 +219,7 @@ def test_an_endless_reader_that_yields_nothing_ends(url: str) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_an_endless_reader_of_one_row_goes_on(url: str) -> None:
+def test_an_endless_reader_of_one_row_continues(url: str) -> None:
     for fields in (["id"], ["id", "word"]):
         with make_batch_reader(url, fields, num_epochs=None, predicate=in_set({49}, "id"), seed=1) as reader:
             assert [next(reader).id.tolist() for _ in range(200)] == [[49]] * 200

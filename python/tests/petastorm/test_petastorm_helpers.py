@@ -1,4 +1,4 @@
-"""Petastorm's helpers: a reader without a dataset, functions in a process of their own, values beside the schema."""
+"""Petastorm's helpers: a reader without a dataset, functions in a separate process, values outside the schema."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_values_beside_the_schema(tmp_path: pathlib.Path, at: Callable[[str], st
         assert len(list(reader)) == 40
 
 
-def test_metadata_of_files_that_are_there(tmp_path: pathlib.Path, at: Callable[[str], str]) -> None:
+def test_metadata_of_existing_files(tmp_path: pathlib.Path, at: Callable[[str], str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     copied = tmp_path / "dataset"
     shutil.copytree(folder(CODECS), copied)

@@ -1,4 +1,4 @@
-"""What Petastorm makes of the types of plain Parquet."""
+"""Petastorm's interpretation of the types of plain Parquet."""
 
 from __future__ import annotations
 

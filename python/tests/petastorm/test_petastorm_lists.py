@@ -1,4 +1,4 @@
-"""Lists of files: Petastorm's order and numbering of row groups, and a file that is named twice."""
+"""Lists of files: Petastorm's order and numbering of row groups, and a file listed twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bowstring.petastorm.predicates import in_lambda
 
 
 def write(directory: pathlib.Path, *names: str) -> dict[str, str]:
-    """Files of two row groups of one row; the id is 10 times the file's number, and the row group's."""
+    """Writes files of two row groups of one row; the id is 10 times the file's number, plus the row group's."""
     urls = {}
     for at, name in enumerate(names):
         path = directory / name
@@ -60,7 +60,7 @@ def test_a_file_that_is_listed_twice_is_read_twice(tmp_path: pathlib.Path) -> No
 
 def test_shards_are_dealt_by_number_in_the_list(tmp_path: pathlib.Path) -> None:
     a, b, c = write(tmp_path, "a.parquet", "b.parquet", "c.parquet").values()
-    # Row groups 0 to 7 of the list, by number modulo 3.
+    # Row groups 0 to 7 of the list, distributed by number modulo 3.
     shards = [ids([c, a, c, b], cur_shard=at, shard_count=3) for at in range(3)]
     assert shards == [[20, 1, 10], [21, 20, 11], [0, 21]]
 

@@ -1,4 +1,4 @@
-"""Messages begin with Petastorm's words, which code and tests of its users match on."""
+"""Messages begin with Petastorm's words, which users' code and tests match on."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_warnings_have_petastorms_words(url: str) -> None:
         make_batch_reader(url).stop()
 
 
-def test_a_loaders_second_pass_is_told_in_petastorms_words(url: str) -> None:
+def test_a_second_pass_fails_in_petastorms_words(url: str) -> None:
     pytest.importorskip("torch")
     from bowstring.petastorm.pytorch import DataLoader, InMemBatchedDataLoader
 

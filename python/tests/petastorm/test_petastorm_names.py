@@ -1,4 +1,4 @@
-"""Every public callable of Petastorm exists with the same parameters, or with a reason why it does not."""
+"""Every public callable of Petastorm exists with the same parameters, or its absence has a stated reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_signature(path: str) -> None:
 
 
 def names(signature: list[list[Any]]) -> list[tuple[str, str, Any]]:
-    """Names, kinds and defaults in order."""
+    """Returns names, kinds and defaults in order."""
     return [(name, kind, default) for name, kind, default in signature]
 
 

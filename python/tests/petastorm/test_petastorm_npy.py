@@ -1,4 +1,4 @@
-"""Headers of stored arrays that were made to harm: refused at once, and typed."""
+"""Hostile headers of stored arrays: refused at once, with a typed error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_elements_of_no_bytes_make_no_large_array(descr: str, shape: str) -> Non
     ("descr", "shape"),
     [("<f3", "(1,)"), ("<f8", "(1 2,)"), ("<f8", "(" + "0," * 70 + ")"), ("<f8", "(0, 99999999999999999999)")],
 )
-def test_what_numpy_has_not_is_typed(descr: str, shape: str) -> None:
+def test_types_unknown_to_numpy_are_typed_errors(descr: str, shape: str) -> None:
     with pytest.raises(DecodeFieldError):
         _npy.read(headed(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"))
 
@@ -50,7 +50,7 @@ def test_empty_arrays_are_read_as_before() -> None:
     assert _npy.read(headed("{'descr': '<i2', 'fortran_order': False, 'shape': (0L, 4L), }")).shape == (0, 4)
 
 
-def test_damage_of_an_archive_is_typed() -> None:
+def test_damage_of_an_archive_is_a_typed_error() -> None:
     whole = _npy.written_zipped(np.arange(200))
     for at in range(0, len(whole), 3):
         damaged = bytearray(whole)

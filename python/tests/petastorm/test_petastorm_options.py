@@ -1,4 +1,4 @@
-"""Parameters: honoured, renamed with a warning that says what has come in their place, or refused with a reason."""
+"""Parameters: honoured, renamed with a warning that names the replacement, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_renamed(options: dict[str, Any], says: str, at: At) -> None:
     category = UserWarning if "shard_seed" in options else DeprecationWarning  # as Petastorm's
     with pytest.warns(category, match=says) as caught:
         reader = make_reader(at(CODECS), ["id"], **options)
-    assert caught[0].filename == __file__  # Python shows it only where it is the user's own
+    assert caught[0].filename == __file__  # Python shows the warning only in the user's own file
     with reader:
         rows = len(list(reader))
     assert rows == 40 or (0 < rows < 40 and "cur_shard" in options)
@@ -69,7 +69,7 @@ def test_refused(options: dict[str, Any], error: type[Exception], at: At) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_caches_do_not_go_with_everything(at: At) -> None:
+def test_caches_refuse_some_options(at: At) -> None:
     with pytest.raises(RuntimeError, match="predicate"):
         make_reader(at(CODECS), predicate=in_set({1}, "id"), **CACHE)
     with pytest.raises(RuntimeError, match="shuffle_row_drop_partitions"):

@@ -1,4 +1,4 @@
-"""make_reader: the values of every dataset, exact in every run, and Petastorm's order of rows."""
+"""make_reader: the values of every dataset, exact in every run, in Petastorm's order of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ At = Callable[[str], str]
 Expected = Callable[[str], dict[str, Any]]
 
 
-# What Petastorm 0.12.1 gives with seed=7. The fixture's own ids are those of 0.13, which has another generator.
+# Petastorm 0.12.1's order with seed=7. The fixture's own ids are those of 0.13, which has another generator.
 _GROUPS = [(24, 4), (34, 4), (8, 2), (18, 2), (0, 4), (4, 4), (38, 2), (28, 2), (10, 4), (20, 4), (30, 4), (14, 4)]
 SEED_7 = [row for first, count in _GROUPS for row in range(first, first + count)]
 
@@ -130,7 +130,7 @@ def test_other_columns_are_not_read_where_no_row_is_taken(at: At) -> None:
         read = reader._feed._source.stats()  # type: ignore[attr-defined]
     assert [int(row.id) for row in rows] == [25, 25]
     assert sorted(asked) == sorted(list(range(40)) * 2)
-    assert read  # what is counted is bowstring's; that rows are whole is checked above
+    assert read  # the counters are bowstring's; the rows are checked above
 
 
 def windows(url: str, **changes: Any) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The real Petastorm against bowstring.petastorm, where PETASTORM_PYTHON names an interpreter that has it."""
+"""The real Petastorm against bowstring.petastorm, if PETASTORM_PYTHON names an interpreter that has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing with Spark and converting data frames, where PySpark is installed; the real Petastorm reads it where there is one."""
+"""Writing with Spark and converting data frames, if PySpark is installed; the real Petastorm reads the result if there is one."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_converter_over_a_server(spark: Any) -> None:
         with Connection(server.url) as connection:
             assert connection.action("stats", {})["written_bytes"] == 0
             assert not connection.exists(Address.parse(converter.cache_dir_url).dataset)
-        converter.delete()  # it is gone, as a directory would be
+        converter.delete()  # already gone, as a directory would be
         again = make_spark_converter(frame)
         assert len(again) == 100, "what was deleted is stored again"
         again.delete()

@@ -1,4 +1,4 @@
-"""make_petastorm_dataset, where TensorFlow is installed."""
+"""make_petastorm_dataset, if TensorFlow is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times and bytes within lists, and bytes of one length: values as pandas has them, not the numbers that are stored."""
+"""Times and bytes within lists, and bytes of one length: delivered as pandas has them, not as the stored numbers."""
 
 from __future__ import annotations
 

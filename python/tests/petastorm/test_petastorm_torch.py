@@ -68,7 +68,7 @@ def test_every_row_once(kind: Any, capacity: int, table: str) -> None:
 
 
 def drawn(buffer: Any, blocks: list[int]) -> list[list[int]]:
-    """Batches of a buffer that blocks of rows come into; their number is the rows'."""
+    """Draws batches from a buffer that is fed with blocks of consecutive row numbers; `blocks` are their ends."""
     found = []
     for first, end in zip([0, *blocks], blocks, strict=False):
         rows = torch.arange(first, end)
@@ -81,7 +81,7 @@ def drawn(buffer: Any, blocks: list[int]) -> list[list[int]]:
 
 
 class DrawsRowByRow:
-    """The same, as plainly as it can be said."""
+    """The same algorithm in its simplest form."""
 
     def __init__(self, capacity: int, size: int) -> None:
         self.size, self.enough = size, max(capacity + size - 2, size)
@@ -123,7 +123,7 @@ def test_rows_in_arrays_are_drawn_as_rows(seed: int) -> None:
     arrays, rows = ColumnShuffle(capacity, size, np.concatenate), RowShuffle(capacity)
     blocks = np.cumsum(rng.integers(1, 70, 30)).tolist()
     found: list[list[list[float]]] = [[], []]
-    # Row by row, as Petastorm draws; one after the other, so that each draws from the generator alone.
+    # Row by row, as Petastorm draws; in sequence, so that each draws from the generator alone.
     np.random.seed(seed)
     held: list[int] = []
     single: list[int] = []
@@ -173,7 +173,7 @@ def test_one_pass_at_a_time(table: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "problem"), [("n_string", "None"), ("nd_str", "array of <U")])
-def test_what_torch_has_not(field: str, problem: str, at: At) -> None:
+def test_types_that_torch_lacks_are_refused(field: str, problem: str, at: At) -> None:
     loader = DataLoader(make_reader(at(CODECS), [field]), batch_size=4)
     with pytest.raises(TypeError, match=problem):
         list(loader)
@@ -205,7 +205,7 @@ def test_batches_of_columns_are_those_of_rows(capacity: int, batch_size: int, ta
                 np.random.rand()  # A training loop may draw too.
         return found
 
-    # Any function but the usual one gets rows.
+    # Any function but the default one gets rows.
     cut, collated = batches(decimal_friendly_collate), batches(lambda rows: decimal_friendly_collate(rows))
     assert len(cut) == len(collated) == -(-50 // batch_size)
     for one, other in zip(cut, collated, strict=True):

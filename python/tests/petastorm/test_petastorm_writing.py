@@ -1,4 +1,4 @@
-"""Schemas, codecs and the metadata that is written for Petastorm's and for bowstring's readers."""
+"""Schemas, codecs and the metadata written for Petastorm's and for bowstring's readers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def url(tmp_path: pathlib.Path) -> str:
     return f"file://{tmp_path}"
 
 
-def test_what_is_written_is_read(url: str) -> None:
+def test_written_rows_are_read_back(url: str) -> None:
     with make_reader(url, shuffle_row_groups=False) as reader:
         assert list(reader.schema.fields.values()) == list(SCHEMA.fields.values())
         assert [str(field.codec) for field in reader.schema.fields.values()] == [
@@ -142,7 +142,7 @@ def test_only_known_names_are_written() -> None:
 
 
 @pytest.mark.parametrize("bad", [UnischemaField("x", object, (), None), UnischemaField("x", np.int8, (), object())])  # type: ignore[arg-type]
-def test_what_no_reader_would_know_is_refused(bad: UnischemaField) -> None:
+def test_fields_unknown_to_readers_are_refused(bad: UnischemaField) -> None:
     with pytest.raises(bowstring.Error):
         _document.metadata(Unischema("Bad", [bad]))
 
@@ -221,7 +221,7 @@ def one_row(path: pathlib.Path, *values: int) -> None:
 
 @pytest.fixture
 def holed(tmp_path: pathlib.Path) -> str:
-    """Rows 1 to 4 in files of a row group each, and a row group without rows after the first."""
+    """Writes rows 1 to 4 in files of one row group each, and a row group without rows after the first."""
     for number, values in enumerate([(1,), (), (2,), (3,), (4,)]):
         one_row(tmp_path / f"part-{number}.parquet", *values)
     assert pq.read_metadata(tmp_path / "part-1.parquet").num_row_groups == 1
@@ -291,7 +291,7 @@ def test_metadata_are_written_as_a_whole_or_not(
     assert pq.read_schema(tmp_path / "_common_metadata").metadata[b"key"] == b"value"
 
 
-def test_indexed_bytes_and_numbers_that_json_has_not(tmp_path: pathlib.Path) -> None:
+def test_indexed_bytes_and_numbers_without_a_json_form(tmp_path: pathlib.Path) -> None:
     table = pa.table({"b": pa.array([b"x", b"\xff\0"]), "f": pa.array([float("inf"), 1.5]), "t": ["x", "y"]})
     pq.write_table(table, tmp_path / "part.parquet", row_group_size=1)
     fields = [
@@ -318,7 +318,7 @@ def test_a_mark_in_a_file_url_is_refused(tmp_path: pathlib.Path) -> None:
         for use in (make_reader, Folder, lambda url: bowstring.Loader(url, batch_size=1)):
             with pytest.raises(ValueError, match="%23"):
                 use(f"file://{tmp_path}/train{end}")
-    # A plain path is what it says.
+    # A plain path is taken literally.
     Folder(f"{tmp_path}/train#2").describe({SCHEMA_KEY: _document.metadata(X)})
     assert (tmp_path / "train#2" / "_common_metadata").exists()
 
