@@ -1,5 +1,5 @@
-/* Loaded before the C library (LD_PRELOAD): kills the process right before its n-th call that changes something below CRASH_ROOT, and
- * writes every such call to CRASH_LOG, with the number of the file or directory where there is one. */
+/* Preloaded before the C library (LD_PRELOAD): kills the process right before its n-th call that changes something below CRASH_ROOT,
+ * and writes every such call to CRASH_LOG, with the number of the file or directory if there is one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
-// A small fake of the CUDA driver, for tests: the real calls of the library against streams that are threads.
+// A small fake of the CUDA driver, for tests: the real calls of the library, with threads as streams.
 //
-// It is stricter than a driver where that finds faults: a queued operation that touches freed memory, a free of what is not there, an
-// event recorded on a capturing stream, or a call that a running capture forbids counts as a violation. It knows nothing of speed.
+// It is stricter than a driver in order to find faults: a queued operation that touches freed memory, a free of an unknown address, an
+// event recorded on a capturing stream, and a call forbidden by a running capture count as violations. It does not model speed.
 //
-// A stream executes its operations in order on a thread of its own, each after a delay from a seed, copies in two halves, so that a
-// missing wait shows. Kernels are those of src/device/cuda/kernels.cu, compiled as C and run over the whole grid.
+// A stream executes its operations in order on its own thread, each after a seeded random delay, copies in two halves, so that a
+// missing wait shows. The kernels are those of src/device/cuda/kernels.cu, compiled as C and run over the whole grid.
 //
-// Environment: FAKE_CUDA_INIT (what cuInit returns), FAKE_CUDA_DEVICES (how many), FAKE_CUDA_REPORT (a file for the balance at exit).
-// FAKE_VERSION is chosen when it is compiled: 12040 has no cuCtxRecordEvent. The functions fake...() below steer it from a test.
+// Environment: FAKE_CUDA_INIT (the result of cuInit), FAKE_CUDA_DEVICES (their number), FAKE_CUDA_REPORT (a file for the balance at exit).
+// FAKE_VERSION is chosen at compile time: 12040 lacks cuCtxRecordEvent. Tests control it with the functions fake...() below.
 
 #define _GNU_SOURCE
 #include <math.h>
@@ -98,7 +98,7 @@ typedef struct Op {
     int to_device, from_device;
     Event *event;
     long turn;
-    int *together; // of cuCtxRecordEvent: streams that have not come so far
+    int *together; // of cuCtxRecordEvent: streams that have not arrived yet
     const Kernel *kernel;
     unsigned grid[2], block;
     char values[16][8];
@@ -126,7 +126,7 @@ static Context contexts[8];
 static int initialised, captures, sticky;
 static uint64_t seed = 1, made;
 static unsigned longest = 300; // of a delay, in microseconds
-// What is there and was not given back; then faults of the caller.
+// Objects not yet returned; then faults of the caller.
 static struct { long device, host, events, streams, modules, contexts, violations, pageable; } balance;
 static __thread Context *stack[16];
 static __thread int depth;
@@ -168,14 +168,14 @@ static int device_count(void) {
 }
 
 #define API __attribute__((visibility("default"))) int
-// Every function runs under the lock; what it returns goes through `leave`.
+// Every function runs under the lock; its result is returned through `leave`.
 #define LEAVE(code) do { int code_ = (code); pthread_mutex_unlock(&lock); return code_; } while (0)
 #define ENTER_ANY int planned_ = OK; (void)planned_; pthread_mutex_lock(&lock); planned_ = planned(__func__)
 #define ENTER ENTER_ANY; if (!initialised) LEAVE(NOT_INITIALIZED); if (planned_) LEAVE(planned_)
-// What takes something back does so even where it then reports a failure, as a driver does with an older one.
+// Functions that release something do so even if they then report a failure, as a driver does with an earlier one.
 #define ENTER_BACK ENTER_ANY; if (!initialised) LEAVE(NOT_INITIALIZED)
 #define BOUND if (!depth || !stack[depth - 1] || !stack[depth - 1]->retained) LEAVE(INVALID_CONTEXT)
-// A capture in the global mode, anywhere, ends at such a call from a thread that did not ask for the relaxed one.
+// A capture in the global mode, in any thread, is ended by such a call from a thread that did not request the relaxed mode.
 #define UNSAFE_IN_CAPTURE if (captures && capture_mode != 2) { \
         for (Stream *s = streams; s; s = s->next) if (s->capturing) s->capturing = 2; \
         violation(__func__); LEAVE(CAPTURE_UNSUPPORTED); }
@@ -235,7 +235,7 @@ static int touches(const Op *op) {
     return 1;
 }
 
-// With the lock held; gives it up while it waits or works.
+// Called with the lock held; releases it while it waits or works.
 static void execute(Stream *s, Op *op) {
     if (op->what == WAIT) {
         while (op->event->done < op->turn)
@@ -318,7 +318,7 @@ static Stream *new_stream(Context *context) {
     return s;
 }
 
-// The stream that a handle means; NULL if there is none, which is a fault of the caller.
+// Returns the stream of a handle; NULL if there is none, which is a fault of the caller.
 static Stream *stream_of(void *handle) {
     if ((uintptr_t)handle < 2)
         return legacy ? legacy : (legacy = new_stream(stack[depth - 1]));
@@ -718,7 +718,7 @@ API cuModuleUnload(char *module) {
     LEAVE(planned_);
 }
 
-// The parameters as the PTX declares them must be those of the C function.
+// The parameters declared by the PTX must match those of the C function.
 API cuModuleGetFunction(const Kernel **function, const char *module, const char *name) {
     ENTER;
     BOUND;
@@ -788,12 +788,12 @@ API cuStreamEndCapture(void *stream, void **graph) {
 
 // ---- for other fake libraries of CUDA, which work on its streams ----------------------------------------------------------------
 
-// What call of `function` is to return, as it counts; 0: nothing was planned.
+// Returns the planned result of a call of `function`, and counts the call; 0: nothing is planned.
 API fakePlanned(const char *function) { pthread_mutex_lock(&lock); LEAVE(planned(function)); }
 
 API fakeViolation(const char *what) { pthread_mutex_lock(&lock); violation(what); LEAVE(OK); }
 
-// Calls `call` with `argument` when the stream comes to it.
+// Calls `call` with `argument` when the stream reaches it.
 API fakeAppend(void *stream, void (*call)(void *), void *argument) {
     pthread_mutex_lock(&lock);
     BOUND;
@@ -804,10 +804,10 @@ API fakeAppend(void *stream, void (*call)(void *), void *argument) {
     LEAVE(OK);
 }
 
-// Whether all `bytes` at `at` are memory of a device that was not freed.
+// Returns true if all `bytes` at `at` are unfreed memory of a device.
 API fakeHolds(const void *at, size_t bytes) { pthread_mutex_lock(&lock); LEAVE(find(at, bytes, 1) != NULL); }
 
-// ---- the test's own -------------------------------------------------------------------------------------------------------------
+// ---- control by tests -----------------------------------------------------------------------------------------------------------
 
 // A new seed; delays of up to `most` microseconds; no failure is planned. Streams must be idle.
 API fakeReset(uint64_t new_seed, unsigned most) {
@@ -820,7 +820,7 @@ API fakeReset(uint64_t new_seed, unsigned most) {
     LEAVE(OK);
 }
 
-// Call number `nth` (from 1) of `function` from now on returns `code`; "*" counts the calls of all functions.
+// From now on, call number `nth` (from 1) of `function` returns `code`; "*" counts the calls of all functions.
 API fakeFail(const char *function, long nth, int code) {
     pthread_mutex_lock(&lock);
     snprintf(failing.function, sizeof failing.function, "%s", function);
@@ -838,17 +838,17 @@ API fakeBalance(long *out) {
     LEAVE(OK);
 }
 
-// Whether calls of this thread are a consumer's, which are not counted and never fail.
+// Marks calls of this thread as a consumer's, which are not counted and never fail.
 API fakeExempt(int on) { exempt = on; return OK; }
 
-// Two numbers: allocations of device and of page-locked memory, ever.
+// Two numbers: total allocations of device and of page-locked memory.
 API fakeTotals(long *out) {
     pthread_mutex_lock(&lock);
     memcpy(out, totals, sizeof totals);
     LEAVE(OK);
 }
 
-// Whether the stream stands still. What is queued stays queued.
+// Stops or resumes the stream. Queued operations stay queued.
 API fakeHold(void *stream, int on) {
     pthread_mutex_lock(&lock);
     for (Stream *s = streams; s; s = s->next)

@@ -1,12 +1,12 @@
-// A small fake of nvJPEG, for tests: the calls that the library makes, over the streams and the memory of the fake driver (cuda.c).
+// A small fake of nvJPEG, for tests: the calls that the library uses, over the streams and the memory of the fake driver (cuda.c).
 //
-// It decodes: baseline JPEG of one scan, by ITU T.81, with the inverse transform in floats and colours repeated instead of interpolated, so
-// that its pixels are close to those of another decoder and not equal, as a GPU's are. What it is asked for it does late, when the stream
-// comes to it, from the bytes that are there by then. A state that is used while it is busy, a picture without room and a call without a
-// context are violations.
+// It decodes baseline JPEG of one scan, by ITU T.81, with the inverse transform in floats and colours repeated instead of interpolated,
+// so that its pixels are close but not equal to those of another decoder, as a GPU's are. It works late, when the stream reaches the call,
+// from the bytes that are there by then. A state used while it is busy, a picture without room and a call without a context are
+// violations.
 //
-// Calls fail as planned with the driver's fakeFail(). FAKE_NVJPEG_ENGINES: engines of the GPU, 7 if not given. Compiled with FAKE_OLD it is
-// a release that cannot tell how many there are.
+// Calls fail as planned with the driver's fakeFail(). FAKE_NVJPEG_ENGINES: engines of the GPU, 7 by default. Compiled with FAKE_OLD it is
+// a release that cannot report their number.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -140,7 +140,7 @@ static int parse(Jpeg *j, const uint8_t *data, size_t length) {
     }
 }
 
-// The next bit; zeros behind a marker.
+// Returns the next bit; zeros after a marker.
 static int bit(Jpeg *j) {
     if (!j->left) {
         int byte = 0;
@@ -229,7 +229,7 @@ static int block(Jpeg *j, Component *c, uint8_t *out) {
     return OK;
 }
 
-// All blocks of the scan; with samples only if there is room for them.
+// Decodes all blocks of the scan; stores samples only if there is room for them.
 static int scan(Jpeg *j) {
     const int wide = (j->width + 8 * j->across - 1) / (8 * j->across), high = (j->height + 8 * j->down - 1) / (8 * j->down);
     for (int unit = 0; unit < wide * high; unit++) {
@@ -291,7 +291,7 @@ static void decode(const uint8_t *data, size_t length, uint8_t *out, size_t pitc
 
 // ---- the library ----------------------------------------------------------------------------------------------------------------
 
-// Everything that is made has memory of the device, so that what is not given back shows in the driver's balance.
+// Every object allocates memory of the device, so that unreleased ones show in the driver's balance.
 typedef struct { uint64_t memory; int backend; } Handle;
 typedef struct { uint64_t memory; int width, height, supported; } Header;
 typedef struct { uint64_t memory; int batch, format; atomic_int busy; } State;
