@@ -1,6 +1,6 @@
 //! Locked dependencies against `deny.toml`: versions below an advisory floor and banned crates fail the build.
 //!
-//! `cargo deny check bans licenses` says the same and more; this test needs no tool and no network, so it always runs.
+//! `cargo deny check bans licenses` checks the same and more; this test needs no tool and no network, so it always runs.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn no_locked_crate_is_denied() {
 }
 
 /// parking_lot's locks share one table per process: a child forked while another thread was in it hangs, even in a runtime of
-/// its own. tokio uses them only if somebody asks for its feature.
+/// its own. tokio uses them only if some crate enables its feature.
 #[test]
 fn tokio_has_no_locks_that_a_fork_breaks() {
     let lock = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock")).unwrap();
@@ -26,7 +26,7 @@ fn tokio_has_no_locks_that_a_fork_breaks() {
 
 type Version = [u64; 3];
 
-/// One `[[bans.deny]]` entry: a crate, the version ranges that are denied (all, where empty), and why.
+/// One `[[bans.deny]]` entry: a crate, the denied version ranges (all, if empty), and the reason.
 #[derive(Debug)]
 struct Rule {
     name: String,
@@ -57,9 +57,9 @@ fn denied(rules: &[Rule], locked: &[(String, Version)]) -> Vec<String> {
     found
 }
 
-/// The entries `crate = "name"` or `crate = "name:>=1.2, <1.2.3"` with their `reason` lines.
+/// Returns the entries `crate = "name"` or `crate = "name:>=1.2, <1.2.3"` with their `reason` lines.
 fn rules(text: &str) -> Vec<Rule> {
-    // A line of its own: a comment may name the table.
+    // Only on a line of its own: a comment may name the table.
     let entries = text.split("\n[[bans.deny]]\n").skip(1);
     entries
         .map(|entry| {
@@ -91,14 +91,14 @@ fn locked(text: &str) -> Vec<(String, Version)> {
         .collect()
 }
 
-/// The string of `key = "string"` on a line of its own.
+/// Returns the string of `key = "string"` on a line of its own.
 fn value<'a>(entry: &'a str, key: &str) -> Option<&'a str> {
     entry.lines().find_map(|line| {
         line.strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().strip_prefix('"')?.strip_suffix('"')
     })
 }
 
-/// `1.2.3-rc.1+build` as `[1, 2, 3]`; missing parts are 0.
+/// Parses `1.2.3-rc.1+build` as `[1, 2, 3]`; missing parts are 0.
 fn version(text: &str) -> Version {
     let plain = text.trim().split(['-', '+']).next().unwrap_or_default();
     let mut parts = plain.split('.').map(|part| part.parse().unwrap_or_else(|_| panic!("`{text}` is not a version")));

@@ -1,4 +1,4 @@
-//! The cache below the dataset: same rows, few requests, whatever happens to its directory, to its processes and to the objects.
+//! The cache below the dataset: the same rows and few requests, whatever happens to its directory, to its processes and to the objects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::child;
 use crate::dataset::{Marks, Server};
 use crate::support::{self, Random, drain};
 
-/// Row groups of the data: so many in each of so many files.
+/// The data: files, row groups per file, rows per row group.
 const FILES: usize = 4;
 const GROUPS: usize = 8;
 const ROWS: usize = 3000;
 
-/// A dataset behind a server like S3, and a place for a cache.
+/// A dataset on a server like S3, and a directory for a cache.
 struct Rig {
     root: TempDir,
     server: Server,
@@ -55,7 +55,7 @@ impl Rig {
         Loader::open(self.options(limit)).unwrap()
     }
 
-    /// Bytes of objects that were asked for since the last call, and requests for them; those that list, or tell a version, do not count.
+    /// Bytes of objects requested since the last call, and the number of requests; listings and version checks do not count.
     fn asked(&self) -> (u64, usize) {
         let requests = self.server.requests();
         let ranges = requests.iter().filter_map(|request| {
@@ -71,14 +71,14 @@ fn options(storage: &std::collections::BTreeMap<String, String>, seed: u64) -> L
         urls: vec!["s3://bucket/d".to_owned()],
         storage_options: storage.clone(),
         seed,
-        // So that lanes do not have all of the data in memory at once.
+        // Lanes then do not hold all of the data in memory at once.
         lanes: Some(2),
         window_rows: Some(ROWS as u64),
         ..support::options(Path::new(""), 100, 0, 1)
     }
 }
 
-/// All files below `directory`.
+/// Returns all files below `directory`.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let (mut found, mut left) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(path) = left.pop() {
@@ -91,7 +91,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Bytes of blocks, whole or on their way.
+/// Bytes of blocks, complete or being written.
 fn taken(cache: &Path) -> u64 {
     let blocks = files(&cache.join("blocks")).into_iter().chain(files(&cache.join("fetch")));
     blocks.filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum()
@@ -107,7 +107,7 @@ fn the_second_epoch_and_the_next_process_ask_the_origin_for_nothing() {
     assert_eq!(drain(&mut cached), epochs[0], "rows and order are as without a cache");
     let (bytes, requests) = rig.asked();
     assert!(bytes <= rig.bytes + (FILES as u64) * (64 << 10), "{bytes} bytes for {}", rig.bytes);
-    // The end of a file, which is read first, has its last row groups too.
+    // The read of a file's end, which comes first, covers its last row groups too.
     assert!(requests >= FILES * GROUPS / 2, "{requests}");
     assert_eq!(drain(&mut cached), epochs[1]);
     let after = cached.stats().cache;
@@ -118,7 +118,7 @@ fn the_second_epoch_and_the_next_process_ask_the_origin_for_nothing() {
     assert_eq!(drain(&mut next), epochs[0]);
     assert_eq!(rig.asked(), (0, 0), "not even for footers");
     assert_eq!(next.stats().cache.origin_bytes, 0);
-    // Fewer columns lie within what is there.
+    // Fewer columns are part of what is cached.
     let mut options = rig.options(Some(1 << 30));
     options.columns.columns = vec!["id".to_owned()];
     assert_eq!(drain(&mut Loader::open(options).unwrap()), epochs[0]);
@@ -146,7 +146,7 @@ fn a_small_cache_keeps_its_limit_and_has_nearly_all_the_hits_that_fit() {
     }
     println!("hit rates of five epochs at half: {rates:?}; {before:?}");
     let mean = rates[1..].iter().sum::<f64>() / 4.0;
-    // On a busy machine reads come in another order than the plan's.
+    // On a busy machine the order of reads differs from the plan's.
     assert!(mean > 0.2 && mean < 0.6, "{rates:?}");
 }
 
@@ -164,7 +164,7 @@ fn a_cache_in_memory_serves_the_next_epoch() {
     assert_eq!((drain(&mut cached), rig.asked()), (second, (0, 0)));
     assert_eq!(cached.stats().cache.since(&first).origin_bytes, 0);
     let options = LoaderOptions { cache: Some("memory".to_owned()), cache_bytes: None, ..rig.options(None) };
-    // It may be open already, with a limit.
+    // The cache may already be open, with a limit.
     drop(cached);
     if let Err(error) = Loader::open(options) {
         assert!(matches!(error, Error::Config { option: "cache_bytes", .. }), "{error}");
@@ -217,7 +217,7 @@ fn an_object_that_is_replaced_is_never_served_from_its_old_blocks() {
     let rig = Rig::new();
     let mut cached = rig.loader(Some(1 << 30));
     let old = drain(&mut cached);
-    // All of it is here: the plan's own version goes on.
+    // All of it is cached: the planned version stays readable.
     let data = rig.root.path().join("data");
     let path = data.join("part-000.parquet");
     support::write(&data, &[vec![ROWS; GROUPS + 1]], 6);
@@ -228,7 +228,7 @@ fn an_object_that_is_replaced_is_never_served_from_its_old_blocks() {
     let new = drain(&mut rig.loader(None));
     assert_ne!(new.iter().flatten().count(), old.iter().flatten().count());
     assert_eq!(drain(&mut rig.loader(Some(1 << 30))), new, "whoever opens it now has the new version");
-    // Where only a part is here, it is the error of a loader without a cache.
+    // If only a part is cached, the error is that of a loader without a cache.
     remove(&rig.cache()).unwrap();
     let mut cached = rig.loader(Some(rig.bytes / 4));
     cached.next().unwrap().unwrap();
@@ -236,7 +236,7 @@ fn an_object_that_is_replaced_is_never_served_from_its_old_blocks() {
         let path = data.join(format!("part-{number:03}.parquet"));
         server_put(&rig, &path, "\"c\"");
     }
-    // All of the first epoch may have been read before.
+    // All of the first epoch may already have been read.
     let mut ends = 0;
     let error = loop {
         match cached.next() {
@@ -274,7 +274,7 @@ fn objects_without_versions_and_files_of_this_machine_are_not_kept() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_refused_and_left_alone() {
+fn a_foreign_directory_is_refused_and_left_alone() {
     let rig = Rig::new();
     fs::create_dir(rig.cache()).unwrap();
     fs::write(rig.cache().join("thesis.tex"), "work of years").unwrap();
@@ -287,7 +287,7 @@ fn a_directory_of_somebody_else_is_refused_and_left_alone() {
 }
 
 #[test]
-fn what_is_warm_asks_the_origin_for_nothing() {
+fn a_warm_cache_asks_the_origin_for_nothing() {
     let rig = Rig::new();
     let source = LocalSource::open(rig.options(Some(1 << 30))).unwrap();
     let warmed = source.warm(2, &|_, _| true).unwrap();
@@ -302,7 +302,7 @@ fn what_is_warm_asks_the_origin_for_nothing() {
     let mut cached = rig.loader(Some(1 << 30));
     assert_eq!(drain(&mut cached), expected);
     assert_eq!(rig.asked(), (0, 0));
-    // A second one finds all of it; one that was stopped goes on.
+    // A second warm-up finds all of it; a stopped one resumes.
     let again = LocalSource::open(rig.options(Some(1 << 30))).unwrap().warm(1, &|_, _| true).unwrap();
     assert_eq!((again.cache.misses, again.cache.hits as usize), (0, FILES * GROUPS));
     drop(cached);
@@ -313,7 +313,7 @@ fn what_is_warm_asks_the_origin_for_nothing() {
     let rest = source.warm(1, &|_, _| true).unwrap();
     assert!(rest.is_whole() && rest.cache.hits >= stopped.loaded, "{rest:?} after {stopped:?}");
     drop(source);
-    // What does not fit is said, and what is needed first is there.
+    // Row groups that do not fit are reported, and those needed first are cached.
     remove(&rig.cache()).unwrap();
     let limit = rig.bytes / 2;
     let source = LocalSource::open(rig.options(Some(limit))).unwrap();
@@ -326,7 +326,7 @@ fn what_is_warm_asks_the_origin_for_nothing() {
     for _ in 0..cached.steps() / 4 {
         cached.next().unwrap().unwrap();
     }
-    // What was read ahead may be beyond it.
+    // Row groups read ahead may be beyond it.
     assert!(cached.stats().cache.hits >= half.loaded / 2, "{:?}", cached.stats().cache);
     let local = LocalSource::open(LoaderOptions {
         urls: vec![rig.root.path().join("data").to_str().unwrap().to_owned()],
@@ -335,7 +335,7 @@ fn what_is_warm_asks_the_origin_for_nothing() {
     assert!(matches!(local.unwrap().warm(1, &|_, _| true), Err(Error::Config { option: "cache", .. })));
 }
 
-/// A process that reads epochs through a cache; it says so when one is right.
+/// Child: reads epochs through a cache, and reports each correct one.
 pub(crate) fn reader() {
     let set = |name: &str| support::variable(name).unwrap();
     let storage: std::collections::BTreeMap<String, String> = serde_json::from_str(&set("CACHE_STORAGE")).unwrap();
@@ -353,7 +353,7 @@ pub(crate) fn reader() {
     println!("read {} {}", stats.origin_bytes, stats.hit_bytes + stats.shared_bytes);
 }
 
-/// Starts one with `seed`.
+/// Starts such a process with `seed`.
 fn start(rig: &Rig, seed: u64, limit: u64, epochs: u64) -> std::process::Child {
     let storage = serde_json::to_string(&rig.server.storage_options()).unwrap();
     let variables = [
@@ -392,7 +392,7 @@ fn kills_leave_a_cache_whole_and_within_its_limit() {
     });
     println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it cache::kills");
     let mut random = Random(seed);
-    // Two thirds fit, so that blocks come and go.
+    // Two thirds fit, so that blocks are replaced.
     let limit = rig.bytes * 2 / 3;
     let (mut killed, mut ended) = (0, 0);
     while killed < kills {

@@ -1,7 +1,7 @@
-//! One module makes other types of values, `src/schema/cast.rs`, and nothing in the way of values wraps around.
+//! Only `src/schema/cast.rs` converts values to other types, and no module that values pass wraps around.
 //!
-//! Arrow's own casts cut off and round without a word, and by default make nulls of what does not fit. The tables below say who
-//! may call them all the same, or wrap, and why; adding a file means adding a line here on purpose.
+//! Arrow's own casts truncate and round silently, and by default turn values that do not fit into nulls. The tables below list the
+//! files that may still call them, or wrap, with the reasons; a new file needs a deliberate line here.
 
 use super::floors::{code_only, has_word, rust_sources};
 
@@ -39,14 +39,14 @@ const WRAPS: &[(&str, &str)] = &[
 const VALUES: &[&str] =
     &["src/schema", "src/page", "src/tensor.rs", "src/codec", "src/dataset", "src/pipeline", "src/convert"];
 
-/// The code of a file without its tests.
+/// Returns the code of a file without its tests.
 fn code(text: &str) -> String {
     let code = code_only(text);
     let tests = code.find("#[cfg(test)]\nmod ").or_else(|| code.find("#[cfg(all(test"));
     code[..tests.unwrap_or(code.len())].to_owned()
 }
 
-/// Whether the code imports or calls one of Arrow's casts.
+/// Returns true if the code imports or calls one of Arrow's casts.
 fn casts(code: &str) -> bool {
     let mut rest = code;
     while let Some(at) = rest.find("compute::") {

@@ -11,7 +11,7 @@ use bowstring::{Error, Loader, Result};
 use crate::dataset::{Marks, Server, open, read_group, runtime};
 use crate::support;
 
-/// Opens `url` and leaves it at the moment after planning, before reading.
+/// Opens `url` up to the moment after planning, before reading.
 fn opened(url: &str) -> (Dataset, Projection) {
     let dataset = open(&[url], OpenOptions::default()).unwrap();
     let projection = dataset.project(&["id".to_owned(), "x".to_owned()]).unwrap();
@@ -29,7 +29,7 @@ fn refused(result: Result<impl std::fmt::Debug>, what: &str) {
 
 type Change = fn(&Path);
 
-/// What can happen to a file, each with its name. All give it another time, as any writer does.
+/// Changes of a file, each with its name. All of them change its time, as any writer does.
 fn changes() -> Vec<(&'static str, Change)> {
     fn touch(path: &Path) {
         File::options()
@@ -73,13 +73,13 @@ fn a_local_file_that_changes_is_refused() {
         change(&path);
         refused(runtime.block_on(dataset.fetch(1, &projection)), what);
         refused(runtime.block_on(dataset.fetch(0, &projection)), what);
-        // What was read before is whole and stays so.
+        // Data read before the change is complete and stays so.
         assert_eq!(dataset.decode(&before, &projection, 0).unwrap().len(), 50, "{what}");
     }
 }
 
-/// A file that gets shorter between two row groups of an epoch is an error that names it, in the loader that people use: nothing is
-/// mapped, so nothing can be killed by a page that is gone.
+/// A file that shrinks between two row groups of an epoch is an error that names it, in the loader that people use: nothing is
+/// memory-mapped, so a missing page cannot kill the process.
 #[test]
 fn a_local_file_that_shrinks_while_a_loader_reads_it_is_an_error() {
     for left in [0, 4, 100, 2000] {
@@ -108,7 +108,7 @@ fn a_local_file_that_shrinks_while_a_loader_reads_it_is_an_error() {
 }
 
 #[test]
-fn a_remote_object_that_changes_is_refused_by_whatever_marks_it_has() {
+fn a_remote_object_that_changes_is_refused_by_any_of_its_marks() {
     let good = fs::read("fixtures/corrupt/good.parquet").unwrap();
     let mut other = good.clone();
     other[100] ^= 1;

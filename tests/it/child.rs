@@ -1,14 +1,14 @@
-//! Processes of their own for what cannot be tried in one with others: kills, limits, drivers that are loaded once. They are this binary
-//! again, in a role.
+//! Child processes for tests that cannot share one: kills, limits, drivers that are loaded once. They run this binary again, in a
+//! role.
 
 use std::env;
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 
-/// Says to a child which role it has.
+/// Names the role to a child.
 const ROLE: &str = "TEST_ROLE";
 
-/// The test that plays the role.
+/// Arguments that select the test that plays the role.
 const ARGUMENTS: [&str; 5] = ["--exact", "child::role", "--ignored", "--nocapture", "--test-threads=1"];
 
 /// All roles.
@@ -85,14 +85,14 @@ fn role() {
     play();
 }
 
-/// A child in the role `name`.
+/// Returns a command for a child in the role `name`.
 pub(crate) fn command(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(ARGUMENTS).env(ROLE, known(name));
     command
 }
 
-/// The same under a limit of the shell's `ulimit`.
+/// The same, limited by the shell's `ulimit`.
 pub(crate) fn limited(name: &str, limit: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);

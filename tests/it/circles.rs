@@ -1,20 +1,20 @@
-//! No file of the library imports one that, perhaps by way of others, imports it: such files can only be read, moved and tested together.
+//! No file of the library imports one that imports it, directly or through others: such files can only be read, moved and tested together.
 //!
-//! An import is a `use`, or a path that begins with `crate::`, `super::`, `self::` or the name of a module below. A name that another file
-//! exports again counts as an import of the file that has it. What a module's own file says of those below it (`mod`, `pub use`) is no
-//! import: that is its face. Tests may look at anything.
+//! An import is a `use`, or a path that begins with `crate::`, `super::`, `self::` or the name of a module below. A re-exported name
+//! counts as an import of the file that defines it. A module's own file may name those below it (`mod`, `pub use`): that is its face,
+//! not an import. Tests may import anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::floors::{Sources, code_only, rust_sources};
 
-/// Files that are one thing by nature, each group with its reason. What is in no circle any more leaves the list.
+/// Files that belong together by nature, each group with its reason. A group without a circle must leave the list.
 const ONE_THING: &[(&str, &[&str])] = &[
     ("an attempt is noted by the staging that runs it", &["src/flight/put/attempt.rs", "src/flight/put/staging.rs"]),
     ("a buffer gives back to its pool what it took of it", &["src/memory/buffer.rs", "src/memory/pool.rs"]),
 ];
 
-/// Files that are tied and need not be. No file is added here.
+/// Files with a circle that should be removed. No file may be added.
 const TO_UNTIE: &[&[&str]] = &[
     &["src/flight/server/rpc/core.rs", "src/flight/server/rpc/core/streaming.rs"],
     &["src/plan/cuts.rs", "src/plan/spec.rs"],
@@ -45,7 +45,7 @@ fn no_circles_of_imports_but_those_that_are_one_thing() {
 /// A file, and those of its circle that it imports.
 type Member = (String, Vec<String>);
 
-/// The circles among `sources`.
+/// Finds the circles among `sources`.
 fn circles(sources: &Sources) -> Vec<Vec<Member>> {
     let crates = Crate::read(sources);
     let imports: BTreeMap<&str, BTreeSet<&str>> =
@@ -81,7 +81,7 @@ struct Crate<'a> {
     /// The code of each file without its tests.
     files: BTreeMap<&'a str, String>,
     modules: BTreeMap<Module, &'a str>,
-    /// What each file exports that another one has: name and path.
+    /// Re-exports of each file: name and original path.
     exports: BTreeMap<&'a str, BTreeMap<String, Vec<String>>>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Crate<'a> {
         Self { files, modules, exports }
     }
 
-    /// The files that `path` imports.
+    /// Returns the files that `path` imports.
     fn imports(&self, path: &'a str) -> BTreeSet<&'a str> {
         let (own, code) = (module(path), &self.files[path]);
         let face = self.modules.keys().any(|other| other.len() > own.len() && other.starts_with(&own));
@@ -110,7 +110,7 @@ impl<'a> Crate<'a> {
         found.filter(|other| *other != path).collect()
     }
 
-    /// The file that has what `path` names in module `own`.
+    /// Returns the file that defines `path` as named in module `own`.
     fn file(&self, own: &[String], path: &[String], depth: usize) -> Option<&'a str> {
         let (first, rest) = path.split_first()?;
         let (mut at, mut rest) = match first.as_str() {
@@ -149,12 +149,12 @@ fn module(path: &str) -> Module {
     inside.trim_end_matches("/mod").split('/').map(str::to_owned).collect()
 }
 
-/// The code before the first module of tests, which is the last item of a file.
+/// Returns the code before the first module of tests, which is the last item of a file.
 fn without_tests(code: &str) -> String {
     code.split("#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned()
 }
 
-/// The paths of all `use` declarations, each with whether others see it.
+/// Returns the paths of all `use` declarations; true marks re-exports.
 fn uses(code: &str) -> Vec<(bool, Vec<String>)> {
     let mut found = Vec::new();
     for line in statements(code) {
@@ -164,7 +164,7 @@ fn uses(code: &str) -> Vec<(bool, Vec<String>)> {
     found
 }
 
-/// What a line that begins a `use` declaration names, and whether others see it.
+/// Returns the path of a line that begins a `use` declaration; true marks a re-export.
 fn as_use(line: &str) -> Option<(bool, &str)> {
     let (before, tree) = line.trim_start().split_once("use ")?;
     let before = before.trim_end();
@@ -172,7 +172,7 @@ fn as_use(line: &str) -> Option<(bool, &str)> {
         .then_some((!before.is_empty(), tree))
 }
 
-/// The `use` declarations, each on one line.
+/// Returns the `use` declarations, each on one line.
 fn statements(code: &str) -> Vec<String> {
     let (mut found, mut own, mut within) = (Vec::new(), String::new(), false);
     for line in code.lines() {
@@ -189,7 +189,7 @@ fn statements(code: &str) -> Vec<String> {
     found
 }
 
-/// `a::{b, c::D}` as `a::b` and `a::c::D`.
+/// Expands `a::{b, c::D}` to `a::b` and `a::c::D`.
 fn branches(tree: &str) -> Vec<Vec<String>> {
     let tree = tree.trim();
     let word = |text: &str| text.split(" as ").next().unwrap_or_default().trim().to_owned();
@@ -215,7 +215,7 @@ fn branches(tree: &str) -> Vec<Vec<String>> {
     below.map(|path| head.iter().cloned().chain(path.into_iter().filter(|word| word != "self")).collect()).collect()
 }
 
-/// Paths outside of `use`: every run of words joined by `::`.
+/// Returns the paths outside `use`: every run of words joined by `::`.
 fn plain_paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut within = false;
@@ -228,7 +228,7 @@ fn plain_paths(code: &str) -> Vec<Vec<String>> {
         let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for text in line.split(|c| !is_path(c)).filter(|text| text.contains("::")) {
             let path: Vec<String> = text.split("::").filter(|word| !word.is_empty()).map(str::to_owned).collect();
-            // Of `Vec::<u8>` and `::std::io` nothing is ours.
+            // `Vec::<u8>` and `::std::io` contain nothing of ours.
             if path.len() > 1 && !text.starts_with(':') {
                 found.push(path);
             }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support;
 
-/// What one run gave.
+/// The outcome of one run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -64,7 +64,7 @@ pub(crate) fn text(path: &Path) -> &str {
 const PHOTOS: &str = "fixtures/imagenet40.parquet";
 
 #[test]
-fn inspect_says_what_is_there() {
+fn inspect_describes_a_dataset() {
     let report = json(&["inspect", PHOTOS, "--world-size", "8"]);
     assert_eq!((&report["rows"], &report["selected"]), (&40.into(), &40.into()));
     assert_eq!(report["row_groups"].as_array().unwrap().len(), 5);
@@ -128,13 +128,13 @@ fn plan_counts_steps_rows_and_reads_per_rank() {
     };
     let (ordered, shuffled) = (quality("false"), quality("true"));
     assert!(ordered < 0.5 && 0.9 < shuffled && shuffled <= 1.0, "{ordered} {shuffled}");
-    // One rank reads everything once, and a budget that is too small is a finding, not an error.
+    // One rank reads everything once; a budget that is too small is a finding, not an error.
     let report = json(&["plan", text(data.path()), "--batch-size", "8", "--memory-budget", "1KiB"]);
     assert_eq!((&report["ranks"][0]["row_groups"], &report["memory"]["fits"]), (&2.into(), &false.into()));
 }
 
 #[test]
-fn plan_says_what_ranks_read_together_and_what_to_change() {
+fn plan_reports_shared_reads_and_advises_a_change() {
     let many = tempfile::tempdir().unwrap();
     support::write(many.path(), &[vec![1000; 16]], 0);
     let args = ["plan", text(many.path()), "--batch-size", "10", "--world-size", "8", "--rate", "1MiB"];
@@ -182,7 +182,7 @@ fn demo_resumes_exactly() {
 }
 
 #[test]
-fn doctor_says_who_this_process_is() {
+fn doctor_describes_the_process() {
     let alone = json(&["doctor"]);
     assert_eq!((&alone["rank"]["rank"], &alone["rank"]["world_size"]), (&0.into(), &1.into()));
     assert!(alone["threads"].as_u64().unwrap() >= 1);
@@ -206,7 +206,7 @@ fn doctor_says_who_this_process_is() {
 }
 
 #[test]
-fn exit_codes_tell_what_kind_of_error_it_was() {
+fn exit_codes_tell_the_kind_of_error() {
     let data = small();
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("broken.parquet");
@@ -263,7 +263,7 @@ fn completions_name_every_verb() {
 #[test]
 fn a_closed_pipe_is_quiet() {
     let mut command = command(&["completions", "bash"]);
-    // The reading end is gone before anything is written.
+    // The reading end closes before anything is written.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     command.stdout(writer).stderr(Stdio::piped());
@@ -272,7 +272,7 @@ fn a_closed_pipe_is_quiet() {
 }
 
 #[test]
-fn index_writes_what_the_next_run_opens_by() {
+fn the_next_run_opens_by_the_written_index() {
     let directory = small();
     let url = text(directory.path());
     let plain = json(&["inspect", url]);
@@ -280,10 +280,10 @@ fn index_writes_what_the_next_run_opens_by() {
     let beside = std::fs::canonicalize(directory.path()).unwrap().join("_bowstring_index");
     assert_eq!((&made["index"], &made["rows"]), (&Value::from(text(&beside)), &Value::from(100)));
     assert_eq!(made["fingerprint"], plain["fingerprint"]);
-    // It is of all columns and rows: what chooses some is no option of it.
+    // An index covers all columns and rows, so options that choose some are refused.
     let ran = run(&["index", url, "--columns", "nope"]);
     assert!(ran.code == 2 && ran.stderr.contains("--columns"), "{}", ran.stderr);
-    // It is found, and its damage is no harm; asked for by name it is.
+    // An index is found automatically, and then its damage does no harm; a requested one that is damaged is an error.
     assert_eq!(json(&["inspect", url]), plain);
     assert_eq!(json(&["inspect", url, "--index", text(&beside)]), plain);
     std::fs::write(&beside, "no index").unwrap();
@@ -298,7 +298,7 @@ fn index_writes_what_the_next_run_opens_by() {
 
 #[cfg(feature = "convert")]
 #[test]
-fn convert_takes_globs_and_a_home_and_says_what_a_destination_is() {
+fn convert_expands_globs_and_home_and_explains_bad_destinations() {
     let data = small();
     let directory = tempfile::tempdir().unwrap();
     let whole = std::fs::read_dir(data.path()).unwrap().next().unwrap().unwrap().path();
@@ -316,7 +316,7 @@ fn convert_takes_globs_and_a_home_and_says_what_a_destination_is() {
     let one = rows("~/part-1.parquet", "one.csv");
     assert_eq!(rows("~/part-?.parquet", "all.csv"), 3 * one);
     assert_eq!(rows("~/part-[12].parquet", "two.csv"), 2 * one);
-    // Not only of Parquet, whose dataset finds its files itself.
+    // Also for other formats than Parquet, whose dataset lists its files itself.
     assert_eq!(rows("~/{one,two}.csv/?*.csv", "again.jsonl"), 3 * one);
     let none = text(directory.path()).to_owned() + "/one.csv/[xyz]*.csv";
     let ran = run(&["convert", &none, text(&directory.path().join("none.jsonl"))]);
@@ -334,12 +334,12 @@ fn convert_takes_globs_and_a_home_and_says_what_a_destination_is() {
 }
 
 #[test]
-fn bench_tells_its_figures_when_it_is_interrupted() {
+fn bench_prints_its_figures_when_interrupted() {
     let data = small();
     let mut bench =
         command(&["bench", "--json", text(data.path()), "--batch-size=1", "--epochs=100000", "--consumer-ms=20"]);
     let bench = bench.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    // Long enough to have begun, on a busy machine too; what it has not begun by then is what fails here.
+    // Long enough to begin, on a busy machine too; if it has not begun by then, this fails.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let killed = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
     assert!(killed.success());

@@ -20,7 +20,7 @@ use bowstring::tensor::Batch;
 use bowstring::{Error, Place, Result};
 use half::f16;
 
-// ---- running it -----------------------------------------------------------------------------------------------------
+// ---- helpers --------------------------------------------------------------------------------------------------------
 
 fn options(json: &str) -> ColumnOptions {
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
@@ -30,7 +30,7 @@ fn field_of(name: &str, array: &ArrayRef) -> Field {
     Field::new(name, array.data_type().clone(), true)
 }
 
-/// One row group of columns, and the schema.
+/// Returns the schema of one row group of columns.
 fn schema_of(columns: &[(&str, ArrayRef)]) -> SchemaRef {
     Arc::new(Schema::new(columns.iter().map(|(name, array)| field_of(name, array)).collect::<Vec<_>>()))
 }
@@ -69,7 +69,7 @@ fn assemble(columns: &Columns, cells: &[Arc<RowGroupBlock>], request: &Request<'
     columns.assemble(&rows, reservation)
 }
 
-/// The rows 0, 1, 2 ... of one row group, as a batch.
+/// Returns the rows 0, 1, 2 ... of one row group, as a batch.
 fn whole(arrays: &[(&str, ArrayRef)], json: &str) -> Result<Batch> {
     let rows: Vec<(u32, u32)> = (0..arrays[0].1.len() as u32).map(|row| (0, row)).collect();
     picked(arrays, json, &rows, rows.len(), BadRows::Error).map(|(batch, _)| batch)
@@ -91,7 +91,7 @@ fn picked(
         assemble(&columns, &[cells], &request)
     };
     let found = made(false);
-    // How cells lie in memory changes nothing.
+    // The memory layout of cells does not change the result.
     match (&found, made(true)) {
         (Ok((batch, _)), Ok((other, _))) => {
             for ((name, value), (_, other)) in batch.columns().iter().zip(other.columns()) {
@@ -149,7 +149,7 @@ fn small_columns_of_many_row_groups_are_the_same_side_by_side() {
         let rows = 3 + 40 * (group % 3);
         let number = move |row: usize| (group * 1000 + row) as i64;
         let numbers = move || (0..rows).map(number);
-        // Some row groups have no null.
+        // Some row groups have no nulls.
         let holes = numbers().map(|at| (group.is_multiple_of(2) || at % 3 > 0).then_some(at as i32));
         vec![
             ("byte", array(UInt8Array::from_iter_values(numbers().map(|at| at as u8)))),
@@ -194,7 +194,7 @@ fn small_columns_of_many_row_groups_are_the_same_side_by_side() {
 
 // ---- the table of types ---------------------------------------------------------------------------------------------
 
-/// The type as delivered, as the schema prints it.
+/// Returns the delivered type, as the schema prints it.
 fn delivered(array: ArrayRef, json: &str) -> String {
     Columns::new(&schema_of(&[("x", array)]), &options(json)).unwrap().fields().to_string()
 }
@@ -258,7 +258,7 @@ fn dates_and_times_keep_their_unit() {
 }
 
 #[test]
-fn what_has_no_tensor_form_is_refused_by_name() {
+fn types_without_a_tensor_form_are_refused_by_name() {
     let intervals = array(IntervalDayTimeArray::from(vec![IntervalDayTime::new(1, 2)]));
     let nulls = array(NullArray::new(2));
     let empty = array(StructArray::new_empty_fields(2, None));
@@ -274,7 +274,7 @@ fn what_has_no_tensor_form_is_refused_by_name() {
 }
 
 #[test]
-fn a_column_without_type_takes_the_one_it_is_given() {
+fn a_column_without_a_type_takes_the_given_one() {
     let nulls = [("x", array(NullArray::new(3)))];
     let batch = whole(&nulls, r#"{"cast": {"x": "int16"}, "nulls": {"fill": -2}}"#).unwrap();
     assert_eq!(values::<i16>(&batch, "x"), [-2, -2, -2]);
@@ -306,7 +306,7 @@ fn small_columns_of_any_width_are_gathered_from_anywhere() {
         let values: Vec<u8> = (0..rows * width).map(|at| (at * 7 / 3) as u8).collect();
         array(FixedSizeBinaryArray::try_new_with_len(width as i32, values.into(), None, rows).unwrap())
     };
-    // None at all, as wide as a word, as wide as none, and too wide to lie beside others.
+    // No bytes at all, as wide as a word, as wide as none, and too wide to be stored with others.
     let widths = [0, 1, 2, 4, 8, 16, 3, 17];
     let arrays: Vec<(String, ArrayRef)> = widths.iter().map(|width| (format!("w{width}"), bytes(*width))).collect();
     let arrays: Vec<(&str, ArrayRef)> = arrays.iter().map(|(name, array)| (name.as_str(), Arc::clone(array))).collect();
@@ -450,7 +450,7 @@ fn lists_are_padded() {
 }
 
 #[test]
-fn lists_are_cut_as_padded_ones_are_in_memory_of_one_size() {
+fn lists_are_cut_like_padded_ones_into_memory_of_one_size() {
     let of = list(&[&[1, 2, 3], &[], &[4], &[5, 6, 7, 8]]);
     let run = |json: &str, rows: &[(u32, u32)], bad_rows| picked(&[("x", Arc::clone(&of))], json, rows, 5, bad_rows);
     let room = |batch: &Batch| batch.tensor("x__values").unwrap().slab().capacity();
@@ -464,7 +464,7 @@ fn lists_are_cut_as_padded_ones_are_in_memory_of_one_size() {
         let empty = run(&json, &[(0, 1)], BadRows::Error).unwrap().0;
         assert_eq!((values::<i64>(&empty, "x__values"), room(&empty)), (vec![], room(&batch)));
     }
-    // 5 rows of 1000 numbers, whatever they have.
+    // 5 rows of 1000 numbers, however short the lists are.
     let batch = run(r#"{"lists": {"cut": {"length": 1000}}}"#, &[(0, 0)], BadRows::Error).unwrap().0;
     assert!(room(&batch) >= 40_000 && batch.tensor("x__values").unwrap().slab().len() < 1000);
     let json = r#"{"lists": {"cut": {"length": 2}}}"#;
@@ -589,7 +589,7 @@ fn structs_are_flattened_and_their_nulls_passed_down() {
 }
 
 #[test]
-fn only_what_is_asked_for_is_read() {
+fn only_requested_columns_are_read() {
     let columns = [("x", list(&[&[1]])), ("s", nested().slice(0, 1))];
     let paths = |json: &str| Columns::new(&schema_of(&columns), &options(json)).unwrap().paths().to_vec();
     assert_eq!(paths("{}"), ["x", "s.a", "s.b.c"]);
@@ -808,7 +808,7 @@ fn packs_are_one_matrix() {
 
 // ---- images, bad rows, padding --------------------------------------------------------------------------------------
 
-/// A 1 x 1 bitmap of one colour.
+/// Makes a 1 x 1 bitmap of one colour.
 fn bmp(rgb: [u8; 3]) -> Vec<u8> {
     let mut bytes =
         b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0\0\0\0\0\x04\0\0\0".to_vec();
@@ -905,7 +905,7 @@ fn masks_and_row_ids_tell_padding_rows() {
 }
 
 #[test]
-fn only_row_ids_may_be_asked_for() {
+fn row_ids_may_be_requested_alone() {
     let schema = schema_of(&[("x", array(Int32Array::from(vec![5, 6])))]);
     let columns = Columns::new(&schema, &options(r#"{"exclude": ["x"], "row_id": true}"#)).unwrap();
     assert!(columns.paths().is_empty());
@@ -967,7 +967,7 @@ fn small_columns_lie_side_by_side_in_shuffled_orders() {
     assert_eq!(values::<i16>(&batch, "d"), expected.iter().map(|row| *row as i16).collect::<Vec<_>>());
     let chosen = Columns::new(&schema_of(&columns), &ColumnOptions::default()).unwrap();
     let copied = chosen.copied_bytes(&batch);
-    // 1, 8, 4 and 2 bytes, and a boolean, once more each.
+    // 1, 8, 4 and 2 bytes, and a boolean, copied once more each.
     assert_eq!(chosen.shuffled(true).copied_bytes(&batch) - copied, 16 * (picks.len() + 1));
 }
 
@@ -992,7 +992,7 @@ mod random {
     use super::*;
     use proptest::prelude::*;
 
-    /// One value of one row, as the naive side keeps it.
+    /// One value of one row, as the naive model stores it.
     type Items = Option<Vec<Option<i32>>>;
 
     #[derive(Debug, Clone)]
@@ -1038,7 +1038,7 @@ mod random {
         let picks =
             proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..5usize), 0..60);
         (groups, picks, 0..4usize, 1..6usize, any::<bool>()).prop_map(|(groups, picks, padding, length, left)| {
-            // Short runs of consecutive rows among single ones.
+            // Short runs of consecutive rows between single ones.
             let picks = picks.into_iter().flat_map(|(group, row, run)| {
                 let group = group.index(groups.len());
                 let row = row.index(groups[group].len());

@@ -1,4 +1,4 @@
-//! Files that say the same thing twice and mean two: refused, with the place. And what only looks like that.
+//! Files that state the same thing twice, differently: refused, with the place. Also files that only look like that.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use parquet::file::properties::{WriterProperties, WriterVersion};
 
 use crate::dataset::{read_group, runtime};
 
-/// Two columns in two row groups, without a dictionary.
+/// Writes two columns in two row groups, without a dictionary.
 fn whole() -> (RecordBatch, Vec<u8>) {
     let column = |from: i32| Arc::new(Int32Array::from_iter_values(from..from + 100)) as ArrayRef;
     let batch = RecordBatch::try_from_iter([("first", column(0)), ("second", column(7))]).unwrap();
@@ -27,7 +27,7 @@ fn whole() -> (RecordBatch, Vec<u8>) {
     (batch, writer.into_inner().unwrap())
 }
 
-/// The file with the column chunks that `change` makes of its own.
+/// Returns the file with its column chunks replaced by those of `change`.
 fn changed(file: &[u8], change: impl Fn(usize, usize, ColumnChunkMetaData) -> ColumnChunkMetaData) -> Vec<u8> {
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::copy_from_slice(file)).unwrap();
     let group = |(number, group): (usize, &RowGroupMetaData)| {
@@ -59,7 +59,7 @@ fn read_bytes(file: &[u8]) -> Result<Vec<RecordBatch>> {
     read(&path)
 }
 
-/// That the file is refused at row group 1, column `second`, with these words.
+/// Checks that the file is refused at row group 1, column `second`, with these words.
 fn refused(file: &[u8], column: &str, words: &str) {
     let error = read_bytes(file).unwrap_err();
     let Error::Corrupt { place, .. } = &error else { panic!("{error}") };
@@ -71,7 +71,7 @@ fn refused(file: &[u8], column: &str, words: &str) {
     assert!(error.to_string().contains(words), "{error}");
 }
 
-/// `file` with `new` instead of the last `old` in it.
+/// Replaces the last `old` in `file` by `new`.
 fn replaced(file: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = file.windows(old.len()).rposition(|bytes| bytes == old).expect("the bytes are there");
     [&file[..at], new, &file[at + old.len()..]].concat()
@@ -80,7 +80,7 @@ fn replaced(file: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
 #[test]
 fn another_type_or_path_in_the_row_group_is_refused() {
     let (_, file) = whole();
-    // The beginning of a column chunk's metadata: its type, INT32, and then its encodings. 0x0a is DOUBLE.
+    // The start of a column chunk's metadata: its type, INT32, then its encodings. 0x0a is DOUBLE.
     refused(
         &replaced(&file, &[0x1c, 0x15, 0x02, 0x19], &[0x1c, 0x15, 0x0a, 0x19]),
         "second",
@@ -97,7 +97,7 @@ fn a_field_of_another_type_is_refused() {
 }
 
 #[test]
-fn places_that_overlap_or_lie_backwards_are_refused() {
+fn offsets_that_overlap_or_run_backwards_are_refused() {
     let (_, file) = whole();
     let only = |change: fn(ColumnChunkMetaData) -> ColumnChunkMetaData| {
         changed(&file, |group, leaf, column| if (group, leaf) == (1, 1) { change(column) } else { column })
@@ -117,7 +117,7 @@ fn places_that_overlap_or_lie_backwards_are_refused() {
 }
 
 #[test]
-fn a_dictionary_at_byte_zero_is_none() {
+fn a_dictionary_offset_of_zero_means_no_dictionary() {
     let (batch, file) = whole();
     let zeros =
         changed(&file, |_, _, column| column.into_builder().set_dictionary_page_offset(Some(0)).build().unwrap());
@@ -126,7 +126,7 @@ fn a_dictionary_at_byte_zero_is_none() {
     assert_eq!(arrow::compute::concat_batches(&found[0].schema(), &found).unwrap().columns(), batch.columns());
 }
 
-/// `file` with `new` instead of `old`, which is in it once.
+/// Replaces the only `old` in `file` by `new`.
 fn edited(file: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     assert_eq!(file.windows(old.len()).filter(|bytes| *bytes == old).count(), 1, "{old:02x?} is there once");
     replaced(file, old, new)
@@ -139,7 +139,7 @@ fn written(batch: &RecordBatch, dictionary: bool, version: WriterVersion) -> Vec
     writer.into_inner().unwrap()
 }
 
-/// The one column of a file, or why there is none.
+/// Reads the one column of a file.
 fn one(file: &[u8]) -> Result<ArrayRef> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
@@ -156,7 +156,7 @@ fn damaged(file: &[u8], words: &str) {
 }
 
 #[test]
-fn counts_of_levels_that_the_schema_has_not_are_refused() {
+fn levels_that_the_schema_does_not_have_are_refused() {
     let column = Arc::new(Int32Array::from(vec![Some(1), None, Some(3)])) as ArrayRef;
     let file = written(
         &RecordBatch::try_from_iter_with_nullable([("c", column, true)]).unwrap(),
@@ -164,7 +164,7 @@ fn counts_of_levels_that_the_schema_has_not_are_refused() {
         WriterVersion::PARQUET_1_0,
     );
     assert_eq!(one(&file).unwrap().null_count(), 1);
-    // The schema's element: INT32, optional, "c". Required, the levels would be values.
+    // The schema element: INT32, optional, "c". If it were required, the levels would be values.
     damaged(
         &edited(&file, &[0x15, 2, 0x25, 2, 0x18, 1, b'c'], &[0x15, 2, 0x25, 0, 0x18, 1, b'c']),
         "definition levels",
@@ -179,7 +179,7 @@ fn levels_of_an_encoding_that_the_footer_does_not_name_are_refused() {
         false,
         WriterVersion::PARQUET_1_0,
     );
-    // The page's header: three values, PLAIN, levels in runs. 4 are the deprecated ones.
+    // The page header: three values, PLAIN, levels in runs. 4 are the deprecated ones.
     damaged(
         &edited(&file, &[0x2c, 0x15, 6, 0x15, 0, 0x15, 6, 0x15, 6], &[0x2c, 0x15, 6, 0x15, 0, 0x15, 8, 0x15, 6]),
         "of an encoding",
@@ -187,7 +187,7 @@ fn levels_of_an_encoding_that_the_footer_does_not_name_are_refused() {
 }
 
 #[test]
-fn lists_that_go_on_after_their_end_are_refused() {
+fn lists_that_continue_after_their_end_are_refused() {
     let lists = vec![Some(vec![Some(1), Some(2)]), Some(vec![]), Some(vec![Some(3)]), None];
     let lists = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists)) as ArrayRef;
     let batch = RecordBatch::try_from_iter_with_nullable([("c", lists, true)]).unwrap();
@@ -200,12 +200,12 @@ fn lists_that_go_on_after_their_end_are_refused() {
 }
 
 #[test]
-fn a_list_that_is_something_else_too_is_refused() {
+fn a_list_with_a_second_type_is_refused() {
     let lists = vec![Some(vec![Some(1), Some(2)]), None];
     let lists = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists)) as ArrayRef;
     let batch = RecordBatch::try_from_iter_with_nullable([("c", lists, true)]).unwrap();
     let file = written(&batch, false, WriterVersion::PARQUET_2_0);
-    // Its element: optional, "c", one child, converted type 3, logical type 3. Another converted type makes it a struct.
+    // The schema element: optional, "c", one child, converted type 3, logical type 3. Another converted type makes it a struct.
     let element = [0x18, 1, b'c', 0x15, 2, 0x15, 6, 0x4c, 0x3c];
     damaged(&edited(&file, &element, &[0x18, 1, b'c', 0x15, 2, 0x15, 0x16, 0x4c, 0x3c]), "described as something else");
 }
@@ -220,18 +220,18 @@ fn members_that_disagree_on_their_lists_are_refused() {
     let batch = RecordBatch::try_from_iter([("c", Arc::new(lists) as ArrayRef)]).unwrap();
     let file = written(&batch, false, WriterVersion::PARQUET_2_0);
     assert_eq!(one(&file).unwrap().len(), 2);
-    // Repetition levels 0 1 0 of `b`, the last in the file: 0 0 1 would put its second value into the second list.
+    // Repetition levels 0 1 0 of `b`, the last in the file: 0 0 1 would move its second value to the second list.
     damaged(&replaced(&file, &[0x03, 0b010], &[0x03, 0b100]), "disagree");
 }
 
 #[test]
-fn indices_that_are_announced_and_not_there_are_refused() {
+fn indices_that_are_announced_but_missing_are_refused() {
     let words = ["a", "b", "c"].into_iter().cycle().take(60);
     let words = Arc::new(arrow::array::StringArray::from_iter_values(words)) as ArrayRef;
     let batch = RecordBatch::try_from_iter([("c", words)]).unwrap();
     let file = written(&batch, true, WriterVersion::PARQUET_2_0);
     assert_eq!(one(&file).unwrap().len(), 60);
-    // Two bits each, eight groups of eight; the header of 2,000 groups takes a byte of theirs.
+    // Two bits each, eight groups of eight; the header for 2,000 groups takes one of their bytes.
     let packed = [2, 0x11, 0x24, 0x49];
     damaged(&edited(&file, &packed, &[2, 0xa1, 0x1f, 0x49]), "are not those of its 60 values");
 }

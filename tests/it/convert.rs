@@ -8,19 +8,19 @@ use arrow::compute::concat_batches;
 use bowstring::convert::{Budget, Comparison, ConvertOptions, Format, Progress, Report, convert, open, verify};
 use bowstring::{Error, Result};
 
-/// Folders of images: their labels, and what is wrong with one image.
+/// Folders of images: their labels, and images with faults.
 mod folders;
-/// Files that other libraries wrote.
+/// Files of other libraries.
 mod foreign;
 /// Damaged and hostile files.
 mod hostile;
-/// Every format there and back, and what each refuses.
+/// Every format in both directions, and the refusals of each.
 mod pairs;
 /// Sources in stores.
 mod remote;
-/// Tokens of text: exactly the value that stands there, or an error that names it.
+/// Tokens of text: the exact value, or an error that names the token.
 mod text;
-/// Appearing at once: kills, resumption, failing disks, destinations that are there.
+/// Atomic publication: kills, resumption, failing disks, existing destinations.
 mod whole;
 
 fn fixture(name: &str) -> PathBuf {
@@ -39,7 +39,7 @@ fn run(src: &Path, dst: &Path, options: &ConvertOptions) -> Result<Report> {
     convert(&text(src), dst, options, &Progress::default())
 }
 
-/// All rows of a dataset of any format, in order.
+/// Returns all rows of a dataset of any format, in order.
 fn rows(path: &Path, options: &ConvertOptions) -> Result<RecordBatch> {
     let source = open(&text(path), options)?;
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
@@ -54,7 +54,7 @@ fn rows(path: &Path, options: &ConvertOptions) -> Result<RecordBatch> {
     Ok(concat_batches(source.schema(), &batches).unwrap())
 }
 
-/// Compares two datasets whose formats their places tell.
+/// Compares two datasets whose formats follow from their paths.
 fn same(a: &Path, b: &Path) -> Comparison {
     let found = verify(&text(a), &text(b), &ConvertOptions::default()).unwrap();
     assert!(found.equal, "{found:#?}");
@@ -72,7 +72,7 @@ fn parquet(path: &Path, batch: &RecordBatch) {
     writer.close().unwrap();
 }
 
-/// Names in a directory, hidden ones too.
+/// Returns the names in a directory, including hidden ones.
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .unwrap()

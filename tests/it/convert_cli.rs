@@ -1,4 +1,4 @@
-//! `bowstring convert` between standard streams, and when it is interrupted.
+//! `bowstring convert` between standard streams, and with interrupts.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::cli::{Ran, command, ran, run, small, text};
 
-/// Longest wait for what a busy machine does in the meantime.
+/// Maximum wait for an event on a busy machine.
 const WAIT: Duration = Duration::from_secs(100);
 
-/// The command with `input` on its standard input, and temporary files in `room`, in which nothing is left.
+/// Runs the command with `input` on its standard input and temporary files in `room`, which must be empty afterwards.
 fn fed(args: &[&str], input: &[u8], room: &Path) -> (i32, Vec<u8>, String) {
     let mut command = command(args);
     command.env("TMPDIR", room).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // A child that refuses it has closed it.
+    // A child that refuses the input closes it.
     let writer = std::thread::spawn(move || stdin.write_all(&input).is_ok());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -50,7 +50,7 @@ fn standard_input_and_output_are_single_files() {
     let wanted = "{\"id\":1,\"name\":\"one\"}\n{\"id\":2,\"name\":null}\n{\"id\":3,\"name\":\"t,h\"}\n";
     assert_eq!(String::from_utf8(stdout).unwrap(), wanted);
     assert!(stderr.contains("-: csv -> -: jsonl"), "{stderr}");
-    // A chain of formats ends with what it began with, compressed in between.
+    // A chain of formats ends with its first input, compressed in between.
     let mut data = lines.to_vec();
     for (from, to, more) in [
         ("csv", "arrow", None),
@@ -78,13 +78,13 @@ fn many_files_come_out_as_one_in_their_order() {
     let rows: Vec<String> = (0..100).map(|id| format!("{id}\n")).collect();
     assert_eq!(String::from_utf8(stdout).unwrap(), format!("id\n{}", rows.concat()));
     assert_eq!(serde_json::from_str::<Value>(&stderr).unwrap()["rows"], 100);
-    // Nothing comes out of what fails.
+    // A failed conversion writes no output.
     let (code, stdout, stderr) = fed(&["convert", "-", "-", "--from=csv", "--to=jsonl"], b"a,b\n1\n", room.path());
     assert!(code == 3 && stdout.is_empty() && stderr.contains("standard input"), "{code}: {stderr}");
 }
 
 #[test]
-fn what_a_stream_cannot_have_is_said() {
+fn options_that_streams_cannot_have_are_refused() {
     let data = small();
     let source = text(data.path());
     for (args, what) in [
@@ -113,7 +113,7 @@ fn an_interrupted_input_leaves_nothing() {
     command.env("TMPDIR", room.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"a\n1\n").unwrap();
-    // The handler is there before the file.
+    // The handler is installed before the file appears.
     let begun =
         || fs::read_dir(room.path()).unwrap().flatten().any(|inner| inner.path().join("standard input.csv").exists());
     until("the file of the input", begun);
@@ -127,7 +127,7 @@ fn an_interrupted_input_leaves_nothing() {
 }
 
 #[test]
-fn a_resume_with_nothing_to_resume_says_that_it_begins() {
+fn a_resume_without_earlier_work_says_that_it_starts_from_the_beginning() {
     let directory = tempfile::tempdir().unwrap();
     let (source, out) = (directory.path().join("source.csv"), directory.path().join("out"));
     fs::write(&source, "id\n1\n").unwrap();
@@ -140,7 +140,7 @@ fn a_resume_with_nothing_to_resume_says_that_it_begins() {
 }
 
 #[test]
-fn an_interrupted_conversion_says_how_to_go_on() {
+fn an_interrupted_conversion_explains_how_to_resume() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -157,7 +157,7 @@ fn an_interrupted_conversion_says_how_to_go_on() {
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{told}");
-    // What it says depends on whether a task was finished by then.
+    // The advice depends on whether a task had finished.
     let way = if hidden.exists() { "--resume" } else { "nothing was finished: the same command starts again" };
     assert!(told.contains("Interrupted after") && told.contains(way), "{told}");
     assert!(output.stdout.is_empty() && !out.exists());

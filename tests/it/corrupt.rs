@@ -15,7 +15,7 @@ use crate::dataset::{open, read_group, runtime};
 
 use crate::support::Random;
 
-/// Every row group of one file, or its error. Small pools of threads keep the address space small.
+/// Reads every row group of one file, or its error. Small pools of threads keep the address space small.
 fn read(path: &Path) -> Result<Vec<Result<RecordBatch>>> {
     let runtime = runtime();
     let dataset = runtime.block_on(Dataset::open(&[path.display().to_string()], OpenOptions::default()))?;
@@ -26,7 +26,7 @@ fn read(path: &Path) -> Result<Vec<Result<RecordBatch>>> {
         .collect())
 }
 
-/// Whether the error is one that a reader of damaged data may give.
+/// True if the error is one that a reader of damaged data may return.
 fn is_typed(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. })
 }
@@ -104,19 +104,19 @@ fn every_broken_fixture_is_an_error_with_its_place() {
     assert!(error.place().is_some_and(|place| place.file.as_deref() == Some("encrypted_magic.parquet")), "{error:?}");
 }
 
-/// Where the bodies of pages are in `good.parquet`: a flip there must be noticed, for its pages have checksums.
+/// Locates the bodies of pages in `good.parquet`: a flip there must be noticed, because its pages have checksums.
 fn page_bodies(file: &[u8]) -> Vec<std::ops::Range<usize>> {
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::copy_from_slice(file)).unwrap();
     let mut bodies = Vec::new();
     for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
         let (start, length) = column.byte_range();
-        // A chunk ends with the body of its last page; 16 bytes of it are there in every column of this file.
+        // A chunk ends with the body of its last page, which has at least 16 bytes in every column of this file.
         bodies.push((start + length - 16) as usize..(start + length) as usize);
     }
     bodies
 }
 
-/// Files made from `good.parquet` by truncation and flipped bits.
+/// Tests files made from `good.parquet` by truncation and flipped bits.
 fn check_generated(count: usize, seed: u64) {
     let (file, good) = good();
     let bodies = page_bodies(&file);
@@ -162,7 +162,7 @@ fn check_generated(count: usize, seed: u64) {
     }
 }
 
-/// A thrift number: zigzag, then seven bits a byte.
+/// Appends a thrift number: zigzag, then seven bits a byte.
 fn varint(value: i64, bytes: &mut Vec<u8>) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     while rest >= 0x80 {
@@ -172,7 +172,7 @@ fn varint(value: i64, bytes: &mut Vec<u8>) {
     bytes.push(rest as u8);
 }
 
-/// A file of one int64 column whose only page has the header that is asked for. The footer agrees with `values`.
+/// Makes a file of one int64 column whose only page has the requested header. The footer agrees with `values`.
 fn crafted(kind: i64, uncompressed: i64, compressed: i64, values: i64, body: &[u8], codec: Compression) -> Vec<u8> {
     let mut header = Vec::new();
     for value in [kind, uncompressed, compressed] {
@@ -227,7 +227,7 @@ fn crafted(kind: i64, uncompressed: i64, compressed: i64, values: i64, body: &[u
     out
 }
 
-/// The footer of a small file with one required int64 column.
+/// Returns the footer of a small file with one required int64 column.
 fn template() -> ParquetMetaData {
     let schema = arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new(
         "v",
@@ -243,7 +243,7 @@ fn template() -> ParquetMetaData {
     ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::from(file)).unwrap()
 }
 
-/// Pages that state absurd sizes and counts, in every codec. All of them lie, so all of them must be refused.
+/// Tests pages that state absurd sizes and counts, in every codec. All of them lie, so all must be refused.
 fn check_absurd_pages() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made.parquet");
@@ -283,7 +283,7 @@ fn check_absurd_pages() {
                 Err(error) => error,
                 Ok(groups) => match groups.into_iter().next() {
                     Some(Err(error)) => error,
-                    // A footer of no rows has nothing to read.
+                    // A footer without rows leaves nothing to read.
                     None => continue,
                     Some(Ok(_)) => panic!("{what}: was read"),
                 },
@@ -291,7 +291,7 @@ fn check_absurd_pages() {
             assert!(is_typed(&error), "{what}: {}", error.chain());
         }
     }
-    // The generator itself makes good files: 5 values in 40 bytes.
+    // The generator itself makes valid files: 5 values in 40 bytes.
     fs::write(&path, crafted(0, 40, 40, 5, &body, Compression::UNCOMPRESSED)).unwrap();
     let batch = read(&path).unwrap().remove(0).unwrap();
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[i64::from_le_bytes([7; 8]); 5]);
@@ -302,7 +302,7 @@ fn seed() -> u64 {
     std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(fresh)
 }
 
-/// Everything above again in a process that may use 2 GiB of addresses: an allocation by a number in a file would abort it.
+/// Runs everything above in a process limited to 2 GiB of addresses: an allocation sized by a number in a file would abort it.
 #[test]
 fn no_file_takes_more_than_two_gibibytes() {
     let seed = seed();

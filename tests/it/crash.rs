@@ -1,8 +1,8 @@
-//! Everything that makes files visible at once, killed right before every call that changes the disk: the old is there or the new, whole,
-//! and the next process goes on.
+//! Every writer that makes files visible, killed right before every call that changes the disk: the old or the new dataset is there,
+//! complete, and the next process continues.
 //!
-//! A library that is loaded before the C library counts the calls (tests/crash/crash.c). An exchange of two names is no call of the C
-//! library; kills right before and after it are.
+//! A library preloaded before the C library counts the calls (tests/crash/crash.c). The exchange of two names is not a call of the C
+//! library; the kills right before and after it are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,14 +19,14 @@ use crate::child;
 use crate::dataset::{open, read_all};
 use crate::support::{self, Random};
 
-/// Who makes files visible.
+/// A writer that makes files visible.
 struct Way {
     name: &'static str,
-    /// Makes version `version` of `root/d`, in place of what is there.
+    /// Writes version `version` of `root/d`, in place of the existing one.
     make: fn(&Path, i64),
-    /// Whether nothing may be visible after a kill, until the next process begins.
+    /// True if the dataset may be missing after a kill, until the next process begins.
     gap: bool,
-    /// Whether what a killed process left hidden stays.
+    /// True if hidden leftovers of a killed process stay.
     litter: bool,
 }
 
@@ -82,14 +82,14 @@ fn by_commit(root: &Path, version: i64) {
     });
 }
 
-/// The role of a child.
+/// The role of a child process.
 pub(crate) fn make() {
     let name = support::variable("CRASH_WAY").unwrap();
     let way = WAYS.iter().find(|way| way.name == name).unwrap();
     (way.make)(Path::new(&support::variable("CRASH_ROOT").unwrap()), 1);
 }
 
-/// The version that readers see.
+/// Returns the version that readers see.
 fn seen(root: &Path) -> Option<i64> {
     let path = root.join("d");
     if !path.exists() {
@@ -102,13 +102,13 @@ fn seen(root: &Path) -> Option<i64> {
     Some(version)
 }
 
-/// What is hidden beside the dataset.
+/// Lists the hidden files beside the dataset.
 fn hidden(root: &Path) -> Vec<String> {
     let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with('.') && name != ".bowstring").collect()
 }
 
-/// Makes version 1 in a child that is killed before its call number `at`, or not at all. Returns what it did to the disk.
+/// Writes version 1 in a child that is killed before its call number `at`, or not at all. Returns its changes to the disk.
 fn run(way: &Way, library: &Path, root: &Path, at: usize) -> (bool, Vec<(String, u64, PathBuf)>) {
     let log = root.with_extension("log");
     let _ = fs::remove_file(&log);
@@ -126,7 +126,7 @@ fn run(way: &Way, library: &Path, root: &Path, at: usize) -> (bool, Vec<(String,
     (killed, calls.collect())
 }
 
-/// That every visible file was on the disk before it became visible, and its name after that.
+/// Checks that every visible file was on the disk before it became visible, and its name after that.
 fn is_on_disk(way: &Way, root: &Path, calls: &[(String, u64, PathBuf)]) {
     let name = way.name;
     let shown = calls.iter().rposition(|(what, ..)| what == "rename").unwrap();
@@ -149,7 +149,7 @@ fn is_on_disk(way: &Way, root: &Path, calls: &[(String, u64, PathBuf)]) {
 }
 
 #[test]
-fn killed_at_any_step_the_old_or_the_new_is_there() {
+fn a_writer_killed_at_any_step_leaves_the_old_or_the_new_dataset() {
     let library = crate::support::compile("tests/crash/crash.c", "crash.so", &[], &[]);
     let seed = support::variable("BOWSTRING_TEST_SEED")
         .and_then(|seed| seed.parse().ok())
@@ -170,7 +170,7 @@ fn killed_at_any_step_the_old_or_the_new_is_there() {
         assert!(!killed && seen(&root) == Some(1), "{}", way.name);
         is_on_disk(way, &root, &calls);
         let mut outcomes = BTreeMap::<Option<i64>, usize>::new();
-        // All calls around the last rename, which is where it appears, and some of the others.
+        // All calls around the last rename, which publishes the dataset, and some of the others.
         let shown = calls.iter().rposition(|(what, ..)| what == "rename").unwrap();
         for at in 1..=calls.len() {
             if !support::soak() && at.abs_diff(shown + 1) > 4 && random.below(10) > 0 {
@@ -183,7 +183,7 @@ fn killed_at_any_step_the_old_or_the_new_is_there() {
             assert!(found.is_some() || way.gap, "{place}: nothing is there");
             *outcomes.entry(found).or_default() += 1;
             assert!(killed || found == Some(1), "{place}");
-            // The next process makes another version, whatever was left.
+            // The next process writes another version, whatever was left.
             (way.make)(&root, 2);
             assert_eq!(seen(&root), Some(2), "{place}");
             assert!(way.litter || hidden(&root).is_empty(), "{place}: {:?} is left", hidden(&root));

@@ -1,4 +1,4 @@
-//! Columns that other libraries have types of their own for, as Spark 4.3 and `datasets` write them: `fixtures/features`.
+//! Columns with special types of other libraries, as Spark 4.3 and `datasets` write them: `fixtures/features`.
 
 use arrow::array::Array;
 use bowstring::codec::ColumnOptions;
@@ -50,7 +50,7 @@ fn vectors_of_spark_are_a_matrix() {
 }
 
 #[test]
-fn vectors_of_spark_are_rows_of_a_sparse_matrix_when_asked_for() {
+fn vectors_of_spark_are_rows_of_a_sparse_matrix_on_request() {
     let csr = r#"{"lists": {"features": "csr"}}"#;
     let batch = first("vectors_sparse.parquet", csr).unwrap();
     assert_eq!(names(&batch), ["id", "features__values", "features__offsets", "features__indices"]);
@@ -59,7 +59,7 @@ fn vectors_of_spark_are_rows_of_a_sparse_matrix_when_asked_for() {
     let indices = batch.tensor("features__indices").unwrap().as_slice::<i32>().unwrap().to_vec();
     assert_eq!(indices, (0..10).flat_map(|row| [row, 500 + row]).collect::<Vec<i32>>());
     assert_eq!(floats(&batch, "features__values")[..4], [1.0, 0.0, 1.0, 0.25]);
-    // Dense ones have all, and of unlike length they are no matrix but rows all the same.
+    // Dense vectors have all indices; of different lengths they do not form a matrix, but still rows.
     let batch = first("vectors_uneven.parquet", csr).unwrap();
     assert_eq!(batch.tensor("features__indices").unwrap().as_slice::<i32>().unwrap()[..6], [0, 1, 2, 0, 1, 2]);
     let loader = Loader::open(options("vectors_sparse.parquet", csr)).unwrap();
@@ -67,7 +67,7 @@ fn vectors_of_spark_are_rows_of_a_sparse_matrix_when_asked_for() {
 }
 
 #[test]
-fn what_is_wrong_with_a_vector_is_told_with_its_row() {
+fn a_bad_vector_is_reported_with_its_row() {
     let mut loader = Loader::open(options("vectors_uneven.parquet", "{}")).unwrap();
     loader.next().unwrap();
     let error = loader.next().unwrap_err();
@@ -91,7 +91,7 @@ fn what_is_wrong_with_a_vector_is_told_with_its_row() {
 }
 
 #[test]
-fn members_that_are_named_are_what_is_stored() {
+fn named_members_of_a_vector_are_its_stored_columns() {
     let batch = first("vectors_dense.parquet", r#"{"columns": ["features.values", "id"]}"#).unwrap();
     assert_eq!(names(&batch), ["features.values__values", "features.values__offsets", "id"]);
     let mut raw = options("vectors_dense.parquet", r#"{"nulls": "mask"}"#);
@@ -100,7 +100,7 @@ fn members_that_are_named_are_what_is_stored() {
 }
 
 #[test]
-fn what_is_not_supported_is_called_by_its_name() {
+fn unsupported_types_are_named_in_the_error() {
     for (file, column, word) in [("variant.parquet", "v", "variant"), ("matrices.parquet", "matrix", "MatrixUDT")] {
         let error = first(file, "{}").unwrap_err();
         let text = error.to_string();
@@ -122,7 +122,7 @@ fn features_of_hugging_face_are_understood() {
     );
     let batch = first("huggingface.parquet", r#"{"images": {"image": {"size": [2, 2]}}}"#).unwrap();
     assert_eq!(batch.tensor("image").unwrap().shape(), [10, 3, 2, 2]);
-    // Without options it is the bytes, and where they were is null now and then.
+    // Without options the bytes are delivered; their paths are sometimes null.
     let loader = Loader::open(options("huggingface.parquet", "{}")).unwrap();
     let expected = "image arrow LargeBinary [B]; label int64 [B]; text arrow LargeUtf8 [B]";
     assert_eq!(loader.schema().to_string(), expected);
@@ -135,7 +135,7 @@ fn features_of_hugging_face_are_understood() {
 }
 
 #[test]
-fn columns_come_in_the_order_in_which_they_are_asked_for() {
+fn columns_come_in_the_requested_order() {
     let columns =
         r#"{"columns": ["text", "label", "image"], "row_id": true, "nulls": "mask", "images": {"image": {}}}"#;
     let batch = first("huggingface.parquet", columns).unwrap();

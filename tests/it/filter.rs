@@ -1,5 +1,5 @@
-//! Filters on written files: every row a naive reading of the filter selects is selected and in no skipped row group or
-//! page; no text makes the parser panic.
+//! Filters on written files: every row selected by a naive evaluation is selected, and is in no skipped row group or page; no text
+//! makes the parser panic.
 //!
 //! A failure names its seed; `BOWSTRING_SEED=<seed> cargo test --test it filter::` repeats that one case.
 
@@ -32,7 +32,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() }
 }
 
-// ---- the naive reading ---------------------------------------------------------------------------------------------
+// ---- the naive evaluation ------------------------------------------------------------------------------------------
 
 /// A value, in the least common unit of its column and the literals used with it.
 #[derive(Debug, Clone, PartialEq, PartialOrd)]
@@ -42,7 +42,7 @@ enum Cell {
     Bytes(Vec<u8>),
 }
 
-/// The filter, generated beside its text.
+/// The filter, generated together with its text.
 #[derive(Debug)]
 enum Tree {
     Compare(usize, &'static str, Cell),
@@ -93,7 +93,7 @@ const COLUMNS: [&str; 17] = [
 const WIDE: [f64; 9] = [f64::NEG_INFINITY, -2.5, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, f64::INFINITY];
 const WORDS: [&str; 9] = ["", "a", "aa", "aaaaaaaa", "aaaaaaab", "b", "größe", "zzzzzz\u{10ffff}", "\u{7f}\u{80}"];
 
-/// Value `at` of `column`'s nine, in the unit that literals can be finer than.
+/// Returns value `at` of `column`'s nine, in a unit that allows for finer literals.
 fn value(column: &str, at: usize) -> Cell {
     let small = at as i128 - 4;
     match column {
@@ -109,7 +109,7 @@ fn value(column: &str, at: usize) -> Cell {
     }
 }
 
-/// A literal for `column`: what it means, and its text.
+/// Returns a literal for `column`: its value and its text.
 fn literal(column: &str, random: &mut Random) -> (Cell, String) {
     let cell = value(column, random.index(9));
     let text = match (&cell, column) {
@@ -119,7 +119,7 @@ fn literal(column: &str, random: &mut Random) -> (Cell, String) {
             let text = match twice % 2 {
                 0 if small && random.chance(20) => format!("{}.0", twice / 2),
                 0 => (twice / 2).to_string(),
-                // Halves only where 64-bit floats have them.
+                // Halves only if a 64-bit float can represent them.
                 _ if small => format!("{:?}", twice as f64 / 2.0),
                 _ => return (Cell::Whole(twice - 1), ((twice - 1).div_euclid(2)).to_string()),
             };
@@ -193,7 +193,7 @@ fn condition(random: &mut Random, depth: usize) -> (Tree, String) {
     }
 }
 
-/// Rows in runs of alike values, so that there is something to prune.
+/// Makes rows in runs of similar values, so that pruning has an effect.
 fn rows(random: &mut Random) -> Vec<Vec<Option<Cell>>> {
     let count = 20 + random.index(300);
     let columns: Vec<Vec<Option<Cell>>> = COLUMNS
@@ -246,7 +246,7 @@ fn batch(rows: &[Vec<Option<Cell>>]) -> RecordBatch {
     };
     let texts = |name: &str| bytes(name).map(|value| value.map(|value| std::str::from_utf8(value).unwrap()));
     let x: Int16Array = wholes("n.x").map(|v| v.map(|v| (v / 2) as i16)).collect();
-    // Every other null of `n.x` is a null of `n`, with a value below it that must not be seen.
+    // Every other null of `n.x` is a null of `n`, with a value below it that must stay hidden.
     let outer: Vec<bool> = wholes("n.x").enumerate().map(|(row, v)| v.is_some() || row % 2 == 0).collect();
     let x = Int16Array::new(
         x.values().clone(),
@@ -290,7 +290,7 @@ fn batch(rows: &[Vec<Option<Cell>>]) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(arrays.into_iter().map(|(name, array)| (name, array, true))).unwrap()
 }
 
-/// 1970-01-10 in microseconds, where the nine days of the data have their middle.
+/// 1970-01-10 in microseconds, the middle of the data's nine days.
 const DAY_TEN: i64 = 9 * 86_400_000_000;
 
 fn write(batch: &RecordBatch, random: &mut Random) -> Bytes {
@@ -321,7 +321,7 @@ fn metadata(file: &Bytes) -> ParquetMetaData {
 
 // ---- the tests -----------------------------------------------------------------------------------------------------
 
-/// What a case came to.
+/// The counts of a case.
 #[derive(Debug, Default)]
 struct Tally {
     selected: usize,
@@ -420,7 +420,7 @@ fn selects_what_a_naive_reading_selects_and_skips_none_of_it() {
         total.rows_skipped += tally.rows_skipped;
     });
     let total = total.into_inner();
-    // Without these the test would prove nothing.
+    // Without enough of these, the test would prove nothing.
     let cases = cases() as usize;
     assert!(total.selected > cases && total.groups_skipped > cases && total.rows_skipped > cases, "{total:?}");
 }

@@ -1,4 +1,4 @@
-//! Batches from a server are the batches of a local loader: the same columns, bytes, order and states.
+//! Batches from a server equal those of a local loader: the same columns, bytes, order and states.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{self, Random};
 
-/// A server on its own threads; it drains when dropped, and must end well.
+/// A server on its own threads; it drains when dropped, and must end without an error.
 pub(crate) struct Served(Background);
 
 impl Served {
@@ -46,7 +46,7 @@ impl Served {
         self.0.address()
     }
 
-    /// Drains, and says how serving ended.
+    /// Drains, and returns the outcome of serving.
     pub(crate) fn stop(&mut self) -> bowstring::Result<()> {
         self.0.close()
     }
@@ -59,12 +59,12 @@ impl Drop for Served {
     }
 }
 
-/// Options of a server that leaves at once.
+/// Options of a server that stops at once.
 pub(crate) fn hasty() -> ServerOptions {
     ServerOptions { drain_grace: Some(1.0), memory_budget: Some(1 << 30), threads: Some(2), ..ServerOptions::default() }
 }
 
-/// That two batches are the same to the last byte.
+/// Checks that two batches are the same to the last byte.
 pub(crate) fn assert_same(ours: &Batch, theirs: &Batch) {
     let place = format!("epoch {}, step {}", ours.epoch, ours.step);
     assert_eq!((ours.epoch, ours.step, ours.rows), (theirs.epoch, theirs.step, theirs.rows), "{place}");
@@ -87,7 +87,7 @@ pub(crate) fn assert_same(ours: &Batch, theirs: &Batch) {
     }
 }
 
-/// Runs a local loader and a served one side by side for an epoch and a half, resuming the served one now and then.
+/// Runs a local loader and a served one side by side for an epoch and a half, resuming the served one from time to time.
 fn assert_equal(served: &Served, dataset: &str, options: &LoaderOptions) -> usize {
     let mut local = Loader::open(options.clone()).unwrap();
     let remote = LoaderOptions { urls: vec![served.url(dataset)], timeout: 30.0, ..options.clone() };
@@ -130,7 +130,7 @@ fn columns_of_other_libraries_are_the_same_from_a_server() {
     let photos = asked("huggingface", r#"{"columns": ["text", "image", "label"], "images": {"image": {}}}"#);
     batches += assert_equal(&served, "photos", &photos);
     assert_eq!(batches, 15);
-    // A server says at open what a file would: of nulls too.
+    // A server reports at open the same errors as a file, about nulls too.
     let error = Loader::open(LoaderOptions::new(served.url("vectors"), 4)).unwrap_err();
     assert!(matches!(error, Error::Nulls { .. }) && error.place().is_some(), "{error}");
 }
@@ -169,7 +169,7 @@ fn every_kind_of_column_is_the_same_from_a_server() {
         let mut options = LoaderOptions::new(url, 5);
         (options.rank, options.world_size) = (Some(0), Some(1));
         options.columns.nulls = serde_json::from_str(r#"{"*": "mask"}"#).unwrap();
-        // Columns that no loader reads are left out, one after another, as a user would.
+        // Excludes the columns that no loader reads, one after another, as a user would.
         let mut local = Loader::open(options.clone());
         while let Err(Error::Unsupported { what, .. }) = &local {
             let column = what.split_whitespace().nth(1).unwrap().to_owned();
@@ -201,7 +201,7 @@ fn errors_of_a_server_are_those_of_a_loader() {
 }
 
 #[test]
-fn a_loader_goes_on_at_another_replica() {
+fn a_loader_continues_at_another_replica() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![50; 20]], 8);
     let numbers = directory.path().to_str().unwrap().to_owned();
@@ -214,7 +214,7 @@ fn a_loader_goes_on_at_another_replica() {
     options.timeout = 20.0;
     let mut theirs = Loader::open(options).unwrap();
     for round in 0_usize.. {
-        // Each server is stopped and started again in turn, at the same address.
+        // Each server in turn is stopped and restarted at the same address.
         if round % 25 == 24 {
             let at = round / 25 % 2;
             let address = servers[at].as_ref().unwrap().address();
@@ -264,7 +264,7 @@ fn eight_ranks_and_two_jobs_decode_each_row_once() {
 #[test]
 fn a_job_that_begins_late_shares_what_is_kept() {
     let directory = tempfile::tempdir().unwrap();
-    // 40 MiB, more than connections hold on the way, so that the first job's stream is open until it reads on.
+    // 40 MiB, more than connections buffer, so that the first job's stream stays open until it reads on.
     let (rows, width) = (640, 64 << 10);
     let bytes = FixedSizeBinaryArray::try_from_iter((0..rows).map(|row| vec![row as u8; width])).unwrap();
     let field = Field::new("bytes", bytes.data_type().clone(), false);
@@ -298,7 +298,7 @@ fn a_job_that_begins_late_shares_what_is_kept() {
 }
 
 #[test]
-fn who_begins_gets_the_files_that_are_there_and_who_has_begun_keeps_his() {
+fn new_readers_get_the_current_files_and_running_ones_keep_theirs() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![40; 2]], 2);
     let served = |refresh| {
@@ -320,7 +320,7 @@ fn who_begins_gets_the_files_that_are_there_and_who_has_begun_keeps_his() {
     for loader in [&mut first, &mut second] {
         while loader.next().unwrap().is_some() {}
     }
-    // Nobody reads now. Who begins sees what was added, beside those who go on without it into the next epoch, in as many steps.
+    // All readers are idle now. A new client sees the added file, while running ones enter the next epoch without it, in as many steps.
     let mut third = open(&fresh, 0);
     assert_eq!((third.rows(), first.rows()), (200, 80));
     let mut steps = [0_u64; 2];
@@ -394,9 +394,9 @@ fn digest_of(world: u32, open: &dyn Fn(u32) -> LoaderOptions) -> [u8; 32] {
 }
 
 #[test]
-fn random_plans_are_the_same_by_every_way() {
+fn random_plans_are_the_same_over_every_transport() {
     let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    println!("BOWSTRING_SEED={seed} cargo nextest run random_plans_are_the_same_by_every_way");
+    println!("BOWSTRING_SEED={seed} cargo nextest run random_plans_are_the_same_over_every_transport");
     let mut random = Random(seed);
     let directory = tempfile::tempdir().unwrap();
     let files: Vec<Vec<usize>> =
@@ -467,7 +467,7 @@ fn a_descriptor_that_names_no_tail_is_padded_and_a_new_loader_is_not() {
     assert_eq!(rows, [8, 8, 8, 3]);
 }
 
-/// What the server says of itself.
+/// Returns the server's own statistics.
 pub(crate) fn stats(served: &Served) -> serde_json::Value {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

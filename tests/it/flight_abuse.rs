@@ -1,7 +1,7 @@
-//! A server under attack: four honest ranks stream photos and get every byte, memory stays bounded, and it answers afterwards.
+//! A server under attack: four honest ranks stream photos and get every byte, memory stays bounded, and it still answers afterwards.
 //!
-//! Attackers speak HTTP/2 by hand, as no client would. The figure is the ranks' throughput while they are at it, against that
-//! before and after; machines are shared, so only the soak holds it to 80 %.
+//! Attackers write HTTP/2 by hand, as no client would. The measure is the ranks' throughput during the attack against that before and
+//! after; because machines are shared, only the soak requires 80 %.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ use crate::serve_shell::{PHOTOS, Server, connect, write};
 use crate::support;
 
 const RANKS: u32 = 4;
-/// What the server may take for batches, and what a process has beside them: code, threads, connections, buffers of sockets.
+/// The server's budget for batches, and other memory of a process: code, threads, connections, buffers of sockets.
 const BUDGET: u64 = 512 << 20;
 const BESIDE: u64 = 256 << 20;
 
@@ -45,14 +45,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The headers of a call, as HPACK without a table.
+/// Encodes the headers of a call, as HPACK without a table.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/arrow.flight.protocol.FlightService/{method}");
     let text = |out: &mut Vec<u8>, text: &str| {
         out.push(text.len() as u8);
         out.extend_from_slice(text.as_bytes());
     };
-    // POST, http, then a path, an authority and a type of content by their names in the static table.
+    // POST, http, then a path, an authority and a content type by their names in the static table.
     let mut block = vec![0x83, 0x86, 0x04];
     text(&mut block, &path);
     block.push(0x01);
@@ -65,7 +65,7 @@ fn headers(method: &str) -> Vec<u8> {
     block
 }
 
-/// A connection that has introduced itself.
+/// Opens a connection and sends its preface.
 fn introduced(port: u16) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_write_timeout(Some(Duration::from_millis(500)))?;
@@ -79,10 +79,10 @@ fn grpc(message: &[u8]) -> Vec<u8> {
     [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
 }
 
-/// What attackers share: where, until when, and how much of each kind they did.
+/// State shared by the attackers: the target, the end, and a count of each kind of attack.
 struct Attack {
     port: u16,
-    /// A good ticket of the honest ranks' own stream.
+    /// A valid ticket for the honest ranks' own stream.
     ticket: Vec<u8>,
     over: AtomicBool,
     idle: AtomicU64,
@@ -104,7 +104,7 @@ impl Attack {
         }
     }
 
-    /// A thousand connections, mute or introduced, and nothing on them.
+    /// Opens a thousand connections, silent or after their preface, and leaves them idle.
     fn idle(&self) {
         let mut held = Vec::new();
         for number in 0..1000 {
@@ -121,7 +121,7 @@ impl Attack {
         }
     }
 
-    /// Ten thousand streams, each reset as soon as it was opened.
+    /// Opens ten thousand streams and resets each at once.
     fn resets(&self) {
         let block = headers("GetFlightInfo");
         while self.goes_on() && self.resets.load(Ordering::Relaxed) < 10_000 {
@@ -139,7 +139,7 @@ impl Attack {
         }
     }
 
-    /// Headers that come a byte at a time, and never end.
+    /// Sends headers one byte at a time, without an end.
     fn slow_headers(&self) {
         let mut held = Vec::new();
         for _ in 0..50 {
@@ -154,7 +154,7 @@ impl Attack {
         }
     }
 
-    /// Streams of the honest ranks' own batches that nobody reads.
+    /// Opens streams of the honest ranks' own batches and never reads them.
     fn never_reading(&self) {
         let ticket = arrow_flight::Ticket::new(self.ticket.clone()).encode_to_vec();
         let held: Vec<TcpStream> = (0..8)
@@ -171,7 +171,7 @@ impl Attack {
         drop(held);
     }
 
-    /// 64 MiB of junk on bare connections, and as much in bodies that are said to be one message.
+    /// Sends 64 MiB of junk on bare connections, and as much in bodies declared as one message.
     fn junk(&self, method: Option<&str>) {
         let junk: Vec<u8> = (0..16_384_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut sent = 0_u64;
@@ -194,12 +194,12 @@ impl Attack {
                 sent += junk.len() as u64;
                 self.junk.fetch_add(junk.len() as u64, Ordering::Relaxed);
             }
-            // What the server said meanwhile, so that its own writes do not fill up.
+            // Reads the server's replies, so that its own writes do not fill up.
             let _ = stream.read(&mut [0; 4096]);
         }
     }
 
-    /// Messages that are none, descriptors that are too long, and gangs that nobody else joins.
+    /// Sends invalid messages, overlong descriptors, and joins of gangs that nobody else joins.
     fn calls(&self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -226,12 +226,12 @@ impl Attack {
                     };
                     assert!(refused, "call {number} was answered");
                     self.refused.fetch_add(1, Ordering::Relaxed);
-                    // A flood that the machine can bear beside the ranks: what is measured is the server, not its processors.
+                    // A flood that the machine can sustain beside the ranks: the test measures the server, not its processors.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
         });
-        // Bad protobuf, by hand.
+        // Invalid protobuf, by hand.
         if let Ok(mut stream) = introduced(self.port) {
             for (at, method) in ["DoAction", "GetFlightInfo", "DoGet", "ListFlights", "DoPut"].into_iter().enumerate() {
                 let id = 2 * at as u32 + 1;
@@ -268,7 +268,7 @@ fn digest(batch: &Batch) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// What each rank gets in each step, from a loader that no server feeds.
+/// Returns the batches of each rank and step, from a local loader.
 fn expected() -> Vec<Vec<[u8; 32]>> {
     (0..RANKS)
         .map(|rank| {
@@ -284,14 +284,14 @@ fn over_tcp(url: &str, rank: u32) -> LoaderOptions {
     options
 }
 
-/// Rows of the ranks in a second, over `seconds`.
+/// Measures the ranks' rows per second, over `seconds`.
 fn measured(rows: &AtomicU64, seconds: f64) -> f64 {
     let (start, before) = (Instant::now(), rows.load(Ordering::Relaxed));
     std::thread::sleep(Duration::from_secs_f64(seconds));
     (rows.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Most resident bytes that the process ever had.
+/// Returns the peak of the process's resident bytes.
 fn peak(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -300,7 +300,7 @@ fn peak(server: &Server) -> u64 {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn honest_ranks_go_on_while_the_server_is_attacked() {
+fn honest_ranks_continue_while_the_server_is_attacked() {
     let directory = tempfile::tempdir().unwrap();
     let config = format!("[server]\nmemory_budget = {BUDGET}\nthreads = 2\n[datasets.photos]\nurl = \"{PHOTOS}\"\n");
     let server = Server::start(&["--config", &write(directory.path(), "serve.toml", &config)]);
@@ -323,7 +323,7 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
         }
         std::thread::sleep(Duration::from_millis(500));
         let mut best = 0.0_f64;
-        // Machines are shared: the soak tries again where somebody else may have been at work.
+        // Machines are shared: the soak tries again in case another job interfered.
         for _ in 0..if support::soak() { 3 } else { 1 } {
             let before = measured(&rows, quiet);
             let during = attack(&server, || measured(&rows, loud));
@@ -349,7 +349,7 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
     let used = metrics.lines().find_map(|line| line.strip_prefix("bowstring_memory_used_bytes ")).unwrap();
     assert!(used.parse::<u64>().unwrap() <= BUDGET, "{used}");
 
-    // The server is as it was: the gang is whole, and whoever comes is served.
+    // The server is intact: the gang is complete, and new clients are served.
     gang.check().unwrap();
     gang.ack(0, 4).unwrap();
     gang.leave(None).unwrap();
@@ -363,7 +363,7 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// That a gang can be formed although so many were begun: those that nobody came back to make room.
+/// Checks that a gang can be formed although many were begun: abandoned ones make room.
 fn newcomers(url: &str) {
     let start = Instant::now();
     loop {
@@ -376,7 +376,7 @@ fn newcomers(url: &str) {
     println!("a gang of newcomers formed {:.1} s after the attack", start.elapsed().as_secs_f64());
 }
 
-/// Runs `work` while everybody attacks.
+/// Runs `work` during all attacks.
 fn attack<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let attack = Attack {
         port: server.port(),
@@ -416,7 +416,7 @@ fn attack<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A ticket of what rank 0 streams.
+/// Gets a ticket for rank 0's stream.
 fn ticket(port: u16) -> Vec<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,6 +1,6 @@
-//! Who gets nothing: every call of the protocol by everybody who may not make it, and every ticket that is not one.
+//! Refused access: every call of the protocol by callers who may not make it, and every invalid ticket.
 //!
-//! Calls are made by hand, so that what comes back can be counted to the byte. `BOWSTRING_SEED=<seed> cargo test --test it
+//! Calls are made by hand, so that the response can be counted to the byte. `BOWSTRING_SEED=<seed> cargo test --test it
 //! flight_access::` repeats the flipped bits of one run.
 
 use std::sync::Mutex;
@@ -35,11 +35,11 @@ const KEY: &str = "planted-key-of-tickets-0123456789-abcdefghijkl";
 const STORE: &str = "planted-key-of-a-store-5b2e";
 const FLIGHT: &str = "/arrow.flight.protocol.FlightService/";
 
-/// What came back from a call.
+/// The response to a call.
 struct Answer {
     code: Code,
     text: String,
-    /// Everything that came as data: a refusal has none.
+    /// All data of the response: a refusal has none.
     data: Vec<u8>,
 }
 
@@ -49,16 +49,16 @@ impl Answer {
         M::decode(&self.data[5..]).unwrap()
     }
 
-    /// The JSON that an action answered.
+    /// Returns the JSON that an action answered.
     fn json(&self) -> Value {
         serde_json::from_slice(&self.message::<arrow_flight::Result>().body).unwrap()
     }
 }
 
-/// Everything that a server said to anybody, to be searched for secrets.
+/// Everything that servers sent to anybody, to be searched for secrets.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// One gRPC message, framed.
+/// Frames one gRPC message.
 fn framed(message: &impl Message) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -67,7 +67,7 @@ fn framed(message: &impl Message) -> Bytes {
     framed.freeze()
 }
 
-/// Makes a call by hand. Of a stream that goes on, a mebibyte is read.
+/// Makes a call by hand. Reads one mebibyte of a longer stream.
 async fn call(channel: &Channel, path: &str, authorization: Option<&str>, body: Bytes) -> Answer {
     let mut request = Request::builder()
         .method(Method::POST)
@@ -128,7 +128,7 @@ async fn get(channel: &Channel, token: Option<&str>, ticket: &[u8]) -> Answer {
     flight(channel, "DoGet", token, &FlightTicket::new(ticket.to_vec())).await
 }
 
-/// That a call was refused with `code`, and not a byte of data came.
+/// Checks that a call was refused with `code`, without a byte of data.
 #[track_caller]
 fn refused(answer: &Answer, code: Code, what: &str) {
     assert_eq!(answer.code, code, "{what}: {}", answer.text);
@@ -143,7 +143,7 @@ fn descriptor(asked: &Value) -> FlightDescriptor {
     FlightDescriptor::new_cmd(asked.to_string())
 }
 
-/// Every call there is, with a message that is good for it.
+/// Returns every call of the protocol, with a valid message.
 fn calls(ticket: &[u8]) -> Vec<(String, Bytes)> {
     let attempt = format!("{:032x}", 7);
     let caller = json!({"gang": "run", "generation": 1, "rank": 0, "attempt": attempt});
@@ -192,7 +192,7 @@ fn join(gang: &str, attempt: u128) -> Value {
     })
 }
 
-/// A server with tokens of anna and bert, and everything else that can be told out.
+/// Starts a server with the tokens of anna and bert, and everything else that could leak.
 fn guarded(directory: &std::path::Path) -> Server {
     let tokens = write(directory, "tokens", &format!("anna:{ANNA}\nbert:{BERT}\n"));
     let key = write(directory, "key", KEY);
@@ -203,7 +203,7 @@ fn guarded(directory: &std::path::Path) -> Server {
     Server::start(&["--config", &write(directory, "serve.toml", &config), "-vvv"])
 }
 
-/// The ticket and what was announced with it.
+/// Gets a ticket and the announcement that comes with it.
 async fn ticket(channel: &Channel, token: Option<&str>, asked: &Value) -> (Vec<u8>, Value) {
     let info: FlightInfo = flight(channel, "GetFlightInfo", token, &descriptor(asked)).await.message();
     let ticket = info.endpoint[0].ticket.clone().unwrap().ticket.to_vec();
@@ -215,7 +215,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn no_call_is_answered_without_the_right_token_and_no_secret_is_told() {
+fn no_call_is_answered_without_the_right_token_and_no_secret_leaks() {
     let directory = tempfile::tempdir().unwrap();
     let server = guarded(directory.path());
     let refusals = runtime().block_on(async {
@@ -238,7 +238,7 @@ fn no_call_is_answered_without_the_right_token_and_no_secret_is_told() {
                 refused(&answer, Code::Unauthenticated, path);
             }
         }
-        // The same calls of somebody who may make them get to the protocol, or to what it lacks.
+        // The same calls by an authorized caller reach the protocol, or its unimplemented parts.
         for (path, message) in &calls {
             let answer = call(&channel, path, Some(&format!("Bearer {ANNA}")), message.clone()).await;
             assert_ne!(answer.code, Code::Unauthenticated, "{}", answer.text);
@@ -250,7 +250,7 @@ fn no_call_is_answered_without_the_right_token_and_no_secret_is_told() {
                 assert!(answer.code == Code::Ok && !answer.data.is_empty(), "{}", answer.text);
             }
         }
-        // Only the health service answers strangers; a service that is not there answers nobody.
+        // Only the health service answers strangers; an unknown service answers nobody.
         let answer =
             call(&channel, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", None, Bytes::new()).await;
         refused(&answer, Code::Unimplemented, "an unknown service");
@@ -273,7 +273,7 @@ fn no_call_is_answered_without_the_right_token_and_no_secret_is_told() {
     }
 }
 
-/// Tickets that are none: whoever brings one gets a refusal, over the network and over shared memory.
+/// Checks that every invalid ticket is refused, over the network and over shared memory.
 #[test]
 fn no_ticket_but_the_holders_own_opens_a_stream() {
     let directory = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn no_ticket_but_the_holders_own_opens_a_stream() {
             }
         }
 
-        // A gang of one: its own stream, then those of its neighbours and of its past.
+        // A gang of one: its own stream, then those of its neighbours and of its previous generations.
         let joined = act(&channel, Some(ANNA), "gang.join", &join("run", 1)).await.json();
         assert_eq!(joined["generation"], 1, "{joined}");
         let mut in_gang = asked();
@@ -343,7 +343,7 @@ fn no_ticket_but_the_holders_own_opens_a_stream() {
             ("a coming generation", other(&|caller| caller.generation = 2)),
             ("another rank's ticket", other(&|caller| caller.rank = 1)),
         ];
-        // The process comes again: what it was before is over.
+        // The process joins again: its previous generation is over.
         let again = act(&channel, Some(ANNA), "gang.join", &join("run", 3)).await;
         let again = again.json();
         assert!(again["generation"].as_u64().unwrap() > 1, "{again}");
@@ -381,7 +381,7 @@ fn other_filter() -> serde_json::Map<String, Value> {
     options.as_object().unwrap().clone()
 }
 
-/// What the shared-memory socket gives for a ticket: how many batches, or the code of the refusal.
+/// Presents a ticket to the shared-memory socket; returns the number of batches, or the code of the refusal.
 async fn local(socket: &str, ticket: &[u8]) -> Result<usize, Code> {
     let options = ConnectOptions { deadline: Duration::from_secs(10), ..ConnectOptions::default() };
     let mut receiver = flight::shm::connect(socket, ticket.to_vec().into(), options).await.unwrap();
@@ -402,14 +402,14 @@ async fn local(socket: &str, ticket: &[u8]) -> Result<usize, Code> {
 }
 
 #[test]
-fn without_the_right_certificate_nothing_is_said_at_all() {
+fn a_client_without_the_right_certificate_gets_no_answer_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let one = Authority::new(directory.path(), "one");
     let other = Authority::new(directory.path(), "other");
     let tls = [PHOTOS, "--tls-cert", &one.server.0, "--tls-key", &one.server.1];
     let photos =
         json!({"dataset": "imagenet40", "options": {"batch_size": 4, "columns": {"columns": ["label"]}}, "rank": 0});
-    // A connection that is not made carries no call; one that the server ends at its first byte carries no answer.
+    // Without a connection there is no call; a connection that the server ends at its first byte carries no answer.
     let nothing = async |port: u16, files: Option<&bowstring::flight::server::tls::ClientFiles>, what: &str| {
         let channel = match connect(port, files).await {
             Ok(channel) => channel,
@@ -509,7 +509,7 @@ fn secrets_are_in_no_debug_text_and_in_no_error_of_a_client() {
     }
 }
 
-/// A tenant that takes all it may, and one that takes a little: the second is not kept waiting by the first.
+/// One tenant takes all it may, another takes a little: the first does not delay the second.
 #[test]
 fn the_quota_of_one_tenant_is_not_anothers() {
     let directory = tempfile::tempdir().unwrap();
@@ -529,7 +529,7 @@ fn the_quota_of_one_tenant_is_not_anothers() {
         let asked = json!({"dataset": "numbers", "options": {"batch_size": 256}, "rank": 0});
         let (of_anna, _) = ticket(&channel, Some(ANNA), &asked).await;
         let (of_bert, _) = ticket(&channel, Some(BERT), &asked).await;
-        // Three streams of anna, which her rate lets on at a fiftieth of a batch in a millisecond.
+        // Three streams of anna, whose rate allows a fiftieth of a batch per millisecond.
         let greedy: Vec<_> = (0..3)
             .map(|_| {
                 let (channel, ticket) = (channel.clone(), of_anna.clone());

@@ -1,4 +1,4 @@
-//! What a server notes of its callers, and how often it refuses one of them.
+//! The server's records of its callers, and its rate of refusals.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support;
 
 const GOOD: &str = "a-token-that-is-known";
 
-/// The lines of the log at `path`, once `enough` of them are there.
+/// Returns the lines of the log at `path`, once there are `enough` of them.
 fn lines(path: &std::path::Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let start = Instant::now();
     loop {
@@ -64,7 +64,7 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
     assert!(stream["plan"].as_str().is_some_and(|plan| plan.len() == 64) && stream["time"].as_f64().unwrap() > 1.7e9);
     assert!(found.iter().any(|line| is(line, "GetFlightInfo", "ok") && line["what"] == "numbers"), "{found:?}");
 
-    // Those who have no token are refused, then held; whoever has one comes through meanwhile.
+    // Callers without a token are refused, then delayed; callers with one get through meanwhile.
     let start = Instant::now();
     for _ in 0..8 {
         open("a-token-that-is-not-known").unwrap_err();
@@ -78,7 +78,7 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
     assert_eq!((&line["tenant"], &line["peer"]), (&Value::Null, &"127.0.0.1".into()));
     assert!(refused(&found) <= 5 + 1 + held.as_secs() as usize / 12, "{found:?}");
 
-    // The file goes away, as when it is rotated.
+    // The file is moved away, as by rotation.
     let moved = directory.path().join("audit.1");
     std::fs::rename(&log, &moved).unwrap();
     server.signal("-HUP");

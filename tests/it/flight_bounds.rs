@@ -1,4 +1,4 @@
-//! What a client asks for is bounded before it costs anything, and what a catalogue keeps back is not there to be asked for.
+//! A client's request is bounded before it costs anything, and columns that a catalogue hides cannot be requested.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::flight::{Served, hasty};
 use crate::serve_shell::{Server, connect, write};
 use crate::support;
 
-/// `id`, `secret_a` and `person` with `age` and `secret_b`: what is secret is ten times the id.
+/// Writes `id`, `secret_a` and `person` with `age` and `secret_b`: the secret values are ten times the id.
 fn people(path: &Path) {
     let ids = || Int64Array::from_iter_values(0..64);
     let tens = || Arc::new(Int64Array::from_iter_values((0..64).map(|id| id * 10))) as ArrayRef;
@@ -52,7 +52,7 @@ fn remote(server: &Server, dataset: &str, change: impl FnOnce(&mut LoaderOptions
     Loader::open(options)
 }
 
-/// The schema, as text, or the message, of what is described for `asked`.
+/// Returns the described schema of `asked` as text, or the error message.
 fn described(server: &Server, asked: &Value) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -65,7 +65,7 @@ fn described(server: &Server, asked: &Value) -> Result<String, String> {
 }
 
 #[test]
-fn what_the_catalogue_excludes_does_not_exist_for_a_client() {
+fn excluded_columns_do_not_exist_for_a_client() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("people.parquet");
     people(&data);
@@ -74,13 +74,13 @@ fn what_the_catalogue_excludes_does_not_exist_for_a_client() {
          [datasets.open]\nurl = {data:?}\n"
     );
     let server = Server::start(&["--config", &write(directory.path(), "serve.toml", &config)]);
-    // The owner's own filter may use what others do not see.
+    // The owner's filter may use hidden columns.
     let mut loader = remote(&server, "people", |options| options.shuffle = false).unwrap();
     assert_eq!(loader.rows(), 54);
     let names: Vec<&str> = loader.schema().fields().iter().map(|field| &*field.name).collect();
     assert_eq!(names, ["id", "person.age"]);
     assert_eq!(support::ids(&loader.next().unwrap().unwrap())[0], 10);
-    // A client's own may use anything that he sees, and is told nothing of the rest.
+    // A client's filter may use every visible column, and learns nothing of the others.
     let seen = |text: &str| {
         let filter = Some(Filter::Text(text.to_owned()));
         remote(&server, "people", |options| options.filter = filter).map(|loader| loader.rows())
@@ -95,7 +95,7 @@ fn what_the_catalogue_excludes_does_not_exist_for_a_client() {
         assert!(matches!(error, Error::NotFound { .. }), "{hidden}: {text}");
         assert!(!text.replace(name, "").contains("secret"), "{hidden}: {text}");
     }
-    // Nor by another name, as rows or as batches.
+    // The same under other names, as rows or as batches.
     for columns in [vec!["*"], vec!["person"], vec!["id", "person.*"]] {
         let asked = json!({"dataset": "people", "options": {"batch_size": 8, "columns": columns}});
         let schema = described(&server, &asked).unwrap();
@@ -111,19 +111,19 @@ fn what_the_catalogue_excludes_does_not_exist_for_a_client() {
             let options = json!({"batch_size": 8, "columns": [columns]});
             let asked = json!({"dataset": "people", "rows": rows, "options": options});
             let error = described(&server, &asked).unwrap_err();
-            // Stored rows are whole columns, hidden or not.
+            // Stored rows are complete columns, hidden or not.
             assert!(error.contains("not found") || error.contains("name the whole column"), "{columns}: {error}");
             assert!(!error.replace(columns, "").contains("secret"), "{columns}: {error}");
         }
     }
-    // What a client himself excludes is left out of stored rows at any depth too, and may be in his filter.
+    // A client's own exclusions apply to stored rows at any depth too, and excluded columns may still be in the filter.
     let options = json!({"exclude": ["*secret*"], "filter": "secret_a > 300"});
     let schema = described(&server, &json!({"dataset": "open", "rows": {}, "options": options})).unwrap();
     assert!(schema.contains("age") && !schema.contains("secret"), "{schema}");
 }
 
 #[test]
-fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
+fn a_step_of_two_billion_rows_is_refused_and_delays_no_other_client() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![50; 20]], 1);
     let config = format!(
@@ -140,7 +140,7 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
         let error = huge.and_then(|mut loader| loader.next()).unwrap_err();
         assert!(matches!(error, Error::Limit { .. }), "{error}");
     }
-    // Numbers that nothing can have are refused here and there, without a panic.
+    // Impossible numbers are refused by client and server, without a panic.
     type Change = fn(&mut LoaderOptions);
     let cases: [(Change, &str); 9] = [
         (|options| options.batch_size = Some(1 << 63), "global_batch_size"),
@@ -174,11 +174,11 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
         let error = described(&server, &json!({"dataset": "numbers", "options": options})).unwrap_err();
         assert!(error.contains(option), "{option}: {error}");
     }
-    // A limit for one rank holds for what clients send, which is the batch of all.
+    // A limit for one rank applies to the client's request, which is the batch of all ranks.
     let error = remote(&server, "small", |options| options.batch_size = Some(101)).unwrap_err().to_string();
     assert!(error.contains("needs 101, the limit is 100"), "{error}");
     remote(&server, "small", |options| options.batch_size = Some(100)).unwrap();
-    // Tickets for all ranks at once say all that was asked, each.
+    // Each of the tickets for all ranks repeats the whole request.
     let long: Vec<u32> = (0..1 << 12).collect();
     let asked = json!({"dataset": "numbers", "world_size": 1024, "options": {"global_batch_size": 1024, "filter": [["id", "in", long]]}});
     let error = described(&server, &asked).unwrap_err();
@@ -192,7 +192,7 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
-/// Opens a stream of batches in the order of `seed` and reads nothing of it but its first message. It lasts as long as what is returned.
+/// Opens a stream of batches in the order of `seed` and reads only its first message. The stream lasts as long as the returned values.
 async fn unread(served: &Served, seed: u64) -> (Channel, tonic::Streaming<FlightData>) {
     let address = format!("http://{}", served.address());
     // Room for a part of one batch.
@@ -209,7 +209,7 @@ async fn unread(served: &Served, seed: u64) -> (Channel, tonic::Streaming<Flight
 }
 
 #[test]
-fn streams_that_nobody_reads_hold_no_memory_that_others_wait_for() {
+fn unread_streams_hold_no_memory_that_others_wait_for() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![1000; 40]], 200);
     let data = [("rows", directory.path().to_str().unwrap())];
@@ -224,7 +224,7 @@ fn streams_that_nobody_reads_hold_no_memory_that_others_wait_for() {
         options.storage_options.insert("transport".to_owned(), "tcp".to_owned());
         Loader::open(options)
     };
-    // What one stream takes, of which a seventh is for what is on its way out.
+    // The need of one stream, a seventh of which is for batches being sent.
     let least = match open(&server(8 << 20), 0).and_then(|mut loader| loader.next().map(drop)) {
         Err(Error::Limit { asked, .. }) => asked,
         other => panic!("{other:?}"),
@@ -234,7 +234,7 @@ fn streams_that_nobody_reads_hold_no_memory_that_others_wait_for() {
     let streams: Vec<_> = (1..3).map(|seed| runtime.block_on(unread(&served, seed))).collect();
     let mut loader = open(&served, 7).unwrap();
     assert_eq!(support::drain(&mut loader).iter().map(Vec::len).sum::<usize>(), 40_000);
-    // One that comes back finds that its stream was ended.
+    // A client that returns finds its stream ended.
     let ended = streams.into_iter().filter_map(|(_, mut stream)| {
         let last = async {
             loop {

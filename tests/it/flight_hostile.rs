@@ -1,6 +1,6 @@
-//! A client fed by a hostile server: whatever is sent, it answers with an error that has a type, within its time and its memory.
+//! A client and a hostile server: whatever the server sends, the client returns a typed error, within its time and its memory.
 //!
-//! What an honest server sends is recorded, damaged and sent again. `BOWSTRING_SEED=<seed> cargo test --test it
+//! The responses of an honest server are recorded, damaged and sent again. `BOWSTRING_SEED=<seed> cargo test --test it
 //! flight_hostile::` repeats the random damage of one run.
 
 use std::convert::Infallible;
@@ -31,23 +31,23 @@ use tower_service::Service;
 
 use crate::{child, flight, support};
 
-/// What the client may take for batches in flight.
+/// The client's budget for batches in flight.
 const BUDGET: u64 = 64 << 20;
 
-/// What the server sends.
+/// The responses of the server.
 #[derive(Debug, Clone)]
 struct Script {
-    /// The body of the answer to GetFlightInfo.
+    /// The body of the response to GetFlightInfo.
     info: Bytes,
-    /// The body of the answer to DoGet, piece by piece.
+    /// The body of the response to DoGet, piece by piece.
     stream: Vec<Bytes>,
-    /// What comes after it for ever, and the pause before each.
+    /// A body repeated endlessly afterwards, and the pause before each.
     endless: Option<(Bytes, Duration)>,
-    /// The last word; without, the server is mute.
+    /// The trailers at the end; without them, the server falls silent.
     trailers: Option<HeaderMap>,
 }
 
-/// A server that sends what its script says.
+/// A server that follows its script.
 #[derive(Debug, Clone)]
 struct Hostile(Arc<Mutex<Script>>);
 
@@ -96,7 +96,7 @@ fn trailers(status: &Status) -> HeaderMap {
     map
 }
 
-/// The server, and what it sends; it ends with the runtime.
+/// The server and its current script; it ends with the runtime.
 struct Stage {
     address: SocketAddr,
     script: Arc<Mutex<Script>>,
@@ -118,7 +118,7 @@ impl Stage {
         Self { address, script, _runtime: runtime }
     }
 
-    /// Plays `script` to a client: how many batches it took, and how it ended.
+    /// Plays `script` to a client; returns the number of batches it took, and its outcome.
     fn play(&self, script: Script, timeout: f64) -> (usize, Option<Error>, Duration) {
         *self.script.lock().unwrap() = script;
         let start = Instant::now();
@@ -151,7 +151,7 @@ fn options(url: String, timeout: f64) -> LoaderOptions {
     }
 }
 
-/// Numbers, lists and texts: a tensor, a ragged column and one that Arrow reads.
+/// Writes numbers, lists and texts: a tensor, a ragged column and one that Arrow reads.
 fn write(path: &std::path::Path) {
     let mut lists = ListBuilder::new(Float32Builder::new());
     (0..40).for_each(|row| lists.append_value((0..row % 5).map(|at| Some(at as f32))));
@@ -166,7 +166,7 @@ fn write(path: &std::path::Path) {
     writer.close().unwrap();
 }
 
-/// What an honest server says of a dataset, the messages of its stream, and where it offers shared memory.
+/// Records an honest server's description of a dataset, the messages of its stream, and its offer of shared memory.
 fn record() -> (FlightInfo, Vec<FlightData>, Option<Value>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("data.parquet");
@@ -192,7 +192,7 @@ fn record() -> (FlightInfo, Vec<FlightData>, Option<Value>) {
     })
 }
 
-/// One gRPC message.
+/// Frames one gRPC message.
 fn framed(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -201,7 +201,7 @@ fn framed(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// A field of a message that says to be `length` bytes long, and as much of it as there is.
+/// Encodes a field that claims to be `length` bytes long, with the bytes there are.
 fn field(number: u64, length: u64, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     prost::encoding::encode_varint(number << 3 | 2, &mut out);
@@ -210,17 +210,17 @@ fn field(number: u64, length: u64, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An error is one that a caller can act on, and no confession of a panic.
+/// True for an error that a caller can act on, and that does not report a panic.
 fn is_typed(error: &Error) -> bool {
     let text = error.chain();
     !text.is_empty() && !text.contains("bug in bowstring") && !text.contains("without a word")
 }
 
-/// A server that can open no more files has no shared memory for a large batch, and one that is stranger hangs up at once. Whoever
-/// refuses the stream for another reason is asked again.
+/// A server that cannot open more files has no shared memory for a large batch, and one that behaves more oddly hangs up at once. A
+/// server that refuses the stream for another reason is asked again.
 #[cfg(target_os = "linux")]
 #[test]
-fn shared_memory_that_brings_nothing_is_given_up_for_tcp() {
+fn shared_memory_without_batches_is_abandoned_for_tcp() {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use bowstring::flight::shm::{Listener, ListenerOptions, Refusal};
@@ -276,7 +276,7 @@ fn shared_memory_that_brings_nothing_is_given_up_for_tcp() {
     }
 }
 
-/// As if the server was started again with its columns in another order while the loader reads: the bytes would fit.
+/// Simulates a server restarted with its columns in another order while the loader reads: the bytes would fit.
 #[test]
 fn columns_in_another_order_are_refused_before_a_batch_is_taken() {
     let (info, messages, _) = record();
@@ -291,7 +291,7 @@ fn columns_in_another_order_are_refused_before_a_batch_is_taken() {
 }
 
 #[test]
-fn a_server_that_sends_nothing_again_and_again_is_left_for_another() {
+fn a_server_that_repeatedly_sends_nothing_is_left_for_another() {
     let (info, messages, _) = record();
     let honest = script(&info, &messages);
     let mut empty = honest.clone();
@@ -308,9 +308,9 @@ fn a_server_that_sends_nothing_again_and_again_is_left_for_another() {
     assert_eq!(batches, messages.len() - 1);
 }
 
-/// Everything in a process of its own, so that its memory is its own.
+/// Runs in a separate process, so that its memory can be measured.
 #[test]
-fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
+fn hostile_responses_are_typed_errors_and_cost_no_memory() {
     let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seed = seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64));
     let variables = [("HOSTILE_SEED", seed.to_string())];
@@ -348,7 +348,7 @@ pub(crate) fn hostile_server() {
     }
     drop(stage);
 
-    // Bits flipped anywhere: what was damaged may be values, so batches may come. Errors have types, and nothing takes long.
+    // Flipped bits anywhere: the damage may hit values, so batches may arrive. Errors are typed, and nothing takes long.
     let flips = if support::soak() { 2000 } else { 160 };
     let next = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
@@ -376,7 +376,7 @@ pub(crate) fn hostile_server() {
             });
         }
     });
-    // Machines are shared: what is slow by itself is slow alone, and each time.
+    // Machines are shared: a flip that is really slow is slow alone, and each time.
     let slow = slow.into_inner().unwrap();
     let stage = Stage::new(&honest);
     for flip in &slow {
@@ -388,7 +388,7 @@ pub(crate) fn hostile_server() {
     let ended = ended.load(Ordering::Relaxed);
     println!("{played} scripts: errors with types; {flips} flips: {ended} errors; resident memory grew by {grown} MiB");
     assert!(ended > flips / 20, "flips do no damage: {ended}");
-    // The budget, the largest answer that is read at once (64 MiB, twice while it grows), and what threads keep.
+    // The budget, the largest response read at once (64 MiB, twice while it grows), and memory kept by threads.
     assert!(grown < 384, "{grown} MiB");
 }
 
@@ -401,7 +401,7 @@ fn script(info: &FlightInfo, messages: &[FlightData]) -> Script {
     }
 }
 
-/// One to three flipped bits, mostly in heads, where numbers are.
+/// Flips one to three bits, mostly in headers, where numbers are.
 fn flipped(honest: &Script, seed: u64) -> Script {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |most: usize| {
@@ -558,7 +558,7 @@ fn of_the_stream(messages: &[FlightData], honest: &Script) -> Cases {
     ] {
         message(what, &|data| data.app_metadata = metadata.clone().into());
     }
-    // Numbers in the header that lie: every aligned word that is small becomes great, one at a time.
+    // False numbers in the header: every small aligned word is enlarged, one at a time.
     for (what, value) in [("lengths of 2^62", 1_u64 << 62), ("lengths below zero", u64::MAX), ("2^40 of all", 1 << 40)]
     {
         message(what, &|data| {
@@ -573,7 +573,7 @@ fn of_the_stream(messages: &[FlightData], honest: &Script) -> Cases {
             data.data_header = header.into();
         });
     }
-    // Offsets that the body holds: of lists that Arrow or we read.
+    // Offsets beyond the body: of lists that Arrow or we read.
     message("a body of ones", &|data| data.data_body = vec![0xff; data.data_body.len()].into());
     cases
 }

@@ -1,5 +1,5 @@
 //! Real processes under real signals: ranks killed and stopped, servers killed with torn journals, and drains with peers that
-//! never read. Every row is trained on once, nobody hangs, and how long it takes to notice is printed.
+//! never read. Every row is trained on once, no process hangs, and the time to notice a failure is printed.
 
 mod ledger;
 
@@ -21,9 +21,9 @@ use ledger::{Entry, Event, Promised, Tail, Writer, now};
 const WORLD: u32 = 4;
 const GLOBAL: u64 = 16;
 const FILES: [usize; 4] = [700, 1, 1300, 1607];
-/// Of the gang: shorter than the stops, longer than the hiccups of a busy machine.
+/// Lease of the gang: shorter than the stops, longer than the pauses of a busy machine.
 const LEASE: Duration = Duration::from_millis(800);
-/// What takes longer than this hangs.
+/// Time after which a step counts as hanging.
 const LONGEST: Duration = Duration::from_secs(40);
 
 // ---- processes -----------------------------------------------------------------------------------------------------
@@ -32,14 +32,14 @@ pub(crate) fn signal(process: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
 }
 
-/// `bowstring serve` in a process of its own; killed when dropped.
+/// A separate `bowstring serve` process; killed when dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
 }
 
 impl Server {
-    /// Serves `data` as `numbers` at `port`, or at any free one for 0. What it logs is added to the file `log`.
+    /// Serves `data` as `numbers` at `port`, or at any free one for 0. Its log is appended to the file `log`.
     pub(crate) fn start(data: &Path, port: u16, log: &Path, more: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
         let data = format!("numbers={}", data.display());
@@ -65,7 +65,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits for its end: its exit code and how long that took.
+    /// Waits for its end; returns its exit code and the time this took.
     fn ended(&mut self) -> (Option<i32>, Duration) {
         let started = Instant::now();
         loop {
@@ -115,7 +115,7 @@ pub(crate) fn rank() {
     }
 }
 
-/// From joining to the end of the work, or to the first error.
+/// Runs from joining to the end of the work, or to the first error.
 fn life(home: &Path, url: &str, rank: u32, ledger: &mut Writer, generation: &mut u64) -> Result<(), Error> {
     let mut join = JoinOptions::new("kills", rank, WORLD);
     join.timeout = Duration::from_secs(15);
@@ -137,7 +137,7 @@ fn life(home: &Path, url: &str, rank: u32, ledger: &mut Writer, generation: &mut
         loader.load_state(&state)?;
     }
     let ends = || fs::read_to_string(home.join("end")).ok().and_then(|epoch| epoch.parse::<u64>().ok());
-    // A loader at the end of an epoch is not in the next one yet.
+    // A loader at the end of an epoch has not entered the next one.
     while loader.step() > 0 || ends().is_none_or(|end| loader.epoch() < end) {
         if let Some(batch) = loader.next()? {
             ledger.write(*generation, &Event::Batch(batch.epoch, batch.step, support::ids(&batch)));
@@ -145,13 +145,13 @@ fn life(home: &Path, url: &str, rank: u32, ledger: &mut Writer, generation: &mut
             ledger.write(*generation, &Event::Acked(batch.epoch, batch.step));
         }
     }
-    // Whoever is through has seen that all are done.
+    // A rank that passes this barrier knows that all are done.
     gang.barrier(Duration::from_secs(15))?;
     fs::write(home.join("finished"), "").unwrap();
     gang.leave(None)
 }
 
-/// What all loaders here have in common.
+/// The common options of all loaders here.
 fn shape() -> LoaderOptions {
     LoaderOptions {
         global_batch_size: Some(GLOBAL),
@@ -188,7 +188,7 @@ struct Chaos {
     born: u32,
     tails: Vec<Tail>,
     entries: Vec<Entry>,
-    /// The newest generation that anybody joined.
+    /// The newest generation that any rank joined.
     newest: u64,
     random: u64,
     taken: usize,
@@ -249,12 +249,12 @@ impl Chaos {
         self.tails.retain(|tail| tail.process != process);
     }
 
-    /// The process that is `rank` now.
+    /// Returns the current process of `rank`.
     fn process(&self, rank: u32) -> u32 {
         self.tails.iter().filter(|tail| tail.rank == rank).map(|tail| tail.process).max().unwrap()
     }
 
-    /// Reads what the ranks write until `what` is so by the lines from number `mark` on; `so` also gets the newest generation.
+    /// Reads the ranks' ledgers until `so` accepts the lines from number `mark` on and the newest generation; `what` names the wait.
     fn wait(&mut self, what: &str, mark: usize, so: impl Fn(&[Entry], u64) -> bool) {
         let started = Instant::now();
         loop {
@@ -267,7 +267,7 @@ impl Chaos {
         }
     }
 
-    /// What is worth knowing when something went wrong.
+    /// Describes the state for a failure report.
     fn story(&self) -> String {
         let mut lines: Vec<String> = Vec::new();
         for entry in self.entries.iter().filter(|entry| entry.generation + 1 >= self.newest) {
@@ -292,8 +292,8 @@ impl Chaos {
         });
     }
 
-    /// Waits for an error at every rank but `rank`, and returns how long each took since `time`, in milliseconds. Where the machine was
-    /// too busy for a heartbeat and the generation was over before the fault came, there is nothing to notice, and a newer one forms.
+    /// Waits for an error at every rank except `rank`, and returns the milliseconds each took since `time`. If the machine was too busy for
+    /// a heartbeat, and the generation ended before the fault, there is nothing to notice, and a newer one forms.
     fn noticed(&mut self, rank: u32, (time, mark): (u64, usize), generation: u64) -> Vec<f64> {
         let ended =
             move |it: &&Entry| it.rank != rank && it.generation == generation && matches!(it.event, Event::Error(_));
@@ -309,7 +309,7 @@ impl Chaos {
         others.filter_map(first).map(|at| (at - time) as f64 / 1e6).collect()
     }
 
-    /// Makes `fault` happen, and waits for its end if the gang was `steady` before, else leaves it to the next.
+    /// Makes `fault` happen. If the gang was `steady` before, waits until it has recovered; otherwise leaves that to the next fault.
     fn strike(&mut self, fault: Fault, steady: bool) {
         let generation = self.newest;
         let rank = self.draw(u64::from(WORLD)) as u32;
@@ -342,7 +342,7 @@ impl Chaos {
                 }
                 std::thread::sleep((LEASE + LEASE / 4).saturating_sub(stopped.elapsed()));
                 if steady && self.draw(2) == 0 {
-                    // Another process takes its place, and then the old one wakes up in the middle of what it did.
+                    // Another process takes its place, and then the old one wakes up in the middle of its work.
                     fs::write(self.path(&format!("retired-{born}")), "").unwrap();
                     let mut old = self.start_rank(rank).unwrap();
                     self.steady(mark, generation);
@@ -367,7 +367,7 @@ impl Chaos {
                 self.tear();
                 self.start_server();
                 if steady {
-                    // One that was answered at the moment of the kill may be written down a little after it.
+                    // An acknowledgement answered at the moment of the kill may be recorded shortly after it.
                     let acked = |it: &&Entry| it.at > time + 10_000_000 && matches!(it.event, Event::Acked(..));
                     self.wait("an acknowledgement after the server's return", mark, |entries, _| {
                         entries.iter().any(|it| acked(&it))
@@ -382,8 +382,8 @@ impl Chaos {
         }
     }
 
-    /// Half of the time the server was killed while it wrote: a record is there in part. Now and then the machine went down with
-    /// it, and the last acknowledgement, which is not fsynced, never reached the disk.
+    /// Half of the time the server was killed during a write, which leaves part of a record. Sometimes the machine crashed too,
+    /// and the last acknowledgement, which is not fsynced, never reached the disk.
     fn tear(&mut self) {
         let path = self.path("journal");
         let mut bytes = fs::read(&path).unwrap();
@@ -468,7 +468,7 @@ fn ranks_and_servers_are_killed_and_every_row_counts_once() {
         faults.swap(at, other);
     }
     for (at, fault) in faults.iter().enumerate() {
-        // One in four strikes while the gang is still coming together after the one before.
+        // One in four strikes while the gang is still recovering from the previous one.
         let steady = chaos.draw(4) != 0 || at + 1 == faults.len();
         if steady {
             chaos.steady(chaos.entries.len(), 0);
@@ -545,7 +545,7 @@ fn a_server_told_to_end_is_gone_in_time_whoever_does_not_read() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     fs::create_dir(&data).unwrap();
-    // A stream is longer than what a client takes ahead by itself.
+    // The stream is longer than a client reads ahead by itself.
     support::write(&data, &[vec![1500; 2], vec![1001]], 128);
     let log = home.path().join("server-log");
     let options = |rank| support::options(&data, u64::from(8 * RANKS), rank, RANKS);

@@ -1,5 +1,5 @@
-//! The ranks of a plan at one server: each row group is decoded once, memory is that of the plan and not of its ranks, and nobody waits
-//! for a step that cannot come.
+//! The ranks of a plan on one server: each row group is decoded once, memory depends on the plan and not on the number of ranks, and
+//! no rank waits for a step that cannot come.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ const GROUPS: usize = 8;
 const GROUP_ROWS: usize = 512;
 const ROWS: usize = GROUPS * GROUP_ROWS;
 
-/// Row groups of 4 MiB, each a file of its own.
+/// Writes row groups of 4 MiB, each in its own file.
 fn write(directory: &Path) {
     for group in 0..GROUPS {
         let ids = (group * GROUP_ROWS) as i64..((group + 1) * GROUP_ROWS) as i64;
@@ -59,7 +59,7 @@ fn options(served: &Served, batch: u64, rank: u32, world: u32) -> LoaderOptions 
     }
 }
 
-/// Counts the rows of a batch, each of which must hold its own bytes.
+/// Counts the rows of a batch, and checks the content of each.
 fn count(batch: &Batch, seen: &mut BTreeMap<i64, usize>) {
     let ids = batch.tensor("id").unwrap().bytes().chunks_exact(8);
     let rows = batch.tensor("bytes").unwrap().bytes().chunks_exact(WIDTH);
@@ -69,7 +69,7 @@ fn count(batch: &Batch, seen: &mut BTreeMap<i64, usize>) {
     }
 }
 
-/// One step of all of them; whether there was one.
+/// Takes one step of all loaders; returns false at the end.
 fn step(loaders: &mut [Loader], seen: &mut BTreeMap<i64, usize>) -> bool {
     let batches: Vec<_> = loaders.iter_mut().map(|loader| loader.next().unwrap()).collect();
     batches.iter().flatten().for_each(|batch| count(batch, seen));
@@ -83,10 +83,10 @@ fn once(seen: &BTreeMap<i64, usize>) {
 }
 
 #[test]
-fn ranks_in_lockstep_share_what_is_decoded_and_its_memory() {
+fn ranks_in_lockstep_share_decoded_rows_and_their_memory() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
-    // More steps than are on their way at once, so that all streams live side by side. The last has room for a few batches of each rank.
+    // More steps than can be in flight, so that all streams run side by side. The last has room for a few batches of each rank.
     for (world, global, budget) in [(8, 64, 160 << 20), (32, 128, 160 << 20), (32, 128, 53 << 20)] {
         let served = serve(directory.path(), budget);
         let batch = global / u64::from(world);
@@ -108,7 +108,7 @@ fn ranks_in_lockstep_share_what_is_decoded_and_its_memory() {
 fn a_plan_that_does_not_fit_is_refused_to_each_of_its_ranks_at_once() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
-    // Room for some of the ranks, each by itself.
+    // Room for some of the ranks, if each were alone.
     let served = serve(directory.path(), 40 << 20);
     for rank in 0..8 {
         let started = Instant::now();
@@ -123,7 +123,7 @@ fn a_plan_that_does_not_fit_is_refused_to_each_of_its_ranks_at_once() {
 }
 
 #[test]
-fn ranks_that_come_late_or_again_get_their_rows_and_nobody_waits_for_ever() {
+fn ranks_that_join_late_or_again_get_their_rows_and_none_waits_forever() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
     let served = serve(directory.path(), 160 << 20);
@@ -143,7 +143,7 @@ fn ranks_that_come_late_or_again_get_their_rows_and_nobody_waits_for_ever() {
             break;
         }
         if round % 8 == 3 {
-            // One goes and comes again.
+            // One closes and opens again.
             let at = round % 7;
             let state = all[at].state();
             all[at] = open(at as u32);
@@ -154,11 +154,11 @@ fn ranks_that_come_late_or_again_get_their_rows_and_nobody_waits_for_ever() {
 }
 
 #[test]
-fn a_rank_that_takes_nothing_stops_others_for_a_while_only_and_goes_on_where_it_was() {
+fn an_idle_rank_delays_others_only_for_a_while_and_resumes_at_its_position() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
     let served = serve(directory.path(), 200 << 20);
-    // 1,024 steps, of which connections hold some on their way.
+    // 1,024 steps, some of which are in flight on connections.
     let open = |rank| Loader::open(options(&served, 1, rank, 4)).unwrap();
     let mut loaders: Vec<_> = (0..4).map(open).collect();
     let mut seen = BTreeMap::new();
@@ -166,7 +166,7 @@ fn a_rank_that_takes_nothing_stops_others_for_a_while_only_and_goes_on_where_it_
         assert!(step(&mut loaders, &mut seen));
     }
     let mut stopped = loaders.split_off(3);
-    // Another of the same rank takes its batches from the same line.
+    // Another loader of the same rank takes its batches from the same queue.
     let (mut twin, mut of_twin) = ([open(3)], BTreeMap::new());
     for _ in 0..3 {
         assert!(step(&mut twin, &mut of_twin));
@@ -185,7 +185,7 @@ fn ranks_that_run_free_are_all_served() {
     let served = serve(directory.path(), 160 << 20);
     let mut loaders: Vec<_> = (0..8).map(|rank| Loader::open(options(&served, 8, rank, 8)).unwrap()).collect();
     let mut seen = BTreeMap::new();
-    // All have begun: whoever runs ahead has others behind it from here on.
+    // All have begun: a rank that runs ahead has others behind it from here on.
     assert!(step(&mut loaders, &mut seen));
     let threads = loaders.into_iter().map(|mut loader| {
         std::thread::spawn(move || {
@@ -206,7 +206,7 @@ fn ranks_that_run_free_are_all_served() {
     assert_eq!(stats["rows_decoded"], ROWS, "{stats}");
 }
 
-/// Ranks of three servers, which are replicas of each other.
+/// Ranks of three servers that are replicas of each other.
 #[test]
 fn three_servers_divide_the_rows_and_survive_the_loss_of_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ fn three_servers_divide_the_rows_and_survive_the_loss_of_one() {
     let open = |rank| {
         let options = LoaderOptions {
             urls: urls.clone(),
-            // A lane for each row group, so that no two ranks take rows of one.
+            // A lane for each row group, so that no two ranks take rows of the same one.
             lanes: Some(8),
             window_rows: Some(1),
             ..options(&servers[0], 8, rank, 8)
@@ -231,7 +231,7 @@ fn three_servers_divide_the_rows_and_survive_the_loss_of_one() {
     println!("rows decoded by each server: {each:?}");
     assert_eq!(each.iter().sum::<u64>(), ROWS as u64, "each row group by one of them: {each:?}");
     assert!(each.iter().all(|rows| *rows >= ROWS as u64 / 4), "ranks are divided: {each:?}");
-    // One of them goes in the middle of an epoch: its ranks go on at the others.
+    // One server stops in the middle of an epoch: its ranks continue on the others.
     let mut seen = BTreeMap::new();
     for round in 0.. {
         if round == 20 {

@@ -1,5 +1,5 @@
-//! Random and damaged requests of every call against a server in this process: never a panic, never a stall of its runtime, bounded
-//! memory, and an honest client is served afterwards. `BOWSTRING_SEED=<seed> cargo test --test it flight_requests::` repeats a run.
+//! Random and damaged requests of every call against a server in this process: no panic, no stall of its runtime, bounded memory,
+//! and an honest client is served afterwards. `BOWSTRING_SEED=<seed> cargo test --test it flight_requests::` repeats a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use tower_service::Service as _;
 use crate::support::{self, Random};
 
 const FLIGHT: &str = "/arrow.flight.protocol.FlightService/";
-/// Longest time that the runtime of the server may do nothing else: generous, for a busy machine.
+/// Maximum pause of the server's runtime: generous, for a busy machine.
 const LONGEST_STALL: Duration = Duration::from_secs(1);
-/// What the process may grow by: the budget, and what allocators keep.
+/// Maximum growth of the process: the budget, and memory kept by allocators.
 const GROWTH: u64 = 512 << 20;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
@@ -35,7 +35,7 @@ fn framed(message: &impl Message) -> Vec<u8> {
     [&[0][..], &(body.len() as u32).to_be_bytes(), &body].concat()
 }
 
-/// Honest requests, to be damaged: the call and its body.
+/// Returns honest requests to be damaged: the call and its body.
 fn honest() -> Vec<(String, Vec<u8>)> {
     let asked = json!({"dataset": "data", "rank": 0, "world_size": 2, "options": {"global_batch_size": 8, "seed": 7}});
     let rows = json!({"dataset": "data", "rows": {"parts": 2, "part": 0}, "options": {"columns": ["id"]}});
@@ -80,9 +80,9 @@ fn honest() -> Vec<(String, Vec<u8>)> {
 fn damaged(random: &mut Random, honest: &[(String, Vec<u8>)]) -> (String, Vec<u8>) {
     let (path, mut body) = random.pick(honest);
     match random.below(8) {
-        // As it is.
+        // Unchanged.
         0 => {}
-        // Any bytes, of any call.
+        // Arbitrary bytes, for any call.
         1 => body = (0..random.index(3000)).map(|_| random.next() as u8).collect(),
         // The body of another call.
         2 => body = random.pick(honest).1,
@@ -101,7 +101,7 @@ fn damaged(random: &mut Random, honest: &[(String, Vec<u8>)]) -> (String, Vec<u8
             }
         }
     }
-    // The prefix mostly tells the truth, so that what is behind it is looked at.
+    // The prefix is mostly correct, so that the rest is parsed.
     if body.len() >= 5 && !path.ends_with("DoPut") && random.chance(70) {
         let length = (body.len() as u32 - 5).to_be_bytes();
         body[0] = 0;
@@ -110,7 +110,7 @@ fn damaged(random: &mut Random, honest: &[(String, Vec<u8>)]) -> (String, Vec<u8
     (path, body)
 }
 
-/// The status of a call, as its number; none where nothing came in time.
+/// Returns the status of a call as its number; none if no response came in time.
 async fn call(channel: &Channel, path: &str, body: Vec<u8>) -> Option<String> {
     let mut channel = channel.clone();
     std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
@@ -135,7 +135,7 @@ fn resident() -> u64 {
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
-/// Ticks each few milliseconds on the runtime that it is spawned on, and keeps the longest pause in microseconds.
+/// Ticks every few milliseconds on its runtime, and records the longest pause in microseconds.
 async fn watch(longest: Arc<AtomicU64>) {
     let mut last = Instant::now();
     loop {
@@ -166,7 +166,7 @@ fn random_requests_stop_nothing() {
         ..Default::default()
     };
     let config = Config::new(catalogue, &options).unwrap();
-    // One worker: whatever blocks it, the watchdog sees.
+    // One worker: the watchdog notices whatever blocks it.
     let mut server = tokio::runtime::Builder::new_multi_thread();
     let server = server.worker_threads(1).thread_name("fuzzed-server").enable_all().build().unwrap();
     let listener = server.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();

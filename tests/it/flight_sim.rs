@@ -1,8 +1,8 @@
-//! The whole server in a simulated network: two replicas of it, ranks with a stock Flight client, and faults between them. Every
-//! rank must get every step of its share once, in order and with the right rows, whatever happens on the way.
+//! The whole server in a simulated network: two replicas, ranks with a stock Flight client, and faults between them. Every rank must
+//! get every step of its share once, in order and with the right rows, whatever happens.
 //!
-//! Time and network are simulated; reading and decoding are real. The simulation waits a little at each tick, so that what is real
-//! has its time. A seed repeats the faults, not every interleaving.
+//! Time and network are simulated; reading and decoding are real. The simulation waits a little at each tick to leave time for the real
+//! work. A seed repeats the faults, not every interleaving.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -34,14 +34,14 @@ use crate::support::{self, Random};
 
 const PORT: u16 = 8815;
 const TICK: Duration = Duration::from_millis(1);
-/// What a tick lasts in reality, at least.
+/// Minimum real duration of a tick.
 const REAL: Duration = Duration::from_micros(200);
 const REPLICAS: [&str; 2] = ["replica0", "replica1"];
-/// How long a client waits for one answer or batch.
+/// Maximum wait of a client for one answer or batch.
 const PATIENCE: Duration = Duration::from_secs(4);
 const BATCH: u64 = 16;
 
-/// A connection of the simulated network, as a server wants it.
+/// A connection of the simulated network, in the form that a server expects.
 struct Incoming(TcpStream);
 
 impl Connected for Incoming {
@@ -97,7 +97,7 @@ async fn serve(data: PathBuf, key: PathBuf) -> turmoil::Result {
     let options = ServerOptions {
         key_file: Some(key),
         insecure: true,
-        // There is no host to share memory with.
+        // No host to share memory with.
         shared_memory: Some(false),
         threads: Some(1),
         memory_budget: Some(256 << 20),
@@ -114,12 +114,12 @@ async fn serve(data: PathBuf, key: PathBuf) -> turmoil::Result {
 
 type Failed = Box<dyn std::error::Error>;
 
-/// Everything within the patience, or an error.
+/// Runs `work` within the patience, or returns an error.
 async fn soon<T, E: Into<Failed>>(work: impl Future<Output = Result<T, E>>) -> Result<T, Failed> {
     tokio::time::timeout(PATIENCE, work).await.map_err(|_| "no answer")?.map_err(Into::into)
 }
 
-/// What one rank got: its ids, step by step.
+/// The ids that one rank received, step by step.
 type Got = Rc<RefCell<Vec<Vec<i64>>>>;
 
 /// Reads from `replica` from the next step on, until the end or a failure.
@@ -142,17 +142,17 @@ async fn read(replica: &str, rank: u32, world: u32, got: &Got) -> Result<(), Fai
             assert_eq!(position.step, got.borrow().len() as u64, "rank {rank}: a step came twice, or not at all");
             let ids = batch.column_by_name("id").ok_or("no id")?.as_primitive::<Int64Type>().values().to_vec();
             got.borrow_mut().push(ids);
-            // Batches come quickly: without this, faults would find everything done.
+            // Batches come quickly: without this pause, every fault would come too late.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// What rank `rank` is to get, as a local loader has it.
+/// Returns the steps expected at rank `rank`, from a local loader.
 fn expected(data: &Path, rank: u32, world: u32) -> Vec<Vec<i64>> {
     let mut options = LoaderOptions::new(data.display().to_string(), BATCH);
     (options.seed, options.rank, options.world_size) = (7, Some(rank), Some(world));
-    // As a descriptor that does not say it.
+    // The default of a descriptor without a tail.
     options.tail = Some(bowstring::plan::Tail::Pad);
     let mut loader = Loader::open(options).unwrap();
     std::iter::from_fn(|| loader.next().unwrap())
@@ -178,7 +178,7 @@ fn strike(sim: &mut Sim<'_>, kind: u64, begin: bool, rank: &str, replica: &str) 
     }
 }
 
-/// One simulation; how often a rank had to ask again.
+/// Runs one simulation; returns the number of retries by ranks.
 fn simulate(seed: u64, data: &Path, key: &Path, world: u32, expected: &[Vec<Vec<i64>>]) -> u64 {
     let mut random = Random(seed);
     let mut below = |limit: u64| random.below(limit);
@@ -203,7 +203,7 @@ fn simulate(seed: u64, data: &Path, key: &Path, world: u32, expected: &[Vec<Vec<
         let mut at = (seed + u64::from(rank)) as usize;
         sim.client(format!("rank{rank}"), async move {
             while got.borrow().len() < steps {
-                // Whatever the failure is: the next replica, from the next step.
+                // After any failure: the next replica, from the next step.
                 if read(REPLICAS[at % 2], rank, world, &got).await.is_err() {
                     *retries.borrow_mut() += 1;
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -248,7 +248,7 @@ fn every_step_comes_once_through_crashes_and_partitions() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("numbers");
     std::fs::create_dir(&data).unwrap();
-    // Wide rows: what a client has not read yet is not already on its side.
+    // Wide rows: unread batches do not fit into the client's buffers.
     support::write(&data, &[vec![100; 10], vec![100; 10]], 400);
     let key = home.path().join("key");
     let bytes: Vec<u8> = (0..32).map(|n| n * 7).collect();

@@ -1,4 +1,4 @@
-//! Names of one tenant mean nothing to another: gangs and written datasets are in spaces, which the catalogue may share.
+//! Names of one tenant mean nothing to another: gangs and written datasets live in spaces, which the catalogue may share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn token(tenant: &str) -> String {
     format!("the-token-of-{tenant}-1234")
 }
 
-/// One who calls; without a name, without a token.
+/// A caller; without a name, it has no token.
 struct Caller<'a> {
     server: &'a Server,
     tenant: Option<&'a str>,
@@ -61,7 +61,7 @@ impl Caller<'_> {
     fn put(&self, dataset: &str, ids: &[i64]) -> Result<Value, Status> {
         let rows = RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(ids.to_vec())) as _)]).unwrap();
         let mut messages = batches_to_flight_data(&rows.schema(), [&rows]).unwrap();
-        // Of its own each: a write that was committed is never made again.
+        // A unique name: a committed write is never made again.
         let write = self.tenant.unwrap_or("w");
         let part = json!({"dataset": dataset, "write": write});
         messages[0].flight_descriptor = Some(FlightDescriptor::new_cmd(part.to_string()));
@@ -80,7 +80,7 @@ impl Caller<'_> {
         LoaderOptions { storage_options: self.options(), shuffle: false, ..LoaderOptions::new(url, 2) }
     }
 
-    /// Ids of a dataset; none if there is no such.
+    /// Returns the ids of a dataset; none if it does not exist.
     fn read(&self, dataset: &str) -> Option<Vec<i64>> {
         match Loader::open(self.loader(dataset)) {
             Ok(mut loader) => Some(support::ids(&loader.next().unwrap().unwrap())),
@@ -95,7 +95,7 @@ impl Caller<'_> {
 }
 
 #[test]
-fn tenants_share_no_names_but_those_that_are_granted() {
+fn tenants_share_only_granted_names() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let lines: String = TENANTS.iter().map(|tenant| format!("{tenant}:{}\n", token(tenant))).collect();
@@ -104,7 +104,7 @@ fn tenants_share_no_names_but_those_that_are_granted() {
     let (put, journal) = (at("put"), at("journal"));
     let base = ["--put", &put, "--journal", &journal, "--config", &config];
 
-    // As it was before there were tenants.
+    // The state before there were tenants.
     let before = Server::start(&base);
     let nobody = Caller { server: &before, tenant: None };
     nobody.put("old", &[1, 2]).unwrap();
@@ -123,13 +123,13 @@ fn tenants_share_no_names_but_those_that_are_granted() {
     assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], true);
     assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], false);
     assert_eq!((anna.read("new"), bert.read("new")), (Some(vec![3, 4]), None));
-    // What was there before is for all, and nobody's to drop.
+    // Datasets from before are visible to all, and nobody may drop them.
     for caller in [&anna, &bert, &carl] {
         assert_eq!(caller.read("old"), Some(vec![1, 2]));
         assert_eq!(caller.act("put.drop", &json!({"dataset": "old"})).unwrap()["dropped"], false);
     }
 
-    // Three gangs of one name: nobody's of before, and two that run at once. A second rank 0 would end the first.
+    // Three gangs of one name: one without an owner from before, and two that run at once. A second rank 0 would end the first.
     let (first, second) = (anna.join("g"), bert.join("g"));
     let acked = first.ack(0, 7).unwrap();
     assert_eq!(acked.gang, "g", "a checkpoint has the name that its tenant gave");
@@ -139,20 +139,20 @@ fn tenants_share_no_names_but_those_that_are_granted() {
     assert_eq!((seen["gang"].as_str(), seen["acknowledged"]["step"].as_u64()), (Some("g"), Some(7)));
     assert_eq!(state(&bert, "g").unwrap()["acknowledged"], Value::Null);
     assert_eq!(state(&bert, "anna/g").unwrap_err().code(), Code::NotFound);
-    // A stream in a gang is fenced in its own space.
+    // A gang's streams are fenced in its own space.
     let mut loader = Loader::open_in(&anna.loader("new"), &first).unwrap();
     assert_eq!(support::ids(&loader.next().unwrap().unwrap()), [3, 4]);
     let mut caller = serde_json::to_value(first.caller()).unwrap();
     let failure = json!({"caller": caller.take(), "failure": "another's"});
     assert!(bert.act("gang.leave", &failure).is_err());
     first.check().unwrap();
-    // The grant goes as far as the gang: another process in the same rank ends this one.
+    // The grant covers the gang: another process with the same rank ends this one.
     let token = acked.to_string();
     let mut join = JoinOptions::new("g", 0, 1);
     join.token = Some(bowstring::flight::gang::wire::Token::parse(&token).unwrap());
     let third = Gang::join(&server.listen, &carl.options(), join).unwrap();
     assert_eq!(third.resume().unwrap(), Some((0, 7)));
-    // It hears of it with its next heartbeat.
+    // It learns that with its next heartbeat.
     let start = std::time::Instant::now();
     while first.check().is_ok() {
         assert!(start.elapsed() < crate::serve_shell::LONGEST);
@@ -162,7 +162,7 @@ fn tenants_share_no_names_but_those_that_are_granted() {
     second.check().unwrap();
 }
 
-/// What `stats` says to one who calls.
+/// Returns the `stats` visible to a caller.
 fn sent(caller: &Caller<'_>) -> Value {
     caller.act("stats", &Value::Null).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Every place where a client waits for a server, with a server that is stopped, mute, stalls or cannot be reached: an error in
-//! time that names the peer. And a consumer that takes its time is never an error.
+//! Every place where a client waits for a server that is stopped, silent, stalled or unreachable: a timely error that names the peer.
+//! A slow consumer is never an error.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -18,48 +18,48 @@ use bowstring::{Error, Loader};
 use crate::flight_kill::{Server, signal};
 use crate::support;
 
-/// What each wait may take, and the lease of the gang.
+/// The limit of each wait, and the lease of the gang.
 fn deadline() -> Duration {
     Duration::from_millis(if support::soak() { 1500 } else { 4000 })
 }
 
-/// What may come on top. A machine that does other things too takes longer; the soak is for one that does not.
+/// Tolerance on top. A machine with other load takes longer; the soak expects one without.
 fn slack() -> Duration {
     Duration::from_secs(if support::soak() { 1 } else { 8 })
 }
 
-/// What takes longer than this hangs.
+/// Time after which a case counts as hanging.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Cases that run at once: they sleep nearly all of the time.
 const AT_ONCE: usize = 6;
 const ROWS: [usize; 3] = [2500, 2500, 1001];
-/// 24 MB of rows: more than the kernel's buffers hold for a server that is stopped.
+/// 24 MB of rows: more than the kernel buffers for a stopped server.
 const MANY: [usize; 3] = [16_000; 3];
 const BATCH: u64 = 256;
 
-/// What becomes of the peer.
+/// The fault of the peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     /// Its process is stopped.
     Stopped,
-    /// It takes everything and says nothing.
+    /// It reads everything and sends nothing.
     Mute,
-    /// It sends so many more bytes and then no more; what it is sent is taken.
+    /// It sends this many more bytes and then stops; it still reads.
     Stalls(usize),
-    /// Nothing comes through in either direction, and new connections are not heard of.
+    /// No data passes in either direction, and new connections are not answered.
     Dropped,
 }
 use Fault::{Dropped, Mute, Stalls, Stopped};
 
-/// Where the client waits when it happens.
+/// The place where the client waits at the fault.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Point {
     Connect,
-    /// The n-th request of a loader: it asks what there is, asks again for the epoch, and asks for the stream.
+    /// The n-th request of a loader: for the description, again for the epoch, and for the stream.
     Request(u64),
     /// In the stream, after two batches.
     Batches,
-    /// Between the answer that names the shared memory and its handshake.
+    /// Between the response that names the shared memory and its handshake.
     Handshake,
     SharedBatches,
     Join,
@@ -70,7 +70,7 @@ enum Point {
     Leave,
 }
 
-/// 12 bytes are part of a frame of HTTP/2; 4000 are the headers and no batch; a batch has 133 kB.
+/// 12 bytes are part of an HTTP/2 frame; 4000 are the headers without a batch; a batch has 133 kB.
 const TABLE: &[(Point, &[Fault])] = &[
     (Point::Connect, &[Stopped, Mute, Dropped]),
     (Point::Request(1), &[Stopped, Mute, Stalls(12), Dropped]),
@@ -89,13 +89,13 @@ const TABLE: &[(Point, &[Fault])] = &[
 
 // ---- the network ---------------------------------------------------------------------------------------------------
 
-/// When the fault strikes by itself.
+/// The time at which the fault strikes by itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trigger {
     Never,
     /// Before the n-th request reaches the server.
     Request(u64),
-    /// When the n-th request was answered, before the answer reaches the client.
+    /// After the answer to the n-th request, before it reaches the client.
     Answer(u64),
 }
 
@@ -103,7 +103,7 @@ enum Trigger {
 struct State {
     struck: Option<Instant>,
     requests: u64,
-    /// Bytes that a server that stalls still sends.
+    /// Bytes that a stalling server still sends.
     left: usize,
 }
 
@@ -123,7 +123,7 @@ impl Network {
         if state.struck.is_none() {
             if self.fault == Stopped {
                 signal(self.process, "-STOP");
-                // Its threads stop one by one, when the machine comes to them.
+                // Its threads stop one by one, as the kernel gets to them.
                 thread::sleep(Duration::from_millis(100));
             }
             state.struck = Some(Instant::now());
@@ -151,11 +151,11 @@ impl Network {
     fn to_client(&self, mut server: TcpStream, mut client: TcpStream) {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(read @ 1..) = server.read(&mut buffer) {
-            // A slow network: a stream is not over before a fault can strike.
+            // A slow network: a stream must not end before a fault can strike.
             thread::sleep(Duration::from_millis(5));
             let mut state = self.state.lock().unwrap();
             if matches!(self.trigger, Trigger::Answer(at) if state.requests >= at) && state.struck.is_none() {
-                // Until all of the answer is on its way.
+                // Wait until the whole answer is under way.
                 thread::sleep(Duration::from_millis(200));
                 self.strike(&mut state);
             }
@@ -176,7 +176,7 @@ impl Network {
     }
 }
 
-/// Counts requests in what a client of HTTP/2 sends: each has one DATA frame that is not empty.
+/// Counts the requests of an HTTP/2 client: each has one DATA frame that is not empty.
 struct Frames {
     skip: usize,
     head: Vec<u8>,
@@ -205,7 +205,7 @@ impl Frames {
     }
 }
 
-/// A way to a server on which a fault can strike.
+/// A proxy in front of a server, where a fault can strike.
 struct Proxy {
     network: Arc<Network>,
     port: u16,
@@ -263,7 +263,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A connection that holds little of what was not read yet.
+/// Opens a connection that buffers little unread data.
 fn connect(port: u16) -> std::io::Result<TcpStream> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stream = runtime.block_on(async {
@@ -275,7 +275,7 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A port where nobody hears of connections: its queue is full, and the kernel drops what comes.
+/// Opens a port that ignores connections: its queue is full, and the kernel drops new ones.
 fn deaf() -> (u16, Vec<TcpStream>, tokio::net::TcpListener, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
@@ -306,7 +306,7 @@ fn options(port: u16, transport: &str) -> LoaderOptions {
     }
 }
 
-/// Reads an epoch; after each batch `taken` gets how many there were.
+/// Reads an epoch; after each batch, `taken` gets the number so far.
 fn epoch(options: LoaderOptions, mut taken: impl FnMut(usize)) -> Result<(), Error> {
     let mut loader = Loader::open(options)?;
     let mut batches = 0;
@@ -317,7 +317,7 @@ fn epoch(options: LoaderOptions, mut taken: impl FnMut(usize)) -> Result<(), Err
     Ok(())
 }
 
-/// How a rank that is alone fares if the server is struck before it does `what`.
+/// Runs a single rank whose server is struck before the call `what`.
 fn rank(proxy: &Proxy, gang: &str, what: Point) -> Result<(), Error> {
     let mut join = JoinOptions::new(gang, 0, 1);
     join.timeout = deadline();
@@ -325,7 +325,7 @@ fn rank(proxy: &Proxy, gang: &str, what: Point) -> Result<(), Error> {
         proxy.strike();
     }
     let gang = Gang::join(&format!("grpc://127.0.0.1:{}", proxy.port), &BTreeMap::new(), join)?;
-    // All is well before.
+    // The server works before the fault.
     gang.barrier(deadline())?;
     proxy.strike();
     match what {
@@ -337,13 +337,13 @@ fn rank(proxy: &Proxy, gang: &str, what: Point) -> Result<(), Error> {
     }
 }
 
-/// Runs one case; a busy machine may be late before there is any fault, and then it is begun again.
+/// Runs one case, again if a busy machine finished it before the fault.
 fn run(point: Point, fault: Fault, server: &Server, number: usize) -> Result<Duration, String> {
     let again = |attempt| attempt_at(point, fault, server, 10 * number + attempt);
     (0..3).map(again).find(|(struck, _)| *struck).map_or(Err("it was never struck".to_owned()), |(_, outcome)| outcome)
 }
 
-/// Whether the fault struck, and how long the error took, or what was wrong.
+/// Returns true if the fault struck, and the duration of the error or a description of the failure.
 fn attempt_at(point: Point, fault: Fault, server: &Server, number: usize) -> (bool, Result<Duration, String>) {
     let mut struck = false;
     let outcome = strike(point, fault, server, number, &mut struck);
@@ -388,7 +388,7 @@ fn strike(
         }
         _ => (rank(&proxy, &format!("gang{number}"), point), proxy.port),
     };
-    // What had come before is still given out.
+    // Batches that had already arrived are still delivered.
     let took = proxy.struck().map(|struck| struck.max(last).elapsed());
     *was_struck = took.is_some();
     let (Err(error), Some(took)) = (&outcome, took) else {
@@ -422,11 +422,11 @@ fn start(data: &Path, log: &Path) -> Server {
 }
 
 #[test]
-fn wherever_a_client_waits_it_ends_in_time_and_names_the_peer() {
+fn every_wait_of_a_client_ends_in_time_and_names_the_peer() {
     let (_home, data, log) = home(MANY);
     let everybodys = Arc::new(start(&data, &log));
     let cases = TABLE.iter().flat_map(|(point, faults)| faults.iter().map(|fault| (*point, *fault)));
-    // A third of the table, another one for each number.
+    // A third of the table, selected by the number.
     let part: usize = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let cases: Vec<_> = if support::soak() { cases.collect() } else { cases.skip(part % 3).step_by(3).collect() };
     let mut wrong = Vec::new();
@@ -436,7 +436,7 @@ fn wherever_a_client_waits_it_ends_in_time_and_names_the_peer() {
         for (index, (point, fault)) in some.iter().copied().enumerate() {
             let (data, log, everybodys, done) = (data.clone(), log.clone(), Arc::clone(&everybodys), done.clone());
             thread::spawn(move || {
-                // A process that is stopped is nobody else's.
+                // A stopped process is not shared with other cases.
                 let server = if fault == Stopped { Arc::new(start(&data, &log)) } else { everybodys };
                 let outcome = run(point, fault, &server, wave * AT_ONCE + index);
                 let _ = done.send((point, fault, outcome));
@@ -458,7 +458,7 @@ fn wherever_a_client_waits_it_ends_in_time_and_names_the_peer() {
         took.iter().max(),
         deadline()
     );
-    // A machine that does other things too may end a case before its fault comes; most of them it must not.
+    // On a busy machine a case may end before its fault strikes, but most must not.
     let (missed, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|problem| problem.contains("never struck"));
     missed.iter().for_each(|problem| println!("{problem}"));
     let most = if support::soak() { 0 } else { cases.len() / 4 };
@@ -468,11 +468,11 @@ fn wherever_a_client_waits_it_ends_in_time_and_names_the_peer() {
 }
 
 #[test]
-fn a_consumer_that_takes_its_time_is_no_error() {
+fn a_slow_consumer_is_not_an_error() {
     let (_home, data, log) = home(ROWS);
     let server = start(&data, &log);
     let port = server.port;
-    // The last one copies the batches that wait for its consumer, and has room for two copies.
+    // The last case copies the batches that wait for its consumer, with room for two copies.
     let cases = [("tcp", 2, 64 << 20), ("shared_memory", 2, 64 << 20), ("shared_memory", 8, 300_000)];
     let readers = cases.map(|(transport, prefetch, budget)| {
         thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! The house rules that the compiler does not know: floors, purity, the places of `unsafe`, and what Python never does.
+//! The house rules that the compiler does not check: floors, purity, the places of `unsafe`, and calls banned in Python.
 //!
-//! The tables below are the rules; adding a module, or a file with `unsafe`, means adding a line here on purpose.
+//! The tables below are the rules; a new module, or a file with `unsafe`, needs a deliberate line here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,10 +31,10 @@ const FLOORS: &[(&str, u8)] = &[
 /// Modules that decide and never act: no runtime, no I/O, no clock.
 const PURE: &[&str] = &["document", "error", "schema", "manifest", "plan"];
 
-/// What a pure module does not contain.
+/// Names that a pure module must not contain.
 const IMPURE: &[&str] = &["tokio", "object_store", "std::fs", "std::net", "std::thread", "Instant", "SystemTime"];
 
-/// The files that contain `unsafe`, all of them.
+/// All files that contain `unsafe`.
 const UNSAFE: &[&str] = &[
     "python/src/arrow.rs",
     "python/src/buffers.rs",
@@ -65,7 +65,7 @@ const UNSAFE: &[&str] = &[
     "src/memory/slab_pool.rs",
 ];
 
-/// What never stands in the Python package: data must not run code.
+/// Calls banned in the Python package: data must not run code.
 const PYTHON_NEVER: &[&str] = &[
     "import pickle",
     "from pickle",
@@ -119,7 +119,7 @@ fn unsafe_lives_in_the_listed_files() {
 
 #[test]
 fn panics_are_caught_in_one_place() {
-    // Whoever catches one elsewhere leaves "panicked at" on stderr for what is an error with its place.
+    // A second handler would leave "panicked at" on stderr for an error that has a place.
     let mut sources = rust_sources("src");
     sources.extend(rust_sources("python/src"));
     sources.retain(|path, _| !path.ends_with("tests.rs"));
@@ -146,7 +146,7 @@ fn floor(floors: &[(&str, u8)], module: &str) -> Option<u8> {
     floors.iter().find(|(name, _)| *name == module).map(|(_, floor)| *floor)
 }
 
-/// The top-level module that a file belongs to; `None` for `lib.rs` and the binary, which may name everything.
+/// Returns the top-level module of a file; `None` for `lib.rs` and the binary, which may name everything.
 fn module_of(path: &str) -> Option<&str> {
     let inside = path.strip_prefix("src/")?;
     let first = inside.split('/').next()?;
@@ -182,7 +182,7 @@ fn impurities(sources: &Sources) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources {
         if module_of(path).is_some_and(|module| PURE.contains(&module)) {
-            // `use std::{fs, io}` is written out first, so that one search finds both spellings.
+            // `use std::{fs, io}` is expanded first, so that one search finds both spellings.
             let code = code_only(text);
             let spelled: String =
                 code.split_whitespace().collect::<Vec<_>>().join(" ").replace("std::{", "std::{ std::");
@@ -202,7 +202,7 @@ fn python_violations(sources: &Sources) -> Vec<String> {
         for (number, line) in text.lines().enumerate() {
             // A module's `.eval()` method (torch) is not the builtin.
             let code = line.split('#').next().unwrap_or_default().replace(".eval(", ".eval_(");
-            // To say no is allowed.
+            // Forbidding pickle is allowed.
             let code = code.replace("allow_pickle=False", "");
             for never in PYTHON_NEVER.iter().filter(|never| has_word(&code, never)) {
                 found.push(format!("{path}:{}: contains `{never}`", number + 1));
@@ -212,9 +212,9 @@ fn python_violations(sources: &Sources) -> Vec<String> {
     found
 }
 
-// ---- reading Rust just far enough ----------------------------------------------------------------------------------
+// ---- minimal reading of Rust ---------------------------------------------------------------------------------------
 
-/// The text with comments and the contents of string and character literals blanked out.
+/// Blanks out comments and the contents of string and character literals.
 pub(crate) fn code_only(text: &str) -> String {
     let bytes: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -271,7 +271,7 @@ pub(crate) fn code_only(text: &str) -> String {
     out
 }
 
-/// The number of hashes when a raw string's `#..#"` starts here.
+/// Returns the number of hashes if a raw string's `#..#"` starts here.
 fn raw_hashes(rest: &[char]) -> Option<usize> {
     let hashes = rest.iter().take_while(|c| **c == '#').count();
     (rest.get(hashes) == Some(&'"')).then_some(hashes)
@@ -281,7 +281,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether `what` stands in `code`, not as a part of a longer word.
+/// Returns true if `code` contains `what`, not as a part of a longer word.
 pub(crate) fn has_word(code: &str, what: &str) -> bool {
     code.match_indices(what).any(|(at, _)| {
         let before = code[..at].chars().next_back().is_some_and(is_word);
@@ -290,8 +290,8 @@ pub(crate) fn has_word(code: &str, what: &str) -> bool {
     })
 }
 
-/// The first names after `crate::`, `bowstring::` and `super::`: `crate::{a::B, c}` gives `a` and `c`. A file beside `path` that is
-/// called as a module of the crate is no such module.
+/// Returns the first names after `crate::`, `bowstring::` and `super::`: `crate::{a::B, c}` gives `a` and `c`. A sibling file of `path`
+/// with the name of a top-level module does not count as that module.
 fn named(path: &str, code: &str, sources: &Sources) -> BTreeSet<String> {
     let after = |start: &str| {
         let found = code.match_indices(start).filter(|(at, _)| !code[..*at].chars().next_back().is_some_and(is_word));
@@ -308,7 +308,7 @@ fn named(path: &str, code: &str, sources: &Sources) -> BTreeSet<String> {
     names
 }
 
-/// The first path segments at the start of `rest`, of each member where it is a brace group.
+/// Returns the first path segments at the start of `rest`, of each member in a brace group.
 fn heads(rest: &str) -> Vec<String> {
     let rest = rest.trim_start();
     let word = |text: &str| text.trim_start().chars().take_while(|c| is_word(*c)).collect::<String>();
@@ -331,7 +331,7 @@ fn heads(rest: &str) -> Vec<String> {
     found
 }
 
-/// What `lib.rs` exports at the root, with the module it comes from: `pub use error::{Error, Result};`.
+/// Returns the root exports of `lib.rs` with their modules: `pub use error::{Error, Result};`.
 fn reexports(code: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (at, start) in code.match_indices("pub use ") {
@@ -378,7 +378,7 @@ fn sources(under: &str, extensions: &[&str]) -> Sources {
     found
 }
 
-// ---- the rules find what they are for ------------------------------------------------------------------------------
+// ---- planted violations are found ----------------------------------------------------------------------------------
 
 #[cfg(test)]
 mod planted {

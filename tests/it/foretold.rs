@@ -1,4 +1,4 @@
-//! What is known of values when a loader is opened: nulls where they are errors, integers beyond 32 bits. Footers are not believed.
+//! Errors in values that are known at open: nulls where they are errors, integers beyond 32 bits. Footers alone are not trusted.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use parquet::file::statistics::Statistics;
 
 use crate::dataset::http::{Marks, Server};
 
-/// A file of row groups of five rows.
+/// Writes a file with row groups of five rows.
 fn write(path: &Path, columns: &[(&str, ArrayRef)], statistics: EnabledStatistics) {
     write_groups(path, columns, statistics, 5);
 }
@@ -37,7 +37,7 @@ fn numbers(rows: i64, nulls: &[i64]) -> ArrayRef {
     Arc::new((0..rows).map(|row| (!nulls.contains(&row)).then_some(row)).collect::<Int64Array>())
 }
 
-/// Twenty rows: `id`, `a` with nulls in rows 7, 8 and 12, `s.b` with one in row 19, `t` with none.
+/// Writes twenty rows: `id`, `a` with nulls in rows 7, 8 and 12, `s.b` with one in row 19, `t` with none.
 fn holes(directory: &Path, statistics: EnabledStatistics) -> PathBuf {
     let path = directory.join("holes.parquet");
     let words = (0..20).map(|row| (row != 19).then(|| format!("row {row}"))).collect::<StringArray>();
@@ -52,7 +52,7 @@ fn options(path: &Path) -> LoaderOptions {
     LoaderOptions { shuffle: false, threads: Some(2), ..LoaderOptions::new(path.to_str().unwrap(), 4) }
 }
 
-/// Rows of an epoch, all of which came.
+/// Reads an epoch; returns its number of rows.
 fn drained(options: LoaderOptions) -> bowstring::Result<u64> {
     let mut loader = Loader::open(options)?;
     while loader.next()?.is_some() {}
@@ -60,7 +60,7 @@ fn drained(options: LoaderOptions) -> bowstring::Result<u64> {
 }
 
 #[test]
-fn nulls_are_told_when_the_loader_is_opened() {
+fn nulls_are_reported_when_the_loader_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     let path = holes(directory.path(), EnabledStatistics::Chunk);
     let error = Loader::open(options(&path)).unwrap_err();
@@ -70,7 +70,7 @@ fn nulls_are_told_when_the_loader_is_opened() {
     assert!(text.contains("2 columns") && text.contains("a (3 nulls in 2 row groups)"), "{text}");
     assert!(text.contains("s.b (1 null in 1 row group)") && text.contains("mask") && text.contains("filter"), "{text}");
 
-    // Every way out.
+    // Every remedy works.
     let masked = |options: &mut LoaderOptions| options.columns.nulls = Nulls::Mask.into();
     let some = |options: &mut LoaderOptions| options.columns.columns = vec!["id".into(), "t".into()];
     let others = |options: &mut LoaderOptions| options.columns.exclude = vec!["a".into(), "s".into()];
@@ -83,7 +83,7 @@ fn nulls_are_told_when_the_loader_is_opened() {
     let filtered = |filter: &str| LoaderOptions { filter: Some(Filter::Text(filter.to_owned())), ..options(&path) };
     assert_eq!(drained(filtered("a is not null and s.b is not null")).unwrap(), 16);
     assert_eq!(drained(filtered("id < 7")).unwrap(), 7);
-    // Row 12 is left of three.
+    // Only row 12 of the three remains.
     let error = Loader::open(filtered("id > 9 and id < 19")).unwrap_err();
     assert_eq!(error.place(), Some(&Place::file("holes.parquet").row_group(2).column("a").row(2)), "{error}");
     assert!(error.to_string().contains("a column") && error.to_string().contains("some of"), "{error}");
@@ -92,7 +92,7 @@ fn nulls_are_told_when_the_loader_is_opened() {
 }
 
 #[test]
-fn nulls_of_all_datasets_of_a_mixture_are_told_at_once() {
+fn nulls_of_all_datasets_of_a_mixture_are_reported_together() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, nulls: &[i64]| {
         let path = directory.path().join(name);
@@ -139,10 +139,10 @@ fn row_groups_that_may_lack_nulls_are_not_read_when_the_loader_is_opened() {
 }
 
 #[test]
-fn a_look_ends_with_the_time_out() {
+fn a_check_of_values_ends_with_the_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("holes.parquet");
-    // More row groups than are looked into, of columns that the read of the footer does not bring along.
+    // More row groups than are checked, of columns that the footer's read does not include.
     let column: ArrayRef = Arc::new((0..200_000).map(|row| (row % 5 > 0).then_some(row)).collect::<Int64Array>());
     let columns = [("a", Arc::clone(&column)), ("b", column)];
     write_groups(&path, &columns, EnabledStatistics::Chunk, 20_000);
@@ -160,7 +160,7 @@ fn a_look_ends_with_the_time_out() {
 }
 
 #[test]
-fn integers_are_looked_for_within_the_budget_of_a_loader_that_reads_ahead() {
+fn the_search_for_wide_integers_stays_within_the_budget_while_reading_ahead() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("wide.parquet");
     let wide = (0..400_000).map(|row| if row == 399_999 { 1 << 40 } else { row }).collect::<Int64Array>();
@@ -183,11 +183,11 @@ fn integers_are_looked_for_within_the_budget_of_a_loader_that_reads_ahead() {
     assert_eq!(loader.wide_integers().unwrap(), found, "as often as it is asked for");
     let memory = loader.stats().memory;
     assert!(memory.peak <= memory.budget, "{memory:?}");
-    // What was read ahead comes all the same.
+    // Batches read ahead still arrive.
     let rest = std::iter::from_fn(|| loader.next().unwrap());
     let ids: Vec<i64> = held.into_iter().chain(rest).flat_map(|batch| crate::support::ids(&batch)).collect();
     assert!(ids[..399_999].iter().copied().eq(0..399_999) && ids[399_999..] == [1 << 40]);
-    // Somebody who gives up the look goes on at once.
+    // A caller that gives up the check continues at once.
     loader.wide_integers_within(Duration::ZERO).unwrap();
     assert_eq!(loader.next().unwrap().unwrap().step, 0);
     loader.close();
@@ -195,7 +195,7 @@ fn integers_are_looked_for_within_the_budget_of_a_loader_that_reads_ahead() {
 }
 
 #[test]
-fn without_statistics_the_same_error_comes_with_the_row() {
+fn the_same_error_comes_with_the_row_without_statistics() {
     let directory = tempfile::tempdir().unwrap();
     let path = holes(directory.path(), EnabledStatistics::None);
     let mut loader = Loader::open(options(&path)).unwrap();
@@ -203,14 +203,14 @@ fn without_statistics_the_same_error_comes_with_the_row() {
     let error = loader.next().unwrap_err();
     assert!(matches!(error, Error::Nulls { .. }), "{error}");
     assert_eq!(error.place(), Some(&Place::file("holes.parquet").row_group(1).column("a").row(2)));
-    // Where no row can stand in, it is no damage either.
+    // Without a row to stand in, it is not reported as damage either.
     let path = directory.path().join("empty.parquet");
     write(&path, &[("a", numbers(3, &[0, 1, 2]))], EnabledStatistics::None);
     let error = drained(LoaderOptions { bad_rows: BadRows::Skip, ..options(&path) }).unwrap_err();
     assert!(matches!(error, Error::Nulls { .. }) && error.to_string().contains("stand in"), "{error}");
 }
 
-/// The same file with other statistics of its first column.
+/// Rewrites the file with other statistics of its first column.
 fn lie(path: &Path, statistics: &Statistics) {
     let bytes = std::fs::read(path).unwrap();
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(path).unwrap()).unwrap();
@@ -247,7 +247,7 @@ fn statistics_alone_refuse_nothing() {
 }
 
 #[test]
-fn what_files_and_directories_lack_is_null() {
+fn columns_that_files_and_directories_lack_are_null() {
     let directory = tempfile::tempdir().unwrap();
     let both = [("a", numbers(5, &[])), ("b", numbers(5, &[]))];
     write(&directory.path().join("1.parquet"), &both, EnabledStatistics::Chunk);

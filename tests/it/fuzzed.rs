@@ -1,7 +1,7 @@
-//! The targets of `fuzz/` under a stable driver: each on its seeds, and on seeds that are cut, flipped, doubled and joined at random.
+//! The targets of `fuzz/` under a stable driver: each on its seeds, and on seeds randomly cut, flipped, doubled and joined.
 //!
-//! `cargo fuzz` finds more, and needs a nightly toolchain; this runs everywhere. The targets are compiled as they are: this crate stands for
-//! `libfuzzer_sys`. `BOWSTRING_FUZZED=filter,npy` takes these targets alone, `BOWSTRING_FUZZED_INPUTS=100000` so many inputs of each; a
+//! `cargo fuzz` finds more, but needs a nightly toolchain; this runs everywhere. The targets are compiled unchanged: this crate plays the
+//! role of `libfuzzer_sys`. `BOWSTRING_FUZZED=filter,npy` selects targets, `BOWSTRING_FUZZED_INPUTS=100000` sets the inputs of each; a
 //! failure prints both, with `BOWSTRING_SEED`, as a line that repeats it.
 
 use std::collections::BTreeSet;
@@ -99,14 +99,14 @@ const TARGETS: &[(&str, Run)] = &[
     ("ticket", ticket::run),
 ];
 
-/// Largest input that is made of seeds, in bytes.
+/// Maximum bytes of an input made from seeds.
 const MOST: usize = 64 << 10;
 
 fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(name)
 }
 
-/// The seeds of a target, in the order of their names.
+/// Returns the seeds of a target, in the order of their names.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(directory("seeds").join(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -114,7 +114,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// An input that begins as one of `seeds` and is changed in a few places.
+/// Makes an input from one of `seeds`, changed in a few places.
 fn input(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = random.pick(seeds);
     for _ in 0..=random.below(4) {
@@ -150,7 +150,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn no_input_that_comes_of_the_seeds_breaks_a_target() {
+fn no_input_made_from_seeds_breaks_a_target() {
     let seed = variable("BOWSTRING_SEED").unwrap_or(1);
     let count = variable("BOWSTRING_FUZZED_INPUTS").unwrap_or(if support::soak() { 20_000 } else { 2000 });
     let only = support::variable("BOWSTRING_FUZZED");

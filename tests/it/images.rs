@@ -1,4 +1,4 @@
-//! Images: every format, against what Pillow reads; crops, resizing, orientation; damage, bombs, random mutations.
+//! Images: every format against Pillow's reading; crops, resizing, orientation; damage, bombs, random mutations.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{HANG, Random};
 
-/// Whether the decoder is the one that Pillow has inside, so that pixels are equal and not only close.
+/// True if the decoder is the one inside Pillow, so that pixels are equal and not only close.
 const TURBO: bool = cfg!(feature = "turbo");
 
 fn fixtures() -> PathBuf {
@@ -28,7 +28,7 @@ fn json<T: for<'de> Deserialize<'de>>(name: &str) -> T {
     serde_json::from_slice(&fs::read(fixtures().join(name)).unwrap()).unwrap()
 }
 
-/// The JPEG files of `imagenet40.parquet`, in order.
+/// Returns the JPEG files of `imagenet40.parquet`, in order.
 fn photos() -> Vec<Vec<u8>> {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
@@ -37,7 +37,7 @@ fn photos() -> Vec<Vec<u8>> {
     reader.get_row_iter(None).unwrap().map(|row| row.unwrap().get_bytes(0).unwrap().data().to_vec()).collect()
 }
 
-/// The small images of every kind, by name.
+/// Returns the small images of every kind, by name.
 fn zoo() -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(fixtures().join("images")).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -75,14 +75,14 @@ fn decode(options: &ImageOptions, bytes: &[u8], random: u64) -> Result<Vec<u8>, 
     decoder.decode_into(bytes, random, &mut row).map(|()| row)
 }
 
-/// Greatest and mean difference, in levels.
+/// Returns the greatest and the mean difference, in levels.
 fn difference(a: &[u8], b: &[u8]) -> (u8, f64) {
     assert_eq!(a.len(), b.len());
     let all = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b));
     (all.clone().max().unwrap_or(0), all.map(f64::from).sum::<f64>() / a.len() as f64)
 }
 
-/// A PNG of these RGB pixels.
+/// Makes a PNG of these RGB pixels.
 fn png(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut out = Cursor::new(Vec::new());
     let pixels = image::RgbImage::from_raw(width, height, rgb.to_vec()).unwrap();
@@ -90,7 +90,7 @@ fn png(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     out.into_inner()
 }
 
-// ---- right ---------------------------------------------------------------------------------------------------------
+// ---- correct images ------------------------------------------------------------------------------------------------
 
 #[derive(Deserialize)]
 struct Photos {
@@ -140,7 +140,7 @@ struct Animal {
     height: u32,
     width: u32,
     rgb: String,
-    /// What another decoder than Pillow's may differ by.
+    /// The permitted difference of a decoder other than Pillow's.
     tolerance: u8,
 }
 
@@ -168,14 +168,14 @@ fn every_format_is_read_as_pillow_reads_it() {
         assert!((0..3).all(|c| pixels[c..].iter().step_by(3).eq(&planes[c * area..(c + 1) * area])), "{name}");
         let rgba = of(4, Layout::Hwc);
         assert!(rgba.chunks_exact(4).map(|p| &p[..3]).eq(pixels.chunks_exact(3)), "{name}");
-        // The fourth byte of a plain BMP is no alpha.
+        // The fourth byte of a plain BMP is not alpha.
         let opaque = !["rgba.png", "rgba.webp", "grey_alpha.png", "palette_transparent.png"].contains(&name.as_str());
         assert_eq!(rgba.iter().skip(3).step_by(4).all(|a| *a == 255), opaque, "{name}");
         let luma: Vec<u8> = pixels
             .chunks_exact(3)
             .map(|p| (0.299 * f64::from(p[0]) + 0.587 * f64::from(p[1]) + 0.114 * f64::from(p[2])).round() as u8)
             .collect();
-        // JPEG hands out its own luma, from before colours were clipped.
+        // JPEG delivers its own luma, from before colours were clipped.
         let (most, mean) = difference(&of(1, Layout::Hwc), &luma);
         assert!(most <= if name.ends_with(".jpg") { 40 } else { 1 } && mean < 1.5, "{name}: grey {most} {mean}");
     }
@@ -231,7 +231,7 @@ fn training(side: u32) -> ImageOptions {
 
 #[test]
 fn decoding_only_the_crop_changes_no_pixel() {
-    // A PNG of the same pixels is always decoded whole; the box is the same, as it depends on the size and the number alone.
+    // A PNG of the same pixels is always decoded whole; the box is the same, because it depends only on the size and the number.
     let mut random = Random(1);
     for (i, bytes) in photos().iter().enumerate() {
         let info = probe(bytes).unwrap();
@@ -272,7 +272,7 @@ fn every_orientation_is_cropped_where_it_is_seen() {
                 let options = ImageOptions { size: Some(size), crop, resize_shorter: shorter, ..training(1) };
                 let (turned, reference) =
                     (decode(&options, &zoo[&name], random).unwrap(), decode(&options, &upright, random).unwrap());
-                // Rows are resized before columns: turned by 90 degrees, rounding falls differently.
+                // Rows are resized before columns: after a turn of 90 degrees, rounding differs.
                 let (most, _) = difference(&turned, &reference);
                 let tolerance = if TURBO { 2 } else { 2 + animal.tolerance };
                 assert!(most <= tolerance, "{name} {crop:?} random {random}: {most}");
@@ -364,7 +364,7 @@ fn images_of_one_size_need_no_size() {
 
 // ---- damaged, hostile ----------------------------------------------------------------------------------------------
 
-/// 32 x 32, whatever comes in.
+/// 32 x 32 pixels for every input.
 fn small() -> ImageOptions {
     ImageOptions { size: Some(32.into()), layout: Layout::Hwc, ..ImageOptions::default() }
 }
@@ -390,7 +390,7 @@ fn damaged_images_are_typed_errors() {
         assert_eq!(error.kind(), Kind::Data, "{name}: {error}");
         assert!(error.chain().contains(says), "{name}: {}", error.chain());
     }
-    // A bit flipped in the entropy-coded data cannot always be seen; Pillow reads this one.
+    // A bit flipped in the entropy-coded data cannot always be detected; Pillow reads this file.
     if let Err(error) = of("flip.jpg") {
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     }
@@ -403,7 +403,7 @@ fn a_truncated_image_is_never_filled_up() {
         if name.starts_with("animated") {
             continue;
         }
-        // The last bytes of PNG (checksum of the end chunk), BMP and WebP (padding) may be missed by nobody.
+        // Every decoder may ignore missing last bytes of PNG (checksum of the end chunk), BMP and WebP (padding).
         let needed = if name.ends_with(".jpg") { bytes.len() - 1 } else { bytes.len() - 16 };
         for len in 0..=needed {
             if let Ok(row) = decode(&small(), &bytes[..len], 0) {
@@ -415,7 +415,7 @@ fn a_truncated_image_is_never_filled_up() {
     for (i, bytes) in photos().iter().enumerate().take(8) {
         for part in 1..20 {
             let cut = &bytes[..bytes.len() * part / 20];
-            // Also where the crop lies above the damage.
+            // Also if the crop lies above the damage.
             let error = decode(&training(32), cut, part as u64).unwrap_err();
             assert!(matches!(error, Error::Corrupt { .. }), "photo {i}: {error}");
         }
@@ -437,7 +437,7 @@ fn stray_bytes_in_a_header_are_forgiven_and_nothing_else() {
 
 #[test]
 fn nothing_is_remembered_from_the_image_before() {
-    // libjpeg keeps tables for streams that come without: a file that lost its own must not borrow those of the last one.
+    // libjpeg keeps tables for streams without their own: a file that lost its tables must not borrow those of the last one.
     let zoo = zoo();
     let good = &zoo["rgb444.jpg"];
     let mut bare = good[..2].to_vec();
@@ -551,7 +551,7 @@ fn mutations_never_panic() {
                         let piece = bytes[from..].iter().take(random.index(40)).copied().collect::<Vec<_>>();
                         bytes.splice(at..at, piece);
                     }
-                    // Headers are where the interesting numbers are.
+                    // Headers contain the interesting numbers.
                     _ => {
                         let near = at % 64.min(bytes.len());
                         bytes[near] = random.next() as u8;
@@ -573,7 +573,7 @@ fn mutations_never_panic() {
 }
 
 #[test]
-fn what_is_missing_of_a_jpeg_is_filled_up_if_that_is_asked_for() {
+fn missing_parts_of_a_jpeg_are_filled_on_request() {
     let photos = photos();
     let bytes = &photos[0];
     let info = bowstring::codec::image::probe(bytes).unwrap();
@@ -592,7 +592,7 @@ fn what_is_missing_of_a_jpeg_is_filled_up_if_that_is_asked_for() {
         let cut = &bytes[..bytes.len() * part / 100];
         assert!(matches!(decode(&options, cut, 0), Err(Error::Corrupt { .. })), "{part} %");
         let picture = decode(&filled, cut, 0).unwrap();
-        // The same picture down to somewhere, and from there on one of libjpeg's making, whatever lay in the row before.
+        // The same picture down to some row, and below it one filled by libjpeg, regardless of the buffer's previous content.
         let same = picture.chunks(row).zip(whole.chunks(row)).take_while(|(one, other)| one == other).count();
         assert!(
             same * 100 + 3000 > info.height as usize * part && same < info.height as usize,
@@ -602,18 +602,18 @@ fn what_is_missing_of_a_jpeg_is_filled_up_if_that_is_asked_for() {
         let crop = ImageOptions { size: Some(32.into()), crop: Crop::Center, resize: true, ..filled.clone() };
         decode(&crop, cut, 0).unwrap();
     }
-    // Damage within, with the end where it belongs.
+    // Damage inside the file, with the end in its place.
     let mut damaged = bytes.clone();
     let middle = bytes.len() / 2;
     damaged[middle..middle + 64].fill(0x55);
     damaged[middle + 10..middle + 12].copy_from_slice(&[0xff, 0xd4]);
     assert!(decode(&options, &damaged, 0).is_err());
     decode(&filled, &damaged, 0).unwrap();
-    // What has no picture at all, and what is no JPEG, stays an error.
+    // A file without any picture, or in another format, stays an error.
     assert!(decode(&filled, &bytes[..100], 0).is_err());
     let png = &zoo()["rgb.png"];
     assert!(decode(&filled, &png[..png.len() / 2], 0).is_err());
-    // A device fills nothing up.
+    // A device does not fill missing parts.
     let device = ImageOptions { decoder: Decoder::Deferred, ..filled };
     assert!(matches!(ImageDecoder::new(&device), Err(Error::Config { option: "truncated", .. })));
 }

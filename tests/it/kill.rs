@@ -1,7 +1,7 @@
 //! Real processes, killed at random: every row is trained on exactly once, whatever the sequence of worlds.
 //!
-//! A worker appends one line per finished step. After a kill the gang goes back to the last step that all ranks finished, as
-//! training goes back to its checkpoint: later lines are forgotten with the weights they made.
+//! A worker appends one line per finished step. After a kill the gang returns to the last step that all ranks finished, as training
+//! returns to its checkpoint: later lines are forgotten with the weights they made.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -54,7 +54,7 @@ fn no_row_is_lost_or_repeated_by_kills_and_changes_of_world() {
     println!("{killed} kills in {epochs} epochs: nothing missing, nothing twice");
 }
 
-/// Trains one epoch with up to `kills` kills and checks that each row was trained on once. Returns the kills it took.
+/// Trains one epoch with up to `kills` kills and checks that each row was trained on once. Returns the number of kills.
 fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -81,7 +81,7 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
                 child::start("kill::worker", &variables)
             })
             .collect();
-        // Once all kills are made, the gang runs to the end of the epoch.
+        // After the last kill, the gang runs to the end of the epoch.
         if killed < kills {
             std::thread::sleep(Duration::from_millis(40 + draw(160)));
             for worker in &mut gang {
@@ -95,14 +95,14 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
             assert!(output.status.success() || by_kill, "{}", String::from_utf8_lossy(&output.stderr));
             survivors += u32::from(!by_kill);
         }
-        // Ranks that had ended before they could be killed were not killed.
+        // Ranks that had already ended were not killed.
         killed += u64::from(survivors < world);
         let lines: Vec<_> = logs.iter().map(|log| finished_steps(log)).collect();
         let done = lines.iter().map(|steps| steps.len()).min().unwrap();
         for steps in &lines {
             trained.extend(steps.values().take(done).flatten());
         }
-        // Any rank's state would do: they are all the same.
+        // Any rank's state will do: they are all the same.
         let mut loader = Loader::open(support::options(&data, GLOBAL, 0, 1)).unwrap();
         if let Some(json) = &state {
             loader.load_state(&State::from_json(json).unwrap()).unwrap();
@@ -119,7 +119,7 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
     killed
 }
 
-/// One rank of one life.
+/// Runs one rank until it ends or is killed.
 pub(crate) fn worker() {
     let data = support::variable("WORKER_DATA").unwrap();
     let mut options = support::options(Path::new(&data), GLOBAL, 0, 1);

@@ -1,4 +1,4 @@
-//! The whole chain on files: errors, memory, bad rows, mixtures, packs. What every loader promises is in `conformance`.
+//! The whole chain on files: errors, memory, bad rows, mixtures, packs. `conformance` tests the promises of every loader.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use parquet::file::properties::WriterProperties;
 
 use crate::support::{self, HANG, drain, ids, options};
 
-/// Row groups of uneven sizes in three files.
+/// Writes row groups of uneven sizes in three files.
 fn dataset() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![100, 700, 1], vec![300, 33], vec![1000, 250, 616]], 3);
@@ -34,12 +34,12 @@ fn resuming_late_reads_no_more_than_resuming_early() {
         (options.lanes, options.window_rows, options.prefetch) = (Some(4), Some(2000), 1);
         options
     };
-    // Just enough memory for a step, so that little is read ahead of need.
+    // Just enough memory for a step, so that little is read ahead.
     let budget = (1..1000)
         .map(|n| n << 16)
         .find(|budget| Loader::open(LoaderOptions { memory_budget: Some(*budget), ..tight() }).is_ok());
     let read_for = |percent: u64| {
-        // What is read ahead depends on timing; the least of several runs is what the first batch needs.
+        // Reading ahead depends on timing; the minimum of several runs is the need of the first batch.
         let once = || {
             let mut loader = Loader::open(LoaderOptions { memory_budget: budget, ..tight() }).unwrap();
             let mut state = loader.state();
@@ -115,7 +115,7 @@ fn a_tight_budget_slows_but_never_hangs() {
 }
 
 #[test]
-fn what_a_loader_says_it_needs_is_enough_for_every_kind_of_column() {
+fn the_stated_memory_need_suffices_for_every_kind_of_column() {
     let fixtures = [
         "imagenet40.parquet",
         "petastorm/petastorm_legacy_0.7.6",
@@ -184,10 +184,10 @@ fn bad_rows_are_counted_and_listed_and_steps_stay_equal() {
 }
 
 #[test]
-fn what_stands_in_for_a_bad_row_is_the_same_for_every_world() {
+fn the_replacement_of_a_bad_row_is_the_same_for_every_world() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bitmaps.parquet");
-    // Bitmaps of one pixel, every seventh cut short; row groups of 50 rows.
+    // Bitmaps of one pixel, every seventh truncated; row groups of 50 rows.
     let bitmap = |row: u8| {
         let head = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18";
         let mut bytes = head.to_vec();
@@ -251,7 +251,7 @@ fn a_mixture_draws_in_proportion() {
     assert!((share - 0.25).abs() < 0.01, "{share} of the rows came from the second dataset, of {total}");
 }
 
-/// Columns of several types, some rows null if `nulls`, in row groups of uneven sizes.
+/// Writes columns of several types, some rows null if `nulls`, in row groups of uneven sizes.
 fn mixed(path: &std::path::Path, nulls: bool) {
     let rows = 5000_i64;
     let hole = |row: i64, every: i64| nulls && row > 3000 && row % every == 0;
@@ -275,7 +275,7 @@ fn mixed(path: &std::path::Path, nulls: bool) {
     writer.close().unwrap();
 }
 
-/// The pack of one epoch as bytes, and the file's rows in their order.
+/// Returns the pack of one epoch as bytes, and the file's rows in their order.
 fn packed(path: &std::path::Path, columns: &[&str], dtype: DType, nulls: Nulls) -> (Vec<u8>, Vec<i64>) {
     let mut options = options(path, 97, 0, 1);
     options.tail = Some(Tail::Drop);
@@ -332,7 +332,7 @@ fn packs_are_the_same_from_pages_and_from_columns() {
             }
             assert_eq!(rows.len(), 5000 / 97 * 97);
             assert!(found == expected, "{columns:?} as {dtype}, nulls {nulls}");
-            // A mask is made from columns only, and changes nothing where nothing is null.
+            // A mask is made from columns only, and has no effect without nulls.
             if !nulls {
                 assert!(packed(&path, columns, dtype, Nulls::Mask) == (found, rows), "{columns:?} as {dtype}, masked");
             }

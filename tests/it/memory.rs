@@ -1,4 +1,4 @@
-//! Memory, measured from outside: resident bytes of a process of its own.
+//! Memory, measured from outside: resident bytes of a separate process.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ fn run(name: &str, variables: &[(&str, String)]) -> String {
 fn a_slow_consumer_of_a_dataset_of_20_budgets_stays_within_the_budget() {
     let budget: usize = if support::soak() { 512 << 20 } else { 256 << 20 };
     let directory = tempfile::tempdir().unwrap();
-    // 32 floats and an id are 136 bytes per row; row groups of 2 MiB or so.
+    // 32 floats and an id are 136 bytes per row; row groups of about 2 MiB.
     let (row, group) = (136, 16_384);
-    // One budget is written, and found under 20 names.
+    // One budget of data is written, and read under 20 names.
     let groups = budget.div_ceil(row * group);
     support::write(directory.path(), &[vec![group; groups]], 32);
     let file = std::fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
@@ -54,7 +54,7 @@ pub(crate) fn slow_consumer() {
     let mut rows = 0;
     for (number, batch) in loader.iter().enumerate() {
         rows += support::ids(&batch.unwrap()).len() as u64;
-        // 4096 rows take the loader about 1 ms: a consumer 100 times slower, until everything ahead of it is full.
+        // The loader needs about 1 ms for 4096 rows: a consumer 100 times slower, until every stage ahead of it is full.
         if number < 40 {
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -1,4 +1,4 @@
-//! Arrays of NumPy in cells: against what NumPy reads of them; headers, archives and sizes that lie.
+//! Arrays of NumPy in cells: against NumPy's reading of them; false headers, archives and sizes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,12 +74,12 @@ fn decoder(codec: Codec, element: Element, shape: Vec<Option<usize>>) -> NpyDeco
     NpyDecoder::new(&Stored { codec, element, shape }).unwrap()
 }
 
-/// A decoder of bytes: 1 axis, any length.
+/// Makes a decoder of bytes: 1 axis, any length.
 fn bytes_of(codec: Codec) -> NpyDecoder {
     decoder(codec, Element::Number(DType::Uint8), vec![None])
 }
 
-/// Shape and values; the row is full of something else before.
+/// Returns shape and values; the row starts with other content.
 fn decode(decoder: &NpyDecoder, cell: &[u8]) -> Result<(Vec<usize>, Vec<u8>)> {
     let Header { shape, element, .. } = decoder.header(cell)?;
     let mut row = vec![0xA5; shape.iter().product::<usize>() * element.size];
@@ -94,7 +94,7 @@ fn strings(decoder: &NpyDecoder, cell: &[u8]) -> Result<(Vec<usize>, Vec<Vec<u8>
     Ok((strings.shape, all))
 }
 
-/// Whether the error is one that a cell may give.
+/// True if the error is one that a cell may cause.
 fn is_typed(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. })
 }
@@ -123,7 +123,7 @@ fn every_cell_is_what_numpy_reads() {
 }
 
 #[test]
-fn what_is_no_plain_array_is_refused_by_name() {
+fn cells_other_than_plain_arrays_are_refused_by_name() {
     let (fixtures, cells) = fixtures();
     for (name, word) in &fixtures.refused {
         let element = if name == "surrogate.npy" { Element::Text } else { Element::Number(DType::Int32) };
@@ -139,7 +139,7 @@ fn what_is_no_plain_array_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_written_is_read_and_numpy_would_write_it_so() {
+fn written_cells_are_read_back_and_equal_numpys() {
     let (fixtures, cells) = fixtures();
     let mut same = 0;
     for (name, expected) in fixtures.read.iter().filter(|(name, _)| name.ends_with("_little_2x3_c.npy")) {
@@ -202,14 +202,14 @@ fn a_cell_that_is_not_as_declared_is_an_error_that_names_both() {
 
 #[test]
 fn bfloat16_and_booleans() {
-    // What ml_dtypes writes has two bytes and no type.
+    // ml_dtypes writes two bytes per element and no type.
     let mut cell = Vec::new();
     write_npy(&Npy::number(DType::Bfloat16), &[2], &[1, 2, 3, 4], &mut cell).unwrap();
     assert!(cell.windows(5).any(|part| part == b"'<V2'"));
     let decoder = |dtype| decoder(Codec::Npy, Element::Number(dtype), vec![None]);
     assert_eq!(decode(&decoder(DType::Bfloat16), &cell).unwrap().1, [1, 2, 3, 4]);
     assert!(decoder(DType::Float16).shape(&cell).is_err());
-    // A view of bytes as booleans has any bytes; a tensor has not.
+    // A view of bytes as booleans may have any bytes, a tensor may not.
     let mut cell = Vec::new();
     write_npy(&Npy::number(DType::Bool), &[4], &[0, 1, 2, 255], &mut cell).unwrap();
     assert_eq!(decode(&decoder(DType::Bool), &cell).unwrap().1, [0, 1, 1, 1]);
@@ -243,7 +243,7 @@ fn npy(literal: &str, data: &[u8]) -> Vec<u8> {
 #[test]
 fn header_bombs() {
     let started = Instant::now();
-    // The longest header of version 1 that is read; more of version 2; lengths that are not there.
+    // The longest readable header of version 1; longer ones of version 2; lengths beyond the data.
     let deep = format!("{{'descr': {}", "[".repeat(60_000));
     assert!(matches!(header(&npy(&deep, &[])), Err(Error::Unsupported { .. })));
     let mut cells = vec![
@@ -267,14 +267,14 @@ fn header_bombs() {
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
         assert!(error.to_string().len() < 1000, "{} bytes of error", error.to_string().len());
     }
-    // Empty strings take no bytes, so that a header can claim any number of them.
+    // Empty strings take no bytes, so a header can claim any number of them.
     let strings = npy("{'descr': '|S0', 'fortran_order': False, 'shape': (1152921504606846976,)}", &[]);
     let decoder = decoder(Codec::Npy, Element::Bytes, vec![None]);
     assert!(matches!(decoder.strings(&strings), Err(Error::Limit { .. })));
     assert!(started.elapsed() < HANG, "{:?}", started.elapsed());
 }
 
-/// An archive whose claims can be changed: where the sizes stand, in both of their places.
+/// Makes an archive whose claims can be changed; returns both places of the sizes.
 fn zip_of_zeros(len: usize) -> (Vec<u8>, [usize; 2]) {
     let mut archive = Vec::new();
     write_npz(&Npy::number(DType::Uint8), &[len], &vec![0; len], &mut archive).unwrap();
@@ -303,24 +303,24 @@ fn zip_bombs() {
     }
     let decoder = bytes_of(Codec::Npz);
     assert_eq!(decode(&decoder, &archive).unwrap().1, vec![0; len]);
-    // Less than there is: the array does not fit, or what follows is not of it.
+    // Claims of too little: the array does not fit, or the following bytes do not belong to it.
     for claimed in [0, 1, 100, 128, 4000, len, len + 127] {
         let error = decode(&decoder, &claim(&archive, places, claimed as u32)).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "{claimed}: {error}");
     }
-    // More than there is, up to more than deflate can give.
+    // Claims of too much, up to more than deflate can produce.
     for claimed in [len + 129, len + 5000, 1 << 30, u32::MAX as usize - 1] {
         let error = decode(&decoder, &claim(&archive, places, claimed as u32)).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "{claimed}: {error}");
     }
-    // A header that claims more than the archive does: nothing of that size is made.
+    // A header that claims more than the archive does: nothing of that size is allocated.
     let literal = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000,)}";
     let stored = stored_zip(b"x.npy", &npy(literal, &[0; 100]));
     assert!(decoder.shape(&stored).unwrap_err().to_string().contains("100 bytes of data"));
     assert!(started.elapsed() < HANG, "{:?}", started.elapsed());
 }
 
-/// A zip with one stored entry.
+/// Makes a zip with one stored entry.
 fn stored_zip(name: &[u8], data: &[u8]) -> Vec<u8> {
     let record = |start: &[u8], rest: usize| {
         let len = (data.len() as u32).to_le_bytes();
@@ -339,7 +339,7 @@ fn stored_zip(name: &[u8], data: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// The same with every number in the fields of zip64, as archives of more than 4 GiB have them; `size` is what it claims.
+/// The same with every number in the fields of zip64, as in archives of more than 4 GiB; `size` is its claim.
 fn zip64(data: &[u8], size: u64) -> Vec<u8> {
     let plain = stored_zip(b"arr.npy", data);
     let start = 37 + data.len();
@@ -376,7 +376,7 @@ fn archives_of_zip64() {
         let error = decode(&decoder, &zip64(&cell, size)).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "{size}: {error}");
     }
-    // Any number of it changed to the largest there is.
+    // Any of its numbers changed to the largest possible.
     for at in 37 + cell.len()..good.len() - 8 {
         let mut damaged = good.clone();
         damaged[at..at + 8].fill(0xff);

@@ -1,4 +1,4 @@
-//! The table of options against the documentation, which people read in its place.
+//! The table of options against the documentation, which people read instead.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn every_option_of_a_server_is_in_the_documentation() {
     assert!(missing.is_empty(), "docs/serving.md does not have {missing:?}");
 }
 
-/// The rows of the first table under `heading` in docs/serving.md, each as its cells.
+/// Returns the rows of the first table under `heading` in docs/serving.md, each as its cells.
 #[cfg(feature = "flight")]
 fn table(heading: &str) -> Vec<Vec<String>> {
     let text = document("serving.md");
@@ -57,7 +57,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What stands in backticks.
+/// Returns the texts in backticks.
 #[cfg(feature = "flight")]
 fn code(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -74,7 +74,7 @@ fn sorted<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Vec<String> {
 #[test]
 fn the_table_of_a_servers_options_has_every_key_and_no_other() {
     let options = serde_json::to_value(bowstring::flight::server::file::ServeFile::default().server).unwrap();
-    // Those that are tables of their own.
+    // Options that are tables of their own.
     let apart = ["limits", "quotas", "spaces", "tls"];
     let known = options.as_object().unwrap().keys().filter(|key| !apart.contains(&key.as_str())).cloned();
     let known = sorted(known.chain(["tls.cert", "tls.key", "tls.client_ca"].map(str::to_owned)));

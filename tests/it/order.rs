@@ -1,4 +1,4 @@
-//! One order, exactly once, equal steps: what a plan promises, over random datasets, worlds, mixtures and resumptions.
+//! One order, exactly once, equal steps: the promises of a plan, over random datasets, worlds, mixtures and resumptions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: if soak { 2000 } else { 200 }, ..ProptestConfig::default() }
 }
 
-/// Everything a plan is made from.
+/// The inputs of a plan.
 #[derive(Debug, Clone)]
 struct Case {
     /// Rows and selected rows of the row groups of each source.
@@ -38,7 +38,7 @@ impl Case {
         1..=self.spec.global_batch.min(8) as u32
     }
 
-    /// Every selected row of a source.
+    /// Returns every selected row of a source.
     fn selected(&self, source: usize) -> BTreeSet<RowRef> {
         let rows = |(group, (_, selected)): (u32, &(u64, u64))| {
             (0..*selected as u32).map(move |row| RowRef { source: source as u32, group, row })
@@ -63,7 +63,7 @@ fn share(rank: u32, world: u32) -> Share {
     Share::new(rank, world).unwrap()
 }
 
-/// Row groups of at most `rows` rows: many small ones or few large ones; some empty, some filtered in part or whole.
+/// Generates row groups of at most `rows` rows: many small ones or few large ones; some empty, some filtered in part or whole.
 fn groups(rows: u64, least: usize) -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop_oneof![Just(1_usize), Just(7), Just(60)].prop_flat_map(move |most| {
         let each = rows / most as u64;
@@ -106,7 +106,7 @@ fn cases() -> impl Strategy<Value = Case> {
         let (shuffle, lanes, window_rows) = if shuffled {
             (Shuffle::Windows, lanes.map(|lanes| lanes.min(global_batch as u32)), window_rows)
         } else {
-            // Several lanes in file order are of the third version.
+            // Several lanes in file order need the third version.
             let lanes = lanes.filter(|_| order_version >= OrderVersion::V3);
             (Shuffle::None, lanes.map(|lanes| lanes.min(global_batch as u32)), None)
         };
@@ -118,7 +118,7 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Real rows of each step, all ranks together.
+/// Returns the real rows of each step, of all ranks together.
 fn batches(plan: &Plan) -> Vec<Vec<RowRef>> {
     (0..plan.steps())
         .map(|step| {
@@ -185,7 +185,7 @@ proptest! {
         let plain: Vec<_> = (0..plan.steps()).map(|step| plan.step(step, Share::whole())).collect();
         for world in case.worlds() {
             let of = plan.for_world(world);
-            // For ranks of one row each the last two steps may be one.
+            // For ranks of one row each, the last two steps may be joined.
             let is_joined = of.steps() < plan.steps();
             prop_assert!(!is_joined || tail == Tail::Even && of.steps() + 1 == plan.steps() && 2 * u64::from(world) > batch);
             for step in 0..of.steps() {
@@ -213,7 +213,7 @@ proptest! {
                 prop_assert_eq!(&repeated, &whole.rows[whole.real..], "step {} of a world of {}", step, world);
                 prop_assert_eq!(size, whole.size);
                 if is_joined && is_last {
-                    // A list goes lane after lane, so that of both has the rows of each in another order.
+                    // A list goes lane by lane, so that of the joined step orders the rows differently.
                     let mut expected: Vec<_> = plain[step as usize..].iter().flat_map(|step| &step.rows).copied().collect();
                     expected.sort_unstable();
                     real.sort_unstable();
@@ -223,7 +223,7 @@ proptest! {
                     prop_assert_eq!(&real, &plain.rows[..plain.real], "step {} of a world of {}", step, world);
                 }
                 if is_last {
-                    // What is repeated comes from the start of the epoch, each row once as far as the epoch has enough rows.
+                    // Repeated rows come from the start of the epoch, each once as far as the epoch has enough rows.
                     let repeated = &whole.rows[whole.real..];
                     let last = (repeated.len() as u64 / batch + 1).min(plan.steps()) as usize;
                     let from: BTreeSet<_> = plain[..last].iter().flat_map(|step| &step.rows).collect();
@@ -243,13 +243,14 @@ proptest! {
         let world = world.index(case.worlds().count()) as u32 + 1;
         let share = share(rank % world, world);
         let plan = case.plan().for_world(world);
-        // Without repeated rows, whose windows come again at the end.
+        // Without repeated rows, whose windows appear again at the end.
         let tail = if matches!(case.spec.tail, Tail::Repeat | Tail::Short) { Tail::Pad } else { case.spec.tail };
         let natural = Case { spec: PlanSpec { tail, ..case.spec.clone() }, ..case.clone() }.plan().for_world(world);
         let (mut last_use, mut before) = (HashMap::new(), HashMap::new());
         for step in 0..natural.steps() {
             let is_last = step + 1 == natural.steps();
-            // Under `short` the last step is dealt out in another way. Who repeats rows in it has windows there that do not count before.
+            // Under `short` the last step is distributed differently. Ranks that repeat rows in it have windows there that do not
+            // count before.
             let of = if is_last && case.spec.tail == Tail::Short { &plan } else { &natural };
             for window in of.windows(step, share) {
                 let name = (window.source, window.source_epoch, window.lane, window.window);
@@ -328,7 +329,7 @@ proptest! {
     fn histories_of_kills_and_resumes_change_nothing(case in cases(), events in prop::collection::vec((1_u32..=8, 0_u64..40, 0_u64..6), 1..20)) {
         let mut case = case;
         let first_epoch = case.epoch;
-        // What a run without interruptions delivers, for as many epochs as the history comes to.
+        // The result of a run without interruptions, for as many epochs as the history covers.
         let mut expected: Vec<Vec<RowRef>> = Vec::new();
         let mut delivered: Vec<Vec<RowRef>> = Vec::new();
         let mut saved = State::new(&case.plan(), 0).to_json();
@@ -358,7 +359,7 @@ proptest! {
             }
             saved = State::new(&plan, step).to_json();
             prop_assert!(saved.len() <= State::MAX_BYTES);
-            // Steps after the save are lost with the gang, and come again from the state.
+            // Steps after the save are lost with the gang, and repeated from the state.
             for step in step..(step + lost).min(plan.steps()) {
                 prop_assert!(!plan.step(step, Share::whole()).rows.is_empty());
             }
@@ -377,7 +378,7 @@ proptest! {
         let at = at.index(json.len());
         json[at] = byte;
         if let Ok(state) = State::from_json(&json) {
-            // Whatever still reads as a state is either this plan's or refused; a spec from anywhere makes a plan or an error.
+            // Anything that still parses as a state is this plan's or refused; any spec makes a plan or an error.
             let _ = state.step_in(&plan);
             let _ = Plan::new(&[manifest(&[(9, 9)])], state.spec, state.epoch).map(|plan| plan.step(state.step, Share::whole()).real);
         }
@@ -398,7 +399,7 @@ proptest! {
     }
 }
 
-/// A cost that no two row groups share.
+/// Returns a cost that no two row groups share.
 fn cost(source: u32, group: u32) -> u64 {
     1000 + 61 * u64::from(group) + 17 * u64::from(source)
 }
@@ -424,7 +425,7 @@ fn without_shuffle_ranks_together_read_file_order() {
 /// Plans whose order is fixed in every version: a state saved by one release is resumed by the next.
 fn golden_cases() -> Vec<(String, Case)> {
     let in_version = |version: OrderVersion| {
-        // The first one was there before there were versions.
+        // The first suffix is from before there were versions.
         let suffix =
             if version == OrderVersion::V1 { String::new() } else { format!(", version {}", version.number()) };
         golden_cases_of().into_iter().map(move |(name, case)| {

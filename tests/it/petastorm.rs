@@ -24,7 +24,7 @@ fn place() -> Place {
     Place::file("_common_metadata")
 }
 
-/// The pairs in the footer of a Parquet file.
+/// Returns the pairs in the footer of a Parquet file.
 fn pairs(path: &str) -> Vec<(String, Vec<u8>)> {
     let file = fs::read(path).unwrap();
     let (rest, magic) = file.split_last_chunk::<4>().unwrap();
@@ -54,7 +54,7 @@ fn expected(name: &str) -> Value {
     serde_json::from_slice(&fs::read(format!("{ROOT}/{name}")).unwrap()).unwrap()
 }
 
-/// A field in the form of the expected files.
+/// Returns a field in the form of the expected files.
 fn as_expected(field: &UnischemaField) -> Value {
     let (codec, state) = match &field.codec {
         None => (Value::Null, json!({})),
@@ -82,7 +82,7 @@ fn petastorm_schemas_of_every_version() {
         assert_eq!(json!(schema.name), facts["name"], "{version}");
         let fields: Vec<_> = schema.fields.iter().map(as_expected).collect();
         assert_eq!(json!(fields), facts["fields"], "{version}");
-        // As Petastorm itself read it, where that was recorded: sorted by name, numbers as text.
+        // As recorded from Petastorm itself, if it was: sorted by name, numbers as text.
         if LEGACY.contains(&version) {
             let mut fields: Vec<_> = fields
                 .into_iter()
@@ -181,7 +181,7 @@ fn petastorm_schemas_are_written_as_ascii_that_reads_back() {
         let json = serde_json::to_string(&schema).unwrap();
         assert_eq!(serde_json::from_str::<Unischema>(&json).unwrap(), schema);
         if let Some(directory) = std::env::var_os("BOWSTRING_WRITTEN") {
-            // For a look with Python: BOWSTRING_WRITTEN=/tmp/written.
+            // For inspection with Python: BOWSTRING_WRITTEN=/tmp/written.
             fs::create_dir_all(&directory).unwrap();
             fs::write(std::path::Path::new(&directory).join(version), pickle).unwrap();
         }
@@ -247,7 +247,7 @@ fn soak(cases: u32) -> u32 {
     if std::env::var_os("BOWSTRING_SOAK").is_some() { cases * 20 } else { cases }
 }
 
-/// Both readers, without a hang: a typed error of each.
+/// Runs both readers, within a time limit; returns the typed error of each.
 fn refused(name: &str, bytes: &[u8]) -> [Error; 2] {
     let timed = |read: &dyn Fn() -> Result<()>| {
         let start = Instant::now();
@@ -300,7 +300,7 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// A dict of one index over column `c` whose data are what `data` builds.
+/// A dict of one index over column `c`, with the data built by `data`.
 fn indexer(class: &str, data: &[u8]) -> Vec<u8> {
     let head = format!(
         "}}S'i'\nccopy_reg\n_reconstructor\n(cpetastorm.etl.rowgroup_indexers\n{class}\nc__builtin__\nobject\nNtR}}(S'_index_name'\n\
@@ -309,7 +309,7 @@ fn indexer(class: &str, data: &[u8]) -> Vec<u8> {
     joined(&[head.as_bytes(), data, b"ubs."])
 }
 
-/// A schema of one field whose values after the name `x` are what `values` builds.
+/// A schema of one field, with the values after the name `x` built by `values`.
 fn one_field(values: &[u8]) -> Vec<u8> {
     let head = "ccopy_reg\n_reconstructor\n(cpetastorm.unischema\nUnischema\nc__builtin__\nobject\nNtR}(S'_name'\nS'n'\nS'_fields'\n\
                 ccollections\nOrderedDict\n)R(S'x'\ncpetastorm.unischema\nUnischemaField\n(S'x'\n";
@@ -357,11 +357,11 @@ fn hostile() -> Vec<(String, Vec<u8>)> {
         add(&format!("{module}.{name} p0"), called(format!("c{module}\n{name}\n").into_bytes()));
         let text = |text: &str| joined(&[b"\x8c", &[text.len() as u8], text.as_bytes()]);
         add(&format!("{module}.{name} p4"), called(joined(&[b"\x80\x04", &text(module), &text(name), b"\x93"])));
-        // Within a schema that is otherwise fine.
+        // Within an otherwise valid schema.
         let values = format!("cnumpy\nuint8\n()(c{module}\n{name}\nS'x'\ntRI00\n");
         add(&format!("{module}.{name} as a codec"), one_field(values.as_bytes()));
     }
-    // Instructions that make objects, on names that are allowed.
+    // Instructions that make objects, with allowed names.
     let field = &b"cpetastorm.unischema\nUnischemaField\n"[..];
     let spark = &b"cpyspark.sql.types\nLongType\n"[..];
     add("INST of an allowed class", b"(ipetastorm.codecs\nNdarrayCodec\n.".to_vec());
@@ -425,7 +425,7 @@ fn hostile() -> Vec<(String, Vec<u8>)> {
     add("PUT of 10^30", joined(&[b"Np1", &[b'0'; 30], b"\n."]));
     add("LONG_BINPUT of 10^9, a million times", joined(&[b"N", &b"r\0\xca\x9a\x3b".repeat(1_000_000), b"."]));
     add("a memo of a million", joined(&[b"\x80\x04N", &vec![0x94; 1_000_000], b"."]));
-    // Frames that lie.
+    // False frames.
     add(
         "a frame within a frame",
         joined(&[b"\x80\x04\x95", &20_u64.to_le_bytes(), b"\x95", &1_u64.to_le_bytes(), &[b'N'; 30]]),
@@ -480,7 +480,7 @@ fn hostile() -> Vec<(String, Vec<u8>)> {
     add("DICT of one", b"(Nd.".to_vec());
     add("nothing but STOP", b".".to_vec());
     add("marks without end", vec![b'('; 1_000_000]);
-    // Schemas that are well-formed pickles and no schemas.
+    // Well-formed pickles that are not schemas.
     let fields = |pairs: &[u8]| {
         let head = "ccopy_reg\n_reconstructor\n(cpetastorm.unischema\nUnischema\nc__builtin__\nobject\nNtR}(S'_name'\nS'n'\n\
                     S'_fields'\nccollections\nOrderedDict\n)R(";
@@ -555,7 +555,7 @@ fn petastorm_hostile_pickles_are_refused() {
 
 #[test]
 fn petastorm_frames_of_hostile_cases_are_sound() {
-    // What the cases above are built from is read when nothing is wrong with it.
+    // The building blocks of the cases above are read when nothing is wrong with them.
     let schema = schema(&one_field(b"cnumpy\nuint8\n(K\x03Nt)cpetastorm.codecs\nNdarrayCodec\n)\x81I01\n"));
     assert!(schema.is_err(), "six values");
     let schema =
@@ -612,7 +612,7 @@ fn petastorm_limits_are_options() {
     assert!(matches!(error, Error::Limit { option: "limits.max_columns", asked: 17, .. }), "{error}");
 }
 
-/// Every real pickle.
+/// Returns every real pickle.
 fn real() -> Vec<Vec<u8>> {
     let versions = LEGACY.into_iter().chain(["allcodecs_0.13.1"]);
     versions
@@ -623,7 +623,7 @@ fn real() -> Vec<Vec<u8>> {
 #[test]
 fn petastorm_pickles_cut_off_anywhere_are_errors() {
     for bytes in real() {
-        // Every place in the end with the soak, else a prime stride that meets every kind of instruction.
+        // Every place near the end in the soak, otherwise a prime stride that meets every kind of instruction.
         let stride = if std::env::var_os("BOWSTRING_SOAK").is_some() { 1 } else { 7 };
         for end in (0..bytes.len()).rev().step_by(stride) {
             refused("cut off", &bytes[..end]);

@@ -1,4 +1,4 @@
-//! What the ranks of a gang read together: nothing twice, wherever the data allow it. By arithmetic, and for real.
+//! Row groups read by the ranks of a gang: none twice, wherever the data allow it. By arithmetic, and for real.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn reads(plan: &Plan, manifests: &[Arc<Manifest>], world: u32) -> Reads {
     plan.reads(world, &|source, group| manifests[source as usize].groups[group as usize].bytes)
 }
 
-/// `groups` row groups of about `rows` rows: a tenth more or less, as writers leave them.
+/// Makes `groups` row groups of about `rows` rows: up to a tenth more or less, as writers do.
 fn uneven(groups: usize, rows: u64, row_bytes: u64) -> Arc<Manifest> {
     let size = |at: usize| rows - rows / 10 + at as u64 * 7919 % (rows / 5 + 1);
     Arc::new(Manifest::imaginary(&(0..groups).map(size).collect::<Vec<_>>(), row_bytes))
@@ -37,7 +37,7 @@ fn thousands_of_ranks_read_a_hundred_thousand_row_groups_once() {
         reads.ranks.iter().fold((u64::MAX, 0), |(least, most), rank| (least.min(rank.bytes), most.max(rank.bytes)));
     let mean = reads.bytes() as f64 / 4096.0;
     println!("the idlest {:.3} x", least as f64 / mean);
-    // Whole row groups are dealt, about 24 to each rank: one more or less is 4 %.
+    // Whole row groups are distributed, about 24 to each rank: one more or less is 4 %.
     assert!(most as f64 <= 1.05 * mean && least as f64 >= 0.95 * mean, "{least} to {most}, mean {mean}");
 }
 
@@ -53,7 +53,7 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
             let lanes = new.lanes();
             let (before, now) = (reads(&old, &manifests, world).times(), reads(&new, &manifests, world).times());
             println!("{world:>5}  {groups:>10}  {row_bytes:>7} MB  {:>5}  {now:.2} x ({before:.2} x)", new.lanes());
-            // A rank takes a whole row group at least, and ranks share some where all lanes together would take too much memory.
+            // A rank takes at least a whole row group, and ranks share some where all lanes together would need too much memory.
             let least = f64::from(world) / groups as f64;
             let lanes = f64::from(lanes);
             let shared = (f64::from(world) / lanes).max(least * 2.05).max(1.1);
@@ -61,7 +61,7 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
                 now <= shared * 1.15 + least && now <= before * 1.001,
                 "{world} ranks, {groups} row groups: {now} x, was {before} x"
             );
-            // Whoever has the memory asks for a lane for each rank.
+            // Users with enough memory request a lane for each rank.
             let asked = PlanSpec { lanes: Some(world), ..PlanSpec::new(1, u64::from(world) * 512) };
             let times = reads(&plan(asked, &manifests), &manifests, world).times();
             assert!(world > 64 || times <= 1.07, "{world} ranks, {groups} row groups, as many lanes: {times} x");
@@ -98,7 +98,7 @@ fn more_lanes_shuffle_no_worse_in_as_much_memory() {
 
 #[test]
 fn mixtures_and_filters_are_read_once_too() {
-    // A large dataset and a small one, and one in which a filter left a row here and there.
+    // A large dataset and a small one, and one of which a filter left scattered rows.
     let small = Arc::new(Manifest::imaginary(&[9000; 200], 80));
     let manifests = [uneven(2000, 100_000, 80), small];
     let mix = Some(Mix { weights: vec![99, 1], stop: Stop::FirstExhausted });
@@ -129,7 +129,7 @@ fn parts_of_the_file_order_are_read_once() {
         let parts = plan(PlanSpec { lanes: Some(world), ..spec }, &manifests);
         let times = [&together, &parts].map(|plan| reads(plan, &manifests, world).times());
         println!("{world} ranks in file order: {:.1} x, in parts {:.2} x", times[0], times[1]);
-        // Each step is of one row group or two, and all ranks take their part of it.
+        // Each step is of one or two row groups, and all ranks take their part of it.
         assert!(times[0] > 0.6 * f64::from(world), "{times:?}");
         assert!(times[1] <= 1.0 + f64::from(world) / 2560.0 + 0.005, "{times:?}");
         // Each rank goes through its part in file order.
@@ -139,7 +139,7 @@ fn parts_of_the_file_order_are_read_once() {
     }
 }
 
-/// Row groups that some ranks read for real, and that the plan says they read.
+/// Counts the row groups that some ranks really read, and checks that the plan predicts them.
 fn read_for_real(options: impl Fn(u32) -> LoaderOptions, ranks: &[u32], world: u32) -> (u64, f64) {
     let mut real = 0;
     let mut counted = None;
@@ -157,9 +157,9 @@ fn read_for_real(options: impl Fn(u32) -> LoaderOptions, ranks: &[u32], world: u
 }
 
 #[test]
-fn ranks_read_what_the_plan_says() {
+fn ranks_read_the_planned_row_groups() {
     let directory = tempfile::tempdir().unwrap();
-    // 96 row groups of 400 to 600 rows. In the last step, which has less than 128 rows, ranks take rows of each other's lanes too.
+    // 96 row groups of 400 to 600 rows. In the last step, of fewer than 128 rows, ranks take rows of each other's lanes too.
     let files: Vec<Vec<usize>> =
         (0..8).map(|file| (0..12).map(|at| 400 + (file * 12 + at) * 53 % 200).collect()).collect();
     support::write(directory.path(), &files, 1);
@@ -213,7 +213,7 @@ fn windows_of_rows_and_few_rows_are_read_as_planned() {
 }
 
 #[test]
-fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
+fn the_error_of_a_rank_without_enough_memory_says_how_many_lanes_fit() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &vec![vec![1000; 16]; 4], 16);
     // The batch of 64 ranks; each row group is a window.
@@ -229,13 +229,13 @@ fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
     println!("{error}");
     assert!(lanes < 64);
     Loader::open(tight(Some(lanes))).unwrap();
-    // A rank of the gang holds its own lane alone.
+    // A rank of the gang holds only its own lane.
     let gang = LoaderOptions { window_rows: Some(1), prefetch: 1, ..options(directory.path(), 64 * 512, 5, 64) };
     let rank = LocalSource::open(gang).unwrap().memory_need();
     assert!(rank.row_groups * 8 < need.row_groups, "{rank:?}, alone {need:?}");
 }
 
-/// 256 ranks, then 4, then 64, each of whom goes on from the state of the others.
+/// 256 ranks, then 4, then 64; each world resumes from the state of the previous one.
 #[test]
 fn a_gang_shrinks_and_grows_in_an_epoch_within_the_memory_of_each_rank() {
     let (groups, rows) = (64, 2048);

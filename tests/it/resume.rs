@@ -1,4 +1,4 @@
-//! States of every version of the order, and what threads and pieces give back. The rest of positions is in `conformance`.
+//! States of every version of the order, and batches and pieces that are given back. `conformance` tests the rest of positions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn dataset() -> tempfile::TempDir {
     directory
 }
 
-/// Row groups of several MB in small pages: the latest version cuts them into units.
+/// Writes row groups of several MB in small pages: the latest version cuts them into units.
 fn large() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let blob = DataType::FixedSizeBinary(32 << 10);
@@ -62,26 +62,26 @@ fn rest(loader: &mut Loader) -> Vec<Vec<i64>> {
     std::iter::from_fn(|| loader.next().unwrap().map(|batch| ids(&batch))).collect()
 }
 
-/// Two epochs of `options`.
+/// Returns two epochs of `options`.
 fn epochs(options: &LoaderOptions) -> [Vec<Vec<i64>>; 2] {
     let mut loader = Loader::open(options.clone()).unwrap();
     [rest(&mut loader), rest(&mut loader)]
 }
 
 #[test]
-fn a_state_goes_on_in_its_own_version_of_the_order_here_and_over_a_server() {
+fn a_state_resumes_in_its_own_version_of_the_order_locally_and_remotely() {
     go_on(&dataset());
 }
 
 #[test]
-fn a_state_goes_on_in_row_groups_or_units_as_its_version_has_them() {
+fn a_state_resumes_in_the_row_groups_or_units_of_its_version() {
     let data = large();
     let opened = |order| LocalSource::open(version(data.path(), order)).unwrap();
     let (source, old) = (opened(None), opened(Some(OrderVersion::V2)));
     assert_eq!((old.row_groups(), old.units(), source.row_groups()), (3, 3, 3));
     assert!(source.units() > 9, "{} units", source.units());
     go_on(&data);
-    // All of it once for three ranks, by a server that decodes each unit once.
+    // All of it once for three ranks, from a server that decodes each unit once.
     let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
     let ranks = (0..3).map(|rank| {
         let mut asked = version(data.path(), None);
@@ -117,7 +117,7 @@ fn go_on(data: &tempfile::TempDir) {
             if remote {
                 asked.urls = vec![server.url("data")];
             }
-            // New epochs are of the latest version, until a state says otherwise.
+            // New epochs use the latest version, until a state asks for another.
             let mut loader = Loader::open(asked.clone()).unwrap();
             let latest = Loader::open(version(data.path(), Some(OrderVersion::LATEST))).unwrap().state();
             assert_eq!(loader.state(), latest, "remote: {remote}");
@@ -140,7 +140,7 @@ fn go_on(data: &tempfile::TempDir) {
 }
 
 #[test]
-fn a_gang_that_goes_on_in_another_version_acknowledges_what_it_reads() {
+fn a_gang_resumed_in_another_version_acknowledges_its_batches() {
     let data = dataset();
     let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
     let mut written = Loader::open(version(data.path(), Some(OrderVersion::V2))).unwrap();
@@ -179,7 +179,7 @@ fn two_threads_that_give_back_lose_nothing() {
             });
         }
     });
-    // A thread that was told the end has gone; what the other one gave back after that is still there.
+    // A thread that saw the end has exited; a batch that the other one gave back later is still there.
     let mut loader = loader.into_inner().unwrap();
     while loader.epoch() == 0 {
         let Some(batch) = loader.next().unwrap() else { break };

@@ -1,4 +1,4 @@
-//! `bowstring serve` at its start, and what it takes while it runs: other tokens, other keys, no broken data.
+//! `bowstring serve` at its start, and changes that it accepts while it runs: other tokens, other keys, no broken data.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::serve_shell::{Authority, PHOTOS, Server, command, write};
 use crate::support;
 
 #[test]
-fn what_cannot_be_opened_is_told_at_the_start() {
+fn datasets_that_cannot_be_opened_are_reported_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let scattered = directory.path().join("scattered");
     std::fs::create_dir(&scattered).unwrap();
@@ -19,7 +19,7 @@ fn what_cannot_be_opened_is_told_at_the_start() {
     let scattered = format!("bad={}", scattered.display());
     let missing = format!("x={}", directory.path().join("nope.parquet").display());
     for (dataset, file) in [(&scattered, "NOTES"), (&missing, "nope.parquet")] {
-        // Port 0 and a good dataset beside: nothing else is wrong.
+        // Port 0 and a valid dataset beside it: nothing else is wrong.
         let output = command(&["--listen", "127.0.0.1:0", "--print-address", PHOTOS, dataset]).output().unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code().is_some_and(|code| (2..=4).contains(&code)), "{dataset}: {log}");
@@ -28,7 +28,7 @@ fn what_cannot_be_opened_is_told_at_the_start() {
     }
 }
 
-/// Whether whoever has `token` is served.
+/// Returns true if a client with `token` is served.
 fn is_served(server: &Server, token: &str) -> bool {
     let mut options = LoaderOptions::new(format!("{}/numbers", server.listen), 4);
     options.storage_options.insert("token".to_owned(), token.to_owned());
@@ -42,7 +42,7 @@ fn is_served(server: &Server, token: &str) -> bool {
 }
 
 #[test]
-fn a_hangup_reads_its_files_again_and_ends_nothing() {
+fn a_hangup_rereads_tokens_and_keys_and_ends_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let numbers = directory.path().join("numbers");
     std::fs::create_dir(&numbers).unwrap();
@@ -53,7 +53,7 @@ fn a_hangup_reads_its_files_again_and_ends_nothing() {
     let numbers = format!("numbers={}", numbers.display());
     let server = Server::start(&["-v", "--tokens", &tokens, "--key-file", &key, &numbers]);
     assert_eq!((is_served(&server, old), is_served(&server, new)), (true, false));
-    // In place, and with the time that it had: only the signal tells.
+    // In place, and with the old time: only the signal announces it.
     let of = |path: &str| std::fs::metadata(path).unwrap().modified().unwrap();
     let before = of(&tokens);
     std::fs::write(&tokens, format!("anna:{new}\n\n")).unwrap();
@@ -66,7 +66,7 @@ fn a_hangup_reads_its_files_again_and_ends_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(!is_served(&server, old), "what is not in the file is no token");
-    // What is wrong changes nothing.
+    // A faulty file changes nothing.
     std::fs::set_permissions(Path::new(&tokens), std::fs::Permissions::from_mode(0o644)).unwrap();
     server.signal("-HUP");
     while !server.log().contains("what was there before stays") {
@@ -81,7 +81,7 @@ fn a_hangup_reads_its_files_again_and_ends_nothing() {
 }
 
 #[test]
-fn a_hangup_reads_the_catalogue_again_and_running_streams_go_on() {
+fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
     let directory = tempfile::tempdir().unwrap();
     let folder = |name: &str, rows: usize| {
         let path = directory.path().join(name);
@@ -110,7 +110,7 @@ fn a_hangup_reads_the_catalogue_again_and_running_streams_go_on() {
     let mut ids = support::ids(&running.next().unwrap().unwrap());
     assert_eq!((rows("first"), rows("always")), (Ok(1000), Ok(16)));
 
-    // What cannot be opened, or read, changes nothing.
+    // Datasets that cannot be opened, or files that cannot be read, change nothing.
     let missing = directory.path().join("nope.parquet");
     for (number, wrong) in [table("third", &missing), "[datasets.x]\nurl = 3\n".to_owned()].into_iter().enumerate() {
         std::fs::write(&config, wrong).unwrap();
@@ -121,13 +121,13 @@ fn a_hangup_reads_the_catalogue_again_and_running_streams_go_on() {
     }
     assert!(server.log().contains("nope.parquet") && server.log().contains("serve.toml, line 2"), "{}", server.log());
 
-    // Others, one of them under a name that stays, and more rows in the files of another.
+    // Other datasets, one of them under an old name, and more rows in the files of another.
     support::write(&two, &[vec![9; 3]], 1);
     std::fs::write(&config, format!("[server]\nthreads = 1\n{}", table("second", &one))).unwrap();
     server.signal("-HUP");
     until("the new catalogue", &|| told("the catalogue was read again") == 1);
     assert_eq!(rows("second"), Ok(1000));
-    // As soon as nobody reads the former ones, and not after the minute of `refresh`.
+    // As soon as the old files have no reader, and not after the minute of `refresh`.
     until("the new files", &|| rows("always") == Ok(27));
     let gone = rows("first").unwrap_err();
     assert!(gone.contains("first") && gone.contains("always, second"), "{gone}");
@@ -180,7 +180,7 @@ fn a_certificate_is_renewed_in_the_middle_of_an_epoch() {
     renew(&two.server.0, &two.server.1);
     until("new connections have the new certificate", &|| comes(&two));
     assert!(!comes(&one), "new connections do not have the old one");
-    // What is wrong leaves it: a key of another certificate, half a file, none.
+    // A faulty certificate leaves the old one: a key of another certificate, half a file, none.
     for broken in [&one.server.1, &one.server.0] {
         renew(&two.server.0, broken);
         let warnings = server.log().matches("what was there before stays").count();

@@ -1,4 +1,4 @@
-//! `bowstring serve` as operators meet it: a process with flags, files, ports and signals.
+//! `bowstring serve` as operators see it: a process with flags, files, ports and signals.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,10 +18,10 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::{cli, support};
 
 pub(crate) const PHOTOS: &str = "fixtures/imagenet40.parquet";
-/// Secrets that are planted in files and must come out nowhere.
+/// Secrets that are planted in files and must never be output.
 const TOKEN: &str = "planted-token-5f1d7c";
 const STORE_KEY: &str = "planted-store-key-93ab";
-/// How long a step of a test may take before it has failed.
+/// Maximum duration of a step of a test.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 
 pub(crate) fn command(args: &[&str]) -> Command {
@@ -35,7 +35,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A server that runs; killed when dropped.
+/// A running server; killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) listen: String,
@@ -49,7 +49,7 @@ impl Server {
         Self::spawn(command(args))
     }
 
-    /// A server that may open so many files.
+    /// Starts a server with a limit of open files.
     fn start_with_files(files: u32, args: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
@@ -89,7 +89,7 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// The exit code and what the log held. Dropping kills whatever is left.
+    /// Returns the exit code and the log. A process that is still running is killed on drop.
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         let status = loop {
@@ -158,7 +158,7 @@ impl Authority {
     }
 }
 
-/// Asks for the server's health, over TLS if `files` say how: whether it is serving, or the error.
+/// Asks for the server's health, over TLS with `files`: true if it is serving, or the error.
 fn health(port: u16, files: Option<&ClientFiles>) -> Result<bool, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -184,7 +184,7 @@ pub(crate) async fn connect(port: u16, files: Option<&ClientFiles>) -> Result<Ch
 fn few_open_files_cost_copies_and_no_stream() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![500; 8]], 2);
-    // 8 lines would keep 256 batches each, every one a file that is open.
+    // 8 streams would keep 256 batches each, every one an open file.
     let server = Server::start_with_files(160, &[&format!("numbers={}", directory.path().display())]);
     let url = format!("{}/numbers", server.listen);
     let ranks: Vec<_> = (0..8)
@@ -210,7 +210,7 @@ fn few_open_files_cost_copies_and_no_stream() {
 }
 
 #[test]
-fn it_does_not_start_where_it_would_be_open_or_wrong() {
+fn a_server_with_open_access_or_wrong_options_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = write(directory.path(), "tokens", &format!("anna:{TOKEN}\n"));
     let open = write(directory.path(), "open-tokens", &format!("anna:{TOKEN}\n"));
@@ -253,7 +253,7 @@ fn it_does_not_start_where_it_would_be_open_or_wrong() {
 }
 
 #[test]
-fn it_serves_says_so_and_ends_on_both_signals() {
+fn a_server_reports_readiness_and_ends_on_both_signals() {
     for (signal, json) in [("-TERM", false), ("-INT", true)] {
         let args: &[&str] = if json { &[PHOTOS, "--log-format", "json"] } else { &[PHOTOS] };
         let server = Server::start(args);
@@ -278,11 +278,11 @@ fn it_serves_says_so_and_ends_on_both_signals() {
 }
 
 #[test]
-fn while_it_drains_it_is_not_ready_and_a_second_signal_ends_it() {
+fn a_draining_server_is_not_ready_and_a_second_signal_ends_it() {
     let server = Server::start(&[PHOTOS, "--drain-grace", "60"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // A watch is a call that does not end by itself: it holds the drain up.
+        // A watch is a call without an end of its own: it delays the drain.
         let mut client = HealthClient::new(connect(server.port(), None).await.unwrap());
         let mut watch = client.watch(HealthCheckRequest { service: String::new() }).await.unwrap().into_inner();
         assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
@@ -306,14 +306,14 @@ fn while_it_drains_it_is_not_ready_and_a_second_signal_ends_it() {
 }
 
 #[test]
-fn the_end_comes_with_the_grace_time_whoever_is_still_there() {
+fn a_drain_ends_with_the_grace_time_despite_open_connections() {
     let server = Server::start(&[PHOTOS, "--drain-grace", "1"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _watch = runtime.block_on(async {
         let mut client = HealthClient::new(connect(server.port(), None).await.unwrap());
         client.watch(HealthCheckRequest { service: String::new() }).await.unwrap()
     });
-    // A peer that never says a word does not hold it up either.
+    // A silent peer does not delay it either.
     let _mute = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     server.signal("-TERM");
     let start = Instant::now();
@@ -321,7 +321,7 @@ fn the_end_comes_with_the_grace_time_whoever_is_still_there() {
     assert_eq!(code, Some(0), "{log}");
     let seconds = start.elapsed().as_secs_f64();
     println!("ended {seconds:.2} s after the signal, the grace is 1 s");
-    // Without the option it would be 30 s; a busy machine takes its time too.
+    // Without the option it would be 30 s; a busy machine needs some time too.
     assert!(seconds < 20.0, "{seconds} s: {log}");
 }
 
@@ -356,7 +356,7 @@ fn only_those_with_the_right_certificates_get_an_answer() {
 }
 
 #[test]
-fn an_address_of_another_kind_is_told_with_the_right_one() {
+fn an_address_of_another_kind_is_an_error_that_names_the_right_one() {
     let directory = tempfile::tempdir().unwrap();
     let one = Authority::new(directory.path(), "one");
     let plain = Server::start(&[PHOTOS]);
@@ -367,7 +367,7 @@ fn an_address_of_another_kind_is_told_with_the_right_one() {
         (format!("grpc+tls://localhost:{open}/imagenet40"), format!("speaks no TLS; write grpc://localhost:{open}")),
         (format!("grpc://localhost:{shut}/imagenet40"), format!("speaks TLS; write grpc+tls://localhost:{shut}")),
     ] {
-        // What a peer of the other kind answers comes in more than one way.
+        // The answer of a peer of the other kind arrives in more than one form.
         for _ in 0..5 {
             let trusted = url.starts_with("grpc+tls").then(|| ("ca".to_owned(), one.ca.clone()));
             let options = LoaderOptions {
@@ -387,7 +387,7 @@ fn an_address_of_another_kind_is_told_with_the_right_one() {
 }
 
 #[test]
-fn inspect_says_what_a_server_has() {
+fn inspect_lists_the_datasets_of_a_server() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![60, 40]], 1);
     let server = Server::start(&[&format!("photos={PHOTOS}"), &format!("numbers={}", directory.path().display())]);
@@ -406,7 +406,7 @@ fn inspect_says_what_a_server_has() {
     assert_eq!(found["columns"], serde_json::json!([{"name": "label", "outcome": "int64 [B]"}]));
     let wrong = asked(&format!("{}/phtos", server.listen), &[]);
     assert!(wrong.code == 2 && wrong.stderr.contains("photos"), "{}: {}", wrong.code, wrong.stderr);
-    // What reads files says that a server has none.
+    // A verb that reads files reports that a server has none.
     let index = cli::run(&["index", &server.listen]);
     assert!(index.code == 2 && index.stderr.contains("no files"), "{}: {}", index.code, index.stderr);
     let nobody = server.listen.clone();
@@ -417,7 +417,7 @@ fn inspect_says_what_a_server_has() {
 }
 
 #[test]
-fn secrets_come_out_nowhere() {
+fn secrets_are_never_output() {
     let directory = tempfile::tempdir().unwrap();
     let one = Authority::new(directory.path(), "one");
     let tokens = write(directory.path(), "tokens", &format!("anna:{TOKEN}\n"));
@@ -437,7 +437,7 @@ fn secrets_come_out_nowhere() {
         request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
         let _ = HealthClient::new(channel).check(request).await;
     });
-    // A client that is there and does not run would hold the drain up for its whole grace.
+    // A connected but idle client would delay the drain for its whole grace period.
     drop(runtime);
     let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/livez") + &server.get("/else");
     server.signal("-TERM");
@@ -463,7 +463,7 @@ fn mute_peers_and_crowds_are_turned_away() {
         stream.set_read_timeout(Some(LONGEST)).unwrap();
         stream
     };
-    // A server that ends a connection has said no more than its settings before.
+    // Before it ends a connection, a server sends no more than its settings.
     let closed_after = |mut stream: TcpStream| {
         let start = Instant::now();
         let mut rest = Vec::new();
@@ -479,7 +479,7 @@ fn mute_peers_and_crowds_are_turned_away() {
     let mute = closed_after(mute);
     let slow = closed_after(slow);
     println!("closed after: the third {third:.3} s, a mute one {mute:.3} s, a slow one {slow:.3} s more");
-    // Whoever speaks is left alone for longer than these; what is refused is refused before a mute one is given up.
+    // A slow peer gets more time than a mute one; a refused connection is closed before a mute one is given up.
     assert!(third < mute && mute >= 0.5 && mute + slow < 60.0);
     assert_eq!(health(server.port(), None), Ok(true), "the places are free again");
     let metrics = server.get("/metrics");

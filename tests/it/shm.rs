@@ -1,7 +1,7 @@
-//! Shared memory between real processes: the very bytes, and nothing left by those that are killed, stopped or slow.
+//! Shared memory between real processes: the same bytes, and no leftovers of processes that are killed, stopped or slow.
 //!
-//! The server is a child that serves synthetic batches: a ticket is `count bytes exclusive pause_ms`. What it holds can be asked
-//! of it by the ticket `state`.
+//! The server is a child that serves synthetic batches: a ticket is `count bytes exclusive pause_ms`. The ticket `state` asks for the
+//! memory it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,12 +22,12 @@ use crate::{child, support};
 
 const BUDGET: usize = 1 << 30;
 const WINDOW: u16 = 4;
-/// Every wait of these tests ends: what takes longer has failed.
+/// Limit of every wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-// ---- what is sent --------------------------------------------------------------------------------------------------
+// ---- batches -------------------------------------------------------------------------------------------------------
 
-/// Word `at` of batch `number`.
+/// Returns word `at` of batch `number`.
 fn word(number: u64, at: usize) -> u64 {
     (number << 40 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -48,7 +48,7 @@ fn check(batch: &Incoming, number: u64) {
     }
 }
 
-/// Bytes of batch `number`: most batches of one size, as in training, but not all of those that have slabs of their own.
+/// Returns the bytes of batch `number`: most batches have one size, as in training, but not all of those with their own slabs.
 fn length(bytes: usize, exclusive: bool, number: u64) -> usize {
     if exclusive && number.is_multiple_of(7) { bytes / 2 + number as usize * 8 } else { bytes }
 }
@@ -97,10 +97,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// What the batches of a server lie in.
+/// The memory of a server's batches.
 struct Memory {
     allocator: Arc<SharedAllocator>,
-    /// By the length of their batches, 0 for any.
+    /// By the length of their batches, 0 for any length.
     pools: Mutex<BTreeMap<usize, Arc<Pool>>>,
 }
 
@@ -109,7 +109,7 @@ impl Memory {
         Self { allocator: Arc::new(SharedAllocator::new()), pools: Mutex::default() }
     }
 
-    /// As in a server: batches that nobody else gets have slabs of their own; others of one length share some, if they are small.
+    /// As in a server: batches for one client have their own slabs; small ones of one length share slabs.
     fn pool(&self, exclusive: bool, len: usize) -> Arc<Pool> {
         let mut pools = self.pools.lock().unwrap();
         let pool = pools.entry(if exclusive { 0 } else { len }).or_insert_with_key(|len| {
@@ -145,7 +145,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// What follows `key` in the next line that begins with it.
+    /// Returns the text after `key` in the next line that begins with it.
     fn line(&mut self, key: &str) -> String {
         let mut seen = Vec::new();
         for line in self.lines.by_ref() {
@@ -167,8 +167,7 @@ impl Process {
         assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Names behind the child's open descriptors.
-    /// What the process has open, but for standard streams, which may be files of whoever runs the tests.
+    /// Returns the names of the child's open descriptors, except its standard streams, which may be files of the caller.
     fn descriptors(&self) -> Vec<String> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().map(Result::unwrap);
         let own = entries.filter(|entry| !["0", "1", "2"].contains(&entry.file_name().to_str().unwrap()));
@@ -197,7 +196,7 @@ impl Server {
         connect(&self.1, Bytes::copy_from_slice(ticket.as_bytes()), options()).await.unwrap()
     }
 
-    /// Bytes of the pools in use, and slabs that are not freed.
+    /// Returns the bytes of the pools in use, and the number of slabs not freed.
     async fn state(&self) -> (usize, usize) {
         let batch = self.connect("state").await.next().await.unwrap().unwrap();
         let text = String::from_utf8(batch.header.to_vec()).unwrap();
@@ -215,7 +214,7 @@ impl Server {
     }
 }
 
-/// Abstract sockets of bowstring on this host.
+/// Returns the abstract sockets of bowstring on this host.
 fn sockets() -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
@@ -223,7 +222,7 @@ fn sockets() -> BTreeSet<String> {
 }
 
 pub(crate) fn server() {
-    // The test's name stands at the beginning of the line.
+    // The test's name is at the start of the line.
     println!();
     let memory = Memory::new();
     let options = ListenerOptions {
@@ -279,7 +278,7 @@ pub(crate) fn rank() {
 // ---- the tests -----------------------------------------------------------------------------------------------------
 
 #[test]
-fn ranks_get_the_very_bytes_in_another_process() {
+fn ranks_get_the_same_bytes_in_another_process() {
     let server = Server::start();
     let count = if support::soak() { 1000 } else { 60 };
     let tickets = [1, 0].map(|exclusive| format!("{count} 1000000 {exclusive} 0"));
@@ -305,7 +304,7 @@ fn killed_ranks_leave_nothing_and_disturb_nobody() {
     };
     let files = shm();
     runtime().block_on(async {
-        // One honest rank goes on through all of it, and has batches in the slabs of those that are killed.
+        // One honest rank continues through all of it, with batches in the slabs of those that are killed.
         let mut honest = server.connect("100000 100000 0 1").await;
         let mut number = 0;
         let mut open = Vec::new();
@@ -335,7 +334,7 @@ fn killed_ranks_leave_nothing_and_disturb_nobody() {
             "{cycles} ranks killed: {least} to {most} descriptors in the server, {number} batches to another rank"
         );
         let late = open[open.len() * 3 / 4..].iter().min().unwrap();
-        // Free slabs are kept for the next batch, as the pool sees fit; killed ranks must not add to them for ever.
+        // Free slabs are kept for the next batch, as the pool decides; killed ranks must not add to them without end.
         assert!(*late <= least + 12, "descriptors grow: {open:?}");
         for name in server.0.descriptors() {
             assert!(!name.starts_with("/dev/shm") && !name.starts_with("/tmp"), "the server has {name}");
@@ -358,7 +357,7 @@ fn a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline() {
             }
             let start = Instant::now();
             server.0.signal(signal);
-            // A few batches may have been on their way.
+            // A few batches may have been in flight.
             let error = loop {
                 match batches.next().await {
                     Some(Ok(batch)) => drop(batch),
@@ -397,7 +396,7 @@ fn slow_ranks_and_slow_sources_are_not_taken_for_dead() {
             assert!(batches.next().await.is_none());
         };
         let slow_rank = async {
-            // Longer than the rank's deadline, and than the server's patience with silence.
+            // Longer than the rank's deadline, and than the server's tolerance of silence.
             let mut batches = server.connect("20 100000 1 0").await;
             let first = batches.next().await.unwrap().unwrap();
             tokio::time::sleep(Duration::from_millis(3500)).await;
@@ -447,7 +446,7 @@ fn a_rank_that_releases_nothing_blocks_only_itself() {
 }
 
 #[test]
-fn what_a_rank_keeps_is_taken_back_where_its_source_ends() {
+fn batches_kept_by_a_rank_are_reclaimed_when_its_source_ends() {
     let server = Server::start();
     runtime().block_on(async {
         let mut hoarder = server.connect("ended 100 100000 1 0").await;

@@ -1,4 +1,4 @@
-//! Synthetic datasets, and children of the test binary that can be killed.
+//! Synthetic datasets, and helpers of tests.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-/// What takes longer hangs, or takes time that grows out of hand: far above what a busy machine needs for what takes milliseconds.
+/// Time after which an operation of milliseconds counts as hanging: far above the needs of a busy machine.
 pub(crate) const HANG: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Whether the full counts run (`make soak`), else about a tenth.
+/// True if the full counts run (`make soak`), otherwise about a tenth.
 pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()
 }
@@ -34,12 +34,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// An index below `end`.
+    /// Returns an index below `end`.
     pub(crate) fn index(&mut self, end: usize) -> usize {
         self.below(end as u64) as usize
     }
@@ -53,12 +53,12 @@ impl Random {
     }
 }
 
-/// Columns of a synthetic dataset beside `id`: float32 columns `f0..`, each cell a function of its row.
+/// Returns a cell of a synthetic dataset, which has `id` and float32 columns `f0..`, each cell a function of its row.
 pub(crate) fn cell(id: i64, column: usize) -> f32 {
     ((id * 31 + column as i64 * 7) % 1000) as f32
 }
 
-/// Writes one file per element of `files`; each holds row groups of these row counts. `id` counts rows through all files.
+/// Writes one file per element of `files`; each holds row groups with these row counts. `id` counts rows through all files.
 pub(crate) fn write(directory: &Path, files: &[Vec<usize>], floats: usize) {
     let mut fields = vec![Field::new("id", DataType::Int64, false)];
     fields.extend((0..floats).map(|column| Field::new(format!("f{column}"), DataType::Float32, false)));
@@ -86,7 +86,7 @@ pub(crate) fn write(directory: &Path, files: &[Vec<usize>], floats: usize) {
     }
 }
 
-/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world; padded.
+/// Options over `directory` for rank `rank` of `world`, with a global batch that is the same for every world; padded.
 pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> LoaderOptions {
     LoaderOptions {
         urls: vec![directory.to_str().unwrap().to_owned()],
@@ -95,13 +95,13 @@ pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> L
         world_size: Some(world),
         memory_budget: Some(256 << 20),
         threads: Some(2),
-        // `_mask` tells the rows that count.
+        // `_mask` marks the rows that count.
         tail: Some(Tail::Pad),
         ..LoaderOptions::default()
     }
 }
 
-/// The `id`s of the batch's real rows.
+/// Returns the `id`s of the batch's real rows.
 pub(crate) fn ids(batch: &Batch) -> Vec<i64> {
     let ids = batch.tensor("id").unwrap().as_slice::<i64>().unwrap().to_vec();
     match batch.tensor("_mask") {
@@ -110,12 +110,12 @@ pub(crate) fn ids(batch: &Batch) -> Vec<i64> {
     }
 }
 
-/// What is left of the epoch, as ids per step.
+/// Reads the rest of the epoch, as ids per step.
 pub(crate) fn drain(loader: &mut Loader) -> Vec<Vec<i64>> {
     std::iter::from_fn(|| loader.next().unwrap()).map(|batch| ids(&batch)).collect()
 }
 
-/// A variable of the environment, as a child was given it.
+/// Returns an environment variable, for example one that a child was given.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -125,7 +125,7 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Compiles `source` of the repository with these options to a library called `name`, in a directory for what it is made of.
+/// Compiles `source` of the repository with these options to a library called `name`, in the directory for build outputs.
 #[cfg(target_os = "linux")]
 pub(crate) fn compile(source: &str, name: &str, options: &[String], others: &[PathBuf]) -> PathBuf {
     use std::hash::{Hash, Hasher};
@@ -144,7 +144,7 @@ pub(crate) fn compile(source: &str, name: &str, options: &[String], others: &[Pa
         cc.args(options).arg("-o").arg(&*made).arg(&source).args(["-lpthread", "-lm", "-ldl"]);
         let done = cc.output().unwrap_or_else(|error| panic!("the C compiler that links Rust: {error}"));
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        // Several tests may build it at once; each puts a whole file in place.
+        // Several tests may build it at once; each puts a complete file in place.
         made.persist(&library).unwrap();
     }
     library

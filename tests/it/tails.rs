@@ -1,5 +1,5 @@
-//! The tails `short` and `even` over random rows, ranks, batches, epochs, filters and resumes on another number of ranks: of plans alone,
-//! and of loaders of files.
+//! The tails `short` and `even` over random rows, ranks, batches, epochs, filters and resumes on another number of ranks: of plans
+//! alone, and of loaders of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -13,20 +13,20 @@ use bowstring::{Error, Loader, Result};
 
 use crate::support::{self, Random, soak};
 
-/// All ranks of a world, in step.
+/// All ranks of a world, in lockstep.
 trait World<Row> {
     fn steps(&self) -> u64;
-    /// The rows of each rank in the next step; none at the end of the epoch.
+    /// Returns the rows of each rank in the next step; none at the end of the epoch.
     fn next(&mut self) -> Option<Vec<Vec<Row>>>;
     fn state(&self) -> State;
 }
 
-/// What a case is drawn as.
+/// The random parameters of a case.
 #[derive(Debug)]
 struct Case {
     tail: Tail,
     global: u64,
-    /// Before the resume and after it.
+    /// World size before the resume and after it.
     worlds: [u32; 2],
     epoch: u64,
     shuffle: bool,
@@ -57,10 +57,10 @@ impl Case {
 }
 
 type Opened<Row> = Box<dyn World<Row>>;
-/// Opens so many ranks, at a state if there is one.
+/// Opens this many ranks, at a state if there is one.
 type Open<'a, Row> = &'a dyn Fn(u32, Option<&State>) -> Result<Opened<Row>>;
 
-/// Goes through an epoch of the `selected` rows, with a resume somewhere, and holds it to what is promised.
+/// Runs an epoch of the `selected` rows, with a resume somewhere, and checks the promises.
 fn check<Row: Ord + Copy + Debug>(case: &Case, selected: &[Row], random: &mut Random, open: Open<'_, Row>) {
     let (rows, global) = (selected.len() as u64, case.global);
     let whole = rows.div_ceil(global);
@@ -99,7 +99,7 @@ fn check<Row: Ord + Copy + Debug>(case: &Case, selected: &[Row], random: &mut Ra
                 let expected = if is_last && left < global { left.div_ceil(count) * count } else { global };
                 assert_eq!(sizes.iter().sum::<u64>(), expected, "{case:?}: step {before} of {rows} rows");
                 assert!(!is_last || left == global || least == most, "{case:?}: {sizes:?}");
-                // What is repeated lies, in one lane, behind the rows of all ranks, where whoever joins their batches cuts it off.
+                // Repeated rows come, in one lane, after the rows of all ranks, where joining the batches cuts them off.
                 let one_lane = case.lanes == Some(1) || !case.shuffle && case.lanes.is_none();
                 let before: BTreeSet<Row> = delivered.iter().flatten().flatten().copied().collect();
                 let new: BTreeSet<Row> = step.iter().flatten().take(left.min(global) as usize).copied().collect();
@@ -201,7 +201,7 @@ fn plans(tail: Tail, name: &str) {
             .collect();
         let open = |world: u32, state: Option<&State>| {
             let plan = Plan::new(&manifests, case.spec().resolve(&manifests)?, case.epoch)?.for_world(world);
-            // It is of this world even where all worlds have the same.
+            // It is of this world even if all worlds have the same steps.
             assert_eq!(plan.world(), world);
             let shares: u64 = (0..world).map(|rank| plan.share_rows(Share::new(rank, world).unwrap())).sum();
             assert_eq!(shares, plan.rows());

@@ -19,7 +19,7 @@ use crate::support::options;
 /// Values in a list: 640 bytes.
 const WIDE: usize = 160;
 
-/// Plain pages of a few rows, which end anywhere.
+/// Plain pages of a few rows, which end at any row.
 fn small() -> WriterPropertiesBuilder {
     WriterProperties::builder().set_dictionary_enabled(false).set_data_page_size_limit(3000).set_write_batch_size(7)
 }
@@ -40,7 +40,7 @@ fn write(path: &Path, column: ArrayRef, properties: WriterProperties) {
     writer.close().unwrap();
 }
 
-/// A file of `rows` lists of `WIDE` numbers, list `row` being `first + row`, `first + row + 0.25`, ...; every 50th is null if `nulls`.
+/// Writes `rows` lists of `WIDE` numbers, list `row` being `first + row`, `first + row + 0.25`, ...; every 50th is null if `nulls`.
 fn wide(path: &Path, first: usize, rows: usize, properties: WriterProperties, nulls: bool) {
     let values = (first..first + rows).flat_map(|row| (0..WIDE).map(move |at| row as f32 + at as f32 / 4.0));
     let item = Arc::new(Field::new("item", DataType::Float32, true));
@@ -51,9 +51,9 @@ fn wide(path: &Path, first: usize, rows: usize, properties: WriterProperties, nu
 }
 
 #[test]
-fn wide_rows_are_the_same_left_in_their_pages_and_decoded() {
+fn wide_rows_left_in_their_pages_equal_decoded_ones() {
     let directory = tempfile::tempdir().unwrap();
-    // Pages in place, pages unpacked, a dictionary, and nulls that are filled: all in one order, with row groups of each kind in a step.
+    // Pages in place, decompressed pages, a dictionary, and filled nulls: all in one order, with row groups of each kind in a step.
     wide(&directory.path().join("a.parquet"), 0, 301, plain(), false);
     wide(&directory.path().join("b.parquet"), 301, 200, packed(), false);
     wide(&directory.path().join("c.parquet"), 501, 99, WriterProperties::builder().build(), false);
@@ -81,7 +81,7 @@ fn wide_rows_are_the_same_left_in_their_pages_and_decoded() {
     }
 }
 
-/// The values of a file that a loader prepares for its batches, in bytes: those that stay in place do not count.
+/// Returns the bytes of a file's values that a loader prepares for its batches: values that stay in place do not count.
 fn prepared(column: ArrayRef, properties: WriterProperties) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     write(&directory.path().join("a.parquet"), column, properties);
@@ -102,7 +102,7 @@ fn rows_of_uncompressed_pages_are_left_where_they_were_read_to() {
         assert_eq!(prepared(Arc::clone(&list), plain()), 0, "pages end where rows do");
         let packed = prepared(Arc::clone(&list), large().set_compression(zstd).build());
         assert!((bytes..bytes * 5 / 4).contains(&packed), "{packed} bytes of pages, with their levels");
-        // Random pages are stored as they are.
+        // Random pages are stored uncompressed.
         let version = large().set_writer_version(WriterVersion::PARQUET_2_0).set_compression(zstd).build();
         assert!((bytes..bytes * 5 / 4).contains(&prepared(list, version)));
     }
@@ -138,7 +138,7 @@ fn a_budget_that_is_accepted_suffices_where_rows_are_left_among_other_columns() 
     }
 }
 
-/// Lists `first..first + rows`, list `row` of `length(row)` numbers `1000 * row`, `1000 * row + 1`, ...
+/// Makes lists `first..first + rows`, list `row` of `length(row)` numbers `1000 * row`, `1000 * row + 1`, ...
 fn lists(first: usize, rows: usize, large: bool, length: impl Fn(usize) -> usize) -> ArrayRef {
     let all = first..first + rows;
     let values = all.clone().flat_map(|row| (0..length(row)).map(move |at| (1000 * row + at) as i32));
@@ -151,7 +151,7 @@ fn lists(first: usize, rows: usize, large: bool, length: impl Fn(usize) -> usize
     Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(lengths), values, None))
 }
 
-/// The rows' lists as a loader delivers them: those of all rows together.
+/// Returns the rows' lists as a loader delivers them, of all rows together.
 fn delivered(directory: &Path, shuffle: bool, of: &Lists) -> Vec<Vec<i32>> {
     let mut options = LoaderOptions { shuffle, ..options(directory, 37, 0, 1) };
     options.columns.row_id = true;
@@ -197,8 +197,8 @@ fn delivered(directory: &Path, shuffle: bool, of: &Lists) -> Vec<Vec<i32>> {
 const ROWS: usize = 900;
 
 #[test]
-fn lists_of_one_length_are_the_same_left_in_their_pages_and_decoded() {
-    // In this order one step has lists in place, unpacked, of another length, from a dictionary, of many lengths, and few numbers.
+fn lists_of_one_length_left_in_their_pages_equal_decoded_ones() {
+    // In this order one step has lists in place, decompressed, of another length, from a dictionary, of many lengths, and few numbers.
     let length = |row: usize| match row {
         0..501 => WIDE,
         501..600 => WIDE + 9,

@@ -1,4 +1,4 @@
-//! The writer: what is written is read, and it is there whole or not at all.
+//! The writer: written data is read back, and appears atomically.
 
 use std::collections::HashMap;
 use std::fs;
@@ -32,7 +32,7 @@ fn write(path: &Path, batches: &[RecordBatch], options: WriterOptions) -> Result
     writer.finish()
 }
 
-/// Names in a directory, hidden ones too.
+/// Returns the names in a directory, including hidden ones.
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -49,7 +49,7 @@ fn value<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
     all.iter().find(|pair| pair.key == key)?.value.as_deref()
 }
 
-/// The schema and the row groups of a dataset, as `Dataset` reads them.
+/// Returns the schema and the row groups of a dataset, as `Dataset` reads them.
 fn read(path: &Path) -> (SchemaRef, Vec<RecordBatch>) {
     let runtime = runtime();
     let dataset = open(&[path.to_str().unwrap()], OpenOptions::default()).unwrap();
@@ -69,7 +69,7 @@ fn array(value: i64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_rows_are_read_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a/new/place");
     let stored = Stored { codec: Codec::Npz, element: Element::Number(DType::Int64), shape: vec![Some(2), Some(3)] };
@@ -142,7 +142,7 @@ fn what_is_written_is_read() {
         assert!(matches!(chunk(1).compression(), parquet::basic::Compression::ZSTD(_)));
         assert!(chunk(3).dictionary_page_offset().is_none() && chunk(1).dictionary_page_offset().is_some());
         assert!((0..5).all(|column| chunk(column).offset_index_offset().is_some()));
-        // Views are of bowstring only; whoever reads the Arrow schema in the footer must know the types.
+        // View types are internal to bowstring; readers of the Arrow schema in the footer must know the types.
         let arrow = parquet::arrow::parquet_to_arrow_schema(
             metadata.file_metadata().schema_descr(),
             metadata.file_metadata().key_value_metadata(),
@@ -193,7 +193,7 @@ fn groups_and_files_end_by_bytes() {
 }
 
 #[test]
-fn nothing_is_there_before_it_is_finished() {
+fn nothing_is_visible_before_the_writer_finishes() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
     let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
@@ -201,13 +201,13 @@ fn nothing_is_there_before_it_is_finished() {
     assert!(!path.exists());
     let hidden = names(directory.path());
     assert!(hidden.len() == 1 && hidden[0].starts_with(".d."), "{hidden:?}");
-    // What is there is no dataset for anybody.
+    // The hidden directory is not a dataset for any reader.
     let found = open(&[directory.path().to_str().unwrap()], OpenOptions::default());
     assert!(matches!(found, Err(Error::NotFound { .. })), "{found:?}");
     drop(writer);
     assert!(names(directory.path()).is_empty());
 
-    // Killed: the destructor does not run, what stays is hidden, and the next writer is not in its way.
+    // Killed: the destructor does not run, the leftovers are hidden, and do not hinder the next writer.
     let mut killed = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
     killed.write(&ids(0..1000)).unwrap();
     std::mem::forget(killed);
@@ -218,10 +218,10 @@ fn nothing_is_there_before_it_is_finished() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_if_asked() {
+fn an_existing_dataset_is_replaced_only_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
-    // An empty directory is as good as none.
+    // An empty directory counts as none.
     fs::create_dir(&path).unwrap();
     write(&path, &[ids(0..10)], WriterOptions::default()).unwrap();
     let error = write(&path, &[ids(0..20)], WriterOptions::default()).unwrap_err();
@@ -238,14 +238,14 @@ fn what_is_there_is_replaced_only_if_asked() {
     assert_eq!(read(&path).1[0].num_rows(), 20);
     assert_eq!(names(directory.path()), ["d"]);
 
-    // What somebody else put there stays, and nothing else does.
+    // Files of others stay, and nothing else does.
     fs::write(path.join("notes.txt"), "years of work").unwrap();
     let error = write(&path, &[ids(0..1)], overwrite.clone()).unwrap_err();
     assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{error}");
     assert!(error.to_string().contains("notes.txt") && path.join("notes.txt").exists(), "{error}");
     fs::remove_file(path.join("notes.txt")).unwrap();
 
-    // Only what is ours: with the `_SUCCESS` of others, or none, it takes another word.
+    // Only datasets of bowstring: with a foreign `_SUCCESS`, or none, another option is needed.
     let foreign = directory.path().join("thesis");
     for success in ["", "{}", "{\"bowstring\""] {
         fs::create_dir_all(foreign.join("chapters")).unwrap();
@@ -260,19 +260,19 @@ fn what_is_there_is_replaced_only_if_asked() {
     let only = WriterOptions { overwrite: false, ..both };
     let error = write(&foreign, &[ids(0..1)], only).unwrap_err();
     assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{error}");
-    // What becomes foreign while the writer works stays too.
+    // A directory that becomes foreign while the writer works stays too.
     let late = DatasetWriter::create(&foreign, ids(0..1).schema(), overwrite.clone()).unwrap();
     fs::write(foreign.join("_SUCCESS"), "").unwrap();
     assert!(matches!(late.finish(), Err(Error::Config { option: "overwrite_foreign", .. })));
     fs::remove_dir_all(&foreign).unwrap();
 
-    // Two writers without leave to overwrite: the second to finish is refused.
+    // Two writers without permission to overwrite: the second to finish is refused.
     let other = directory.path().join("e");
     let [first, second] =
         [0, 1].map(|_| DatasetWriter::create(&other, ids(0..1).schema(), WriterOptions::default()).unwrap());
     first.finish().unwrap();
     assert!(matches!(second.finish(), Err(Error::Config { option: "overwrite", .. })));
-    // Files are no directories, and a link is followed.
+    // A file is not a directory, and a link is followed.
     let file = directory.path().join("file");
     fs::write(&file, "x").unwrap();
     assert_eq!(write(&file, &[ids(0..1)], overwrite.clone()).unwrap_err().kind(), Kind::Store);
@@ -388,10 +388,10 @@ fn batches_and_options_that_cannot_be_written_are_refused() {
     assert_eq!(names(directory.path()), ["d"]);
 }
 
-/// A disk that is full is tried beside the writer itself; here are directories that take nothing.
+/// A full disk is tested beside the writer itself; here are directories that accept no files.
 #[cfg(target_os = "linux")]
 #[test]
-fn directories_that_take_nothing_give_errors_and_keep_nothing() {
+fn directories_that_accept_no_files_give_errors_and_keep_nothing() {
     let error = write(Path::new("/proc/self/new/dataset"), &[ids(0..1)], WriterOptions::default()).unwrap_err();
     assert_eq!(error.kind(), Kind::Store, "{error}");
     assert!(error.chain().contains("/proc/self/new"), "{}", error.chain());
@@ -401,7 +401,7 @@ fn directories_that_take_nothing_give_errors_and_keep_nothing() {
     let options =
         WriterOptions { group_bytes: 1, rows_per_group: 10, rows_per_file: Some(20), ..WriterOptions::default() };
     let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), options).unwrap();
-    // The place of the second file is taken.
+    // The name of the second file is taken.
     let hidden = directory.path().join(&names(directory.path())[0]);
     fs::create_dir(hidden.join("part-00001.parquet")).unwrap();
     let error = writer.write(&ids(0..50)).unwrap_err();
@@ -410,7 +410,7 @@ fn directories_that_take_nothing_give_errors_and_keep_nothing() {
     assert!(matches!(writer.write(&ids(0..1)), Err(Error::Closed { .. })));
     assert!(matches!(writer.finish(), Err(Error::Closed { .. })));
     assert!(names(directory.path()).is_empty());
-    // A directory that went away under the writer.
+    // A directory removed while the writer works.
     let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
     writer.write(&ids(0..10)).unwrap();
     fs::remove_dir_all(directory.path().join(&names(directory.path())[0])).unwrap();

@@ -1,15 +1,15 @@
-//! A server of HTTP that answers by a function, in a few lines, on its own threads.
+//! A small HTTP server that answers by a function, on its own threads.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// With the query.
+    /// The path with its query.
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: String,
@@ -21,11 +21,11 @@ impl Request {
     }
 }
 
-/// What is answered: status line, further header lines that each end with `\r\n`, body.
+/// A response: status line, further header lines that each end with `\r\n`, body.
 pub(crate) type Answer = (&'static str, String, Vec<u8>);
 
-/// Answers with what `handler` says until the process ends; `None` is no answer at all. A body that is
-/// announced as longer than it is, in a `content-length` of the handler's own, is broken off.
+/// Answers with the result of `handler` until the process ends; `None` sends no answer at all. If the handler sends a
+/// `content-length` larger than the body, the body is cut off.
 pub(crate) fn answer(handler: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn answer(handler: impl Fn(&Request) -> Option<Answer> + Send + Sync 
 }
 
 fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) -> std::io::Result<()> {
-    // Headers and bodies go out one by one: without this each answer would wait for the client's word of the one before.
+    // Headers and bodies are sent one by one: without this each answer would wait for the client to acknowledge the last one.
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
@@ -64,7 +64,7 @@ fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) ->
         reader.read_exact(&mut body)?;
         let request = Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() };
         let Some((status, extra, body)) = handler(&request) else {
-            // Until the client goes.
+            // Until the client closes the connection.
             reader.read_line(&mut String::new())?;
             return Ok(());
         };
@@ -80,7 +80,7 @@ fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) ->
     }
 }
 
-/// The part of `bytes` that `range` asks for, with `extra` header lines.
+/// Returns the part of `bytes` that `range` requests, with `extra` header lines.
 pub(crate) fn ranged(bytes: Vec<u8>, range: Option<&str>, mut extra: String) -> Answer {
     let size = bytes.len();
     let Some(range) = range.and_then(|range| range.strip_prefix("bytes=")) else { return ("200 OK", extra, bytes) };

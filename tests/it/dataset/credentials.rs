@@ -1,4 +1,4 @@
-//! Credentials that expire, and those of profiles and clouds: who is asked, how often, and what reaches the store.
+//! Credentials that expire, and those of profiles and clouds: which providers are called, how often, and what reaches the store.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::http::Server;
 use super::support::{open, read_all};
 use crate::support::{ids, write};
 
-/// A bucket with 240 rows in three files.
+/// Starts a bucket with 240 rows in three files.
 fn bucket() -> Server {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn options(server: &Server) -> std::collections::BTreeMap<String, String> {
     options
 }
 
-/// Gives the keys `key0`, `key1`, ..., good for `life`, and counts.
+/// Provides the keys `key0`, `key1`, ..., valid for `life`, and counts the calls.
 fn counting(life: Option<Duration>) -> (CredentialSource, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&asked);
@@ -64,7 +64,7 @@ fn an_epoch_outlives_its_credentials_and_asks_once_for_others() {
     let server = bucket();
     let (source, asked) = counting(None);
     let mut opened = Loader::open(loader(&server, &source)).unwrap();
-    // An epoch this small is read at once, so a refusal comes before each.
+    // An epoch this small is read at once, so each one is preceded by a refusal.
     let refusals = [
         ("403 Forbidden", "InvalidAccessKeyId"),
         ("400 Bad Request", "ExpiredToken"),
@@ -78,7 +78,7 @@ fn an_epoch_outlives_its_credentials_and_asks_once_for_others() {
         }
         assert_eq!(rows, (0..240).collect::<Vec<_>>(), "{code}");
         assert_eq!(asked.load(Ordering::SeqCst), key + 1, "once to begin, and once for each refusal: {code}");
-        // Refusals that follow at once are of a right that is missing.
+        // Refusals in quick succession would count as a missing permission.
         std::thread::sleep(Duration::from_millis(1100));
     }
     let told = format!("{:?} {:?} {:?}", opened.state(), loader(&server, &source), source);
@@ -104,7 +104,7 @@ fn credentials_are_renewed_before_they_expire_and_not_by_each_request() {
 }
 
 #[test]
-fn who_is_refused_for_good_is_told_after_one_more_try() {
+fn a_permanent_refusal_is_reported_after_one_more_try() {
     let server = bucket();
     server.let_in("nobody's", "403 Forbidden", "AccessDenied");
     let (source, asked) = counting(None);
@@ -162,7 +162,7 @@ fn the_hub_takes_a_token_from_a_provider_and_asks_again_once() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
-/// What the command line says of `url`, with these variables and no others of stores.
+/// Returns the output of the command line for `url`, with these variables and no others of stores.
 fn inspect(url: &str, options: &str, home: &Path, variables: &[(&str, &str)]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     command.args(["inspect", url, "--storage-options", options]);
@@ -273,7 +273,7 @@ fn profiles_give_keys_regions_and_roles() {
     failed("refused", &["profile refused of AWS", "AccessDenied"]);
     failed("fails", &["profile fails of AWS", "credential_process false ended"]);
     failed("rolle", &["profile rolle of AWS not found", "there is role"]);
-    // An option goes before the variable.
+    // An option takes precedence over the variable.
     server.signers();
     let options = format!("{endpoint},aws_profile=run");
     let (done, said) = inspect(URL, &options, home.path(), &[("AWS_PROFILE", "nowhere"), ("AWS_ACCESS_KEY_ID", "x")]);
@@ -282,7 +282,7 @@ fn profiles_give_keys_regions_and_roles() {
 }
 
 #[test]
-fn what_object_store_finds_itself_is_found_here_too() {
+fn credentials_found_by_object_store_are_found_here_too() {
     let server = bucket();
     let home = tempfile::tempdir().unwrap();
     let endpoint = format!("aws_allow_http=true,aws_endpoint={}", server.url("").trim_end_matches('/'));
@@ -294,7 +294,7 @@ fn what_object_store_finds_itself_is_found_here_too() {
         signers.dedup();
         signers
     };
-    // Keys of the environment, nobody, a container. A web identity is asked for by https alone.
+    // Keys of the environment, no credentials, a container. A web identity is requested over https only.
     let keys = [("AWS_ACCESS_KEY_ID", "envKey"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_REGION", "eu-west-3")];
     assert_eq!(signers(&endpoint, &keys), ["envKey eu-west-3"]);
     assert_eq!(signers(&format!("{endpoint},aws_skip_signature=true"), &[]), ["nobody"]);
@@ -307,7 +307,7 @@ fn what_object_store_finds_itself_is_found_here_too() {
     let pod = format!("http://{pod}/x");
     let pod = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", pod.as_str()), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)];
     assert_eq!(signers(&endpoint, &pod), ["podKey us-east-1"]);
-    // The bucket in the path, or in the host: then it is the endpoint's own.
+    // The bucket in the path or in the host; in the latter case the endpoint includes it.
     server.requests();
     signers(&endpoint, &keys);
     assert!(server.requests().iter().all(|line| line.contains(" /bucket")));

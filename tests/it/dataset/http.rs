@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use super::answering::{Answer, Request, answer, ranged};
 
-/// What the server tells of an object's version.
+/// The marks of an object's version that the server sends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Marks {
     pub(crate) etag: Option<&'static str>,
-    /// Seconds after some midnight.
+    /// Seconds after a fixed midnight.
     pub(crate) modified: Option<u8>,
 }
 
-/// Those of an object whose version is known.
+/// Marks of an object whose version is known.
 pub(crate) const PINNED: Marks = Marks { etag: Some("\"a\""), modified: None };
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ struct State {
     /// One line per request: method, path and range.
     requests: Mutex<Vec<String>>,
     ignore_conditions: AtomicBool,
-    /// The only key whose signatures are taken, if not all are; and what others are told.
+    /// The only key whose signatures are accepted, if restricted, and the answer to others.
     key: Mutex<Option<(String, Answer)>>,
     /// The key and region of each request.
     signers: Mutex<Vec<String>>,
@@ -53,7 +53,7 @@ impl Server {
         format!("http://{}/{path}", self.address)
     }
 
-    /// Options of a store for the server as one like S3.
+    /// Options of a store for this server as an S3 endpoint.
     pub(crate) fn storage_options(&self) -> BTreeMap<String, String> {
         let endpoint = self.url("");
         let options = [
@@ -66,7 +66,7 @@ impl Server {
         options.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
 
-    /// Puts the file at `from`, or all files below it, at `path`. Names are as requests have them.
+    /// Uploads the file at `from`, or all files below it, to `path`. Names are written as in requests.
     pub(crate) fn upload(&self, from: &Path, path: &str) {
         if !from.is_dir() {
             return self.put(path, fs::read(from).unwrap(), PINNED);
@@ -89,23 +89,23 @@ impl Server {
         self.state.ignore_conditions.store(true, Ordering::SeqCst);
     }
 
-    /// Requests for ranges that begin before `offset` are never answered from here on.
+    /// From here on, never answers requests for ranges that begin before `offset`.
     pub(crate) fn hang_below(&self, offset: u64) {
         self.state.hangs_below.store(offset, Ordering::SeqCst);
     }
 
-    /// From here on only what is signed by `key` is answered; everything else with `refusal`: a status and an S3 code.
+    /// From here on, answers only requests signed by `key`; refuses the others with `refusal`: a status and an S3 code.
     pub(crate) fn let_in(&self, key: &str, status: &'static str, code: &str) {
         let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
         *self.state.key.lock().unwrap() = Some((key.to_owned(), (status, String::new(), body)));
     }
 
-    /// Who signed the requests since the last call: `key region`, or `nobody`.
+    /// Returns the signers of the requests since the last call: `key region`, or `nobody`.
     pub(crate) fn signers(&self) -> Vec<String> {
         std::mem::take(&mut self.state.signers.lock().unwrap())
     }
 
-    /// The requests since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.requests.lock().unwrap())
     }
@@ -135,7 +135,7 @@ fn serve(request: &Request, state: &State) -> Option<Answer> {
     })
 }
 
-/// The objects of `bucket`, as S3 lists them: all below a prefix, or those up to the next delimiter.
+/// Lists the objects of `bucket` as S3 does: all below a prefix, or those up to the next delimiter.
 fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
     let value = |key: &str| {
         let found = query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));

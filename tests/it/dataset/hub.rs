@@ -1,4 +1,4 @@
-//! Datasets of the Hugging Face Hub: what is read is one commit, whatever becomes of names, signatures and limits meanwhile.
+//! Datasets of the Hugging Face Hub: one commit is read, even if names, signatures and limits change meanwhile.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::hub_server::{HubServer, TOKEN};
 use super::support::{open, read, read_group, runtime};
 use crate::support::{drain, write};
 
-/// A Hub with a commit of `files` in `data/`, and what else lies in a repository.
+/// Starts a Hub with a commit of `files` in `data/`, and the other usual files of a repository.
 fn served(files: &[Vec<usize>]) -> (HubServer, tempfile::TempDir, String) {
     let server = HubServer::start();
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn files_directories_and_patterns_are_read_and_each_file_is_asked_for_once() {
         let asked = own.iter().filter(|line| line.contains(".parquet")).count();
         assert_eq!(asked, files, "{url}: {requests:#?}");
         assert!(count(&requests, "data GET") >= files, "{requests:#?}");
-        // Each host gets its own.
+        // Each host gets its own requests.
         assert!(
             requests.iter().filter(|line| line.starts_with("data")).all(|line| line.ends_with("nobody")),
             "{requests:#?}"
@@ -84,7 +84,7 @@ fn files_directories_and_patterns_are_read_and_each_file_is_asked_for_once() {
 }
 
 #[test]
-fn revisions_are_branches_references_and_what_the_hub_converted() {
+fn revisions_are_branches_references_and_conversions_of_the_hub() {
     let (server, _folder, _) = served(&[vec![10]]);
     let other = tempfile::tempdir().unwrap();
     fs::create_dir_all(other.path().join("default/train a")).unwrap();
@@ -116,7 +116,7 @@ fn a_commit_is_read_to_the_end_while_the_branch_moves_and_nothing_else_is() {
     server.commit(folder.path(), "main");
     assert_eq!(ids(&dataset), (0..20).collect::<Vec<_>>());
     assert_eq!(ids(&open(&[url], options(&server)).unwrap()).len(), 22, "who opens now has the new commit");
-    // What another process knew of the old commit is not mixed with the new one.
+    // An index of the old commit is not mixed with the new one.
     let told = OpenOptions { index: Index::Bytes(index.into()), ..options(&server) };
     let known = open(&[url], told).unwrap();
     let projection = known.project(&["id".to_owned()]).unwrap();
@@ -125,7 +125,7 @@ fn a_commit_is_read_to_the_end_while_the_branch_moves_and_nothing_else_is() {
         matches!(&error, Error::SourceChanged { file, was, now } if file.contains("part-000") && was != now),
         "{error}"
     );
-    // A history that was rewritten.
+    // A rewritten history.
     let pinned = open(&[url], options(&server)).unwrap();
     server.forget(&commit);
     assert_eq!(ids(&pinned).len(), 22);
@@ -163,7 +163,7 @@ fn an_epoch_outlives_its_signatures_and_failures_of_the_servers() {
     assert_eq!(expected, (0..240).collect::<Vec<_>>());
     let mut opened = Loader::open(loader()).unwrap();
     server.requests();
-    // An epoch this small is read at once, so a failure comes before each.
+    // An epoch this small is read at once, so each one is preceded by a failure.
     let failures: [&dyn Fn(); 4] = [
         &|| server.expire(),
         &|| server.fault("data GET", "503 Service Unavailable", "", b""),
@@ -189,7 +189,7 @@ fn an_epoch_outlives_its_signatures_and_failures_of_the_servers() {
 }
 
 #[test]
-fn an_address_that_says_it_is_over_is_not_tried() {
+fn an_expired_address_is_not_tried() {
     let (server, _folder, _) = served(&[vec![10]]);
     server.sign_for(30);
     let dataset = open(&["hf://datasets/o/n/data"], options(&server)).unwrap();
@@ -201,7 +201,7 @@ fn an_address_that_says_it_is_over_is_not_tried() {
 }
 
 #[test]
-fn limits_are_waited_for_as_told_and_not_longer_than_the_timeout() {
+fn rate_limits_are_waited_out_within_the_timeout() {
     let (server, _folder, _) = served(&[vec![10]]);
     let url = "hf://datasets/o/n/data";
     server.fault("/resolve/", "429 Too Many Requests", "retry-after: 1\r\n", b"");
@@ -221,7 +221,7 @@ fn limits_are_waited_for_as_told_and_not_longer_than_the_timeout() {
 }
 
 #[test]
-fn who_may_not_read_is_told_what_to_do_and_nobody_a_secret() {
+fn readers_without_access_get_advice_and_no_error_shows_a_secret() {
     let (server, _folder, _) = served(&[vec![10]]);
     let tried = |url: &str, token: Option<&str>| {
         let storage_options = server.options(token);

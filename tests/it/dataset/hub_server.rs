@@ -1,4 +1,4 @@
-//! The Hugging Face Hub as far as datasets are read: two servers, one that knows and one that keeps the bytes, with marks and faults.
+//! The parts of the Hugging Face Hub that reading datasets needs: a server for metadata and one for bytes, with marks and faults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 
 use super::answering::{Answer, Request, answer, ranged};
 
-/// The one dataset that is there; `old/n` was its name.
+/// The only dataset; `old/n` was its name.
 const REPO: &str = "o/n";
 
-/// The token that the Hub knows.
+/// The token that the Hub accepts.
 pub(crate) const TOKEN: &str = "hf_sEcReT";
 
 /// Files of a commit by path.
@@ -23,19 +23,19 @@ type Files = BTreeMap<String, Vec<u8>>;
 struct State {
     commits: BTreeMap<String, Files>,
     revisions: BTreeMap<String, String>,
-    /// `hub` or `data`, method, path without query, range, and who asks.
+    /// `hub` or `data`, method, path without query, range, and the caller.
     requests: Vec<String>,
-    /// Answers instead of the next ones, of requests that contain a text.
+    /// Answers that replace the next ones, for requests that contain a text.
     faults: Vec<(&'static str, Answer)>,
-    /// Signatures that were given.
+    /// Number of signatures issued.
     signatures: u64,
-    /// Those up to this one are not good any more.
+    /// Signatures up to this one have expired.
     expired: u64,
-    /// Seconds that a signature says it is good for.
+    /// Lifetime in seconds that a signature states.
     life: u64,
-    /// Entries of a page of a listing.
+    /// Entries per page of a listing.
     page: usize,
-    /// What is said to whoever may not read, if not everybody may.
+    /// Error code for callers without access; `None` lets everybody read.
     closed: Option<&'static str>,
     data: Option<SocketAddr>,
 }
@@ -61,12 +61,12 @@ impl HubServer {
     /// Options of a store for this Hub.
     pub(crate) fn options(&self, token: Option<&str>) -> BTreeMap<String, String> {
         let mut options = BTreeMap::from([("hf_endpoint".to_owned(), format!("http://{}", self.hub))]);
-        // Never that of whoever runs the tests.
+        // Never the token of the user who runs the tests.
         options.insert("hf_token".to_owned(), token.unwrap_or("hf_unknown").to_owned());
         options
     }
 
-    /// Commits the files below `from`, at the revision `revision` from now on; the commit.
+    /// Commits the files below `from` and moves the revision `revision` to it; returns the commit.
     pub(crate) fn commit(&self, from: &Path, revision: &str) -> String {
         fn below(root: &Path, at: &Path, files: &mut Files) {
             for entry in std::fs::read_dir(at).unwrap().flatten() {
@@ -93,13 +93,13 @@ impl HubServer {
         self.state.lock().unwrap().commits.remove(commit);
     }
 
-    /// Signatures given so far are refused from here on.
+    /// From here on, refuses the signatures issued so far.
     pub(crate) fn expire(&self) {
         let mut state = self.state.lock().unwrap();
         state.expired = state.signatures;
     }
 
-    /// Signatures say that they are good for so many seconds.
+    /// Sets the lifetime that signatures state, in seconds.
     pub(crate) fn sign_for(&self, seconds: u64) {
         self.state.lock().unwrap().life = seconds;
     }
@@ -108,17 +108,17 @@ impl HubServer {
         self.state.lock().unwrap().page = entries;
     }
 
-    /// Only the token that is known may read; others are told this code.
+    /// Restricts reading to the known token; others get this code.
     pub(crate) fn close(&self, code: &'static str) {
         self.state.lock().unwrap().closed = Some(code);
     }
 
-    /// Answers the next request whose line contains `text` so.
+    /// Gives the next request whose line contains `text` this answer.
     pub(crate) fn fault(&self, text: &'static str, status: &'static str, headers: &str, body: &[u8]) {
         self.state.lock().unwrap().faults.push((text, (status, headers.to_owned(), body.to_vec())));
     }
 
-    /// The requests since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
@@ -132,7 +132,7 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parquet is kept elsewhere, everything else in the repository.
+/// True for Parquet, which is kept in another place; everything else is in the repository.
 fn is_large(path: &str) -> bool {
     path.ends_with(".parquet")
 }

@@ -1,4 +1,4 @@
-//! Indexes: whoever opens a dataset by one has the same dataset, with few requests; and never one of other files.
+//! Indexes: opening a dataset by one gives the same dataset, with few requests, and never that of other files.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -18,7 +18,7 @@ fn options(index: Index) -> OpenOptions {
     OpenOptions { index, ..OpenOptions::default() }
 }
 
-/// Files of two schemas in directories of a key: numbers with nulls and text, and wider numbers without; several row groups each.
+/// Writes files of two schemas in directories of a key: numbers with nulls and text, and wider numbers without; several row groups each.
 fn made(root: &Path) {
     let properties = || WriterProperties::builder().set_max_row_group_row_count(Some(7)).build();
     for file in 0..4_i32 {
@@ -33,7 +33,7 @@ fn made(root: &Path) {
     write(&root.join("k=1/wide.parquet"), &batch, properties());
 }
 
-/// Writes over the footer of a file, so that nobody can read it again, without anything that tells.
+/// Overwrites the footer of a file so that it cannot be read again, without any visible change of the file.
 fn blot(path: &Path) {
     let modified = fs::metadata(path).unwrap().modified().unwrap();
     let mut bytes = fs::read(path).unwrap();
@@ -45,7 +45,7 @@ fn blot(path: &Path) {
 }
 
 #[test]
-fn an_index_has_all_that_reading_takes() {
+fn an_index_has_everything_that_reading_needs() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path());
     let url = folder.path().to_str().unwrap();
@@ -76,11 +76,11 @@ fn an_index_has_all_that_reading_takes() {
         assert_eq!(known.column_sizes(), footers.column_sizes(), "{index:?}");
         assert_eq!(read_all(&known).unwrap(), whole, "{index:?}");
         assert_eq!(known.index().unwrap(), footers.index().unwrap(), "{index:?}: an index of what an index told");
-        // Whatever needs the footer itself sees that it is another.
+        // Reading the footer itself notices that it is another one.
         let error = runtime.block_on(known.footer(0)).unwrap_err();
         assert!(matches!(error, Error::SourceChanged { .. } | Error::Corrupt { .. }), "{error}");
     }
-    // Some of its files, of which the first is not the index's first.
+    // A subset of the files, whose first is not the index's first.
     let part = folder.path().join("k=1/part-[13].parquet");
     let at = folder.path().join("_bowstring_index").to_str().unwrap().to_owned();
     made(folder.path());
@@ -92,7 +92,7 @@ fn an_index_has_all_that_reading_takes() {
     assert_eq!(some(Index::Auto).manifest(), some(Index::None).manifest());
 }
 
-/// What can happen to files behind an index's back.
+/// A change of files that an index does not know of.
 type Change = fn(&Path);
 
 #[test]
@@ -133,7 +133,7 @@ fn an_index_of_other_versions_gives_no_other_rows() {
         assert!(matches!(&error, Error::SourceChanged { .. }), "{what}: {error}");
         assert!(error.to_string().contains("bowstring index"), "{error}");
     }
-    // What is gone is not there, and what is left is as it was.
+    // Removed files are missing, and the remaining ones are unchanged.
     let folder = tempfile::tempdir().unwrap();
     made(folder.path());
     let url = folder.path().to_str().unwrap();
@@ -148,7 +148,7 @@ fn an_index_of_other_versions_gives_no_other_rows() {
 }
 
 #[test]
-fn a_damaged_index_is_an_error_or_is_left_alone() {
+fn a_damaged_index_is_an_error_or_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path());
     let url = folder.path().to_str().unwrap();
@@ -170,7 +170,7 @@ fn a_damaged_index_is_an_error_or_is_left_alone() {
 }
 
 #[test]
-fn an_index_that_lies_is_an_error_or_reads_nothing_it_must_not() {
+fn a_false_index_is_an_error_or_reads_nothing_forbidden() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path());
     let url = folder.path().to_str().unwrap();
@@ -186,14 +186,14 @@ fn an_index_that_lies_is_an_error_or_reads_nothing_it_must_not() {
             lie[at] = random.next() as u8;
         }
         lie.extend_from_slice(&Sha256::digest(&lie));
-        // Any error will do, and so do rows; a panic, a hang or an allocation without end will not.
+        // Any error or any rows are fine; a panic, a hang or an unbounded allocation is not.
         if let Ok(dataset) = open(&[url], options(Index::Bytes(lie.into()))) {
             drop(read_all_that_can_be(&dataset));
         }
     }
 }
 
-/// As `read_all`, without what it expects of rows.
+/// Like `read_all`, without its checks of the rows.
 fn read_all_that_can_be(dataset: &Dataset) -> bowstring::Result<()> {
     let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();
     let projection = dataset.project(&names)?;
@@ -207,7 +207,7 @@ fn read_all_that_can_be(dataset: &Dataset) -> bowstring::Result<()> {
 }
 
 #[test]
-fn sixty_four_ranks_ask_a_store_for_what_one_asks() {
+fn sixty_four_ranks_send_as_many_requests_as_one() {
     const FILES: usize = 90;
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn sixty_four_ranks_ask_a_store_for_what_one_asks() {
     }
     let others = server.requests();
     assert!(others.is_empty(), "the other 63 ranks ask for nothing: {others:?}");
-    // Every read names the version, so that what changed since is seen.
+    // Every read names the version, so that later changes are noticed.
     let rank = open(&[url], storage(Index::Bytes(index.clone()))).unwrap();
     let projection = rank.project(&["id".to_owned()]).unwrap();
     assert!(runtime().block_on(rank.fetch(0, &projection)).is_ok());
@@ -235,21 +235,21 @@ fn sixty_four_ranks_ask_a_store_for_what_one_asks() {
     server.put(name, bytes, Marks { etag: Some("\"b\""), modified: None });
     let error = runtime().block_on(rank.fetch(0, &projection)).unwrap_err();
     assert!(matches!(error, Error::SourceChanged { .. }), "{error}");
-    // From a file beside the data, a rank lists, reads it, and looks for what Petastorm left.
+    // With an index beside the data, a rank lists, reads it, and looks for Petastorm's metadata.
     server.requests();
     server.put("bucket/data/_bowstring_index", index.to_vec(), Marks { etag: Some("\"i\""), modified: None });
     let known = open(&[url], storage(Index::Auto)).unwrap();
     let requests = server.requests();
     assert!(requests.len() <= 8, "the changed file's footer is read beside: {requests:?}");
     assert_eq!(known.manifest().fingerprint(), fingerprint, "the bytes are the same");
-    // An index of another dataset is none of this one.
+    // An index of another dataset does not apply to this one.
     server.put("bucket/other/a.parquet", fs::read(folder.path().join("part-001.parquet")).unwrap(), PINNED);
     let other = open(&["s3://bucket/other"], storage(Index::Bytes(index))).unwrap();
     assert_eq!(other.manifest().files.len(), 1);
 }
 
 #[test]
-fn what_is_kept_of_a_footer_is_small() {
+fn the_part_of_a_footer_in_an_index_is_small() {
     let folder = tempfile::tempdir().unwrap();
     crate::support::write(folder.path(), &vec![vec![50; 5]; 8], 39);
     let dataset = open(&[folder.path().to_str().unwrap()], options(Index::None)).unwrap();

@@ -1,4 +1,4 @@
-//! Opening and reading whole datasets, and writing small ones.
+//! Helpers that open and read whole datasets, and write small ones.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tokio::runtime::Runtime;
 
-/// A runtime of few threads: some tests run in little address space.
+/// A runtime with few threads: some tests run in a small address space.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().max_blocking_threads(4).enable_all().build().unwrap()
 }
@@ -23,7 +23,7 @@ pub(crate) fn open(urls: &[&str], options: OpenOptions) -> Result<Dataset> {
     runtime().block_on(Dataset::open(&urls, options))
 }
 
-/// The selected rows of one row group. Cost and sizes are checked on the way.
+/// Reads the selected rows of one row group. Checks cost and sizes on the way.
 pub(crate) async fn read_group(dataset: &Dataset, projection: &Projection, group: usize) -> Result<RecordBatch> {
     let cost = dataset.cost(group, projection);
     let fetched = dataset.fetch(group, projection).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn read_group(dataset: &Dataset, projection: &Projection, group
     Ok(batch)
 }
 
-/// The columns `paths` of all row groups, in order.
+/// Reads the columns `paths` of all row groups, in order.
 pub(crate) fn read(dataset: &Dataset, paths: &[&str]) -> Result<RecordBatch> {
     let runtime = runtime();
     let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
@@ -48,7 +48,7 @@ pub(crate) fn read(dataset: &Dataset, paths: &[&str]) -> Result<RecordBatch> {
     Ok(concat_batches(&Arc::new(Schema::new(fields)), &batches).unwrap())
 }
 
-/// All columns of all row groups.
+/// Reads all columns of all row groups.
 pub(crate) fn read_all(dataset: &Dataset) -> Result<RecordBatch> {
     let names: Vec<&str> = dataset.schema().fields().iter().map(|field| field.name().as_str()).collect();
     read(dataset, &names)
@@ -63,7 +63,7 @@ pub(crate) fn write(path: &Path, batch: &RecordBatch, properties: WriterProperti
     writer.close().unwrap();
 }
 
-/// `ty` without zones: Spark writes instants as times of 96 bits, of which files do not say that they are any.
+/// Returns `ty` without zones: Spark writes instants as times of 96 bits, which files do not mark as instants.
 fn without_zone(ty: &DataType) -> DataType {
     let inner = |field: &Arc<Field>| Arc::new(Field::clone(field).with_data_type(without_zone(field.data_type())));
     match ty {
@@ -80,7 +80,7 @@ fn plain(data: &ArrayData) -> ArrayData {
     data.clone().into_builder().data_type(without_zone(data.data_type())).child_data(children).build().unwrap()
 }
 
-/// Every row of a dataset as text, by the names of columns, sorted.
+/// Returns every row of a dataset as text, by the names of columns, sorted.
 pub(crate) fn rows(dataset: &Dataset) -> Result<Vec<String>> {
     let batch = read_all(dataset)?;
     let options = FormatOptions::default().with_null("null");

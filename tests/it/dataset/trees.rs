@@ -1,4 +1,4 @@
-//! Addresses, schemas that differ, pages, and what is read over the network.
+//! Addresses, differing schemas, pages, and requests over the network.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn names(dataset: &Dataset) -> Vec<String> {
     dataset.manifest().files.iter().map(|file| file.path.to_string()).collect()
 }
 
-/// A tree of good files and of files that are no data.
+/// Makes a tree of good files and of files that are not data.
 fn tree(root: &Path) {
     for name in ["a.parquet", "b/c.parquet", "b/d.pq", "b/part-00001", "e=1/f.parquet", "_e=2/f.parquet"] {
         write(&root.join(name), &batch(vec![("v", numbers(0..3))]), plain());
@@ -68,7 +68,7 @@ fn addresses_lead_to_sorted_files() {
     assert_eq!(found(&[at("a.parquet")]), ["a.parquet"]);
     assert_eq!(found(&[at("b/d.pq"), at("a.parquet"), at("a.parquet")]), ["a.parquet", "a.parquet", "b/d.pq"]);
     assert_eq!(found(&[at("b"), at("e=1")]), ["b/c.parquet", "b/d.pq", "b/part-00001", "e=1/f.parquet"]);
-    // The folder's own brackets are no pattern: only what follows it is, from a path that exists.
+    // The folder's own brackets are not a pattern: only the part after an existing path is.
     let plain_root = folder.path().join("plain");
     tree(&plain_root);
     let at = |path: &str| plain_root.join(path).to_str().unwrap().to_owned();
@@ -109,7 +109,7 @@ fn a_table_with_a_log_is_not_taken_for_the_sum_of_its_files() {
         fs::write(folder.path().join(log), "{}").unwrap();
         let error = open(&[&at("")], OpenOptions::default()).unwrap_err();
         assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(kind)), "{error}");
-        // Whoever knows which files are rows names them.
+        // Files of rows can still be named explicitly.
         assert_eq!(names(&open(&[&at("a.parquet"), &at("b/c.parquet")], OpenOptions::default()).unwrap()).len(), 2);
         assert_eq!(names(&open(&[&at("b/*.p*")], OpenOptions::default()).unwrap()), ["c.parquet", "d.pq"]);
     }
@@ -196,7 +196,7 @@ fn compatible_schemas_become_one() {
     );
     assert_eq!(all.column(4).as_string_view().iter().collect::<Vec<_>>(), [Some("m"), Some("n"), None, None]);
     assert_eq!(all.column(5).as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [None, None, Some(8), Some(9)]);
-    // Of a struct that lacks the member in one file, that file gives nulls.
+    // If one file lacks a member of a struct, it gives nulls.
     let y = read(&dataset, &["t.y"]).unwrap();
     assert_eq!(
         y.column(0).as_struct().column(0).as_string_view().iter().collect::<Vec<_>>(),
@@ -271,7 +271,7 @@ fn limits_are_errors_that_name_their_option() {
     }
 }
 
-/// A file with a page index: 40 pages of 100 rows per column, in two row groups.
+/// Writes a file with a page index: 40 pages of 100 rows per column, in two row groups.
 fn paged(path: &Path, version: WriterVersion) {
     let values = |step: i64| {
         Arc::new((0..4000).map(|row| (row % 7 != 0).then_some(row / step)).collect::<Int64Array>()) as ArrayRef

@@ -1,4 +1,4 @@
-//! The same file at several addresses, keys that no store knows, images that say their own size.
+//! The same file at several addresses, keys unknown to every store, images that state their own size.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn a_file_that_is_named_twice_is_read_twice_and_any_other_overlap_is_an_error() 
     let (one, other) = (ids(&[first]), ids(&[second]));
     assert_eq!(ids(&[first, second, first]), [one.clone(), one.clone(), other].concat());
 
-    // Each has row numbers of its own, and the data are others than those of the file once.
+    // Each occurrence has its own row numbers, and the fingerprint differs from that of the single file.
     let mut twice = Loader::open(at(data.path(), &[first, first])).unwrap();
     assert_ne!(twice.state().fingerprint, Loader::open(at(data.path(), &[first])).unwrap().state().fingerprint);
     let mut rows: Vec<i64> = Vec::new();
@@ -61,12 +61,12 @@ fn keys_that_no_store_knows_are_refused_for_local_files_too() {
     assert!(matches!(&error, Error::Config { option: "storage_options", .. }), "{error}");
     assert!(error.to_string().contains("aws_region\"") && !error.to_string().contains("hidden"), "{error}");
     options.storage_options.clear();
-    // A key of a store that the address does not need may stand beside it.
+    // A key of a store that the address does not need is allowed.
     options.storage_options.insert("AWS_REGION".to_owned(), "eu-west-1".to_owned());
     Loader::open(options).unwrap();
 }
 
-/// A 24-bit BMP of one colour.
+/// Makes a 24-bit BMP of one colour.
 fn bmp(width: u32, height: u32) -> Vec<u8> {
     let stride = (width * 3).next_multiple_of(4);
     let mut bytes = b"BM".to_vec();
@@ -105,7 +105,7 @@ fn images_without_a_size_have_that_of_the_first_one() {
     let image: &tensor::Tensor = batch.tensor("image").unwrap();
     assert_eq!(image.shape(), [3, 3, 4, 6]);
 
-    // Another size is an error that names both, and where it is.
+    // Another size is an error that names both, and the place.
     write(&path, &[Some(bmp(6, 4)), Some(bmp(5, 4))]);
     let error = Loader::open(images(&path)).unwrap().next().unwrap_err().chain();
     assert!(error.contains("row 1") && error.contains('5') && error.contains('6'), "{error}");

@@ -1,4 +1,4 @@
-//! What Spark wrote, value by value, in every flavour.
+//! Files written by Spark, value by value, in every flavour.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +51,7 @@ fn float(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { json!(value.to_string().replace("NaN", "nan")) }
 }
 
-/// Times without trailing zeros in the fraction.
+/// Removes trailing zeros from the fractions of times.
 fn fraction(text: &str) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text.to_owned() }
 }
@@ -69,7 +69,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// Equality; floats may differ in the last digit that a JSON reader gets wrong, but not in sign.
+/// Compares two values; floats may differ in the last digit, which a JSON reader gets wrong, but not in sign.
 fn same(found: &Value, expected: &Value) -> bool {
     match (found, expected) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
@@ -98,7 +98,7 @@ fn expected() -> Map<String, Value> {
     rows
 }
 
-/// Compares every cell; returns the columns that were compared.
+/// Compares every cell; returns the compared columns.
 fn check(batch: &RecordBatch, expected: &Map<String, Value>, what: &str) -> Vec<String> {
     assert_eq!(batch.num_rows(), expected.len(), "{what}");
     let ids = batch.column_by_name("id").unwrap();

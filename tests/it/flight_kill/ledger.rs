@@ -1,9 +1,9 @@
-//! What ranks wrote down while they trained, and a checker that knows only the promises.
+//! The ledgers that ranks wrote while training, and a checker that knows only the promises.
 //!
-//! One file per process, one write per line: a time in nanoseconds, then `J generation [epoch step]` for having joined after that
-//! position, `B generation epoch step ids` for a batch that came, `A generation epoch step` for an acknowledgement that was
-//! accepted, `E generation text` for an error. A step is committed by generation g if it lies after the position that g began at,
-//! up to the one that the next generation began at: what was done beyond that is forgotten with the weights it made.
+//! One file per process, one write per line: a time in nanoseconds, then `J generation [epoch step]` for a join after that position,
+//! `B generation epoch step ids` for a received batch, `A generation epoch step` for an accepted acknowledgement, `E generation text`
+//! for an error. A step is committed by generation g if it lies after the position at which g began, up to the one at which the next
+//! generation began: later work is forgotten together with its weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) at: u64,
     pub(super) rank: u32,
     pub(super) process: u32,
-    /// 0 before the first one was joined.
+    /// 0 before the first generation is joined.
     pub(super) generation: u64,
     pub(super) event: Event,
 }
@@ -72,7 +72,7 @@ impl Tail {
         Self { path, rank, process, read: 0 }
     }
 
-    /// The lines that were not seen before.
+    /// Returns the new lines.
     pub(super) fn more(&mut self) -> Vec<Entry> {
         let Ok(mut file) = File::open(&self.path) else { return Vec::new() };
         file.seek(SeekFrom::Start(self.read)).unwrap();
@@ -100,16 +100,16 @@ impl Tail {
     }
 }
 
-/// What was promised, and to whom.
+/// The promises of a run.
 pub(super) struct Promised {
     pub(super) world: u32,
     /// Steps of an epoch.
     pub(super) steps: u64,
     /// Rows of an epoch.
     pub(super) rows: i64,
-    /// Epochs that were trained to their end.
+    /// Completed epochs.
     pub(super) epochs: u64,
-    /// Acknowledgements that were taken from the journal on purpose, after they had been answered.
+    /// Acknowledgements removed from the journal on purpose, after they had been answered.
     pub(super) taken: usize,
 }
 
@@ -118,14 +118,14 @@ pub(super) struct Found {
     pub(super) violations: Vec<String>,
     pub(super) generations: usize,
     pub(super) committed: u64,
-    /// Batches that processes got although a newer generation had begun; they could not commit them.
+    /// Batches received although a newer generation had begun; they could not be committed.
     pub(super) stale: usize,
 }
 
 /// Looks for every broken promise.
 pub(super) fn check(entries: &[Entry], promised: &Promised) -> Found {
     let Promised { world, steps, rows, epochs, taken } = *promised;
-    // Positions as numbers: step `step` of epoch `epoch` is done at this one, and 0 is the start.
+    // Positions as numbers: step `step` of epoch `epoch` ends at this one, and 0 is the start.
     let position = |epoch: u64, step: u64| epoch * steps + step + 1;
     let mut found = Found::default();
     let mut began: BTreeMap<u64, u64> = BTreeMap::new();
@@ -217,7 +217,7 @@ pub(super) fn check(entries: &[Entry], promised: &Promised) -> Found {
     found
 }
 
-/// A run of two ranks that is as it should be: one generation of three steps, and one of the rest of two epochs.
+/// A correct run of two ranks: one generation of three steps, and one for the rest of two epochs.
 fn good() -> (Vec<Entry>, Promised) {
     let mut entries = Vec::new();
     let mut time = 0;
@@ -231,7 +231,7 @@ fn good() -> (Vec<Entry>, Promised) {
             let (epoch, step) = (at / 4, at % 4);
             for rank in 0..2 {
                 push(rank, Event::Batch(epoch, step, vec![(step * 2) as i64 + i64::from(rank)]));
-                // In the first generation rank 1 does not come to acknowledging the last step.
+                // In the first generation, rank 1 does not acknowledge the last step.
                 if (generation, at, rank) != (1, 2, 1) {
                     push(rank, Event::Acked(epoch, step));
                 }
@@ -242,7 +242,7 @@ fn good() -> (Vec<Entry>, Promised) {
 }
 
 #[test]
-fn the_checker_finds_what_is_broken() {
+fn the_checker_finds_every_broken_promise() {
     let (entries, promised) = good();
     let found = check(&entries, &promised);
     assert_eq!((found.violations.as_slice(), found.generations, found.committed), (&[][..], 2, 8));
