@@ -25,7 +25,7 @@ fn labels(batch: &Batch) -> Vec<i64> {
 }
 
 fn main() -> bowstring::Result<()> {
-    // The steps of an undisturbed epoch, each with its rows sorted: the order of ranks within a step does not matter.
+    // The steps of an undisturbed epoch, each with its rows sorted: another number of ranks splits a step differently.
     let mut expected = Vec::new();
     for batch in open(0, 1)?.iter() {
         let mut step = labels(&batch?);
