@@ -63,7 +63,7 @@ def test_differences_are_shown(numbers: pathlib.Path, tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "uncompressed"])
-def test_feather_of_pyarrow_is_read_and_ours_by_it(
+def test_pyarrow_and_we_read_each_others_feather(
     numbers: pathlib.Path, tmp_path: pathlib.Path, compression: str
 ) -> None:
     table = pq.read_table(numbers)

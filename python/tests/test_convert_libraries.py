@@ -48,7 +48,9 @@ def read(path: pathlib.Path) -> pa.Table:
     return pq.read_table(path).sort_by("id")
 
 
-def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_tensorflow_and_we_read_each_others_records(
+    table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
     tf = needs("tensorflow")
     source, path = table
     for compression in ["none", "gzip"]:
@@ -93,7 +95,9 @@ def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # webdataset leaves open files to the garbage collector
-def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_webdataset_and_we_read_each_others_shards(
+    table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
     wds = needs("webdataset")
     source, path = table
     out = tmp_path / "out"
@@ -128,7 +132,7 @@ def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.P
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "gzip", "snappy"])
-def test_streaming_reads_our_shards_and_we_its(
+def test_streaming_and_we_read_each_others_shards(
     table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path, compression: str | None
 ) -> None:
     streaming = needs("streaming")
@@ -178,7 +182,7 @@ def test_images_of_streaming_are_those_of_pillow(photos: pathlib.Path, tmp_path:
         assert np.array_equal(np.asarray(found[at]["image"]), np.asarray(expected))
 
 
-def test_datasets_reads_ours_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_datasets_and_we_read_each_others_files(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     datasets = needs("datasets")
     source, path = table
     bowstring.convert(path, tmp_path / "ours", to="datasets", verify=True)

@@ -104,7 +104,7 @@ def test_batches_are_those_of_a_local_loader(server: Server, dataset: str, path:
         assert local.state_dict() == remote.state_dict()
 
 
-def test_a_state_goes_from_here_to_there_and_back(server: Server) -> None:
+def test_a_state_moves_between_a_local_and_a_remote_loader(server: Server) -> None:
     options: dict[str, Any] = {"batch_size": 4, "columns": ["label"], "row_id": True, "rank": 0, "world_size": 1}
     with bowstring.Loader(PHOTOS, **options) as local, bowstring.Loader(server.url("photos"), **options) as remote:
         ours = [batch["_row_id"].tolist() for batch in local]

@@ -90,7 +90,7 @@ def test_a_process_group_indexes_once_and_fails_together(tmp_path: pathlib.Path)
     assert "rank 0 could not index" in got[1][3]
 
 
-def test_one_process_alone_indexes_by_itself(tmp_path: pathlib.Path) -> None:
+def test_a_single_process_indexes_alone(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
     from bowstring.torch import shared_index
 

@@ -24,7 +24,7 @@ def made(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_it_has_every_shipped_crate_with_its_sum_and_licence(tmp_path: Path) -> None:
+def test_the_list_has_every_shipped_crate_with_its_checksum_and_licence(tmp_path: Path) -> None:
     found = made(tmp_path / "one.json")
     components = {one["name"]: one for one in found["components"]}
     assert len(found["components"]) >= 100

@@ -51,7 +51,7 @@ def test_a_frame_into_every_format_of_rows(spark: Any, tmp_path: pathlib.Path, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "spark"]
 
 
-def test_files_of_rows_have_names_of_their_own(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_files_of_rows_have_unique_names(spark: Any, tmp_path: pathlib.Path) -> None:
     """Formats that name rows, or write a file for each, from several tasks."""
     arrays = frame(spark).selectExpr("array(id) x")
     several = {"target_file_size": 1, "verify": True}
@@ -77,7 +77,9 @@ def test_files_of_rows_have_names_of_their_own(spark: Any, tmp_path: pathlib.Pat
         ("petastorm/petastorm_legacy_0.7.6", "petastorm"),
     ],
 )
-def test_a_dataset_of_another_format_as_here(spark: Any, tmp_path: pathlib.Path, source: str, format: str) -> None:
+def test_a_dataset_converts_on_executors_as_it_does_locally(
+    spark: Any, tmp_path: pathlib.Path, source: str, format: str
+) -> None:
     src, there, here = FIXTURES / source, tmp_path / "there", tmp_path / "here"
     report = bowstring.spark.convert(spark, src, str(there), to="arrow", shards=2)
     assert report.from_format == format

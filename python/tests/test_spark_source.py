@@ -162,7 +162,7 @@ def test_save_modes(spark: Any, place: str) -> None:
 
 @both
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_tasks_that_are_tried_again_write_no_row_twice(spark: Any, place: str, how: str) -> None:
+def test_retried_tasks_write_no_row_twice(spark: Any, place: str, how: str) -> None:
     frame = spark.range(0, 400, numPartitions=4)
     for turn in range(20 if SOAK else 1):
         write(frame.mapInArrow(failing(how, always=False), "id long"), f"{place}-{turn}")

@@ -12,7 +12,7 @@ from bowstring import Image
 from bowstring.torch import DataLoader, Dataset
 
 
-def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
+def test_kept_tensors_share_memory_and_stay_valid(numbers: pathlib.Path) -> None:
     loader = DataLoader(numbers, batch_size=25, shuffle=False)
     native = loader._native.next(dict)
     assert native is not None

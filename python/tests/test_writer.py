@@ -80,7 +80,7 @@ def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
-def test_with_a_unischema_it_is_a_dataset_of_petastorm(tmp_path: pathlib.Path) -> None:
+def test_a_dataset_with_a_unischema_is_one_of_petastorm(tmp_path: pathlib.Path) -> None:
     from bowstring.petastorm import make_reader
 
     # A stand-in for pyspark's own types, which need not be installed.

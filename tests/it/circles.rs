@@ -21,7 +21,7 @@ const TO_UNTIE: &[&[&str]] = &[
 ];
 
 #[test]
-fn no_circles_of_imports_but_those_that_are_one_thing() {
+fn files_import_each_other_in_circles_only_if_listed() {
     let found = circles(&rust_sources("src"));
     let groups = ONE_THING.iter().map(|(_, files)| *files).chain(TO_UNTIE.iter().copied());
     let allowed: Vec<BTreeSet<&str>> = groups.map(|files| files.iter().copied().collect()).collect();
@@ -274,7 +274,7 @@ mod planted {
     }
 
     #[test]
-    fn a_long_way_round_is_a_circle_too() {
+    fn an_indirect_circle_is_found() {
         let files = [
             ("src/room/mod.rs", "mod a; mod b; mod c;"),
             ("src/room/a.rs", "use super::b::B;"),
@@ -286,7 +286,7 @@ mod planted {
     }
 
     #[test]
-    fn faces_tests_comments_and_strings_are_no_imports() {
+    fn faces_tests_comments_and_strings_are_not_imports() {
         let files = [
             ("src/room/mod.rs", "mod a; mod b;\npub use self::a::A;\npub struct Base;"),
             ("src/room/a.rs", "use super::Base;\nuse super::b::B;\n"),

@@ -105,7 +105,7 @@ fn names_in_a_file_cannot_steer_the_terminal() {
 }
 
 #[test]
-fn inspect_of_a_filter_counts_what_it_selects() {
+fn inspect_of_a_filter_counts_the_selected_rows() {
     let data = small();
     let report = json(&["inspect", text(data.path()), "--filter", "id < 7"]);
     assert_eq!((&report["rows"], &report["selected"]), (&100.into(), &7.into()));
@@ -272,7 +272,7 @@ fn a_closed_pipe_is_quiet() {
 }
 
 #[test]
-fn the_next_run_opens_by_the_written_index() {
+fn the_next_run_opens_from_the_written_index() {
     let directory = small();
     let url = text(directory.path());
     let plain = json(&["inspect", url]);

@@ -406,7 +406,7 @@ fn check(seed: u64) -> Result<Tally, String> {
 }
 
 #[test]
-fn selects_what_a_naive_reading_selects_and_skips_none_of_it() {
+fn filters_select_what_a_naive_evaluation_selects_and_skip_none_of_it() {
     if let Ok(seed) = std::env::var("BOWSTRING_SEED") {
         check(seed.parse().unwrap()).unwrap();
         return;

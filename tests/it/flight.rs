@@ -262,7 +262,7 @@ fn eight_ranks_and_two_jobs_decode_each_row_once() {
 }
 
 #[test]
-fn a_job_that_begins_late_shares_what_is_kept() {
+fn a_job_that_begins_late_shares_kept_batches() {
     let directory = tempfile::tempdir().unwrap();
     // 40 MiB, more than connections buffer, so that the first job's stream stays open until it reads on.
     let (rows, width) = (640, 64 << 10);

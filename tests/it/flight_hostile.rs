@@ -336,7 +336,7 @@ pub(crate) fn hostile_server() {
     for (what, script) in cases {
         let (mut batches, mut error, mut took) = stage.play(script.clone(), 1.0);
         for _ in 0..4 {
-            // Machines are shared: what is slow by itself is slow each time.
+            // Machines are shared: a script that is really slow is slow each time.
             if took >= longest {
                 (batches, error, took) = stage.play(script.clone(), 1.0);
             }

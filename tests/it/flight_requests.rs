@@ -146,7 +146,7 @@ async fn watch(longest: Arc<AtomicU64>) {
 }
 
 #[test]
-fn random_requests_stop_nothing() {
+fn random_requests_never_stall_the_server() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if std::thread::current().name() == Some("fuzzed-server") {

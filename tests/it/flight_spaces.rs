@@ -168,7 +168,7 @@ fn sent(caller: &Caller<'_>) -> Value {
 }
 
 #[test]
-fn a_tenant_has_limits_of_its_own_and_sees_its_own_counts() {
+fn a_tenant_has_its_own_limits_and_sees_its_own_counts() {
     let directory = tempfile::tempdir().unwrap();
     let lines: String = TENANTS.iter().map(|tenant| format!("{tenant}:{}\n", token(tenant))).collect();
     let tokens = write(directory.path(), "tokens", &lines);

@@ -411,7 +411,7 @@ mod planted {
     }
 
     #[test]
-    fn downward_paths_comments_and_strings_are_no_violations() {
+    fn downward_paths_comments_and_strings_are_not_violations() {
         for text in [
             "use crate::{Error, memory::Pool, schema};",
             "use crate::tensor::Tensor; use super::*;",

@@ -423,7 +423,7 @@ fn a_truncated_image_is_never_filled_up() {
 }
 
 #[test]
-fn stray_bytes_in_a_header_are_forgiven_and_nothing_else() {
+fn only_stray_bytes_in_a_header_are_tolerated() {
     let zoo = zoo();
     let good = &zoo["rgb444.jpg"];
     let first = 2 + 2 + usize::from(u16::from_be_bytes([good[4], good[5]]));
@@ -436,7 +436,7 @@ fn stray_bytes_in_a_header_are_forgiven_and_nothing_else() {
 }
 
 #[test]
-fn nothing_is_remembered_from_the_image_before() {
+fn a_decoder_remembers_nothing_of_the_previous_image() {
     // libjpeg keeps tables for streams without their own: a file that lost its tables must not borrow those of the last one.
     let zoo = zoo();
     let good = &zoo["rgb444.jpg"];

@@ -134,7 +134,7 @@ pub(crate) fn worker() {
     for batch in loader.iter() {
         let batch = batch.unwrap();
         let ids: Vec<_> = support::ids(&batch).iter().map(|id| format!(" {id}")).collect();
-        // One write per step, so that a line is there or not.
+        // One write per step, so that a line is complete or missing.
         log.write_all(format!("{}{}\n", batch.step, ids.concat()).as_bytes()).unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }

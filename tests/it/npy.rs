@@ -100,7 +100,7 @@ fn is_typed(error: &Error) -> bool {
 }
 
 #[test]
-fn every_cell_is_what_numpy_reads() {
+fn every_cell_equals_numpys_reading() {
     let (fixtures, cells) = fixtures();
     for (name, expected) in &fixtures.read {
         let (cell, shape) = (&cells[name], &expected.shape);

@@ -70,7 +70,7 @@ def test_every_kind_of_column_equals_torchs(kinds: pathlib.Path) -> None:
     assert types == {f"ndarray {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32", "int64")}
 
 
-def test_64_bits_where_jax_has_them(kinds: pathlib.Path, wide: None) -> None:
+def test_64_bits_where_jax_enables_them(kinds: pathlib.Path, wide: None) -> None:
     types = compare(Loader(kinds, **EVERY_KIND), kinds)
     assert types == {f"ArrayImpl {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32", "int64")}
 

@@ -67,7 +67,7 @@ def test_the_example_of_the_docs(ray_cluster: None, tmp_path: pathlib.Path) -> N
     assert sorted(row["user_id"] for row in names["rows"].take_all()) == list(range(3, 10))
 
 
-def test_tasks_by_themselves(kinds: pathlib.Path) -> None:
+def test_tasks_run_on_their_own(kinds: pathlib.Path) -> None:
     source = pickle.loads(pickle.dumps(Datasource(kinds, columns=["id", "fixed"], batch_size=8)))
     for parallelism in (1, 3, 7):
         tasks = source.get_read_tasks(parallelism)

@@ -165,7 +165,7 @@ accelerator.end_training()
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_of_accelerate_see_what_they_see_with_its_own_loader(
+def test_ranks_of_accelerate_see_the_same_as_with_its_own_loader(
     world: int, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]
 ) -> None:
     """Also if the last step has a remainder that does not divide: each row is gathered once."""

@@ -20,7 +20,7 @@ def test_habit(habit: Callable[..., Any], kind: Any, tmp_path: Any) -> None:
     assert found == habit(reference, reference_ids)
 
 
-def test_stages_behind_it(tmp_path: Any) -> None:
+def test_stages_after_a_dataset(tmp_path: Any) -> None:
     """`take`, `skip`, `repeat` and `zip` make their own iterators, as over a dataset of TensorFlow's."""
     path = write(tmp_path)
 

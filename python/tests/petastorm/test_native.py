@@ -95,7 +95,7 @@ def test_windows_are_those_of_petastorm(length: int, threshold: float, overlap: 
     assert windows == expectations()[key]
 
 
-def test_offsets_have_fields_of_their_own() -> None:
+def test_each_offset_has_its_own_fields() -> None:
     ngram = bowstring.NGram({-1: ["id", "ts"], 1: ["id"]}, "ts", 10)
     with bowstring.Loader(folder(CODECS), batch_size=5, shuffle=False, nulls="mask", ngram=ngram) as loader:
         batch = next(iter(loader))

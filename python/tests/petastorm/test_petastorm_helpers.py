@@ -52,7 +52,7 @@ def test_a_mock_feeds_a_loader() -> None:
         assert next(iter(loader))["matrix"].shape == (3, 2, 10)
 
 
-def test_a_process_of_its_own() -> None:
+def test_functions_run_in_a_separate_process() -> None:
     assert run_in_subprocess(operator.mul, 6, 7) == 42
     assert run_in_subprocess(int, "z", base=36) == 35
     assert run_in_subprocess(os.getpid) != os.getpid()

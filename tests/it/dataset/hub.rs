@@ -40,7 +40,7 @@ fn count(requests: &[String], text: &str) -> usize {
 }
 
 #[test]
-fn files_directories_and_patterns_are_read_and_each_file_is_asked_for_once() {
+fn files_directories_and_patterns_are_read_and_each_file_is_requested_once() {
     let (server, _folder, commit) = served(&[vec![10, 10], vec![10], vec![5]]);
     server.pages_of(2);
     for (url, rows) in [

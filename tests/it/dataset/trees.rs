@@ -376,7 +376,7 @@ fn a_filter_reads_only_the_pages_that_may_match() {
 }
 
 #[test]
-fn a_server_is_asked_for_little_and_only_for_ranges() {
+fn a_server_gets_few_requests_and_only_for_ranges() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d.parquet");
     paged(&path, WriterVersion::PARQUET_1_0);

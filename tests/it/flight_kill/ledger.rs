@@ -54,7 +54,7 @@ impl Writer {
             Event::Acked(epoch, step) => format!("A {generation} {epoch} {step}"),
             Event::Error(text) => format!("E {generation} {}", text.replace('\n', " ")),
         };
-        // One write, so that a line is there or not.
+        // One write, so that a line is complete or missing.
         self.0.write_all(format!("{} {event}\n", now()).as_bytes()).unwrap();
     }
 }
