@@ -9,17 +9,16 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
+include!("scratch.rs");
+
 /// A row group with a higher cost is not read; the cost itself must come back without an overflow.
 const READ_BYTES: u64 = 64 << 20;
 
 fn place() -> &'static (Runtime, PathBuf) {
     static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();
     PLACE.get_or_init(|| {
-        // Memory where the system has such a directory: a file per input would wear a disk.
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        (runtime, directory.join(format!("bowstring-fuzz-{}.parquet", std::process::id())))
+        (runtime, scratch("footer").join("input.parquet"))
     })
 }
 
