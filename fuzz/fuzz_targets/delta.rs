@@ -8,12 +8,12 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
+include!("scratch.rs");
+
 fn place() -> &'static (Runtime, PathBuf) {
     static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();
     PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let table = directory.join(format!("bowstring-fuzz-delta-{}", std::process::id()));
+        let table = scratch("delta");
         std::fs::create_dir_all(table.join("_delta_log")).expect("a directory");
         std::fs::write(table.join("a.parquet"), include_bytes!("../seeds/footer/good.parquet"))
             .expect("room for a file");

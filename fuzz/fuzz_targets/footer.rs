@@ -9,17 +9,16 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
+include!("scratch.rs");
+
 /// Maximum cost of a row group that is read; computing the cost itself must not overflow.
 const READ_BYTES: u64 = 64 << 20;
 
 fn place() -> &'static (Runtime, PathBuf) {
     static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();
     PLACE.get_or_init(|| {
-        // In memory where the system has such a directory: a file per input would wear out a disk.
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        (runtime, directory.join(format!("bowstring-fuzz-{}.parquet", std::process::id())))
+        (runtime, scratch("footer").join("input.parquet"))
     })
 }
 

@@ -9,7 +9,9 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-/// Prefix of the addresses in the seeds.
+include!("scratch.rs");
+
+/// Prefix of the table's address in the seeds, and the length of that address.
 const ROOT: &[u8] = b"/tmp/bowstring-fuzz-iceberg-";
 const LENGTH: usize = 64;
 
@@ -43,9 +45,7 @@ impl Place {
 fn place() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { PathBuf::from("/tmp") };
-        let table = directory.join(format!("bowstring-fuzz-iceberg-{}-", std::process::id()));
+        let table = scratch("iceberg").join("table");
         let table = PathBuf::from(format!("{:x<LENGTH$}", table.display()));
         for inner in ["metadata", "data"] {
             std::fs::create_dir_all(table.join(inner)).expect("a directory");

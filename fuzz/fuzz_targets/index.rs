@@ -9,6 +9,8 @@ use bowstring::manifest::Fingerprint;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
+include!("scratch.rs");
+
 const INDEX: &str = "_bowstring_index";
 
 struct Place {
@@ -23,11 +25,7 @@ struct Place {
 fn place() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let directory = above.join(format!("bowstring-fuzz-index-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(&directory).expect("a directory");
+        let directory = scratch("index");
         let file = include_bytes!("../seeds/footer/good.parquet");
         std::fs::write(directory.join("a.parquet"), file).expect("room for a file");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -7,15 +7,11 @@ use std::sync::OnceLock;
 use bowstring::convert::fuzz_mds_shard;
 use libfuzzer_sys::fuzz_target;
 
+include!("scratch.rs");
+
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let place = directory.join(format!("bowstring-fuzz-mds-{}", std::process::id()));
-        std::fs::create_dir_all(&place).expect("a directory");
-        place
-    })
+    PLACE.get_or_init(|| scratch("mds"))
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -8,16 +8,14 @@ use std::sync::OnceLock;
 use bowstring::convert::{Budget, ConvertOptions, Format, Limits, open};
 use libfuzzer_sys::fuzz_target;
 
+include!("scratch.rs");
+
 const FORMATS: [(Format, &str); 4] =
     [(Format::Csv, "csv"), (Format::Tsv, "tsv"), (Format::Jsonl, "jsonl"), (Format::Arrow, "arrow")];
 
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        directory.join(format!("bowstring-fuzz-rows-{}", std::process::id()))
-    })
+    PLACE.get_or_init(|| scratch("rows").join("input"))
 }
 
 fuzz_target!(|data: &[u8]| {

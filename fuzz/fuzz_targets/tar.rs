@@ -7,13 +7,11 @@ use std::sync::OnceLock;
 use bowstring::convert::{Limits, TarReader};
 use libfuzzer_sys::fuzz_target;
 
+include!("scratch.rs");
+
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        directory.join(format!("bowstring-fuzz-{}.tar", std::process::id()))
-    })
+    PLACE.get_or_init(|| scratch("tar").join("input.tar"))
 }
 
 fuzz_target!(|data: &[u8]| {

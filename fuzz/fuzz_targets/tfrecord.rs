@@ -7,14 +7,11 @@ use std::sync::OnceLock;
 use bowstring::convert::{Limits, RecordReader, write_record};
 use libfuzzer_sys::fuzz_target;
 
+include!("scratch.rs");
+
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        // In memory where the system has such a directory: a file per input would wear out a disk.
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        directory.join(format!("bowstring-fuzz-{}.tfrecord", std::process::id()))
-    })
+    PLACE.get_or_init(|| scratch("tfrecord").join("input.tfrecord"))
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::certificate::{Certificate, Span};
-use super::spec::{PlanSpec, Tail};
+use super::spec::PlanSpec;
+use super::tail::Tail;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::share::Share;
-use super::spec::Tail;
 use super::steps::{Plan, RowRef};
+use super::tail::Tail;
 
 /// The result of a walk over an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

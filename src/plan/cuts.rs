@@ -24,7 +24,7 @@
 use std::ops::Range;
 
 use super::share::{Share, length};
-use super::spec::Tail;
+use super::tail::Tail;
 use crate::error::{Error, Result};
 
 /// See the module documentation.

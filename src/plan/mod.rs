@@ -55,6 +55,7 @@ mod share;
 mod spec;
 mod state;
 mod steps;
+mod tail;
 mod uses;
 mod version;
 
@@ -68,8 +69,9 @@ pub use permute::random;
 pub use reads::{Read, Reads};
 pub use share::Share;
 pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_WINDOW_ROWS};
-pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
+pub use spec::{Mix, PlanSpec, Shuffle, Stop};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};
+pub use tail::Tail;
 pub use uses::Use;
 pub use version::OrderVersion;

@@ -14,7 +14,8 @@ use super::layout::{Layout, Window, layouts};
 use super::mixture::{fingerprint, mixed_rows};
 use super::recent::Recent;
 use super::share::{Share, length};
-use super::spec::{PlanSpec, Tail};
+use super::spec::PlanSpec;
+use super::tail::Tail;
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 

@@ -1,29 +1,22 @@
 //! The server's state and decisions, apart from the protocol: callers, datasets on offer, and their streams.
 
-mod streaming;
-
-use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
-use futures::Stream;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
+use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
-use tonic::{Code, Status};
 
-use self::streaming::{Streaming, draining};
-use super::body::Message;
 use crate::error::{Error, Result};
 use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
 use crate::flight::request::{StoredRows, StreamRequest, TAIL};
-use crate::flight::server::access::audit::{self, AuditRecord};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::access::key::TICKET_LIFE;
 use crate::flight::server::access::space::Space;
@@ -31,12 +24,11 @@ use crate::flight::server::catalog::config::Config;
 use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
 use crate::flight::server::catalog::entry::{ClientLimits, Entry};
 use crate::flight::server::catalog::openings::Openings;
-use crate::flight::server::stream::hangup::{Hangup, Hangups};
-use crate::flight::server::stream::rows::{self, Sending};
+use crate::flight::server::stream::hangup::Hangups;
+use crate::flight::server::stream::rows;
 use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams};
 use crate::flight::server::stream::usage::Usage;
 use crate::flight::server::stream::wanted::Wanted;
-use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
@@ -72,17 +64,17 @@ pub(crate) struct Core {
     pub(crate) staging: Option<Staging>,
     /// Name of the socket for ranks on this host.
     socket: Option<String>,
-    opened: DatasetCache<OpenDataset>,
+    pub(super) opened: DatasetCache<OpenDataset>,
     /// Datasets that are open for their stored rows.
-    tables: DatasetCache<Stored>,
+    pub(super) tables: DatasetCache<Stored>,
     openings: Openings,
-    streams: SharedStreams,
+    pub(super) streams: SharedStreams,
     /// Connections of clients, by address.
     pub(crate) hangups: Hangups,
     /// Amounts sent to each tenant.
     pub(crate) usage: Usage,
     /// True once the server is to end.
-    draining: watch::Receiver<bool>,
+    pub(super) draining: watch::Receiver<bool>,
 }
 
 /// The parts of a core other than its configuration.
@@ -128,7 +120,7 @@ impl Core {
     }
 
     /// Returns a member of a gang under the registry's name for it: in the space of `tenant`.
-    fn caller(&self, tenant: &Tenant, caller: &Caller) -> Result<Caller> {
+    pub(super) fn caller(&self, tenant: &Tenant, caller: &Caller) -> Result<Caller> {
         Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
     }
 
@@ -173,7 +165,7 @@ impl Core {
     }
 
     /// Returns the label of metrics for a dataset that `tenant` reads: its name, unless that is private to a space.
-    fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
+    pub(super) fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
         let space = self.config.spaces.of(tenant);
         let own = |staging| matches!(space, Space::Own(_)) && space.own(staging, dataset).is_some();
         let private =
@@ -181,7 +173,7 @@ impl Core {
         if private { PRIVATE } else { dataset }
     }
 
-    async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
+    pub(super) async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
         let (options, hidden) = self.options(tenant, asked)?;
         let claims = self.streams.claims();
         let open = |options| {
@@ -191,7 +183,12 @@ impl Core {
         self.opened.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
-    async fn stored(&self, tenant: &Tenant, asked: &StreamRequest, rows: &StoredRows) -> Result<Arc<Stored>> {
+    pub(super) async fn stored(
+        &self,
+        tenant: &Tenant,
+        asked: &StreamRequest,
+        rows: &StoredRows,
+    ) -> Result<Arc<Stored>> {
         rows::check(rows)?;
         let (options, hidden) = self.options(tenant, asked)?;
         let open = |options| {
@@ -343,157 +340,9 @@ impl Core {
         Ok(dropped)
     }
 
-    /// Returns the reason that a stream of `dataset` ended: that the dataset was dropped, if its files are missing for that reason.
-    fn ended(&self, tenant: &Tenant, dataset: &str, status: Status) -> Status {
-        let missing = matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
-        match &self.staging {
-            Some(staging)
-                if missing
-                    && self.config.spaces.of(tenant).url(staging, dataset).is_none()
-                    && self.config.catalogue.get().get(dataset).is_err() =>
-            {
-                let hint = "it was dropped while it was read".to_owned();
-                to_status(&Error::NotFound { what: format!("dataset {dataset:?}"), hint })
-            }
-            _ => status,
-        }
-    }
-
     /// Returns true if the server is to end.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
-    }
-
-    /// Opens the stream of a ticket that came from `peer`, over the connection that `hangup` ends.
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        via: Via<'_>,
-        (peer, hangup): (Option<IpAddr>, Option<Hangup>),
-        ticket: &[u8],
-    ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
-        let holder = match via {
-            Via::Network(tenant) => Some(tenant),
-            Via::Local => None,
-        };
-        let mut entry = audit::Stream::new(&self.config.audit, AuditRecord::of("DoGet", peer, holder));
-        let opened = self.begin(via, hangup, ticket, &mut entry).await;
-        let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
-        let open = OpenStream::new(Arc::clone(self), tenant);
-        Ok(futures::stream::unfold(Some((stream, open, dataset, entry)), async |streaming| {
-            let (mut stream, open, dataset, mut entry) = streaming?;
-            match stream.next().await {
-                Ok(Some(message)) => {
-                    open.core.usage.sent(&open.tenant, &message);
-                    if let Message::Batch(batch, ..) = &message {
-                        entry.sent(batch.position.step, batch.position.rows);
-                    }
-                    Some((Ok(message), Some((stream, open, dataset, entry))))
-                }
-                Ok(None) => {
-                    entry.end(None);
-                    None
-                }
-                Err(status) => {
-                    let status = open.core.ended(&open.tenant, &dataset, status);
-                    entry.end(Some(&status));
-                    Some((Err(status), None))
-                }
-            }
-        }))
-    }
-
-    async fn begin(
-        self: &Arc<Self>,
-        via: Via<'_>,
-        hangup: Option<Hangup>,
-        ticket: &[u8],
-        entry: &mut audit::Stream,
-    ) -> Result<(Answer, Tenant, String), Status> {
-        let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
-            .map_err(|denied| Status::permission_denied(denied.to_string()))?;
-        entry.reads(&ticket);
-        let tenant = match via {
-            Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
-            Via::Network(_) => {
-                return Err(Status::permission_denied(
-                    "the ticket was given to somebody else; ask for one of your own",
-                ));
-            }
-            Via::Local => Tenant::of_ticket(&ticket.tenant),
-        };
-        let outgoing = match via {
-            Via::Network(_) => OUTGOING,
-            Via::Local => OUTGOING + u64::from(WINDOW),
-        };
-        if *self.draining.borrow() {
-            return Err(draining(ticket.asked.step));
-        }
-        let dataset = ticket.asked.dataset.clone();
-        let stream = self.answer(&tenant, ticket, (outgoing, hangup)).await.map_err(|error| {
-            self.config.admin.metrics().error(&error);
-            to_status(&error)
-        })?;
-        Ok((stream, tenant, dataset))
-    }
-
-    async fn answer(
-        self: &Arc<Self>,
-        tenant: &Tenant,
-        mut ticket: Ticket,
-        (outgoing, hangup): (u64, Option<Hangup>),
-    ) -> Result<Answer> {
-        // A ticket fixes the version of the data.
-        ticket.asked.fingerprint = Some(ticket.fingerprint);
-        match ticket.asked.rows.take() {
-            Some(rows) => {
-                let sending = self.rows(tenant, ticket, &rows, hangup).await?;
-                Ok(Answer::Rows(Arc::clone(self), Box::new(sending)))
-            }
-            None => {
-                let streaming = self.stream(tenant, ticket, (outgoing, hangup)).await?;
-                Ok(Answer::Batches(Box::new(streaming)))
-            }
-        }
-    }
-
-    async fn rows(
-        &self,
-        tenant: &Tenant,
-        ticket: Ticket,
-        rows: &StoredRows,
-        hangup: Option<Hangup>,
-    ) -> Result<Sending> {
-        let permit = self.config.quotas.open_stream(tenant)?;
-        let stored = self.stored(tenant, &ticket.asked, rows).await?;
-        same_data(&ticket, stored.fingerprint())?;
-        let means = rows::Means {
-            workers: Arc::clone(self.streams.workers()),
-            claims: Arc::clone(self.streams.claims()),
-            permit,
-            counters: self.config.admin.metrics().stream(self.label(tenant, &ticket.asked.dataset)),
-            hangup,
-            draining: self.draining.clone(),
-        };
-        Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
-    }
-}
-
-/// A stream of a tenant, counted until it is dropped.
-struct OpenStream {
-    core: Arc<Core>,
-    tenant: Tenant,
-}
-
-impl OpenStream {
-    fn new(core: Arc<Core>, tenant: Tenant) -> Self {
-        core.usage.opened(&tenant);
-        Self { core, tenant }
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.core.usage.closed(&self.tenant);
     }
 }
 
@@ -504,7 +353,7 @@ impl std::fmt::Debug for Core {
 }
 
 /// Checks that a ticket is for the data that are there.
-fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
+pub(super) fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
     if found == ticket.fingerprint {
         return Ok(());
     }
@@ -539,26 +388,6 @@ fn all(count: u32, asked: &StreamRequest, what: &str, option: &'static str) -> R
         return refused(format!("tickets for all {what} at once, in bytes,"), bytes, MAX_ENDPOINTS_BYTES);
     }
     Ok(0..count)
-}
-
-/// The answer to a ticket.
-enum Answer {
-    Batches(Box<Streaming>),
-    Rows(Arc<Core>, Box<Sending>),
-}
-
-impl Answer {
-    async fn next(&mut self) -> Result<Option<Message>, Status> {
-        match self {
-            Self::Batches(streaming) => streaming.next().await,
-            Self::Rows(core, sending) => sending.next().await.inspect_err(|status| {
-                if status.code() == Code::FailedPrecondition {
-                    // As for batches, the next call must see the data as they are now.
-                    core.tables.forget(sending.stored());
-                }
-            }),
-        }
-    }
 }
 
 /// Serialises a value that cannot fail to serialise.

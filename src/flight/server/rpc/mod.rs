@@ -1,5 +1,6 @@
 //! The calls of Arrow Flight and their bodies, and the same streams for ranks on this host.
 
+mod answer;
 pub(crate) mod body;
 pub(crate) mod core;
 pub(crate) mod incoming;
@@ -7,4 +8,5 @@ pub(crate) mod local;
 pub(crate) mod put;
 pub(crate) mod service;
 mod stats;
+mod streaming;
 pub(crate) mod writes;

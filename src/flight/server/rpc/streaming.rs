@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{Core, same_data};
+use super::core::{Core, same_data};
 use crate::error::{Error, Result};
 use crate::flight::gang::{Fence, Reading};
 use crate::flight::server::access::auth::Tenant;
