@@ -15,7 +15,7 @@ from chaos import links
 from chaos.faults import KINDS
 from chaos.report import joined
 from chaos.rig import Rig, Settings
-from chaos.run import run
+from chaos.run import TWO, run
 
 ROOT = Path(__file__).resolve().parents[2]
 UNABLE = 77
@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--seconds", type=float, default=180, help="of faults; the end takes some 20 more")
+    parser.add_argument("--faults", type=int, help="ends after so many")
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="kinds of faults whose names contain it; several times"
     )
@@ -76,7 +77,14 @@ def main() -> int:
     print(f"seed {given.seed}; to repeat: {repeat}", flush=True)
     rig = Rig(Settings(home, given.seed, given.binary.resolve(), given.former, given.faketime))
     try:
-        report = run(rig, given.seconds, kinds, lambda line: print(line, flush=True), two=0.2 if len(kinds) > 4 else 0)
+        report = run(
+            rig,
+            given.seconds,
+            kinds,
+            lambda line: print(line, flush=True),
+            two=TWO if len(kinds) > 4 else 0,
+            most=given.faults,
+        )
     finally:
         rig.close()
     report.save(home / "report.json")

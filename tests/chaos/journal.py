@@ -15,7 +15,12 @@ class Writer:
     """Appends events; what was committed survives a crash of the machine, what was written one of the process."""
 
     def __init__(self, path: Path) -> None:
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self.file = open(path, "a+b", buffering=0)  # noqa: SIM115
+        if self.file.tell():
+            self.file.seek(-1, os.SEEK_END)
+            if self.file.read(1) != b"\n":
+                # A killed process left half a line.
+                self.file.write(b"\n")
 
     def write(self, kind: str, *, commit: bool = False, **event: Any) -> None:
         line = json.dumps({"t": time.monotonic(), "e": kind, **event}, separators=(",", ":"))
@@ -43,6 +48,5 @@ class Tail:
             try:
                 found.append(json.loads(line))
             except ValueError:
-                # What a killed process left, and the next one went on behind.
                 continue
         return found

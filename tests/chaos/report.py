@@ -27,6 +27,8 @@ class Tried:
     """Seconds from the end of the fault until every rank of its jobs had made eight steps in one life; none if it hung."""
     stall: float = 0.0
     """The longest that a rank of its jobs was without a step."""
+    lag: float = 0.0
+    """The longest that the suite itself waited for a processor meanwhile: on a busy machine all times are upper bounds."""
     hung: bool = False
     lost: int = 0
     doubled: int = 0
@@ -83,6 +85,9 @@ class Report:
         lines += [
             f"{name}: {', '.join(f'{key} {value}' for key, value in of.items())}" for name, of in self.jobs.items()
         ]
+        if self.tried:
+            lags = sorted(one.lag for one in self.tried)
+            lines.append(f"waits for a processor: {lags[len(lags) // 2]:.2f} s in the median, {lags[-1]:.2f} s at most")
         lines.append(f"packets: {', '.join(f'{key} {value:,}' for key, value in self.packets.items())}")
         for one in self.tried:
             if one.notes:

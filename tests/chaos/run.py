@@ -51,6 +51,7 @@ class Run:
     def fault(self, kinds: list[str], draw: Random) -> None:
         """One fault, or several at once."""
         before, begin = self.rig.network.counts(), time.monotonic()
+        self.rig.lag = 0.0
         running, scenes = [], []
         try:
             for kind in kinds:
@@ -91,6 +92,7 @@ class Run:
             recover=recovered,
             stall=max(self.stall(job, begin) for job in self.jobs(jobs)),
             hung=recovered is None,
+            lag=self.rig.lag,
             packets={key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)},
             notes={note: value for scene in scenes for note, value in scene.notes.items()},
         )
@@ -98,7 +100,7 @@ class Run:
         self.say(
             f"{tried.at:6.1f} s  {tried.kind}: {tried.what}; for {tried.hold:.1f} s, "
             f"noticed {'-' if tried.notice is None else f'{tried.notice:.1f} s'}, "
-            f"{'HUNG' if recovered is None else f'recovered {recovered:.1f} s'}, stall {tried.stall:.1f} s"
+            f"{'HUNG' if recovered is None else f'recovered {recovered:.1f} s'}, stall {tried.stall:.1f} s, lag {tried.lag:.2f} s"
         )
         if recovered is None:
             self.report.failures.append(
@@ -206,8 +208,10 @@ def machine() -> str:
     return f"{os.cpu_count()} x {model or platform.machine()}, Linux {platform.release()}, {day}"
 
 
-def run(rig: Rig, seconds: float, kinds: list[str], say: Callable[[str], None], *, two: float = TWO) -> Report:
-    """Faults for so long, then the end."""
+def run(
+    rig: Rig, seconds: float, kinds: list[str], say: Callable[[str], None], *, two: float = TWO, most: int | None = None
+) -> Report:
+    """Faults for so long, or so many, then the end."""
     settings = rig.settings
     report = Report(settings.seed, seconds, machine=machine())
     draw = Random(settings.seed)
@@ -218,7 +222,7 @@ def run(rig: Rig, seconds: float, kinds: list[str], say: Callable[[str], None], 
     say(f"{time.monotonic() - this.started:6.1f} s  all ranks train")
     this.started = time.monotonic()
     cards = deck(draw, kinds)
-    while time.monotonic() < this.started + seconds:
+    while time.monotonic() < this.started + seconds and (most is None or len(report.tried) < most):
         hand = [next(cards)]
         if draw.random() < two:
             hand.append(next(cards))
