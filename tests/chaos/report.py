@@ -28,7 +28,9 @@ class Tried:
     stall: float = 0.0
     """The longest that a rank of its jobs was without a step."""
     lag: float = 0.0
-    """The longest that the suite itself waited for a processor meanwhile: on a busy machine all times are upper bounds."""
+    """The longest that the suite itself waited for a processor meanwhile."""
+    load: float = 0.0
+    """The machine's load average. Where it is above the number of processors, all times are upper bounds."""
     hung: bool = False
     lost: int = 0
     doubled: int = 0
@@ -87,7 +89,10 @@ class Report:
         ]
         if self.tried:
             lags = sorted(one.lag for one in self.tried)
-            lines.append(f"waits for a processor: {lags[len(lags) // 2]:.2f} s in the median, {lags[-1]:.2f} s at most")
+            loads = sorted(one.load for one in self.tried)
+            lines.append(
+                f"load {loads[len(loads) // 2]:.1f} in the median; waits for a processor up to {lags[-1]:.2f} s"
+            )
         lines.append(f"packets: {', '.join(f'{key} {value:,}' for key, value in self.packets.items())}")
         for one in self.tried:
             if one.notes:

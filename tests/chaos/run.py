@@ -18,8 +18,8 @@ from chaos.faults import KINDS, Scene, Untried
 from chaos.report import Report, Tried
 from chaos.rig import Job, Rig
 
-# What takes longer hangs: no wait of a rank is longer than 45 s, and a busy machine gets as much again.
-LONGEST = 90.0
+# What takes longer hangs: no wait of a rank is longer than 45 s, and a busy machine gets more than as much again.
+LONGEST = 120.0
 # So often two faults come at once.
 TWO = 0.2
 
@@ -93,6 +93,7 @@ class Run:
             stall=max(self.stall(job, begin) for job in self.jobs(jobs)),
             hung=recovered is None,
             lag=self.rig.lag,
+            load=os.getloadavg()[0],
             packets={key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)},
             notes={note: value for scene in scenes for note, value in scene.notes.items()},
         )
