@@ -24,7 +24,7 @@ class Tried:
     notice: float | None = None
     """Seconds from the fault to the first error that a rank got; none if the ranks saw only a wait, or not even that."""
     recover: float | None = None
-    """Seconds from the end of the fault until every rank of its jobs had made eight steps in one life; none if it hung."""
+    """Seconds from the end of the fault until every rank of its jobs had made eight steps in one life; none if it did not recover."""
     stall: float = 0.0
     """The longest that a rank of its jobs was without a step."""
     lag: float = 0.0
@@ -32,6 +32,7 @@ class Tried:
     load: float = 0.0
     """The machine's load average. Where it is above the number of processors, all times are upper bounds."""
     hung: bool = False
+    """Whether a rank made no step, got no error and began no life for longer than any wait may take."""
     lost: int = 0
     doubled: int = 0
     packets: dict[str, int] = field(default_factory=dict)

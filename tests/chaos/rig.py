@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -23,10 +24,12 @@ from chaos.disks import BadDisk, Disk, Memory
 from chaos.journal import Event, Tail
 from chaos.links import Network
 
+libc = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 WORLD = 4
 GLOBAL_BATCH = 64
 ROWS = 12_007
-LEASE = 2.0
+LEASE = 4.0
 DRAIN = 3.0
 # Longer than the 20 s in which a client gives a silent connection up, so that it can go to another server.
 TIMEOUT = 30.0
@@ -55,13 +58,23 @@ class Settings:
     pace: float = PACE
 
 
+def end_with_parent() -> None:
+    """In a child: it is killed when this process ends, however that comes about."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Process:
     """A process in a host; its output goes to a log."""
 
     def __init__(self, command: list[str], log: Path, env: dict[str, str], *, stdout: bool = False) -> None:
         with log.open("ab") as file:
             self.popen = subprocess.Popen(
-                command, stdout=subprocess.PIPE if stdout else file, stderr=file, env=env, start_new_session=True
+                command,
+                stdout=subprocess.PIPE if stdout else file,
+                stderr=file,
+                env=env,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     @property
@@ -282,6 +295,11 @@ class Job:
             if made < STEPS:
                 return False
         return True
+
+    def silent(self, since: float) -> float:
+        """For how long, since then, the rank that did nothing for longest has made no step, got no error and begun no life."""
+        now = time.monotonic()
+        return max(now - max(since, events[-1]["t"] if events else since) for events in self.events)
 
     @property
     def done(self) -> bool:

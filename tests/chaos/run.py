@@ -18,8 +18,10 @@ from chaos.faults import KINDS, Scene, Untried
 from chaos.report import Report, Tried
 from chaos.rig import Job, Rig
 
-# What takes longer hangs: no wait of a rank is longer than 45 s, and a busy machine gets more than as much again.
-LONGEST = 120.0
+# A rank that does nothing for longer hangs: none of its waits is longer than 45 s.
+SILENT = 75.0
+# A job that takes longer has not recovered, whatever it does.
+LONGEST = 240.0
 # So often two faults come at once.
 TWO = 0.2
 
@@ -40,13 +42,16 @@ class Run:
     def jobs(self, names: tuple[str, ...]) -> list[Job]:
         return [self.rig.jobs[name] for name in names]
 
-    def settle(self, names: tuple[str, ...], since: float) -> float | None:
-        """Waits until the jobs go on: the seconds that this took since then, or none for a hang."""
-        while not all(job.settled(since) for job in self.jobs(names)):
+    def settle(self, names: tuple[str, ...], since: float) -> tuple[float | None, bool]:
+        """Waits until the jobs go on: the seconds that this took since then, or none, and whether a rank hung."""
+        jobs = self.jobs(names)
+        while not all(job.settled(since) for job in jobs):
+            if max(job.silent(since) for job in jobs) > SILENT:
+                return None, True
             if time.monotonic() > since + LONGEST:
-                return None
+                return None, False
             self.rig.wait(0.05)
-        return time.monotonic() - since
+        return time.monotonic() - since, False
 
     def fault(self, kinds: list[str], draw: Random) -> None:
         """One fault, or several at once."""
@@ -68,7 +73,7 @@ class Run:
         for generator in reversed(running):
             next(generator, None)
         jobs = tuple(sorted({job for scene in scenes for job in scene.jobs}))
-        recovered = self.settle(jobs, healed)
+        recovered, hung = self.settle(jobs, healed)
         after = self.rig.network.counts()
         for job in self.jobs(jobs):
             job.tend()
@@ -91,7 +96,7 @@ class Run:
             notice=min(errors, default=None),
             recover=recovered,
             stall=max(self.stall(job, begin) for job in self.jobs(jobs)),
-            hung=recovered is None,
+            hung=hung,
             lag=self.rig.lag,
             load=os.getloadavg()[0],
             packets={key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)},
@@ -101,11 +106,12 @@ class Run:
         self.say(
             f"{tried.at:6.1f} s  {tried.kind}: {tried.what}; for {tried.hold:.1f} s, "
             f"noticed {'-' if tried.notice is None else f'{tried.notice:.1f} s'}, "
-            f"{'HUNG' if recovered is None else f'recovered {recovered:.1f} s'}, stall {tried.stall:.1f} s, lag {tried.lag:.2f} s"
+            f"{'HUNG' if hung else 'NOT recovered' if recovered is None else f'recovered {recovered:.1f} s'}, stall {tried.stall:.1f} s, lag {tried.lag:.2f} s"
         )
         if recovered is None:
+            how = f"a rank hung for {SILENT:.0f} s" if hung else f"not recovered within {LONGEST:.0f} s"
             self.report.failures.append(
-                f"hung for {LONGEST:.0f} s after {tried.kind} ({tried.what}) at {tried.at:.1f} s"
+                f"{how} after {tried.kind} ({tried.what}) at {tried.at:.1f} s, load {tried.load:.1f}"
             )
             # The next faults get jobs that run.
             for job in self.jobs(jobs):
@@ -152,13 +158,13 @@ class Run:
         for job in self.rig.jobs.values():
             job.tend()
             (job.home / "end").write_text(str(job.epoch + 1))
-        until = time.monotonic() + 2 * LONGEST
+        until = time.monotonic() + LONGEST
         while not all(job.done for job in self.rig.jobs.values()) and time.monotonic() < until:
             self.rig.wait(0.1)
         for name, job in self.rig.jobs.items():
             job.tend()
             if not job.done:
-                self.report.failures.append(f"{name} did not end within {2 * LONGEST:.0f} s")
+                self.report.failures.append(f"{name} did not end within {LONGEST:.0f} s")
             self.judge(name, job)
 
     def judge(self, name: str, job: Job) -> None:
@@ -217,7 +223,7 @@ def run(
     report = Report(settings.seed, seconds, machine=machine())
     draw = Random(settings.seed)
     this = Run(rig, report, say)
-    if this.settle(tuple(rig.jobs), this.started) is None:
+    if this.settle(tuple(rig.jobs), this.started)[0] is None:
         report.failures.append("the jobs never began")
         return report
     say(f"{time.monotonic() - this.started:6.1f} s  all ranks train")
