@@ -24,7 +24,7 @@ class Tried:
     notice: float | None = None
     """Seconds from the fault to the first error that a rank got; none if the ranks saw only a wait, or not even that."""
     recover: float | None = None
-    """Seconds from the end of the fault until every rank of its jobs had made eight steps in one life; none if it did not recover."""
+    """Seconds from the end of the fault until every rank of its jobs had made eight steps in one life; none if never."""
     stall: float = 0.0
     """The longest that a rank of its jobs was without a step."""
     lag: float = 0.0
@@ -37,6 +37,14 @@ class Tried:
     doubled: int = 0
     packets: dict[str, int] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        noticed = "unnoticed" if self.notice is None else f"noticed after {self.notice:.1f} s"
+        recovered = "NOT recovered" if self.recover is None else f"recovered in {self.recover:.1f} s"
+        return (
+            f"{self.at:6.1f} s  {self.kind}: {self.what}; for {self.hold:.1f} s, {noticed}, "
+            f"{'HUNG' if self.hung else recovered}, longest stall {self.stall:.1f} s, load {self.load:.1f}"
+        )
 
 
 HEAD = (

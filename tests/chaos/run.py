@@ -103,11 +103,7 @@ class Run:
             notes={note: value for scene in scenes for note, value in scene.notes.items()},
         )
         self.report.tried.append(tried)
-        self.say(
-            f"{tried.at:6.1f} s  {tried.kind}: {tried.what}; for {tried.hold:.1f} s, "
-            f"noticed {'-' if tried.notice is None else f'{tried.notice:.1f} s'}, "
-            f"{'HUNG' if hung else 'NOT recovered' if recovered is None else f'recovered {recovered:.1f} s'}, stall {tried.stall:.1f} s, lag {tried.lag:.2f} s"
-        )
+        self.say(str(tried))
         if recovered is None:
             how = f"a rank hung for {SILENT:.0f} s" if hung else f"not recovered within {LONGEST:.0f} s"
             self.report.failures.append(
