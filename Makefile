@@ -121,6 +121,7 @@ lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, ruff, mypy, stubtest, floo
 	$(PY) scripts/kernels.py --check
 	$(MAKE) build
 	mypy --config-file python/pyproject.toml --strict python/bowstring
+	MYPYPATH=tests:python mypy --config-file python/pyproject.toml --strict -p chaos
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
 	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
@@ -175,6 +176,13 @@ LONG_SECONDS ?= 300
 .PHONY: long-run
 long-run: build-release $(VENV)/demo ## epochs without end, local and served: memory, descriptors, threads, latency stay flat
 	$(PY) benches/long_run.py --seconds $(LONG_SECONDS)
+
+# make chaos CHAOS_SEED=7 CHAOS_SECONDS=300 CHAOS_ARGS="--only partition --former path/to/bowstring"
+CHAOS_SECONDS ?= 180
+
+.PHONY: chaos
+chaos: build $(VENV)/ready ## faults over real links between namespaces (Linux, root), and whether each row came once
+	cd tests && PYTHONPATH=$(CURDIR)/python ../$(PY) -m chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
 # ---- supply chain -----------------------------------------------------------------------------------------------------
 
