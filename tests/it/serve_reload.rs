@@ -81,6 +81,47 @@ fn a_hangup_rereads_tokens_and_keys_and_ends_nothing() {
 }
 
 #[test]
+fn a_loader_continues_with_a_token_replaced_in_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let numbers = directory.path().join("numbers");
+    std::fs::create_dir(&numbers).unwrap();
+    support::write(&numbers, &[vec![8; 2]], 1);
+    let (old, new) = ("the-token-of-yesterday", "the-token-of-today-xy");
+    let tokens = write(directory.path(), "tokens", &format!("anna:{old}\n"));
+    let own = write(directory.path(), "own", old);
+    let server = Server::start(&["--tokens", &tokens, &format!("numbers={}", numbers.display())]);
+    let mut options = LoaderOptions { timeout: 10.0, ..LoaderOptions::new(format!("{}/numbers", server.listen), 4) };
+    options.storage_options.insert("token_file".to_owned(), own.clone());
+    let mut loader = Loader::open(options).unwrap();
+    let mut epoch = || -> Result<usize, String> {
+        let mut rows = 0;
+        while let Some(batch) = loader.next().map_err(|error| error.chain())? {
+            rows += support::ids(&batch).len();
+        }
+        Ok(rows)
+    };
+    assert_eq!(epoch(), Ok(16));
+    // As an operator does it: both are good for a while, in which the client is told the new one.
+    write(directory.path(), "tokens", &format!("anna:{old}\nanna:{new}\n"));
+    let start = std::time::Instant::now();
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    until("the new token is taken", &|| is_served(&server, new));
+    std::fs::write(&own, new).unwrap();
+    write(directory.path(), "tokens", &format!("anna:{new}\n"));
+    until("the old token is refused", &|| !is_served(&server, old));
+    // The client looks once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!((epoch(), epoch()), (Ok(16), Ok(16)));
+    server.signal("-TERM");
+    assert_eq!(server.ended().0, Some(0));
+}
+
+#[test]
 fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
     let directory = tempfile::tempdir().unwrap();
     let folder = |name: &str, rows: usize| {

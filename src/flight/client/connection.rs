@@ -10,7 +10,7 @@ use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo, Ticket as Fli
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, header};
+use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tonic::body::Body;
@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use super::address::Address;
-use super::credentials::Credentials;
+use super::credentials::{Authorization, Credentials};
 use crate::error::{Error, Result};
 use crate::flight::status::{from_status, is_transient};
 
@@ -80,7 +80,7 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
 pub(super) struct Connection {
     channel: Channel,
     peer: Arc<str>,
-    authorization: Option<HeaderValue>,
+    authorization: Option<Authorization>,
 }
 
 impl Connection {
@@ -113,7 +113,7 @@ impl Connection {
             endpoint = endpoint.tls_config(credentials.tls().map_err(Failure::Final)?).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
-        Ok(Self { channel, peer, authorization: credentials.authorization().map_err(Failure::Final)? })
+        Ok(Self { channel, peer, authorization: credentials.authorization().cloned() })
     }
 
     /// Returns the server's address, for messages.
@@ -133,7 +133,7 @@ impl Connection {
     fn request<T>(&self, message: T) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         if let Some(authorization) = &self.authorization
-            && let Ok(value) = AsciiMetadataValue::try_from(authorization.as_bytes())
+            && let Ok(value) = AsciiMetadataValue::try_from(authorization.value().as_bytes())
         {
             request.metadata_mut().insert("authorization", value);
         }
@@ -204,7 +204,7 @@ impl Connection {
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::TE, "trailers");
         if let Some(authorization) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, authorization.clone());
+            request = request.header(header::AUTHORIZATION, authorization.value());
         }
         let request = request.body(Body::new(Full::new(framed.freeze()))).map_err(invalid)?;
         let mut channel = self.channel.clone();

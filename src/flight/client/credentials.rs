@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
@@ -11,6 +13,9 @@ use crate::error::{Error, Result};
 
 /// The keys of `storage_options` that apply to a server.
 const KEYS: &[&str] = &["token", "token_file", "ca", "cert", "key", "server_name", "transport"];
+
+/// How long a token from a file is used before the file is read again: as long as a server takes to see a new one.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Transport for batches of a server on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,10 +29,13 @@ pub(crate) enum Transport {
     SharedMemory,
 }
 
+/// How long a token from a file is used before the file is read again: as long as a server takes to see a new one.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// Token, certificates and transport. The token is never printed.
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
-    token: Option<String>,
+    authorization: Option<Authorization>,
     ca: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
     server_name: Option<String>,
@@ -37,7 +45,7 @@ pub(crate) struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
-            .field("token", &self.token.as_ref().map(|_| "***"))
+            .field("token", &self.authorization)
             .field("ca", &self.ca)
             .field("identity", &self.identity)
             .field("server_name", &self.server_name)
@@ -60,17 +68,17 @@ impl Credentials {
         }
         let given = |key: &str| options.get(key).cloned();
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let token = match (given("token"), given("token_file")) {
+        let (token, file) = match (given("token"), given("token_file")) {
             (Some(_), Some(_)) => {
                 return Err(Error::config("storage_options", "give token or token_file, not both"));
             }
-            (Some(token), None) => Some(token),
-            (None, Some(file)) => Some(read_token(Path::new(&file))?),
-            (None, None) => match (variable("BOWSTRING_TOKEN"), variable("BOWSTRING_TOKEN_FILE")) {
-                (Some(token), _) => Some(token),
-                (None, Some(file)) => Some(read_token(Path::new(&file))?),
-                (None, None) => None,
-            },
+            (None, None) => (variable("BOWSTRING_TOKEN"), variable("BOWSTRING_TOKEN_FILE")),
+            both => both,
+        };
+        let authorization = match (token, file) {
+            (Some(token), _) => Some(Authorization::Given(header(&token)?)),
+            (None, Some(file)) => Some(Authorization::of_file(file.into())?),
+            (None, None) => None,
         };
         let identity = match (given("cert"), given("key")) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
@@ -86,15 +94,17 @@ impl Credentials {
                 return Err(Error::config("storage_options", problem));
             }
         };
-        Ok(Self { token, ca: given("ca").map(Into::into), identity, server_name: given("server_name"), transport })
+        Ok(Self {
+            authorization,
+            ca: given("ca").map(Into::into),
+            identity,
+            server_name: given("server_name"),
+            transport,
+        })
     }
 
-    pub(super) fn authorization(&self) -> Result<Option<HeaderValue>> {
-        let Some(token) = &self.token else { return Ok(None) };
-        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| Error::config("token", "a token is printable ASCII, without line breaks"))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
+    pub(super) fn authorization(&self) -> Option<&Authorization> {
+        self.authorization.as_ref()
     }
 
     pub(super) fn tls(&self) -> Result<ClientTlsConfig> {
@@ -111,6 +121,13 @@ impl Credentials {
         }
         Ok(tls)
     }
+}
+
+fn header(token: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| Error::config("token", "a token is printable ASCII, without line breaks"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -134,10 +151,44 @@ mod tests {
         };
         let credentials = Credentials::new(&options(&[("token", "s3cret-s3cret-s3cret")])).unwrap();
         assert!(!format!("{credentials:?}").contains("s3cret"));
-        let header = credentials.authorization().unwrap().unwrap();
+        let header = credentials.authorization().unwrap().value();
         assert!(!format!("{header:?}").contains("s3cret") && header.to_str().unwrap().ends_with("s3cret"));
         let error = Credentials::new(&options(&[("tokn", "x")])).unwrap_err().to_string();
         assert!(error.contains("tokn") && error.contains("token_file"), "{error}");
         assert!(Credentials::new(&options(&[("cert", "x")])).is_err());
+        assert!(Credentials::new(&options(&[("token", "two\nlines")])).is_err());
+    }
+
+    #[test]
+    fn a_token_that_is_exchanged_in_its_file_is_seen_within_a_second() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        std::fs::write(&path, "of-yesterday\n").unwrap();
+        let options = BTreeMap::from([("token_file".to_owned(), path.display().to_string())]);
+        let credentials = Credentials::new(&options).unwrap();
+        let authorization = credentials.authorization().unwrap().clone();
+        let says = |token: &str| authorization.value().to_str().unwrap() == format!("Bearer {token}");
+        assert!(says("of-yesterday"));
+        assert!(!format!("{authorization:?} {credentials:?}").contains("yesterday"));
+        let seen_as = |token: &str| {
+            let start = Instant::now();
+            while !says(token) {
+                assert!(start.elapsed() < 20 * FRESH, "{token} is not seen");
+                std::thread::sleep(FRESH / 20);
+            }
+        };
+        std::fs::write(&path, "of-today").unwrap();
+        seen_as("of-today");
+        // A file that is being written, or gone, takes no token away.
+        for broken in [Some(""), Some("no\ntoken"), None] {
+            match broken {
+                Some(text) => std::fs::write(&path, text).unwrap(),
+                None => std::fs::remove_file(&path).unwrap(),
+            }
+            std::thread::sleep(FRESH + FRESH / 10);
+            assert!(says("of-today"), "{broken:?}");
+        }
+        std::fs::write(&path, "of-tomorrow").unwrap();
+        seen_as("of-tomorrow");
     }
 }
