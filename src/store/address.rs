@@ -223,7 +223,7 @@ impl<'a> Stores<'a> {
     #[cfg(not(feature = "hdfs"))]
     #[allow(clippy::unused_self, reason = "as where it is built in")]
     fn hdfs(&mut self, _: &Url, shown: &str) -> Result<(Place, Path)> {
-        let hint = "this build is without HDFS: take bowstring's wheel (pip install bowstring) or image, or build with cargo's feature hdfs";
+        let hint = "this build is without HDFS: take bowstring's wheel (pip install bowstring), or build with cargo's feature hdfs";
         Err(Error::unsupported(format!("{shown}, on HDFS,"), hint))
     }
 

@@ -28,6 +28,15 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// Where the name node listens for whoever names no port.
 const PORT: u16 = 8020;
 
+/// How often the client goes on to the next name node by itself: enough to come by all of two or three. Here it is asked again for longer than
+/// that.
+const FAILOVERS: &str = "dfs.client.failover.max.attempts";
+
+/// Whether `address` names one name node, and no name service.
+fn has_port(address: &str) -> bool {
+    url::Url::parse(address).is_ok_and(|url| url.port().is_some())
+}
+
 /// A client, whose connections live on one runtime.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -106,10 +115,9 @@ impl Cluster {
     }
 
     fn client(&self) -> crate::error::Result<Client> {
-        let has_port = url::Url::parse(&self.address).is_ok_and(|url| url.port().is_some());
         let built = match self.built(&self.address) {
             // Not a name service of the configuration, so a host.
-            Err(HdfsError::InvalidArgument(_)) if !has_port && self.address.starts_with("hdfs://") => {
+            Err(HdfsError::InvalidArgument(_)) if !has_port(&self.address) && self.address.starts_with("hdfs://") => {
                 self.built(&format!("{}:{PORT}", self.address))
             }
             built => built,
@@ -124,6 +132,8 @@ impl Cluster {
     fn built(&self, address: &str) -> hdfs_native::Result<Client> {
         let Settings { directory, pairs, user, principal, keytab, cache, .. } = &self.settings;
         let mut pairs = pairs.clone();
+        let failovers = if has_port(address) { "0" } else { "2" };
+        pairs.entry(FAILOVERS.to_owned()).or_insert_with(|| failovers.to_owned());
         if self.shuffled.load(Ordering::Relaxed) {
             let service = address.split_once("://").map_or("", |(_, service)| service);
             pairs.insert(format!("dfs.client.failover.random.order.{service}"), "true".to_owned());
@@ -196,6 +206,7 @@ impl Cluster {
         F: Future<Output = hdfs_native::Result<T>>,
     {
         let mut patience = self.patience();
+        let mut before = None;
         loop {
             let live = self.live()?;
             let limit = self.limit(&patience);
@@ -207,9 +218,12 @@ impl Cluster {
                 self.renew(&live);
             }
             if !problem.passing || !patience.again().await {
-                return Err(problem.error);
+                // The last call may just have had no time.
+                let cut = problem.hung && limit < self.settings.timeout;
+                return Err(before.filter(|_| cut).unwrap_or(problem.error));
             }
             tracing::info!("{} is asked again about {path}: {}", self.address, problem.error);
+            before = Some(problem.error);
         }
     }
 

@@ -10,9 +10,6 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::store::keys;
 
-/// How often a call goes on to the next name node by itself. Here it is asked again for longer than that.
-const FAILOVERS: (&str, &str) = ("dfs.client.failover.max.attempts", "3");
-
 /// How long a DataNode may say nothing.
 const SOCKET_TIMEOUT: &str = "dfs.client.socket-timeout";
 
@@ -52,7 +49,6 @@ impl Settings {
             .filter(|(key, _)| keys::is_of_hadoop(key))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        pairs.entry(FAILOVERS.0.to_owned()).or_insert_with(|| FAILOVERS.1.to_owned());
         let given = option("timeout").map(|text| {
             humantime::parse_duration(&text).map_err(|error| {
                 Error::config("storage_options", format!("timeout is no duration such as 30s: {error}"))
