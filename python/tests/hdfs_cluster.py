@@ -41,7 +41,7 @@ class Cluster:
     name = "hdfs://bowstring"
 
     def __init__(self, process: subprocess.Popen[str], directory: pathlib.Path) -> None:
-        self.process, self.conf = process, directory / "conf"
+        self.process, self.directory, self.conf = process, directory, directory / "conf"
         self.name_nodes = (directory / "ports.txt").read_text().split()
 
     def tell(self, *words: object) -> str:
@@ -73,8 +73,8 @@ class Cluster:
 
 
 @contextmanager
-def running(directory: pathlib.Path) -> Iterator[Cluster]:
-    """The cluster, or the reason why there is none as a skipped test."""
+def running(directory: pathlib.Path, mode: str = "ha") -> Iterator[Cluster]:
+    """The cluster, or the reason why there is none as a skipped test; ``secure`` has Kerberos."""
     servers = pathlib.Path(os.environ.get("SERVERS", SCRIPT.parents[2] / ".servers"))
     if not is_built_in():
         pytest.skip("this build is without HDFS: cargo build --features bowstring/hdfs")
@@ -85,7 +85,7 @@ def running(directory: pathlib.Path) -> Iterator[Cluster]:
     with (
         (directory / "log.txt").open("w") as log,
         subprocess.Popen(
-            ["bash", str(SCRIPT), str(directory), "ha"],
+            ["bash", str(SCRIPT), str(directory), mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

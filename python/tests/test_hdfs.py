@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from bowstring import Loader
 from conftest import run_python
-from hdfs_cluster import Cluster, is_built_in
+from hdfs_cluster import Cluster, is_built_in, running
 
 FILES, ROWS, GROUP, BATCH = 6, 3000, 250, 500
 # After so many seconds a name node is asked again whether a file is the same.
@@ -301,7 +301,9 @@ class TestCluster:
 
     def test_a_directory_of_many_files_is_listed_page_by_page(self, hdfs: Cluster, copy: pathlib.Path) -> None:
         hdfs.tell("touch", "/many/_f", 2500)
-        for name, source in zip(("ü.parquet", "x=1/0.parquet", "zz.parquet"), sorted(copy.rglob("*.parquet"))[:3], strict=True):
+        for name, source in zip(
+            ("ü.parquet", "x=1/0.parquet", "zz.parquet"), sorted(copy.rglob("*.parquet"))[:3], strict=True
+        ):
             hdfs.put(source, f"/many/{name}")
         before = hdfs.calls()
         with opened(f"{hdfs.name}/many", columns=["id"]) as loader:
@@ -338,3 +340,51 @@ class TestCluster:
     def test_a_server_reads_it_for_ranks(self, url: str, copy: pathlib.Path) -> None:
         with bowstring.flight.Server({"data": url}) as serving, opened(f"{serving.url}/data") as loader:
             assert sorted(rows(loader)) == judged(copy)
+
+
+class TestKerberos:
+    pytestmark = server
+
+    @pytest.fixture(scope="class")
+    def secure(self, tmp_path_factory: pytest.TempPathFactory, copy: pathlib.Path) -> Iterator[Cluster]:
+        with running(tmp_path_factory.mktemp("secure"), "secure") as cluster:
+            for path in sorted(copy.rglob("*.parquet")):
+                cluster.put(path, f"/data/{path.name}")
+            yield cluster
+
+    def read(self, secure: Cluster, options: dict[str, str], **variables: str) -> tuple[int, str]:
+        """The sum of all numbers as a process of its own has it, and what it says of a failure."""
+        program = (
+            "import json, sys; from bowstring import Loader; loader = Loader(sys.argv[1], batch_size=500, tail='short', "
+            "storage_options=json.loads(sys.argv[2])); print(sum(int(batch['id'].sum()) for batch in loader))"
+        )
+        environment = {
+            "HADOOP_CONF_DIR": str(secure.conf),
+            "KRB5_CONFIG": str(secure.directory / "krb5.conf"),
+            "KRB5CCNAME": f"FILE:{secure.directory}/nothing",
+            **variables,
+        }
+        done = run_python(
+            "-c", program, f"{secure.name}/data", json.dumps(options), cwd=secure.directory, **environment
+        )
+        return int(done.stdout or -1), done.stderr
+
+    def test_keys_of_a_file_and_tokens_let_in_and_nothing_else(self, secure: Cluster) -> None:
+        everything = sum(range(FILES * ROWS))
+        keys = {
+            "hdfs_kerberos_principal": "alice@EXAMPLE.COM",
+            "hdfs_kerberos_keytab": str(secure.directory / "alice.keytab"),
+        }
+        found, problem = self.read(secure, keys)
+        assert found == everything, problem
+        tokens = secure.directory / "tokens"
+        found, problem = self.read(secure, {}, HADOOP_TOKEN_FILE_LOCATION=str(tokens))
+        assert found == everything, problem
+        found, problem = self.read(secure, {})
+        assert found == -1
+        assert "kinit" in problem, problem
+        assert secure.name in problem
+        secure.tell("chmod", "700", "/data")
+        found, problem = self.read(secure, keys)
+        assert found == -1
+        assert "user=alice" in problem, problem

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A real HDFS in one JVM on 127.0.0.1: two name nodes of which one is active, and two DataNodes, for tests.
-# Needs Java 11 or newer, and Maven the first time, which fetches Hadoop (89 MB) into ${SERVERS:-.servers}/hdfs.
+# Needs Java 11 or newer, and Maven the first time, which fetches Hadoop (93 MB) into ${SERVERS:-.servers}/hdfs.
 #
-#   bash scripts/servers/hdfs.sh DIR [ha|single]
+#   bash scripts/servers/hdfs.sh DIR [ha|single|secure]
 #
 # It prints `up` when it is ready; DIR/conf is the HADOOP_CONF_DIR of clients. Commands come in lines, see hdfs/HdfsCluster.java; it ends
 # with its input. `bash scripts/servers/hdfs.sh --fetch` only fetches.
