@@ -23,18 +23,20 @@ from hdfs_cluster import Cluster, is_built_in, running
 FILES, ROWS, GROUP, BATCH = 6, 3000, 250, 500
 # After so many seconds a name node is asked again whether a file is the same.
 CHECKED = 10.5
+# Reads a few row groups ahead, so that most of an epoch is still to be read when something happens.
+PACED: dict[str, Any] = {"lanes": 1, "window_rows": 500, "prefetch": 1, "memory_budget": 8 << 20}
 
 server = [pytest.mark.server, pytest.mark.timeout(300)]
 
 
 def write(path: pathlib.Path, start: int, rows: int = ROWS, *, salt: int = 0) -> None:
-    """A file of about 1.2 MB, which has five blocks."""
+    """A file of about 6 MB, which has some 24 blocks."""
     numbers = np.random.default_rng([start, salt])
     table = pa.table(
         {
             "id": pa.array(range(start, start + rows), pa.int64()),
             "x": numbers.random(rows),
-            "blob": [numbers.bytes(int(numbers.integers(200, 500))) for _ in range(rows)],
+            "blob": [numbers.bytes(int(numbers.integers(1000, 3000))) for _ in range(rows)],
         }
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +175,7 @@ class TestCluster:
     def test_name_nodes_change_places_in_the_middle_of_an_epoch(
         self, hdfs: Cluster, url: str, copy: pathlib.Path
     ) -> None:
-        with opened(url, memory_budget=8 << 20) as loader:
+        with opened(url, **PACED) as loader:
             batches = iter(loader)
             found = rows(islice(batches, 5))
             hdfs.tell("failover")
@@ -185,7 +187,7 @@ class TestCluster:
         self, hdfs: Cluster, url: str, copy: pathlib.Path
     ) -> None:
         active = 0 if "nn0=active" in hdfs.tell("status") else 1
-        with opened(url, memory_budget=8 << 20) as loader:
+        with opened(url, **PACED) as loader:
             batches = iter(loader)
             found = rows(islice(batches, 5))
             hdfs.tell("kill-nn", active)
@@ -203,7 +205,7 @@ class TestCluster:
             assert sorted(rows(loader)) == judged(copy)
 
     def test_a_data_node_dies_in_the_middle_of_an_epoch(self, hdfs: Cluster, url: str, copy: pathlib.Path) -> None:
-        with opened(url, memory_budget=8 << 20) as loader:
+        with opened(url, **PACED) as loader:
             batches = iter(loader)
             found = rows(islice(batches, 5))
             hdfs.tell("kill-dn", 0)
@@ -215,7 +217,7 @@ class TestCluster:
                 hdfs.tell("start-dn", 0)
 
     def test_all_data_nodes_are_away_for_a_while(self, hdfs: Cluster, url: str, copy: pathlib.Path) -> None:
-        with opened(url, memory_budget=8 << 20) as loader:
+        with opened(url, **PACED) as loader:
             batches = iter(loader)
             found = rows(islice(batches, 5))
             hdfs.tell("kill-dn", 0)
@@ -270,7 +272,7 @@ class TestCluster:
         for path in first:
             hdfs.put(path, f"/moving/{path.name}")
         expected = {row[0]: row for row in judged(tmp_path / "0")}
-        with opened(f"{hdfs.name}/moving", memory_budget=8 << 20, batch_size=100) as loader:
+        with opened(f"{hdfs.name}/moving", **PACED, batch_size=100) as loader:
             batches = iter(loader)
             found = rows(islice(batches, 3))
             for path in second:
@@ -285,7 +287,7 @@ class TestCluster:
     def test_a_file_that_is_gone_in_the_middle_of_an_epoch_is_told(self, hdfs: Cluster, copy: pathlib.Path) -> None:
         for number in range(2):
             hdfs.put(copy / "part-0" / f"{2 * number}.parquet", f"/going/{number}.parquet")
-        with opened(f"{hdfs.name}/going", memory_budget=8 << 20, batch_size=100) as loader:
+        with opened(f"{hdfs.name}/going", **PACED, batch_size=100) as loader:
             batches = iter(loader)
             rows(islice(batches, 3))
             hdfs.tell("rm", "/going")
@@ -342,15 +344,17 @@ class TestCluster:
             assert sorted(rows(loader)) == judged(copy)
 
 
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory, copy: pathlib.Path) -> Iterator[Cluster]:
+    """Another one, with Kerberos."""
+    with running(tmp_path_factory.mktemp("secure"), "secure") as cluster:
+        for path in sorted(copy.rglob("*.parquet")):
+            cluster.put(path, f"/data/{path.name}")
+        yield cluster
+
+
 class TestKerberos:
     pytestmark = server
-
-    @pytest.fixture(scope="class")
-    def secure(self, tmp_path_factory: pytest.TempPathFactory, copy: pathlib.Path) -> Iterator[Cluster]:
-        with running(tmp_path_factory.mktemp("secure"), "secure") as cluster:
-            for path in sorted(copy.rglob("*.parquet")):
-                cluster.put(path, f"/data/{path.name}")
-            yield cluster
 
     def read(self, secure: Cluster, options: dict[str, str], **variables: str) -> tuple[int, str]:
         """The sum of all numbers as a process of its own has it, and what it says of a failure."""
