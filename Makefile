@@ -113,6 +113,16 @@ test-python: build $(VENV)/ready
 	cd python && bash ../scripts/each-alone.sh ../$(PY) tests/frameworks/test_*.py tests/loops/test_*.py 2>&1 | \
 		tee -a ../target/test-python.log
 
+# Not part of `test`: the feature has dependencies of its own, and the cluster is fetched.
+.PHONY: test-hdfs
+test-hdfs: $(VENV)/turbo $(VENV)/ready ## HDFS, against a real cluster; needs Java and Maven
+	cargo clippy $(WORLD) --features bowstring/hdfs --lib --tests -- -D warnings
+	cargo build $(WORLD) --features bowstring/hdfs --lib --bins
+	cargo test $(WORLD) --features bowstring/hdfs --lib -- store::
+	@ln -sf ../../target/debug/lib_native.so python/bowstring/_native.abi3.so
+	bash scripts/servers/hdfs.sh --fetch
+	cd python && ../$(PY) -m pytest tests/test_hdfs.py tests/test_conformance.py -k "hdfs or not conformance"
+
 .PHONY: lint
 lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
@@ -131,7 +141,7 @@ python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(
 
 .PHONY: wheel
 wheel: $(VENV)/turbo $(VENV)/ready python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
-	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml $(if $(TURBO),--features turbo) --out dist
+	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --features "$(strip hdfs $(TURBO))" --out dist
 
 .PHONY: crate
 crate: ## the crate as it would be published: what is in it, and that it builds from that alone

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring import Padded
+from hdfs_cluster import Cluster, running
 
 # TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
 with contextlib.suppress(ImportError):
@@ -74,6 +75,15 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in others or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real HDFS, whose name is in the environment's configuration."""
+    with running(tmp_path_factory.mktemp("hdfs")) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(cluster.conf))
+        patch.delenv("HADOOP_USER_NAME", raising=False)
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -75,13 +75,18 @@ def loader(request: pytest.FixtureRequest) -> type[Any]:
     return bowstring.Loader if request.param == "numpy" else DataLoader
 
 
-@pytest.fixture(params=["local", "tcp", "shared_memory", "put", "mixture"])
+@pytest.fixture(
+    params=["local", "tcp", "shared_memory", "put", "mixture", pytest.param("hdfs", marks=pytest.mark.server)]
+)
 def way(request: pytest.FixtureRequest, tmp_path: pathlib.Path, loader: type[Any]) -> Iterator[Way]:
     kind, path = request.param, tmp_path / "rows.parquet"
     pq.write_table(table(range(ROWS)), path, row_group_size=13)
     with ExitStack() as stack:
         if kind == "local":
             yield Way(loader, path, {})
+        elif kind == "hdfs":
+            cluster = request.getfixturevalue("hdfs")
+            yield Way(loader, cluster.put(path, "/conformance/rows.parquet"), {})
         elif kind == "mixture":
             parts = [tmp_path / f"{part}.parquet" for part in range(2)]
             for part, rows in zip(parts, (range(50), range(50, ROWS)), strict=True):

@@ -52,6 +52,9 @@ fn examine() -> Report {
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
     }
+    if cfg!(feature = "hdfs") {
+        stores.push("hdfs://");
+    }
     Report {
         version: env!("CARGO_PKG_VERSION"),
         jpeg_decoder: image::backend(),

@@ -11,6 +11,8 @@ use url::{Position, Url};
 
 use super::access::Access;
 use super::display::{shown, unparsed};
+#[cfg(feature = "hdfs")]
+use super::hdfs::{Hdfs, Settings};
 #[cfg(feature = "cloud")]
 use super::hub::{self, Hub};
 use super::keys;
@@ -125,6 +127,9 @@ impl<'a> Stores<'a> {
         if url.scheme() == hub::SCHEME {
             return self.hub(&url, &shown);
         }
+        if matches!(url.scheme(), "hdfs" | "viewfs") {
+            return self.hdfs(&url, &shown);
+        }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
             let problem = match url.scheme() {
@@ -132,7 +137,7 @@ impl<'a> Stores<'a> {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf",
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;
@@ -188,6 +193,38 @@ impl<'a> Stores<'a> {
         let place = Place { store: Arc::new(store), prefix, local: false, lists: true, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
+    }
+
+    /// The cluster of `url`, which messages have as `shown`, and the path within it.
+    #[cfg(feature = "hdfs")]
+    fn hdfs(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        #[cfg(feature = "cloud")]
+        if self.access.credentials.is_some() {
+            let problem = format!("{shown} takes none: HDFS has Kerberos and tokens of its own");
+            return Err(Error::config("credential_provider", problem));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            let problem = format!("{shown} has a user name in it: give it as hdfs_user in storage_options");
+            return Err(Error::config("urls", problem));
+        }
+        let path = Path::from_url_path(url.path());
+        let path = path.map_err(|error| Error::config("urls", format!("{shown}: {error}")))?;
+        let key = url[..Position::BeforePath].to_owned();
+        if let Some(place) = self.known.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
+        let store = Arc::new(Hdfs::new(key.clone(), settings)?);
+        let place = Place { store, prefix: format!("{key}/").into(), local: false, lists: true, cache: None };
+        self.known.insert(key, place.clone());
+        Ok((place, path))
+    }
+
+    #[cfg(not(feature = "hdfs"))]
+    #[allow(clippy::unused_self, reason = "as where it is built in")]
+    fn hdfs(&mut self, _: &Url, shown: &str) -> Result<(Place, Path)> {
+        let hint = "this build is without HDFS: take bowstring's wheel (pip install bowstring), or build with cargo's feature hdfs";
+        Err(Error::unsupported(format!("{shown}, on HDFS,"), hint))
     }
 
     /// The store at `url`.

@@ -1,4 +1,4 @@
-//! The names of `storage_options`: those of object_store, for any of its stores, and those of the Hugging Face Hub. Others are errors, since
+//! The names of `storage_options`: those of object_store, for any of its stores, of the Hugging Face Hub, and of HDFS. Others are errors, since
 //! object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
@@ -14,15 +14,29 @@ use crate::nearest::nearest;
 /// # Errors
 /// [`Error::Config`] naming the key, and the nearest that there is.
 pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
-    let Some(key) = options.keys().find(|key| !known(key)) else { return Ok(()) };
+    let Some(key) = options.keys().find(|key| !known(key) && !is_of_hdfs(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
     let shown: String = key.chars().take(64).collect();
-    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]);
+    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]).chain(HDFS);
     let problem = match nearest(key, forms) {
         Some(name) => format!("no store knows the key {shown:?}; {name:?} is like it"),
         None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
     };
     Err(Error::config("storage_options", problem))
+}
+
+/// Keys that are of HDFS alone; in builds without it too, so that its absence is what is told.
+const HDFS: [&str; 5] =
+    ["hdfs_user", "hdfs_conf_dir", "hdfs_kerberos_principal", "hdfs_kerberos_keytab", "hdfs_kerberos_cache"];
+
+/// Whether `key` is one of HDFS, or one that its client takes as Hadoop's files have it.
+fn is_of_hdfs(key: &str) -> bool {
+    HDFS.iter().any(|known| key.eq_ignore_ascii_case(known)) || is_of_hadoop(key)
+}
+
+/// Whether `key` is one of Hadoop's configuration, of which there are hundreds.
+pub(super) fn is_of_hadoop(key: &str) -> bool {
+    ["dfs.", "fs.", "hadoop.", "ipc."].iter().any(|start| key.starts_with(start))
 }
 
 #[cfg(feature = "cloud")]
@@ -204,6 +218,8 @@ mod tests {
             ("azure_storage_acount_name", "azure_storage_account_name"),
             ("hf_tokn", "hf_token"),
             ("HF_ENDPOIN", "hf_endpoint"),
+            ("hdfs_usr", "hdfs_user"),
+            ("hdfs_conf_dri", "hdfs_conf_dir"),
         ] {
             let problem = problem(key).unwrap();
             assert!(problem.contains(&format!("{key:?}")) && problem.contains(&format!("{meant:?}")), "{problem}");
@@ -226,7 +242,11 @@ mod tests {
         for name in NAMES {
             assert!(known(name) && known(short(name)), "{name}");
         }
-        for key in ["region", "AWS_REGION", "access_key_id", "aws_allow_http", "timeout", "account_name", "bucket"] {
+        for key in ["region", "AWS_REGION", "access_key_id", "aws_allow_http", "timeout", "account_name", "bucket"]
+            .into_iter()
+            .chain(HDFS)
+            .chain(["dfs.client.socket-timeout", "fs.defaultFS", "HDFS_USER"])
+        {
             assert_eq!(problem(key), None, "{key}");
         }
     }

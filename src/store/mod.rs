@@ -18,6 +18,8 @@ mod display;
 mod find;
 mod found;
 pub(crate) mod glob;
+#[cfg(feature = "hdfs")]
+mod hdfs;
 #[cfg(feature = "cloud")]
 mod hub;
 mod keys;
