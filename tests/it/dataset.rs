@@ -9,6 +9,7 @@ mod hub_server;
 mod iceberg;
 mod iceberg_table;
 mod index;
+mod pruned;
 mod support;
 mod trees;
 mod twice;
