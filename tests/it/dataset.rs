@@ -1,6 +1,7 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
 mod answering;
+mod catalog;
 mod credentials;
 mod delta;
 pub(crate) mod http;

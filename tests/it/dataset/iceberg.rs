@@ -601,21 +601,26 @@ fn was() -> String {
     format!("{:0<ROOT$}", "/tmp/bowstring-iceberg-")
 }
 
+/// Puts table `name` of the fixtures into `server`, by way of `folder`; the address of its metadata.
+pub(super) fn in_store(server: &Server, folder: &Path, name: &str) -> String {
+    // Hadoop writes s3a, and everybody else reads s3.
+    let root = format!("{:x<ROOT$}", "s3a://bucket/");
+    let inside = root.strip_prefix("s3a://").unwrap();
+    let table = folder.join(name);
+    copy(&support::fixture("iceberg/tables/db").join(name), &table, was().as_bytes(), root.as_bytes());
+    server.upload(&table, &format!("{inside}/db/{name}"));
+    let hint = fs::read_to_string(table.join("metadata/version-hint.text")).unwrap();
+    format!("s3://{inside}/db/{name}/metadata/v{}.metadata.json", hint.trim())
+}
+
 #[test]
 fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
     let (fixtures, folder, server) = (support::fixture("iceberg"), tempfile::tempdir().unwrap(), Server::start());
     let options = OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
-    // Hadoop writes s3a, and everybody else reads s3.
-    let root = format!("{:x<ROOT$}", "s3a://bucket/");
-    let inside = root.strip_prefix("s3a://").unwrap();
     for name in ["positions", "vectors", "equality"] {
-        let table = folder.path().join(name);
-        copy(&fixtures.join("tables/db").join(name), &table, was().as_bytes(), root.as_bytes());
-        server.upload(&table, &format!("{inside}/db/{name}"));
+        let metadata = in_store(&server, folder.path(), name);
         let expected = read(&fixtures.join(format!("expected/{name}/latest.parquet")), OpenOptions::default()).unwrap();
-        let url = format!("s3://{inside}/db/{name}");
-        let metadata = fs::read_to_string(table.join("metadata/version-hint.text")).unwrap();
-        let metadata = format!("{url}/metadata/v{}.metadata.json", metadata.trim());
+        let url = metadata.split("/metadata/").next().unwrap().to_owned();
         for url in [&url, &format!("{url}/"), &metadata] {
             let there = open(&[url.as_str()], options.clone()).unwrap();
             assert_eq!(rows(&there).unwrap(), expected, "{url}");
