@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use bowstring::dataset::filter::Expr;
 use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -24,10 +25,18 @@ fn place() -> &'static (Runtime, PathBuf) {
 fuzz_target!(|data: &[u8]| {
     let (runtime, table) = place();
     std::fs::write(table.join("_delta_log").join("00000000000000000000.json"), data).expect("room for the input");
-    let opened = runtime.block_on(Dataset::open(&[table.to_string_lossy().into_owned()], OpenOptions::default()));
-    let Ok(dataset) = opened else { return };
+    let urls = [table.to_string_lossy().into_owned()];
+    let Ok(dataset) = runtime.block_on(Dataset::open(&urls, OpenOptions::default())) else { return };
     assert_eq!(dataset.table_version(), Some(0));
     for file in &dataset.manifest().files {
         assert!(file.path.ends_with("a.parquet"), "{}", file.path);
+    }
+    // With a filter, what the metadata say of columns is read too.
+    let Some(column) = dataset.schema().fields().first().map(|field| field.name().replace('"', "")) else { return };
+    for filter in [format!("\"{column}\" in (5)"), format!("\"{column}\" is null or \"{column}\" > 'a'")] {
+        let options = OpenOptions { filter: Expr::parse(&filter).ok(), ..OpenOptions::default() };
+        if let Ok(filtered) = runtime.block_on(Dataset::open(&urls, options)) {
+            assert!(filtered.manifest().rows() <= dataset.manifest().rows());
+        }
     }
 });

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use bowstring::dataset::filter::Expr;
 use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -68,5 +69,13 @@ fuzz_target!(|data: &[u8]| {
     assert!(dataset.manifest().rows() <= 200);
     for file in &dataset.manifest().files {
         assert!(file.path.ends_with("a.parquet"), "{}", file.path);
+    }
+    // With a filter, what the metadata say of columns is read too.
+    let Some(column) = dataset.schema().fields().first().map(|field| field.name().replace('"', "")) else { return };
+    for filter in [format!("\"{column}\" in (5)"), format!("\"{column}\" is null or \"{column}\" > 'a'")] {
+        let options = OpenOptions { filter: Expr::parse(&filter).ok(), ..OpenOptions::default() };
+        if let Ok(filtered) = place.runtime.block_on(Dataset::open(&urls, options)) {
+            assert!(filtered.manifest().rows() <= dataset.manifest().rows());
+        }
     }
 });

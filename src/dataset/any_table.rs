@@ -1,6 +1,6 @@
 //! The table that a dataset is of, whoever's format it is in.
 
-use super::table::{About, Columns, Deleted, Part};
+use super::table::{About, Columns, Deleted, Part, Pruned};
 use super::{OpenOptions, delta, hive, iceberg};
 use crate::error::{Error, Result};
 use crate::store::{Found, FoundTable};
@@ -66,6 +66,15 @@ impl AnyTable {
             Self::Delta(table) => table.files(),
             Self::Iceberg(table) => table.files(),
             Self::Part(_) => Vec::new(),
+        }
+    }
+
+    /// Those that it has beside them, since the filter selects no row of them.
+    pub(super) fn pruned(&self) -> Pruned {
+        match self {
+            Self::Delta(table) => table.pruned.clone(),
+            Self::Iceberg(table) => table.pruned.clone(),
+            Self::Part(_) => Pruned::default(),
         }
     }
 

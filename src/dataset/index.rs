@@ -111,13 +111,17 @@ impl Dataset {
     /// What the footers say, for [`Index::Bytes`] or a file: the same for every filter and selection of columns.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the files are in several stores, or one that does not tell versions apart.
+    /// [`Error::Unsupported`] if the files are in several stores, or one that does not tell versions apart, or if a filter left out some of
+    /// those of a table.
     pub fn index(&self) -> Result<Vec<u8>> {
         let inner = &self.inner;
         let unsupported = |what: &str, hint: &str| Error::unsupported(what.to_owned(), hint.to_owned());
         let Some(base) = &inner.base else {
             return Err(unsupported("an index of files in several stores", "index each store's files on their own"));
         };
+        if inner.pruned > 0 {
+            return Err(unsupported("an index of a part of a table's files", "open the table without a filter for it"));
+        }
         let mut bytes = MAGIC.to_vec();
         if let (Some(table), Some(version)) = (&inner.table, bytes.last_mut()) {
             *version = OF_TABLE;

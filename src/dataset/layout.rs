@@ -215,7 +215,7 @@ pub(super) fn gather(
     let layouts = layouts.layouts;
     let values = files.iter().map(|file| &file.partitions);
     let partition_fields = match table {
-        Some(table) => table.partition_fields(&values.collect::<Vec<_>>()),
+        Some(table) => table.partition_fields(),
         None => hive::fields(values, dates),
     };
     let partitions = partition_fields.len();
@@ -243,6 +243,7 @@ pub(super) fn gather(
         partitions,
         told,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
+        pruned: 0,
         first_rows: Vec::new(),
         selections: Vec::new(),
         windows: None,

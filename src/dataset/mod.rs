@@ -147,6 +147,8 @@ struct Inner {
     /// Columns that have a value of their own in files that lack them.
     told: BTreeSet<String>,
     manifest: Arc<Manifest>,
+    /// Rows of files of a table that are left out, since the filter selects none of them.
+    pruned: u64,
     /// Row number of the first row of each row group, before any filter.
     first_rows: Vec<u64>,
     /// Selected rows of each row group; all rows of those that are not here.
@@ -255,7 +257,7 @@ impl Dataset {
 
     /// Rows of all row groups, before any filter.
     pub fn stored_rows(&self) -> u64 {
-        self.inner.manifest.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add)
+        self.inner.manifest.groups.iter().map(|group| group.rows).fold(self.inner.pruned, u64::saturating_add)
     }
 
     /// The number in the dataset, before any filter and in file order, of the `row`-th selected row of row group `group`.

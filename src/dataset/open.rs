@@ -12,6 +12,7 @@ use arrow::datatypes::Field;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use sha2::{Digest, Sha256};
 
 use super::any_table::AnyTable;
 use super::files::Files;
@@ -212,7 +213,7 @@ impl Dataset {
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());
-        let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
+        let mut digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
         let dates = options.partitioning == Partitioning::Dates;
         let unified = super::held::spawn(move || layout::gather(footers, (partitions, dates), columns.as_ref()));
@@ -255,11 +256,14 @@ impl Dataset {
             // Before anything is read for it, and before anything of the rest is told.
             hidden.check(visible)?;
         }
-        let (mut groups, first_rows) = row_groups(&inner);
+        let pruned = table.as_ref().map(AnyTable::pruned).unwrap_or_default();
+        let (mut groups, first_rows) = row_groups(&inner, &pruned);
         inner.first_rows = first_rows;
+        inner.pruned = pruned.rows;
+        let mut deleted = table::Deleted::default();
         let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(table) = &table {
-            let deleted = table.deleted(&options).await?;
+            deleted = table.deleted(&options).await?;
             if !deleted.is_empty() {
                 leave_out(&mut inner, &mut groups, &deleted)?;
                 filter = serde_json::json!({ "filter": filter, "deleted": deleted.digest() }).to_string();
@@ -289,11 +293,15 @@ impl Dataset {
             for (group, selection) in groups.iter_mut().zip(&selections) {
                 group.selected = selection.count(group.rows);
             }
-            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &filter));
             // Nobody else has a share yet, so this takes the contents out.
             if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
                 inner.selections = selections;
-                inner.manifest = manifest;
+                if table.is_some() && options.selector.is_none() {
+                    let files = leave_files_out(inner, &mut groups);
+                    digests = files.iter().filter_map(|file| digests.get(*file).copied()).collect();
+                    filter = stands_for(expression, inner, &deleted.of(&files));
+                }
+                inner.manifest = Arc::new(manifest(inner, groups, &digests, &filter));
             }
         }
         if options.hidden.as_ref().is_some_and(|hidden| hidden.ngram) {
@@ -351,18 +359,56 @@ pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Futur
     }
 }
 
-fn row_groups(inner: &Inner) -> (Vec<RowGroup>, Vec<u64>) {
+fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>) {
     let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
     for (file, data) in inner.files.iter().enumerate() {
         for ordinal in 0..data.groups {
             let Some(group) = inner.packed.group(data.first + ordinal).filter(|group| group.rows > 0) else { continue };
             let (rows, bytes) = (group.rows, group.unpacked());
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
-            first_rows.push(next);
+            // Those of files that were left out have their numbers too.
+            first_rows.push(next.saturating_add(pruned.before.get(file).copied().unwrap_or_default()));
             next = next.saturating_add(rows);
         }
     }
     (groups, first_rows)
+}
+
+/// Leaves out the files of a table of which the filter selects no row, so that a dataset is the same whichever of them the table's
+/// statistics had left out before: these may be there or not for the same files. The numbers of those that are left.
+fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> {
+    let mut used = vec![false; inner.files.len()];
+    for group in groups.iter().filter(|group| group.selected > 0) {
+        if let Some(used) = used.get_mut(group.file as usize) {
+            *used = true;
+        }
+    }
+    let is_used = |file: u32| used.get(file as usize).is_some_and(|used| *used);
+    let left: Vec<usize> = used.iter().enumerate().filter_map(|(file, used)| used.then_some(file)).collect();
+
+    let gone = groups.iter().filter(|group| !is_used(group.file)).map(|group| group.rows);
+    inner.pruned = gone.fold(inner.pruned, u64::saturating_add);
+    let keep: Vec<bool> = groups.iter().map(|group| is_used(group.file)).collect();
+    let mut kept = keep.iter();
+    inner.first_rows.retain(|_| kept.next().is_some_and(|keep| *keep));
+    let mut kept = keep.iter();
+    inner.selections.retain(|_| kept.next().is_some_and(|keep| *keep));
+    groups.retain(|group| is_used(group.file));
+    for group in groups {
+        group.file = left.partition_point(|file| *file < group.file as usize) as u32;
+    }
+    let mut kept = used.iter();
+    inner.files.retain(|_| kept.next().is_some_and(|used| *used));
+    left
+}
+
+/// What stands in a fingerprint for the filter over a table: the numbers of rows too, which depend on files that are left out.
+fn stands_for(expression: &filter::Expr, inner: &Inner, deleted: &table::Deleted) -> String {
+    let mut digest = Sha256::new();
+    inner.first_rows.iter().for_each(|first| digest.update(first.to_le_bytes()));
+    let first: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let deleted = (!deleted.is_empty()).then(|| deleted.digest());
+    serde_json::json!({ "filter": expression.to_string(), "first": first, "deleted": deleted }).to_string()
 }
 
 /// Leaves out the rows that a table deleted.

@@ -10,6 +10,8 @@ use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
 use super::access::Access;
+#[cfg(feature = "cloud")]
+use super::catalog::Told;
 use super::display::{shown, unparsed};
 #[cfg(feature = "hdfs")]
 use super::hdfs::{Hdfs, Settings};
@@ -86,6 +88,27 @@ impl<'a> Stores<'a> {
         Ok(Self { access, known: HashMap::new() })
     }
 
+    /// The options that stores are opened with.
+    #[cfg(feature = "cloud")]
+    pub(super) fn options(&self) -> &'a BTreeMap<String, String> {
+        self.access.options
+    }
+
+    /// As [`remote`](Self::remote), of what a catalog told of: with the options and credentials that it gave, where there are none here.
+    #[cfg(feature = "cloud")]
+    pub(super) fn lent(&self, told: &Told, text: &str) -> Result<(Place, Path)> {
+        let mut options = self.access.options.clone();
+        for (key, value) in &told.settings {
+            let same = |own: &String| keys::is_same(own, key);
+            if !self.access.options.keys().any(same) {
+                options.insert(key.clone(), value.clone());
+            }
+        }
+        let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
+        let credentials = if has_own { self.access.credentials } else { told.credentials.as_ref() };
+        Stores::new(Access { options: &options, credentials })?.remote(text)
+    }
+
     pub(super) fn local(&mut self) -> Place {
         let local = || Place {
             store: Arc::new(LocalFileSystem::new()),
@@ -137,7 +160,7 @@ impl<'a> Stores<'a> {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs",
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, iceberg",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;

@@ -10,6 +10,8 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::access::Access;
 use super::address::{Address, Stores};
+#[cfg(feature = "cloud")]
+use super::catalog;
 use super::directory::INDEX;
 use super::display::display;
 use super::found::Found;
@@ -238,7 +240,40 @@ fn look(path: &FsPath) -> Result<Look> {
     }
 }
 
+/// The table that `name` is of in a catalog.
+#[cfg(feature = "cloud")]
+async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Result<Hits> {
+    let told = catalog::table(name, stores.options()).await?;
+    let metadata = told.metadata.as_str();
+    let here = metadata.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
+    let here = here.or_else(|| metadata.starts_with('/').then(|| metadata.to_owned()));
+    let foreign = |why: &str| {
+        let what = format!("{name}, whose metadata are by its catalog at {}, {why},", display(metadata));
+        Error::unsupported(what, "give the address of its metadata where they are within reach")
+    };
+    match here {
+        _ if !is_metadata(metadata) => Err(foreign("which is no file of them")),
+        Some(path) if told.is_near => local(stores, FsPath::new(&path), max_files).await,
+        Some(_) => Err(foreign("on a disk of another machine")),
+        None if STORES.iter().any(|scheme| metadata.starts_with(scheme)) => {
+            // As metadata of Iceberg have addresses: nothing in them is encoded.
+            let url = metadata.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+            let (place, path) = stores.lent(&told, &url)?;
+            Ok(file(place, path, None))
+        }
+        None => Err(foreign("in no store that is read for a catalog")),
+    }
+}
+
+/// How addresses in stores begin that a catalog may send to.
+#[cfg(feature = "cloud")]
+const STORES: &[&str] = &["s3://", "s3a://", "gs://", "az://", "azure://", "abfs://", "abfss://", "adl://"];
+
 async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result<Hits> {
+    #[cfg(feature = "cloud")]
+    if text.starts_with(catalog::SCHEME) {
+        return catalogued(stores, text, max_files).await;
+    }
     // In an http URL a question mark begins a query; elsewhere it is part of a pattern.
     let http = text.starts_with("http://") || text.starts_with("https://");
     let path_at = text.find("://").map_or(0, |at| at + 3);

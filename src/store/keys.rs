@@ -1,5 +1,5 @@
-//! The names of `storage_options`: those of object_store, for any of its stores, of the Hugging Face Hub, and of HDFS. Others are errors, since
-//! object_store ignores them.
+//! The names of `storage_options`: those of object_store for any of its stores, of the Hugging Face Hub, of HDFS and of an Iceberg
+//! catalog. Others are errors, since object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
 //! of others.
@@ -52,7 +52,22 @@ fn known(key: &str) -> bool {
         || key.parse::<AzureConfigKey>().is_ok()
         || key.parse::<ClientConfigKey>().is_ok()
         || super::hub::KEYS.contains(&key.as_str())
+        || super::catalog::KEYS.contains(&key.as_str())
         || key == "aws_profile"
+}
+
+/// Whether both keys are of one option, by any of its names.
+#[cfg(feature = "cloud")]
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    use object_store::aws::AmazonS3ConfigKey;
+    use object_store::gcp::GoogleConfigKey;
+
+    let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
+    let s3 = |key: &str| key.parse::<AmazonS3ConfigKey>().ok();
+    let google = |key: &str| key.parse::<GoogleConfigKey>().ok();
+    one == other
+        || (s3(&one).is_some() && s3(&one) == s3(&other))
+        || (google(&one).is_some() && google(&one) == google(&other))
 }
 
 /// Refuses credentials among `options` where a provider gives them.

@@ -12,6 +12,8 @@ mod access;
 mod address;
 pub mod cache;
 #[cfg(feature = "cloud")]
+mod catalog;
+#[cfg(feature = "cloud")]
 mod credentials;
 pub(crate) mod directory;
 mod display;
@@ -32,6 +34,8 @@ mod place;
 mod profile;
 pub(crate) mod publish;
 mod root;
+#[cfg(feature = "cloud")]
+mod secret;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]

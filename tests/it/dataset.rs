@@ -1,6 +1,7 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
 mod answering;
+mod catalog;
 mod credentials;
 mod delta;
 pub(crate) mod http;
@@ -9,6 +10,7 @@ mod hub_server;
 mod iceberg;
 mod iceberg_table;
 mod index;
+mod pruned;
 mod support;
 mod trees;
 mod twice;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::statistics::Statistics;
+
 /// A file that is added.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -16,6 +18,12 @@ pub(super) struct Add {
     pub(super) size: i64,
     #[serde(default)]
     pub(super) deletion_vector: Option<Vector>,
+    /// Its statistics as JSON.
+    #[serde(default)]
+    pub(super) stats: Option<Box<str>>,
+    /// The same, where they were read.
+    #[serde(skip)]
+    pub(super) statistics: Option<Statistics>,
 }
 
 /// A file that is removed.

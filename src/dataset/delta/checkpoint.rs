@@ -6,11 +6,15 @@ use arrow::array::{Array, ArrayRef, AsArray, MapArray, StructArray};
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 
 use super::action::{Actions, Add, Format, Metadata, Protocol, Sidecar, Vector};
+use super::statistics::Statistics;
 use crate::dataset::Dataset;
+use crate::dataset::table::Sieve;
 use crate::error::{Error, Place, Result};
 
-/// What is read of it. Statistics are most of a checkpoint, and no use here.
+/// What is read of it. Statistics are most of a checkpoint, and of use to a filter alone.
 const OF_FILES: [&str; 5] = ["add.path", "add.partitionValues", "add.size", "add.deletionVector", "sidecar.path"];
+const STATISTICS: &str = "add.stats";
+const PARSED: &str = "add.stats_parsed";
 const OF_TABLE: [&str; 6] = [
     "protocol.minReaderVersion",
     "protocol.readerFeatures",
@@ -20,22 +24,45 @@ const OF_TABLE: [&str; 6] = [
     "metaData.format",
 ];
 
-/// The actions in `checkpoint`, which is open: those of files too, or of the table alone.
-pub(super) async fn read(checkpoint: Dataset, files: bool) -> Result<Actions> {
-    let known = |path: &&&str| checkpoint.project(&[(**path).to_owned()]).is_ok();
-    let paths: Vec<String> =
-        OF_TABLE.iter().chain(OF_FILES.iter().filter(|_| files)).filter(known).map(|path| (*path).to_owned()).collect();
+/// What is asked of a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Asked<'a> {
+    /// What the table is.
+    Table,
+    /// The files too, with the statistics of the columns that a filter tests.
+    Files(Option<&'a Arc<Sieve>>),
+}
+
+/// The actions in `checkpoint`, which is open.
+pub(super) async fn read(checkpoint: Dataset, asked: Asked<'_>) -> Result<Actions> {
+    let known = |path: &str| checkpoint.project(&[path.to_owned()]).is_ok();
+    let mut paths: Vec<String> = Vec::from(OF_TABLE.map(str::to_owned));
+    let mut sieve = None;
+    if let Asked::Files(filtered) = asked {
+        paths.extend(OF_FILES.map(str::to_owned));
+        if let Some(filtered) = filtered {
+            paths.push(STATISTICS.to_owned());
+            paths.push(format!("{PARSED}.numRecords"));
+            for (_, tested) in filtered.tested() {
+                let name = tested.physical.join(".");
+                paths.extend(["minValues", "maxValues", "nullCount"].map(|part| format!("{PARSED}.{part}.{name}")));
+            }
+            sieve = Some(Arc::clone(filtered));
+        }
+    }
+    paths.retain(|path| known(path.as_str()));
     let projection = Arc::new(checkpoint.project(&paths)?);
     let mut actions = Actions::default();
     for group in 0..checkpoint.manifest().groups.len() {
         let fetched = checkpoint.fetch(group, &projection).await?;
-        let (dataset, columns) = (checkpoint.clone(), Arc::clone(&projection));
+        let (dataset, columns, sieve) = (checkpoint.clone(), Arc::clone(&projection), sieve.clone());
         let work = tokio::task::spawn_blocking(move || {
             let mut found = Actions::default();
             for (at, root) in columns.roots().iter().enumerate() {
                 let array = dataset.decode(&fetched, &columns, at)?;
                 let place = || dataset.place(group).column(root.name());
-                take(&mut found, root.name(), &array).map_err(|what| Error::corrupt(place(), what))?;
+                take(&mut found, root.name(), &array, sieve.as_deref())
+                    .map_err(|what| Error::corrupt(place(), what))?;
             }
             Ok(found)
         });
@@ -55,7 +82,7 @@ pub(super) fn place(name: &str) -> Place {
 }
 
 /// Adds what is in column `name`.
-fn take(actions: &mut Actions, name: &str, array: &ArrayRef) -> Result<(), String> {
+fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Sieve>) -> Result<(), String> {
     let rows = Rows::of(array).ok_or_else(|| format!("{name} is not a struct"))?;
     for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
         match name {
@@ -69,7 +96,13 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef) -> Result<(), Strin
                     }
                     _ => None,
                 };
-                actions.adds.push(Add { path, partition_values, size, deletion_vector });
+                // Text is what writers keep as a rule, and columns are what they may add.
+                let json = if sieve.is_some() { rows.text("stats", row)? } else { None };
+                let statistics = sieve.and_then(|sieve| match &json {
+                    Some(json) => Statistics::parse(json, sieve),
+                    None => Statistics::at(rows.valid("stats_parsed", row)?, row, sieve),
+                });
+                actions.adds.push(Add { path, partition_values, size, deletion_vector, stats: None, statistics });
             }
             "protocol" => {
                 let Some(version) = rows.long("minReaderVersion", row)? else { continue };

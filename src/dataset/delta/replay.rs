@@ -43,7 +43,8 @@ impl Replay {
         }
     }
 
-    fn about(&mut self, protocol: Option<Protocol>, metadata: Option<Metadata>) {
+    /// What the table is, unless that is known.
+    pub(super) fn about(&mut self, protocol: Option<Protocol>, metadata: Option<Metadata>) {
         self.protocol = self.protocol.take().or(protocol);
         self.metadata = self.metadata.take().or(metadata);
     }

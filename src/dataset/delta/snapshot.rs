@@ -1,12 +1,16 @@
 //! Reading a log: what is listed of it, and the actions in its files.
 
+use std::sync::Arc;
+
 use futures::stream::{StreamExt, TryStreamExt};
 
 use super::action::{Actions, Add, Metadata, Protocol};
-use super::checkpoint;
+use super::checkpoint::{self, Asked};
 use super::log::{Gone, Log, Segment};
 use super::path::decoded;
 use super::replay::Replay;
+use super::{protocol, schema};
+use crate::dataset::table::Sieve;
 use crate::dataset::{Dataset, OpenOptions, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
@@ -29,6 +33,8 @@ pub(super) struct Listed {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) version: u64,
+    /// The filter over its files, if there is one.
+    pub(super) sieve: Option<Arc<Sieve>>,
     pub(super) files: Vec<Add>,
     pub(super) protocol: Protocol,
     pub(super) metadata: Metadata,
@@ -109,21 +115,26 @@ impl Listed {
     /// What `version` has, or the latest one.
     pub(super) async fn snapshot(&self, version: Option<u64>, options: &OpenOptions) -> Result<Snapshot> {
         let segment = self.segment(version)?;
-        let replay = self.replay(&segment, true, options).await?;
+        let (replay, sieve) = self.replay(&segment, true, options).await?;
         let place = || Place::file(format!("{}/{LOG}", self.url()));
         let missing = |what: &str| Error::corrupt(place(), format!("version {} has no {what}", segment.version));
         let protocol = replay.protocol.ok_or_else(|| missing("protocol"))?;
         let metadata = replay.metadata.ok_or_else(|| missing("metadata"))?;
-        Ok(Snapshot { version: segment.version, files: replay.live, protocol, metadata })
+        Ok(Snapshot { version: segment.version, sieve, files: replay.live, protocol, metadata })
     }
 
     /// What the table is in its latest version, without its files.
     pub(super) async fn metadata(&self, options: &OpenOptions) -> Result<Option<Metadata>> {
         let segment = self.segment(None)?;
-        Ok(self.replay(&segment, false, options).await?.metadata)
+        Ok(self.replay(&segment, false, options).await?.0.metadata)
     }
 
-    async fn replay(&self, segment: &Segment, files: bool, options: &OpenOptions) -> Result<Replay> {
+    async fn replay(
+        &self,
+        segment: &Segment,
+        files: bool,
+        options: &OpenOptions,
+    ) -> Result<(Replay, Option<Arc<Sieve>>)> {
         let mut replay = Replay::default();
         let numbers: Vec<usize> = segment.commits.iter().map(|(_, at)| *at).collect();
         let mut commits =
@@ -131,21 +142,40 @@ impl Listed {
         while let Some(actions) = commits.try_next().await? {
             replay.commit(actions);
             if !files && replay.metadata.is_some() {
-                return Ok(replay);
+                return Ok((replay, None));
             }
         }
         let parts = segment.checkpoint.iter().map(|at| self.file(*at).cloned()).collect::<Result<Vec<_>>>()?;
+        let mut sieve = None;
+        if files && options.filter.is_some() {
+            if replay.metadata.is_none() || replay.protocol.is_none() {
+                // Which statistics matter is known by the schema, and most of a checkpoint are statistics.
+                let of_table = checkpoints(parts.clone(), Asked::Table, options).await?;
+                of_table.into_iter().for_each(|actions| replay.about(actions.protocol, actions.metadata));
+            }
+            sieve = self.sieve(&replay, options).map(Arc::new);
+        }
+        let asked = if files { Asked::Files(sieve.as_ref()) } else { Asked::Table };
         let mut sidecars = Vec::new();
-        for actions in checkpoints(parts, files, options).await? {
+        for actions in checkpoints(parts, asked, options).await? {
             for sidecar in &actions.sidecars {
                 sidecars.push(self.sidecar(&sidecar.path, options)?);
             }
             replay.checkpoint(actions);
         }
         if files {
-            checkpoints(sidecars, true, options).await?.into_iter().for_each(|actions| replay.checkpoint(actions));
+            checkpoints(sidecars, asked, options).await?.into_iter().for_each(|actions| replay.checkpoint(actions));
         }
-        Ok(replay)
+        Ok((replay, sieve))
+    }
+
+    /// The filter over the files of the table that `replay` tells of.
+    fn sieve(&self, replay: &Replay, options: &OpenOptions) -> Option<Sieve> {
+        let (protocol, metadata) = (replay.protocol.as_ref()?, replay.metadata.as_ref()?);
+        let url = self.url();
+        // What is wrong with them is told where the table is made of them.
+        let mapping = protocol::check(protocol, metadata, &url).ok()?;
+        Sieve::new(&schema::columns(&metadata.schema_string, mapping, &url).ok()?, options)
     }
 
     /// The sidecar that a checkpoint names: as a rule in their directory.
@@ -159,8 +189,8 @@ impl Listed {
     }
 }
 
-/// The actions in the parts of a checkpoint: all, or those of the table alone.
-async fn checkpoints(parts: Vec<Found>, files: bool, options: &OpenOptions) -> Result<Vec<Actions>> {
+/// What is asked of the parts of a checkpoint.
+async fn checkpoints(parts: Vec<Found>, asked: Asked<'_>, options: &OpenOptions) -> Result<Vec<Actions>> {
     futures::stream::iter(parts)
         .map(|part| async move {
             if part.name.ends_with(".json") {
@@ -168,7 +198,7 @@ async fn checkpoints(parts: Vec<Found>, files: bool, options: &OpenOptions) -> R
             }
             let name = part.name.to_string();
             let opened = Dataset::of_log(part, options.beside()).await?;
-            within(options.timeout, format!("the checkpoint {name}"), checkpoint::read(opened, files)).await
+            within(options.timeout, format!("the checkpoint {name}"), checkpoint::read(opened, asked)).await
         })
         .buffered(options.concurrency)
         .try_collect()
@@ -179,12 +209,16 @@ async fn checkpoints(parts: Vec<Found>, files: bool, options: &OpenOptions) -> R
 async fn json(file: &Found, options: &OpenOptions) -> Result<Actions> {
     let reading = file.whole(options.limits.max_index_bytes, LIMIT);
     let bytes = within(options.timeout, format!("{LOG}/{}", file.name), reading).await?;
-    let name = file.name.to_string();
+    let (name, filtered) = (file.name.to_string(), options.filter.is_some());
     let parsed = tokio::task::spawn_blocking(move || {
         let wrong = |(line, what): (usize, String)| {
             Error::corrupt(checkpoint::place(&name), format!("line {line} is not an action of Delta Lake: {what}"))
         };
-        Actions::parse(&bytes).map_err(wrong)
+        let mut actions = Actions::parse(&bytes).map_err(wrong)?;
+        if !filtered {
+            actions.adds.iter_mut().for_each(|add| add.stats = None);
+        }
+        Ok(actions)
     });
     parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a log was not read: {error}") }))
 }

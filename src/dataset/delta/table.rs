@@ -9,8 +9,10 @@ use futures::future::BoxFuture;
 use super::action::{Add, Vector};
 use super::path::locate;
 use super::snapshot::{Listed, Snapshot};
+use super::statistics::Statistics;
 use super::{protocol, schema, travel};
-use crate::dataset::table::{About, Column, Columns, Naming, System, parse};
+use crate::dataset::filter::Facts;
+use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, parse, told};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
@@ -22,6 +24,8 @@ pub(in crate::dataset) struct Table {
     /// Its schema, as the log has it.
     pub(in crate::dataset) spark: String,
     pub(super) files: Vec<File>,
+    /// Those that the filter leaves out.
+    pub(in crate::dataset) pruned: Pruned,
     columns: Columns,
     pub(super) root: Root,
 }
@@ -32,6 +36,7 @@ pub(super) struct File {
     pub(super) found: Found,
     partitions: hive::Values,
     pub(super) vector: Option<Vector>,
+    statistics: Option<Statistics>,
 }
 
 impl Table {
@@ -69,7 +74,7 @@ impl Table {
     }
 
     fn new(snapshot: Snapshot, about: About, root: Root, options: &OpenOptions) -> Result<Self> {
-        let Snapshot { files, protocol, metadata, .. } = snapshot;
+        let Snapshot { sieve, files, protocol, metadata, .. } = snapshot;
         let url = &about.url;
         let mapping = protocol::check(&protocol, &metadata, url)?;
         let (mut partitions, mut columns) = (Vec::new(), Vec::new());
@@ -99,17 +104,30 @@ impl Table {
                 Ok((Arc::from(column.name.as_str()), text))
             });
             let partitions = values.collect::<Result<_>>()?;
-            Ok(File { found, partitions, vector: add.deletion_vector })
+            let parsed = |sieve| Statistics::parse(add.stats.as_deref()?, sieve);
+            let statistics = add.statistics.or_else(|| parsed(sieve.as_deref()?));
+            Ok(File { found, partitions, vector: add.deletion_vector, statistics })
         };
         let mut files = files.into_iter().map(file).collect::<Result<Vec<_>>>()?;
         files.sort_by(|a, b| a.found.name.cmp(&b.found.name));
         if let Some(twice) = files.windows(2).find(|pair| pair[0].found.name == pair[1].found.name) {
             return Err(Error::corrupt(place(), format!("it has file {} twice", twice[0].found.name)));
         }
+        for column in &mut partitions {
+            let lacks =
+                |file: &File| file.partitions.iter().any(|(name, value)| **name == column.name && value.is_none());
+            column.nullable = files.iter().any(lacks);
+        }
+        let mut pruned = Pruned::default();
+        if let Some(sieve) = &sieve {
+            (files, pruned) = Pruned::out_of(files, File::rows, |file, rows| {
+                sieve.keeps(&mut |at, tested| file.facts(at, tested, rows))
+            });
+        }
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let naming = Naming { columns, taken, mapping };
         let columns = Columns { naming, partitions, told: BTreeSet::new(), stored: BTreeSet::new(), numbers: None };
-        Ok(Self { about, spark: metadata.schema_string, files, columns, root })
+        Ok(Self { about, spark: metadata.schema_string, files, pruned, columns, root })
     }
 
     /// Its files, sorted by name.
@@ -125,6 +143,21 @@ impl Table {
     /// Its columns.
     pub(in crate::dataset) fn columns(&self) -> &Columns {
         &self.columns
+    }
+}
+
+impl File {
+    /// How many rows it has, if the log says so.
+    fn rows(&self) -> Option<u64> {
+        self.statistics.as_ref().map(|statistics| statistics.rows)
+    }
+
+    /// What the log says of column number `at` of the filter in its `rows` rows.
+    fn facts(&self, at: usize, tested: &Tested, rows: u64) -> Vec<Facts> {
+        match self.partitions.iter().find(|(name, _)| **name == tested.name) {
+            Some((_, value)) => told(value.as_deref(), &tested.kind, rows).into_iter().collect(),
+            None => self.statistics.iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
+        }
     }
 }
 

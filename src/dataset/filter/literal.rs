@@ -20,6 +20,15 @@ pub(super) enum Point {
     Null,
 }
 
+/// A value as the tests see it.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::dataset) enum Scalar {
+    /// In the unit of the column; booleans are 0 and 1.
+    Whole(i128),
+    Float(f64),
+    Bytes(Vec<u8>),
+}
+
 /// Where a literal lies among the whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {

@@ -6,8 +6,10 @@
 //! unknown, and only rows for which the whole is true are selected. The grammar is in `docs/filter.md`.
 
 mod bind;
+mod bucket;
 mod dnf;
 mod evaluate;
+mod facts;
 mod lex;
 mod literal;
 mod node;
@@ -25,6 +27,9 @@ use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 
 pub use bind::Bound;
+pub(super) use bucket::Bucket;
+pub(super) use facts::{Bounds, Extent, Facts, Said};
+pub(super) use literal::Scalar;
 
 use self::node::Node;
 use crate::error::{Error, Result};

@@ -4,13 +4,15 @@
 //! false, may it be unknown, for any row. Whatever is missing, contradictory or written in an order that is not the
 //! column's counts as "may be". So a row that the filter selects is never skipped.
 
+use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::file::metadata::ParquetMetaData;
 
 use super::bind::{Bound, Column, Match, Part, Test};
-use super::literal::{Place, Point, Spot};
+use super::facts::{Extent, Facts};
+use super::literal::{Place, Point, Scalar, Spot};
 use super::node::Op;
-use super::statistics::{Chunk, Extent, Facts};
+use super::statistics::Chunk;
 
 /// The values of partition columns: `None` for a column that is none, `Some(None)` for a null partition, else the text.
 pub(crate) type Partitions<'a> = dyn Fn(&str) -> Option<Option<&'a str>> + 'a;
@@ -38,6 +40,18 @@ impl Bound {
             })
             .collect();
         may(&self.root, &|column| facts.get(column).unwrap_or(&Known::Facts(None))).be_true
+    }
+
+    /// Whether a file can have a row that the filter selects, judged by what its table says of the columns of [`tested`](Self::tested), by
+    /// their numbers: all of the facts hold. Without any, nothing is known.
+    pub(in crate::dataset) fn may_match_file(&self, facts: &mut dyn FnMut(usize) -> Vec<Facts>) -> bool {
+        let facts: Vec<_> = (0..self.columns.len()).map(|column| Known::Every(facts(column))).collect();
+        may(&self.root, &|column| facts.get(column).unwrap_or(&Known::Facts(None))).be_true
+    }
+
+    /// The columns that are tested: the names from the top, the type of the values, and whether these are the items of lists.
+    pub(in crate::dataset) fn tested(&self) -> impl Iterator<Item = (&[String], &DataType, bool)> {
+        self.columns.iter().map(|column| (column.path.as_slice(), &column.kind, column.list))
     }
 
     /// The rows of row group `row_group` in pages that may match, judged by the page index. `None` if the index is missing
@@ -74,6 +88,8 @@ impl Bound {
 enum Known {
     /// Statistics, if there are any.
     Facts(Option<Facts>),
+    /// Facts that hold together.
+    Every(Vec<Facts>),
     /// One value for all rows: `None` is null, `Some(None)` a value that could not be read.
     Value(Option<Option<Point>>),
 }
@@ -114,16 +130,17 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
     match part {
         Part::Test { column, test } => match known(*column) {
             Known::Facts(facts) => test.may(facts.as_ref()),
+            Known::Every(every) => May::every(every.iter().map(|facts| test.may(Some(facts)))),
             Known::Value(None) => May { be_true: false, be_false: false, be_unknown: true },
             Known::Value(Some(point)) => test.decides(point.as_ref()),
         },
         // Statistics of items say little of lists.
         Part::AnyItem { .. } => May::ANYTHING,
         Part::IsNull { column } => match known(*column) {
-            Known::Facts(None) => May { be_true: true, be_false: true, be_unknown: false },
-            Known::Facts(Some(facts)) => {
-                May { be_true: facts.nulls != Some(0), be_false: facts.nulls != Some(facts.rows), be_unknown: false }
-            }
+            Known::Facts(None) => May::UNDECIDED,
+            Known::Facts(Some(facts)) => May::null(facts),
+            Known::Every(every) if every.is_empty() => May::UNDECIDED,
+            Known::Every(every) => May::every(every.iter().map(May::null)),
             Known::Value(value) => May { be_true: value.is_none(), be_false: value.is_some(), be_unknown: false },
         },
         // Which rows make which part true is not known, so parts are combined as if they were independent.
@@ -147,6 +164,24 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
 impl May {
     const ANYTHING: Self = Self { be_true: true, be_false: true, be_unknown: true };
 
+    /// Of what is never unknown.
+    const UNDECIDED: Self = Self { be_true: true, be_false: true, be_unknown: false };
+
+    /// Whether a value is null.
+    fn null(facts: &Facts) -> Self {
+        Self { be_true: facts.nulls != Some(0), be_false: facts.nulls != Some(facts.rows), be_unknown: false }
+    }
+
+    /// What all leave open; anything where they contradict each other, for any of them may be the wrong one.
+    fn every(all: impl Iterator<Item = Self>) -> Self {
+        let both = all.fold(Self::ANYTHING, |both, one| Self {
+            be_true: both.be_true && one.be_true,
+            be_false: both.be_false && one.be_false,
+            be_unknown: both.be_unknown && one.be_unknown,
+        });
+        if both.be_true || both.be_false || both.be_unknown { both } else { Self::ANYTHING }
+    }
+
     fn only(value: bool) -> Self {
         Self { be_true: value, be_false: !value, be_unknown: false }
     }
@@ -163,6 +198,12 @@ impl Test {
             (Self::Whole(test), Some(Extent::Whole(low, high))) => test.within(low, high),
             (Self::Float(test), Some(Extent::Float(low, high))) => test.within(low, high),
             (Self::Bytes(test), Some(Extent::Bytes(low, high))) => test.within(low, high),
+            (Self::Whole(test), Some(Extent::Bucket(bucket))) => {
+                (test.any(|value| bucket.holds(&Scalar::Whole(*value)) != Some(false)), true)
+            }
+            (Self::Bytes(test), Some(Extent::Bucket(bucket))) => {
+                (test.any(|value| bucket.holds(&Scalar::Bytes(value.clone())) != Some(false)), true)
+            }
             _ => (true, true),
         };
         // Bounds leave NaN out, and NaN passes `!=` alone.
@@ -189,6 +230,15 @@ impl Test {
 }
 
 impl<V: PartialOrd> Match<V> {
+    /// Whether it may pass where a value can only be one of which `is` holds. Of what is no equality, anything.
+    fn any(&self, is: impl FnMut(&V) -> bool) -> bool {
+        match self {
+            Self::Compare(Op::Eq, value) => std::iter::once(value).any(is),
+            Self::In(values) => values.iter().any(is),
+            Self::Compare(..) => true,
+        }
+    }
+
     /// Whether a value from `low` to `high` may pass, and whether one may fail.
     fn within(&self, low: &V, high: &V) -> (bool, bool) {
         match self {

@@ -12,25 +12,8 @@ use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescriptor;
 
-use super::literal::{NANOS_PER_DAY, nanos_per};
-
-/// What is known about the values in a slice of rows. `None` is unknown.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Facts {
-    pub(super) rows: u64,
-    pub(super) nulls: Option<u64>,
-    pub(super) nans: Option<u64>,
-    /// Bounds of the values that are neither null nor NaN.
-    pub(super) extent: Option<Extent>,
-}
-
-/// A lower and an upper bound, both inclusive, in the terms of the tests.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Extent {
-    Whole(i128, i128),
-    Float(f64, f64),
-    Bytes(Vec<u8>, Vec<u8>),
-}
+use super::facts::{Bounds, Facts, Said};
+use super::literal::{NANOS_PER_DAY, Scalar, nanos_per};
 
 /// A column chunk: one value per row.
 #[derive(Debug)]
@@ -51,13 +34,6 @@ enum Raw<'a> {
     Float(f32),
     Double(f64),
     Bytes(&'a [u8]),
-}
-
-/// A bound as the tests see it.
-enum Value {
-    Whole(i128),
-    Float(f64),
-    Bytes(Vec<u8>),
 }
 
 impl<'a> Chunk<'a> {
@@ -101,7 +77,7 @@ impl<'a> Chunk<'a> {
             bounded: statistics.min_bytes_opt().is_some() || statistics.max_bytes_opt().is_some(),
             extent: self.extent(bounds.filter(|_| trusted), kind),
         }
-        .facts(self.leaf())
+        .facts(self.leaf().max_def_level() == 0)
     }
 
     /// First row and facts of each page; `None` without a consistent page index.
@@ -136,7 +112,7 @@ impl<'a> Chunk<'a> {
                 bounded: bounds.is_some(),
                 extent: self.extent(bounds.filter(|_| trusted), kind),
             };
-            (start, said.facts(self.leaf()))
+            (start, said.facts(self.leaf().max_def_level() == 0))
         });
         Some(pages.collect())
     }
@@ -158,73 +134,9 @@ impl<'a> Chunk<'a> {
     }
 
     fn extent(&self, bounds: Option<(Raw<'_>, Raw<'_>)>, kind: &DataType) -> Bounds {
-        let values = bounds.and_then(|(low, high)| value(low, kind, self.leaf()).zip(value(high, kind, self.leaf())));
-        match values {
-            Some((Value::Whole(low), Value::Whole(high))) => Bounds::of(low <= high, || Extent::Whole(low, high)),
-            Some((Value::Float(low), Value::Float(high))) if low.is_nan() || high.is_nan() => Bounds::Nan,
-            Some((Value::Float(low), Value::Float(high))) => Bounds::of(low <= high, || Extent::Float(low, high)),
-            Some((Value::Bytes(low), Value::Bytes(high))) => Bounds::of(low <= high, || Extent::Bytes(low, high)),
-            _ => Bounds::Unknown,
-        }
-    }
-}
-
-/// Bounds in the order in which the filter compares.
-#[derive(Debug)]
-enum Bounds {
-    /// None, or none that can be compared.
-    Unknown,
-    Extent(Extent),
-    /// At least one of them is NaN.
-    Nan,
-    /// The lower is above the upper.
-    Reversed,
-}
-
-impl Bounds {
-    fn of(ordered: bool, extent: impl FnOnce() -> Extent) -> Self {
-        if ordered { Self::Extent(extent()) } else { Self::Reversed }
-    }
-}
-
-/// What statistics say, before it is known whether it agrees with itself.
-#[derive(Debug)]
-struct Said {
-    rows: u64,
-    nulls: Option<u64>,
-    nans: Option<u64>,
-    /// Whether there is any bound, comparable or not.
-    bounded: bool,
-    extent: Bounds,
-}
-
-impl Said {
-    /// What is known by it: nothing at all where one part contradicts another, for either may be the wrong one.
-    fn facts(self, leaf: &ColumnDescriptor) -> Facts {
-        let Self { rows, nulls, nans, bounded, extent } = self;
-        let (empty, full) = (nulls.unwrap_or_default(), nans.unwrap_or_default());
-        let others = rows.checked_sub(empty).and_then(|left| left.checked_sub(full));
-        let contradicts = others.is_none()
-            || (empty > 0 && leaf.max_def_level() == 0)
-            || (bounded && rows > 0 && empty == rows)
-            || match &extent {
-                Bounds::Reversed => true,
-                // A NaN is a bound only where there is nothing but NaN, or by old writers that count none.
-                Bounds::Nan => nans == Some(0),
-                Bounds::Extent(_) => rows > 0 && others == Some(0),
-                Bounds::Unknown => false,
-            };
-        if contradicts {
-            return Facts::nothing(rows);
-        }
-        let extent = if let Bounds::Extent(extent) = extent { Some(extent) } else { None };
-        Facts { rows, nulls, nans, extent }
-    }
-}
-
-impl Facts {
-    fn nothing(rows: u64) -> Self {
-        Self { rows, nulls: None, nans: None, extent: None }
+        let leaf = self.leaf();
+        let values = bounds.and_then(|(low, high)| value(low, kind, leaf).zip(value(high, kind, leaf)));
+        values.map_or(Bounds::Unknown, |(low, high)| Bounds::between(low, high))
     }
 }
 
@@ -302,7 +214,7 @@ fn is_integer(leaf: &ColumnDescriptor) -> bool {
 }
 
 /// A stored bound as a value of a column of type `kind`; `None` where reading it would take more than that.
-fn value(raw: Raw<'_>, kind: &DataType, leaf: &ColumnDescriptor) -> Option<Value> {
+fn value(raw: Raw<'_>, kind: &DataType, leaf: &ColumnDescriptor) -> Option<Scalar> {
     use DataType as D;
     let number = match raw {
         Raw::Bool(value) => i128::from(value),
@@ -311,9 +223,9 @@ fn value(raw: Raw<'_>, kind: &DataType, leaf: &ColumnDescriptor) -> Option<Value
         Raw::Int(value) => i128::from(value),
         Raw::Long(value) => i128::from(value),
         Raw::Float(value) => {
-            return matches!(kind, D::Float32 | D::Float64).then(|| Value::Float(f64::from(value)));
+            return matches!(kind, D::Float32 | D::Float64).then(|| Scalar::Float(f64::from(value)));
         }
-        Raw::Double(value) => return matches!(kind, D::Float64).then_some(Value::Float(value)),
+        Raw::Double(value) => return matches!(kind, D::Float64).then_some(Scalar::Float(value)),
         Raw::Bytes(bytes) => return value_of_bytes(bytes, kind, leaf),
     };
     let is_bool = matches!(raw, Raw::Bool(_));
@@ -334,7 +246,7 @@ fn value(raw: Raw<'_>, kind: &DataType, leaf: &ColumnDescriptor) -> Option<Value
         D::Time32(unit) | D::Time64(unit) => scale(time_unit(leaf, false)?, nanos_per(*unit)),
         _ => None,
     };
-    number.checked_mul(factor?).map(Value::Whole)
+    number.checked_mul(factor?).map(Scalar::Whole)
 }
 
 /// The factor from a coarse unit to a fine one; converting the other way would round.
@@ -342,12 +254,12 @@ fn scale(from: i128, to: i128) -> Option<i128> {
     (from % to == 0).then_some(from / to)
 }
 
-fn value_of_bytes(bytes: &[u8], kind: &DataType, leaf: &ColumnDescriptor) -> Option<Value> {
+fn value_of_bytes(bytes: &[u8], kind: &DataType, leaf: &ColumnDescriptor) -> Option<Scalar> {
     use DataType as D;
     let fixed = leaf.physical_type() == Physical::FIXED_LEN_BYTE_ARRAY;
     let decimal = decimal_scale(leaf);
     match kind {
-        D::Float16 if is_half(leaf) => Some(Value::Float(half::f16::from_le_bytes(bytes.try_into().ok()?).to_f64())),
+        D::Float16 if is_half(leaf) => Some(Scalar::Float(half::f16::from_le_bytes(bytes.try_into().ok()?).to_f64())),
         // Only of fixed length: a truncated number would be another number.
         D::Decimal32(_, scale) | D::Decimal64(_, scale) | D::Decimal128(_, scale) | D::Decimal256(_, scale) => {
             let whole = fixed && usize::try_from(leaf.type_length()) == Ok(bytes.len()) && bytes.len() <= 16;
@@ -356,11 +268,11 @@ fn value_of_bytes(bytes: &[u8], kind: &DataType, leaf: &ColumnDescriptor) -> Opt
             }
             let negative = bytes.first()? & 0x80 != 0;
             let start = if negative { -1 } else { 0 };
-            Some(Value::Whole(bytes.iter().fold(start, |number: i128, byte| (number << 8) | i128::from(*byte))))
+            Some(Scalar::Whole(bytes.iter().fold(start, |number: i128, byte| (number << 8) | i128::from(*byte))))
         }
         D::Utf8 | D::LargeUtf8 | D::Utf8View | D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
             let same = fixed == matches!(kind, D::FixedSizeBinary(_));
-            (same && decimal.is_none() && !is_half(leaf)).then(|| Value::Bytes(bytes.to_vec()))
+            (same && decimal.is_none() && !is_half(leaf)).then(|| Scalar::Bytes(bytes.to_vec()))
         }
         _ => None,
     }

@@ -166,7 +166,7 @@ mod tests {
     fn entry(path: &str, content: Content, spec: i32, value: i64, sequence: i64) -> Entry {
         let partition = if spec == 0 { Vec::new() } else { vec![Value::Int(value)] };
         let path = path.to_owned();
-        Entry { content, path, size: 1, rows: 1, spec, partition, sequence, referenced: None }
+        Entry { content, path, size: 1, rows: 1, spec, partition, sequence, referenced: None, columns: Vec::new() }
     }
 
     fn data(path: &str, spec: i32, value: i64, sequence: i64) -> Entry {

@@ -3,10 +3,16 @@
 //! Fields go by the numbers that the specification gives them.
 
 use super::avro::{Record, Value};
+use super::bounds::{self, Counted};
 
 /// Whether field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
     [500, 502, 504, 505, 515, 517, 519].contains(&id)
+}
+
+/// The same, with what it says of columns.
+pub(super) fn of_counted_entry(id: i32) -> bool {
+    of_entry(id) || bounds::of_columns(id)
 }
 
 /// Whether field `id` of a manifest matters: not what it says of columns. From 1000 on they are values of partitions.
@@ -54,6 +60,8 @@ pub(super) struct Entry {
     pub(super) sequence: i64,
     /// The one data file that it is of, where a delete says so.
     pub(super) referenced: Option<String>,
+    /// What it says of the columns that a filter tests.
+    pub(super) columns: Vec<Counted>,
 }
 
 /// What is wrong with an entry.
@@ -89,8 +97,8 @@ impl Manifest {
 }
 
 impl Entry {
-    /// The file in `record`, an entry of `manifest`; none if it was deleted.
-    pub(super) fn of(record: &Record, manifest: &Manifest) -> Result<Option<Self>, Fault> {
+    /// The file in `record`, an entry of `manifest`, with what it says of the columns `ids`; none if it was deleted.
+    pub(super) fn of(record: &Record, manifest: &Manifest, ids: &[i32]) -> Result<Option<Self>, Fault> {
         let status = record.int(0).ok_or(Fault::Broken("an entry has no status"))?;
         match status {
             0 | 1 => {}
@@ -145,6 +153,7 @@ impl Entry {
             return Err(Fault::Refused(format!("the file {path} of format {shown:?}")));
         }
         let partition = file.record(102).map(|values| values.0.iter().map(|(_, value)| value.clone()).collect());
+        let columns = if content == Content::Data { Counted::of(file, ids) } else { Vec::new() };
         Ok(Some(Self {
             content,
             path,
@@ -154,6 +163,7 @@ impl Entry {
             partition: partition.unwrap_or_default(),
             sequence,
             referenced,
+            columns,
         }))
     }
 
@@ -170,7 +180,8 @@ impl Entry {
         let partition: usize = self.partition.iter().map(value).sum();
         let referenced = self.referenced.as_ref().map_or(0, String::len);
         let ids = if let Content::Equality(ids) = &self.content { size_of_val(ids.as_slice()) } else { 0 };
-        (size_of::<Self>() + self.path.len() + partition + referenced + ids) as u64
+        let columns: usize = self.columns.iter().map(Counted::bytes).sum();
+        (size_of::<Self>() + self.path.len() + partition + referenced + ids + columns) as u64
     }
 }
 
@@ -199,7 +210,7 @@ mod tests {
             (4, Value::Int(99)),
             (2, Value::Record(record(&file))),
         ];
-        Entry::of(&record(&fields), manifest)
+        Entry::of(&record(&fields), manifest, &[])
     }
 
     fn manifest(sequence: i64, deletes: bool) -> Manifest {

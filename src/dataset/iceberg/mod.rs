@@ -12,6 +12,7 @@
 
 mod avro;
 mod avro_schema;
+mod bounds;
 mod current;
 mod deleted;
 mod deletes;

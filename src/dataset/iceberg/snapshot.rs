@@ -1,12 +1,13 @@
 //! Reading the metadata of a table, and the entries of the manifests of one snapshot.
 
 use std::io::Read;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 
 use super::current::{HINT, Why, current};
-use super::manifest::{Content, Entry, Manifest, of_entry, of_list};
+use super::manifest::{Content, Entry, Manifest, of_counted_entry, of_entry, of_list};
 use super::metadata::{self, Metadata, Snapshot};
 use super::{avro, manifest};
 use crate::dataset::{OpenOptions, within};
@@ -106,8 +107,13 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T>
     done.unwrap_or_else(|error| Err(Error::Closed { why: format!("a table was not read: {error}") }))
 }
 
-/// The files of `snapshot` of the table at `root`.
-pub(super) async fn entries(root: &Root, snapshot: &Snapshot, options: &OpenOptions) -> Result<Entries> {
+/// The files of `snapshot` of the table at `root`, with what is said of their columns `ids`.
+pub(super) async fn entries(
+    root: &Root,
+    snapshot: &Snapshot,
+    ids: Arc<[i32]>,
+    options: &OpenOptions,
+) -> Result<Entries> {
     let Some(list) = &snapshot.manifest_list else {
         let what = format!("{}: a snapshot without a list of manifests of Iceberg", root.url());
         return Err(Error::unsupported(what, "rewrite its manifests, with a writer of today"));
@@ -117,7 +123,7 @@ pub(super) async fn entries(root: &Root, snapshot: &Snapshot, options: &OpenOpti
     let mut entries = Entries::default();
     let mut kept = 0_u64;
     let mut reading = futures::stream::iter(manifests)
-        .map(|manifest| entries_of(root, manifest, options))
+        .map(|manifest| entries_of(root, manifest, Arc::clone(&ids), options))
         .buffered(options.concurrency)
         .boxed();
     while let Some(found) = reading.try_next().await? {
@@ -149,11 +155,12 @@ async fn manifests(found: &Found, options: &OpenOptions) -> Result<Vec<Manifest>
 }
 
 /// The files that `manifest` has.
-async fn entries_of(root: &Root, manifest: Manifest, options: &OpenOptions) -> Result<Vec<Entry>> {
+async fn entries_of(root: &Root, manifest: Manifest, ids: Arc<[i32]>, options: &OpenOptions) -> Result<Vec<Entry>> {
     let found = root.literal(&manifest.path, options.access())?;
     let told = manifest.files;
-    let take = move |record| Entry::of(&record, &manifest);
-    let entries = records(&found, options, of_entry, options.limits.max_files, take, Entry::bytes).await?;
+    let wanted = if ids.is_empty() { of_entry } else { of_counted_entry };
+    let take = move |record| Entry::of(&record, &manifest, &ids);
+    let entries = records(&found, options, wanted, options.limits.max_files, take, Entry::bytes).await?;
     match told.filter(|told| *told != entries.len() as u64) {
         // One that is cut off between two blocks looks like a whole one.
         Some(told) => {

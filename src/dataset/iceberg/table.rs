@@ -8,13 +8,15 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::avro::Value;
+use super::bounds;
 use super::deletes::{Applied, applied};
 use super::manifest::Entry;
 use super::metadata::{Fault, Metadata, Spec};
 use super::schema::{self, Defined};
 use super::snapshot::{self, ADVICE, Entries, fault_of};
 use super::{travel, value};
-use crate::dataset::table::{About, Column, Columns, Kind, Mapping, Naming, Numbers, System};
+use crate::dataset::filter::Facts;
+use crate::dataset::table::{About, Column, Columns, Kind, Mapping, Naming, Numbers, Pruned, Sieve, System, Tested};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, Root};
@@ -28,6 +30,8 @@ pub(in crate::dataset) struct Table {
     pub(in crate::dataset) about: About,
     pub(super) root: Root,
     found: Vec<Found>,
+    /// Those that the filter leaves out.
+    pub(in crate::dataset) pruned: Pruned,
     values: Vec<hive::Values>,
     columns: Columns,
     /// Its data files, in the order of `found`.
@@ -65,16 +69,21 @@ impl Table {
                 version: chosen.snapshot.and_then(|id| u64::try_from(id).ok()).unwrap_or(0),
             };
             let snapshot = chosen.snapshot.and_then(|id| metadata.snapshot(id));
+            let schema = snapshot.and_then(|snapshot| snapshot.schema_id).filter(|_| chosen.own_schema);
+            let defined = metadata.schema(schema).and_then(schema::columns).map_err(|fault| fault_of(fault, &url))?;
+            let columns: Vec<Column> = defined.iter().map(|one| one.column.clone()).collect();
+            let sieve = Sieve::new(&columns, &options);
+            let ids = sieve.iter().flat_map(|sieve| sieve.tested()).filter_map(|(_, tested)| tested.id).collect();
             let entries = match snapshot {
                 Some(snapshot) => {
-                    let reading = snapshot::entries(&root, snapshot, &options).await;
+                    let reading = snapshot::entries(&root, snapshot, ids, &options).await;
                     reading.map_err(|error| about.gone(error))?
                 }
                 None => Entries::default(),
             };
-            let schema = snapshot.and_then(|snapshot| snapshot.schema_id).filter(|_| chosen.own_schema);
             // A table may have a million files: no work for a thread that others wait on.
-            snapshot::blocking(move || Self::new(&metadata, schema, about, root, entries, &url, &options)).await
+            snapshot::blocking(move || Self::new(&metadata, (defined, sieve), about, root, entries, &url, &options))
+                .await
         };
         opening.boxed()
     }
@@ -101,7 +110,7 @@ impl Table {
 
     fn new(
         metadata: &Metadata,
-        schema: Option<i64>,
+        (defined, sieve): (Vec<Defined>, Option<Sieve>),
         about: About,
         root: Root,
         entries: Entries,
@@ -109,7 +118,6 @@ impl Table {
         options: &OpenOptions,
     ) -> Result<Self> {
         let faulty = |fault: Fault| fault_of(fault, url);
-        let defined = metadata.schema(schema).and_then(schema::columns).map_err(faulty)?;
         let (mut known, mut dates) = (defined.clone(), BTreeSet::new());
         for older in metadata.every_schema() {
             // What is not read of columns of the past matters only where a delete goes by it.
@@ -146,6 +154,15 @@ impl Table {
         if let Some(twice) = files.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
             return Err(Error::corrupt(place(), format!("the snapshot has file {} twice", twice[0].0.name)));
         }
+        let mut pruned = Pruned::default();
+        if let Some(sieve) = &sieve {
+            let rows = |(_, entry): &(Found, Entry)| u64::try_from(entry.rows).ok().filter(|rows| *rows > 0);
+            let known =
+                |entry: &Entry, tested: &Tested, rows| facts(entry, tested, rows, specs.get(&entry.spec), &dates);
+            (files, pruned) = Pruned::out_of(files, rows, |(_, entry), rows| {
+                sieve.keeps(&mut |_, tested| known(entry, tested, rows))
+            });
+        }
         let (found, data): (Vec<Found>, Vec<Entry>) = files.into_iter().unzip();
         let unpartitioned = |id: i32| specs.get(&id).is_none_or(Spec::is_unpartitioned);
         let applied = applied(&data, &entries.deletes, &unpartitioned)
@@ -154,6 +171,7 @@ impl Table {
             about,
             root,
             found,
+            pruned,
             values: Vec::new(),
             columns: columns_of(&[], None),
             data,
@@ -256,6 +274,18 @@ impl Table {
     pub(in crate::dataset) fn columns(&self) -> &Columns {
         &self.columns
     }
+}
+
+/// What the manifests say of `tested` in the `rows` rows of `entry`, which is partitioned by `spec`; `dates` are columns that were of dates.
+fn facts(entry: &Entry, tested: &Tested, rows: u64, spec: Option<&Spec>, dates: &BTreeSet<i32>) -> Vec<Facts> {
+    let was_date = tested.kind != DataType::Date32 && tested.id.is_some_and(|id| dates.contains(&id));
+    let fields = spec.map(|spec| spec.fields.as_slice()).filter(|fields| fields.len() == entry.partition.len());
+    let values = fields.into_iter().flatten().zip(&entry.partition);
+    let own = values.filter(|(field, _)| field.source_id.is_some() && field.source_id == tested.id);
+    let of_partition =
+        own.filter_map(|(field, value)| bounds::of_partition(&field.transform, value, &tested.kind, was_date, rows));
+    let of_columns = entry.columns.iter().find_map(|counted| counted.facts(tested, rows));
+    of_partition.chain(of_columns).collect()
 }
 
 /// The columns `defined` as they are looked for in files.

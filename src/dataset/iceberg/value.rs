@@ -57,7 +57,7 @@ fn known(text: String, data_type: &DataType) -> Option<Arc<str>> {
 }
 
 /// A number in two's complement.
-fn big_endian(bytes: &[u8]) -> Option<i128> {
+pub(super) fn big_endian(bytes: &[u8]) -> Option<i128> {
     let first = *bytes.first()?;
     if bytes.len() > 16 {
         return None;

@@ -11,14 +11,13 @@ use super::column::Column;
 use super::naming::Naming;
 use super::numbers::Numbers;
 use crate::dataset::guard::guard;
-use crate::dataset::hive;
 use crate::error::{Error, Place, Result};
 
 /// See the module.
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) naming: Naming,
-    /// Those that come from the log alone, behind the others.
+    /// Those that come from the log alone, behind the others: null where it has no value for one of the version's files, read or not.
     pub(in crate::dataset) partitions: Vec<Column>,
     /// Columns that have a value of their own in files that lack them: the file's partition, or the column's default.
     pub(in crate::dataset) told: BTreeSet<String>,
@@ -55,11 +54,8 @@ impl Columns {
         self.naming.columns.iter().map(Column::field)
     }
 
-    /// The columns that come from the log, with `values` for each file.
-    pub(in crate::dataset) fn partition_fields(&self, values: &[&hive::Values]) -> Vec<Field> {
-        let is_null = |name: &str| {
-            values.iter().any(|file| file.iter().any(|(key, value)| key.as_ref() == name && value.is_none()))
-        };
-        self.partitions.iter().map(|column| column.field().with_nullable(is_null(&column.name))).collect()
+    /// The columns that come from the log.
+    pub(in crate::dataset) fn partition_fields(&self) -> Vec<Field> {
+        self.partitions.iter().map(Column::field).collect()
     }
 }

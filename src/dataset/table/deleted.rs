@@ -28,6 +28,12 @@ impl Deleted {
         self.rows.is_empty()
     }
 
+    /// Those of these files alone, whose numbers ascend, by their places among them.
+    pub(in crate::dataset) fn of(&self, files: &[usize]) -> Self {
+        let rows = files.iter().enumerate().filter_map(|(at, number)| Some((at, self.rows.get(number)?.clone())));
+        Self { rows: rows.collect() }
+    }
+
     /// What is left of the row groups of file `number`, which is called `name`.
     ///
     /// # Errors

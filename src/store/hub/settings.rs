@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::store::secret::Secret;
 
 /// The Hub of whoever names none.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -18,22 +18,6 @@ const MAX_TOKEN_BYTES: u64 = 16 << 10;
 
 /// Keys of `storage_options` that are the Hub's alone.
 pub(in crate::store) const KEYS: &[&str] = &["hf_token", "hf_endpoint"];
-
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Secret(String);
-
-impl Secret {
-    pub(super) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,10 +83,10 @@ impl Settings {
         };
         Ok(Self {
             endpoint,
-            token: token.map(Secret),
+            token: token.map(Secret::new),
             timeout: seconds("timeout", 30)?,
             connect_timeout: seconds("connect_timeout", 5)?,
-            proxy: option("proxy_url").map(|proxy| Secret(proxy.to_owned())),
+            proxy: option("proxy_url").map(|proxy| Secret::new(proxy)),
             user_agent: option("user_agent")
                 .map_or_else(|| concat!("bowstring/", env!("CARGO_PKG_VERSION")).to_owned(), str::to_owned),
             allow_invalid_certificates: option("allow_invalid_certificates").is_some_and(is_true),
@@ -149,7 +133,7 @@ mod tests {
     }
 
     fn token(options: &[(&str, &str)], variables: &[(&str, &str)]) -> Option<String> {
-        settings(options, variables).unwrap().token.map(|token| token.0)
+        settings(options, variables).unwrap().token.map(|token| token.reveal().to_owned())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowstring::dataset::{Dataset, Index, Limits, OpenOptions};
 use bowstring::{Error, Loader, LoaderOptions, Result};
@@ -560,6 +560,22 @@ fn the_order_is_that_of_the_same_files_given_by_hand() {
 /// What the addresses in the fixtures begin with.
 const ROOT: usize = 128;
 
+/// A copy below `folder` of the tables in the fixtures, by their names.
+pub(super) fn copied(folder: &Path) -> Vec<PathBuf> {
+    let fixtures = support::fixture("iceberg");
+    let base = format!("{}/", text(&fs::canonicalize(folder).unwrap()));
+    let root = format!("{base}{}", "x".repeat(ROOT - base.len()));
+    copy(&fixtures.join("tables"), Path::new(&root), was().as_bytes(), root.as_bytes());
+    let mut tables = Vec::new();
+    for table in fs::read_dir(fixtures.join("expected")).unwrap() {
+        let name = table.unwrap().file_name().into_string().unwrap();
+        let below = if name.starts_with("python") { "py/db" } else { "db" };
+        tables.push(Path::new(&root).join(below).join(name));
+    }
+    tables.sort();
+    tables
+}
+
 /// Copies `from` to `to`, with another text of the same length for the one that addresses in it begin with.
 fn copy(from: &Path, to: &Path, was: &[u8], now: &[u8]) {
     fs::create_dir_all(to).unwrap();
@@ -585,21 +601,26 @@ fn was() -> String {
     format!("{:0<ROOT$}", "/tmp/bowstring-iceberg-")
 }
 
+/// Puts table `name` of the fixtures into `server`, by way of `folder`; the address of its metadata.
+pub(super) fn in_store(server: &Server, folder: &Path, name: &str) -> String {
+    // Hadoop writes s3a, and everybody else reads s3.
+    let root = format!("{:x<ROOT$}", "s3a://bucket/");
+    let inside = root.strip_prefix("s3a://").unwrap();
+    let table = folder.join(name);
+    copy(&support::fixture("iceberg/tables/db").join(name), &table, was().as_bytes(), root.as_bytes());
+    server.upload(&table, &format!("{inside}/db/{name}"));
+    let hint = fs::read_to_string(table.join("metadata/version-hint.text")).unwrap();
+    format!("s3://{inside}/db/{name}/metadata/v{}.metadata.json", hint.trim())
+}
+
 #[test]
 fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
     let (fixtures, folder, server) = (support::fixture("iceberg"), tempfile::tempdir().unwrap(), Server::start());
     let options = OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
-    // Hadoop writes s3a, and everybody else reads s3.
-    let root = format!("{:x<ROOT$}", "s3a://bucket/");
-    let inside = root.strip_prefix("s3a://").unwrap();
     for name in ["positions", "vectors", "equality"] {
-        let table = folder.path().join(name);
-        copy(&fixtures.join("tables/db").join(name), &table, was().as_bytes(), root.as_bytes());
-        server.upload(&table, &format!("{inside}/db/{name}"));
+        let metadata = in_store(&server, folder.path(), name);
         let expected = read(&fixtures.join(format!("expected/{name}/latest.parquet")), OpenOptions::default()).unwrap();
-        let url = format!("s3://{inside}/db/{name}");
-        let metadata = fs::read_to_string(table.join("metadata/version-hint.text")).unwrap();
-        let metadata = format!("{url}/metadata/v{}.metadata.json", metadata.trim());
+        let url = metadata.split("/metadata/").next().unwrap().to_owned();
         for url in [&url, &format!("{url}/"), &metadata] {
             let there = open(&[url.as_str()], options.clone()).unwrap();
             assert_eq!(rows(&there).unwrap(), expected, "{url}");
@@ -619,18 +640,11 @@ fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
 
 #[test]
 fn tables_of_iceberg_have_the_rows_that_spark_and_pyiceberg_read() {
-    let fixtures = support::fixture("iceberg");
     let folder = tempfile::tempdir().unwrap();
-    let base = format!("{}/", text(&fs::canonicalize(folder.path()).unwrap()));
-    let root = format!("{base}{}", "x".repeat(ROOT - base.len()));
-    copy(&fixtures.join("tables"), Path::new(&root), was().as_bytes(), root.as_bytes());
     let mut count = 0;
-    for table in fs::read_dir(fixtures.join("expected")).unwrap() {
-        let table = table.unwrap();
-        let name = table.file_name().into_string().unwrap();
-        let place =
-            if name.starts_with("python") { format!("{root}/py/db/{name}") } else { format!("{root}/db/{name}") };
-        for case in fs::read_dir(table.path()).unwrap() {
+    for place in copied(folder.path()) {
+        let name = place.file_name().unwrap().to_str().unwrap();
+        for case in fs::read_dir(support::fixture("iceberg/expected").join(name)).unwrap() {
             let case = case.unwrap().path();
             let label = case.file_stem().unwrap().to_str().unwrap().to_owned();
             let options = match label.split_once('-') {
@@ -638,8 +652,7 @@ fn tables_of_iceberg_have_the_rows_that_spark_and_pyiceberg_read() {
                 Some(("ref", name)) => named(name),
                 _ => OpenOptions::default(),
             };
-            let found =
-                read(Path::new(&place), options).unwrap_or_else(|error| panic!("{name} {label}: {}", error.chain()));
+            let found = read(&place, options).unwrap_or_else(|error| panic!("{name} {label}: {}", error.chain()));
             let expected = read(&case, OpenOptions::default()).unwrap();
             assert_eq!(found, expected, "{name} {label}");
             count += 1;

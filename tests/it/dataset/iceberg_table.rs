@@ -55,6 +55,26 @@ pub(super) struct File {
     pub(super) ids: Vec<i64>,
     pub(super) referenced: Option<String>,
     pub(super) range: Option<(i64, i64)>,
+    pub(super) counted: Vec<Counted>,
+}
+
+/// What a manifest says of a column of a file.
+#[derive(Clone, Default)]
+pub(super) struct Counted {
+    pub(super) id: i64,
+    pub(super) values: Option<i64>,
+    pub(super) nulls: Option<i64>,
+    pub(super) nans: Option<i64>,
+    pub(super) lower: Option<Vec<u8>>,
+    pub(super) upper: Option<Vec<u8>>,
+}
+
+/// A map by numbers of columns.
+fn map<T>(counted: &[Counted], of: impl Fn(&Counted) -> Option<T>, bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
+    let pairs = counted.iter().filter_map(|one| Some([long(one.id), bytes(of(one)?)].concat()));
+    let pairs: Vec<Vec<u8>> = pairs.collect();
+    let map = (!pairs.is_empty()).then(|| [long(pairs.len() as i64), pairs.concat(), long(0)].concat());
+    optional(map)
 }
 
 impl File {
@@ -70,6 +90,7 @@ impl File {
             ids: Vec::new(),
             referenced: None,
             range: None,
+            counted: Vec::new(),
         }
     }
 
@@ -102,6 +123,11 @@ impl File {
             optional(self.referenced.as_deref().map(string)),
             optional(self.range.map(|(offset, _)| long(offset))),
             optional(self.range.map(|(_, size)| long(size))),
+            map(&self.counted, |one| one.values, long),
+            map(&self.counted, |one| one.nulls, long),
+            map(&self.counted, |one| one.nans, long),
+            map(&self.counted, |one| one.lower.clone(), |bound| [long(bound.len() as i64), bound].concat()),
+            map(&self.counted, |one| one.upper.clone(), |bound| [long(bound.len() as i64), bound].concat()),
         ];
         [long(self.status), long(0), optional(self.sequence.map(long)), file.concat()].concat()
     }
@@ -113,6 +139,13 @@ pub(super) struct Manifest(pub(super) i64, pub(super) i64, pub(super) Vec<File>)
 fn entries(partition: Option<Value>) -> Value {
     let field = |name: &str, id: i32, ty: Value| json!({"name": name, "field-id": id, "type": ty});
     let maybe = |ty: Value| json!(["null", ty]);
+    let map = |name: &str, id: i32, key: i32, value: i32, ty: &str| {
+        let pair = json!({"type": "record", "name": format!("k{key}_v{value}"), "fields": [
+            field("key", key, "int".into()),
+            field("value", value, ty.into()),
+        ]});
+        field(name, id, maybe(json!({"type": "array", "logicalType": "map", "items": pair})))
+    };
     let partition: Vec<Value> = partition.map(|ty| field("p", 1000, maybe(ty))).into_iter().collect();
     let file = json!({"type": "record", "name": "r2", "fields": [
         field("content", 134, "int".into()),
@@ -125,6 +158,11 @@ fn entries(partition: Option<Value>) -> Value {
         field("referenced_data_file", 143, maybe("string".into())),
         field("content_offset", 144, maybe("long".into())),
         field("content_size_in_bytes", 145, maybe("long".into())),
+        map("value_counts", 109, 119, 120, "long"),
+        map("null_value_counts", 110, 121, 122, "long"),
+        map("nan_value_counts", 137, 138, 139, "long"),
+        map("lower_bounds", 125, 126, 127, "bytes"),
+        map("upper_bounds", 128, 129, 130, "bytes"),
     ]});
     json!({"type": "record", "name": "manifest_entry", "fields": [
         field("status", 0, "int".into()),

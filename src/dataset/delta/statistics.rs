@@ -1,0 +1,236 @@
+//! What a log says of the values in a file: its statistics, as JSON or as columns of a checkpoint, as far as a filter asks for them.
+//!
+//! Bounds need not be values of the file. Strings are cut, with a character behind that was the greatest once; times are cut to
+//! milliseconds; numbers went through the shortest text of 32 or 64 bits; and days before the Gregorian calendar may be those of another one
+//! than the file's. So each text stands for a range, of which the outer end counts.
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::util::display::array_value_to_string;
+use serde_json::{Map, Value};
+
+use crate::dataset::filter::{Bounds, Facts, Said, Scalar};
+use crate::dataset::table::{Sieve, Tested, exact};
+
+/// 1582-10-15, in days: days before may be those of the Julian calendar.
+const GREGORIAN: i128 = -141_427;
+
+/// 1900-01-01, in microseconds: times before may be of other offsets, too.
+const RAILWAY: i128 = -2_208_988_800_000_000;
+
+/// What is cut off times, in microseconds.
+const CUT: i128 = 999;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Statistics {
+    pub(super) rows: u64,
+    /// By the numbers of the columns that the filter tests.
+    facts: Vec<Option<Facts>>,
+}
+
+impl Statistics {
+    /// Those in `json`, of the columns of `sieve`; none where it does not say how many rows the file has.
+    pub(super) fn parse(json: &str, sieve: &Sieve) -> Option<Self> {
+        let all: Map<String, Value> = serde_json::from_str(json).ok()?;
+        let rows = all.get("numRecords").and_then(Value::as_u64)?;
+        let of = |part: &str, tested: &Tested| {
+            let mut found = all.get(part)?;
+            for name in &tested.physical {
+                found = found.get(name)?;
+            }
+            match found {
+                Value::String(text) => Some(text.clone()),
+                Value::Number(_) | Value::Bool(_) => Some(found.to_string()),
+                _ => None,
+            }
+        };
+        Some(Self::new(rows, sieve, &of))
+    }
+
+    /// Those in row `row` of `column`.
+    pub(super) fn at(column: &ArrayRef, row: usize, sieve: &Sieve) -> Option<Self> {
+        let rows = text(column, row, &["numRecords"])?.parse().ok()?;
+        let of = |part: &str, tested: &Tested| {
+            let path: Vec<&str> = std::iter::once(part).chain(tested.physical.iter().map(String::as_str)).collect();
+            text(column, row, &path)
+        };
+        Some(Self::new(rows, sieve, &of))
+    }
+
+    fn new(rows: u64, sieve: &Sieve, of: &dyn Fn(&str, &Tested) -> Option<String>) -> Self {
+        let mut facts = Vec::new();
+        for (at, tested) in sieve.tested() {
+            facts.resize(at, None);
+            let nulls = of("nullCount", tested).filter(|_| tested.is_top()).and_then(|count| count.parse().ok());
+            let (low, high) = (of("minValues", tested), of("maxValues", tested));
+            let range = |text: &Option<String>| text.as_deref().and_then(|text| range(text, &tested.kind));
+            let extent = match (range(&low), range(&high)) {
+                (Some((low, _)), Some((_, high))) => Bounds::between(low, high),
+                _ => Bounds::Unknown,
+            };
+            let said = Said { rows, nulls, nans: None, bounded: low.is_some() || high.is_some(), extent };
+            facts.push(Some(said.facts(false)));
+        }
+        Self { rows, facts }
+    }
+
+    /// What they say of column number `at`.
+    pub(super) fn of(&self, at: usize) -> Option<&Facts> {
+        self.facts.get(at)?.as_ref()
+    }
+}
+
+/// The value of the member at `path` of row `row` of `column`, as text.
+fn text(column: &ArrayRef, row: usize, path: &[&str]) -> Option<String> {
+    let mut found = column;
+    for name in path {
+        found = found.as_struct_opt().filter(|all| all.is_valid(row))?.column_by_name(name)?;
+    }
+    let shown = || array_value_to_string(found, row).ok();
+    (found.is_valid(row) && !found.data_type().is_nested()).then(shown).flatten()
+}
+
+/// The least and the greatest value of type `kind` that `text` may stand for; none where nobody can tell.
+fn range(text: &str, kind: &DataType) -> Option<(Scalar, Scalar)> {
+    let whole = |low: i128, high: i128| Some((Scalar::Whole(low), Scalar::Whole(high)));
+    match kind {
+        DataType::Float32 => {
+            let value: f32 = text.parse().ok()?;
+            Some((Scalar::Float(value.next_down().into()), Scalar::Float(value.next_up().into())))
+        }
+        DataType::Float64 => {
+            let value: f64 = text.parse().ok()?;
+            if value.is_nan() {
+                return Some((Scalar::Float(value), Scalar::Float(value)));
+            }
+            // It may have been written when the column had 32 bits.
+            let narrow = f64::from(value as f32);
+            let (low, high) = (value.min(narrow), value.max(narrow));
+            Some((Scalar::Float(low.next_down().next_down()), Scalar::Float(high.next_up().next_up())))
+        }
+        DataType::Utf8View => {
+            let high = text.strip_suffix('\u{fffd}').map(|cut| format!("{cut}{}", char::MAX));
+            let high = high.unwrap_or_else(|| text.to_owned());
+            Some((Scalar::Bytes(text.as_bytes().to_vec()), Scalar::Bytes(high.into_bytes())))
+        }
+        // Nobody writes any.
+        DataType::BinaryView => None,
+        DataType::Timestamp(TimeUnit::Microsecond, zone) => {
+            let zoned = text.get(10..).is_some_and(|time| time.contains(['Z', 'z', '+', '-']));
+            let Scalar::Whole(value) = exact(text, kind).filter(|_| zoned == zone.is_some())? else { return None };
+            if value < RAILWAY { None } else { whole(value, value + CUT) }
+        }
+        _ => {
+            let Scalar::Whole(value) = exact(text, kind)? else { return None };
+            match kind {
+                DataType::Date32 if value < GREGORIAN => None,
+                // Some writers make 64-bit floats of them.
+                DataType::Decimal128(..) => {
+                    let slack = value.abs() >> 50;
+                    whole(value.saturating_sub(slack), value.saturating_add(slack))
+                }
+                _ => whole(value, value),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::OpenOptions;
+    use crate::dataset::filter::Expr;
+    use crate::dataset::table::{Column, Kind};
+
+    fn sieve(filter: &str, kind: DataType) -> Sieve {
+        let leaf = |name: &str, physical: &str, kind| Column {
+            name: name.to_owned(),
+            physical: physical.to_owned(),
+            id: None,
+            nullable: true,
+            kind,
+        };
+        let inner = leaf("x", "col-x", Kind::Leaf(kind.clone()));
+        let columns = [leaf("a", "col-a", Kind::Leaf(kind)), leaf("s", "col-s", Kind::Struct(vec![inner]))];
+        let options = OpenOptions { filter: Some(Expr::parse(filter).unwrap()), ..OpenOptions::default() };
+        Sieve::new(&columns, &options).unwrap()
+    }
+
+    fn keeps(filter: &str, kind: DataType, json: &str) -> bool {
+        let sieve = sieve(filter, kind);
+        let found = Statistics::parse(json, &sieve).unwrap();
+        sieve.keeps(&mut |at, _| found.of(at).cloned().into_iter().collect())
+    }
+
+    fn bounds(low: &str, high: &str) -> String {
+        format!(
+            r#"{{"numRecords":4,"minValues":{{"col-a":{low}}},"maxValues":{{"col-a":{high}}},"nullCount":{{"col-a":1}}}}"#
+        )
+    }
+
+    #[test]
+    fn bounds_stand_for_ranges() {
+        let time = |zone: Option<&str>| DataType::Timestamp(TimeUnit::Microsecond, zone.map(Into::into));
+        let (ntz, utc) = (time(None), time(Some("UTC")));
+        for (kind, low, high, kept, not) in [
+            (DataType::Int64, "1", "5", "a = 5", "a > 5"),
+            (DataType::Utf8View, r#""b""#, "\"d\u{fffd}\"", "a = 'd\u{10ffff}'", "a >= 'e'"),
+            (DataType::Float32, "0.1", "0.1", "a > 0.1", "a > 0.2"),
+            (DataType::Float64, "0.1", "0.1", "a > 0.1", "a > 0.2"),
+            (DataType::Float64, "0.0", "-0.0", "a = 0.0", "a > 1"),
+            (DataType::Float64, "-1", "1", "a != 0", "a > 2"),
+            (DataType::Decimal128(9, 2), "1.5", "2", "a = '2.00'", "a > '2.00'"),
+            (DataType::Date32, r#""2024-01-01""#, r#""2024-01-02""#, "a = '2024-01-02'", "a > '2024-01-02'"),
+            (
+                ntz.clone(),
+                r#""2024-01-01T00:00:00.001""#,
+                r#""2024-01-01T00:00:00.001""#,
+                "a = '2024-01-01 00:00:00.001999'",
+                "a > '2024-01-01 00:00:00.001999'",
+            ),
+            (
+                utc.clone(),
+                r#""2024-01-01T01:00:00.000+01:00""#,
+                r#""2024-01-01T00:00:00.000Z""#,
+                "a = '2024-01-01'",
+                "a > '2024-01-01 00:00:01'",
+            ),
+            (DataType::Boolean, "false", "false", "a = false", "a = true"),
+        ] {
+            assert!(keeps(kept, kind.clone(), &bounds(low, high)), "{kind} {low} {high} {kept}");
+            assert!(!keeps(not, kind.clone(), &bounds(low, high)), "{kind} {low} {high} {not}");
+        }
+        for (kind, low, high, kept) in [
+            (DataType::Float64, r#""NaN""#, r#""NaN""#, "a > 5"),
+            (DataType::Float64, "1", r#""NaN""#, "a > 5"),
+            (DataType::Date32, r#""1500-01-01""#, r#""1500-01-02""#, "a = '1499-12-31'"),
+            (ntz.clone(), r#""1800-01-01T00:00:00""#, r#""1800-01-01T00:00:00""#, "a > '1850-01-01'"),
+            // Of one kind of time in the terms of the other.
+            (ntz, r#""2024-01-01T00:00:00Z""#, r#""2024-01-01T00:00:00Z""#, "a > '2025-01-01'"),
+            (utc, r#""2024-01-01T00:00:00""#, r#""2024-01-01T00:00:00""#, "a > '2025-01-01'"),
+            (DataType::Decimal128(38, 0), "1e30", "1e30", "a > 5"),
+            (DataType::Int64, "5", "1", "a > 7"),
+            (DataType::Int64, "null", "5", "a > 7"),
+            (DataType::Int64, r#""x""#, "5", "a > 7"),
+            (DataType::BinaryView, r#""a""#, r#""b""#, "a > 'c'"),
+        ] {
+            assert!(keeps(kept, kind.clone(), &bounds(low, high)), "{kind} {low} {high} {kept}");
+        }
+        let narrow = f64::from(0.1_f32);
+        assert!(keeps(&format!("a = {narrow}"), DataType::Float64, &bounds("0.1", "0.1")), "of 32 bits once");
+    }
+
+    #[test]
+    fn nulls_count_of_columns_and_not_of_members() {
+        let json = r#"{"numRecords":4,"minValues":{"col-s":{"col-x":1}},"maxValues":{"col-s":{"col-x":5}},
+            "nullCount":{"col-a":4,"col-s":{"col-x":0}}}"#;
+        let keeps = |filter| keeps(filter, DataType::Int64, json);
+        assert!(!keeps("a = 1") && keeps("a is null") && !keeps("a is not null"));
+        assert!(keeps("s.x = 1") && !keeps("s.x = 7") && keeps("s.x is null"));
+        let sieve = sieve("a = 1", DataType::Int64);
+        for none in ["", "{}", "[]", r#"{"numRecords":-1}"#, r#"{"numRecords":"4"}"#] {
+            assert!(Statistics::parse(none, &sieve).is_none(), "{none}");
+        }
+    }
+}

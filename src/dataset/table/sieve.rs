@@ -1,0 +1,182 @@
+//! The filter over the files of a table: which of them can have a row that it selects, by what the table says of their columns.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, Float64Type, Int64Type, Schema, TimestampMicrosecondType,
+};
+
+use super::column::{Column, Kind};
+use super::value::parse;
+use crate::dataset::OpenOptions;
+use crate::dataset::filter::{Bound, Facts, Scalar};
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::dataset) struct Sieve {
+    bound: Bound,
+    /// The columns of the filter; none for one of which no table says anything.
+    tested: Vec<Option<Tested>>,
+}
+
+/// A column that the filter tests: one of the table, or a member of its structs.
+#[derive(Debug, Clone)]
+pub(in crate::dataset) struct Tested {
+    /// The name of the column itself.
+    pub(in crate::dataset) name: String,
+    /// The names in files, from the top.
+    pub(in crate::dataset) physical: Vec<String>,
+    pub(in crate::dataset) id: Option<i32>,
+    pub(in crate::dataset) kind: DataType,
+}
+
+impl Tested {
+    /// Whether it is a column, and not a member of one: of a member nobody says whether a null is that of the struct.
+    pub(in crate::dataset) fn is_top(&self) -> bool {
+        self.physical.len() == 1
+    }
+}
+
+impl Sieve {
+    /// The filter of `options` over a table of `columns`; none without a filter, and where it tests no such columns, which is an error that
+    /// whoever evaluates it reports. A selector counts row groups, so that none may be missing.
+    pub(in crate::dataset) fn new(columns: &[Column], options: &OpenOptions) -> Option<Self> {
+        let filter = options.filter.as_ref().filter(|_| options.selector.is_none())?;
+        let schema = Arc::new(Schema::new(columns.iter().map(Column::field).collect::<Vec<_>>()));
+        if let Some(hidden) = &options.hidden {
+            hidden.check(&hidden.visible(&schema).ok()?).ok()?;
+        }
+        let bound = filter.bind(&schema).ok()?;
+        let tested = bound.tested().map(|(path, kind, is_list)| {
+            let found = Tested::find(columns, path)?;
+            (!is_list && found.kind == *kind).then_some(found)
+        });
+        let tested = tested.collect();
+        Some(Self { bound, tested })
+    }
+
+    /// The columns that it tests, by their numbers.
+    pub(in crate::dataset) fn tested(&self) -> impl Iterator<Item = (usize, &Tested)> {
+        self.tested.iter().enumerate().filter_map(|(at, tested)| Some((at, tested.as_ref()?)))
+    }
+
+    /// Whether a file may have a row that is selected; `facts` is what the table says of a column, by its number.
+    pub(in crate::dataset) fn keeps(&self, facts: &mut dyn FnMut(usize, &Tested) -> Vec<Facts>) -> bool {
+        self.bound.may_match_file(&mut |at| {
+            let tested = self.tested.get(at).and_then(Option::as_ref);
+            tested.map_or_else(Vec::new, |tested| facts(at, tested))
+        })
+    }
+}
+
+impl Tested {
+    fn find(columns: &[Column], path: &[String]) -> Option<Self> {
+        let (name, below) = path.split_first()?;
+        let mut found = columns.iter().find(|column| column.name == *name)?;
+        let mut physical = vec![found.physical.clone()];
+        for name in below {
+            let Kind::Struct(members) = &found.kind else { return None };
+            found = members.iter().find(|column| column.name == *name)?;
+            physical.push(found.physical.clone());
+        }
+        let Kind::Leaf(kind) = &found.kind else { return None };
+        Some(Self { name: name.clone(), physical, id: found.id, kind: kind.clone() })
+    }
+}
+
+/// What is known where all of so many rows have the value that `text` stands for, null without one.
+pub(in crate::dataset) fn told(text: Option<&str>, kind: &DataType, rows: u64) -> Option<Facts> {
+    match text {
+        None => Some(Facts::null(rows)),
+        Some(text) => exact(text, kind).map(|value| Facts::exactly(rows, value)),
+    }
+}
+
+/// The value of type `kind` that `text` stands for.
+pub(in crate::dataset) fn exact(text: &str, kind: &DataType) -> Option<Scalar> {
+    scalar(&parse(text, kind)?)
+}
+
+/// The one value in `array`.
+fn scalar(array: &ArrayRef) -> Option<Scalar> {
+    if array.len() != 1 || array.is_null(0) {
+        return None;
+    }
+    Some(match array.data_type() {
+        DataType::Boolean => Scalar::Whole(array.as_boolean().value(0).into()),
+        kind if kind.is_integer() => {
+            Scalar::Whole(cast(array, &DataType::Int64).ok()?.as_primitive::<Int64Type>().value(0).into())
+        }
+        DataType::Float32 | DataType::Float64 => {
+            Scalar::Float(cast(array, &DataType::Float64).ok()?.as_primitive::<Float64Type>().value(0))
+        }
+        DataType::Date32 => Scalar::Whole(array.as_primitive::<Date32Type>().value(0).into()),
+        DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, _) => {
+            Scalar::Whole(array.as_primitive::<TimestampMicrosecondType>().value(0).into())
+        }
+        DataType::Decimal128(..) => Scalar::Whole(array.as_primitive::<Decimal128Type>().value(0)),
+        DataType::Utf8View => Scalar::Bytes(array.as_string_view().value(0).as_bytes().to_vec()),
+        DataType::BinaryView => Scalar::Bytes(array.as_binary_view().value(0).to_vec()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::filter::Expr;
+
+    fn leaf(name: &str, kind: DataType) -> Column {
+        Column {
+            name: name.to_owned(),
+            physical: format!("p-{name}"),
+            id: Some(7),
+            nullable: true,
+            kind: Kind::Leaf(kind),
+        }
+    }
+
+    fn columns() -> Vec<Column> {
+        let below = Kind::Struct(vec![leaf("x", DataType::Int64)]);
+        let list = Kind::List(Box::new(Kind::Leaf(DataType::Int64)), true);
+        vec![
+            leaf("n", DataType::Int64),
+            leaf("s", DataType::Utf8View),
+            Column { kind: below, ..leaf("t", DataType::Null) },
+            Column { kind: list, ..leaf("l", DataType::Null) },
+        ]
+    }
+
+    fn sieve(text: &str) -> Option<Sieve> {
+        let options = OpenOptions { filter: Some(Expr::parse(text).unwrap()), ..OpenOptions::default() };
+        Sieve::new(&columns(), &options)
+    }
+
+    #[test]
+    fn columns_are_found_by_the_names_in_files() {
+        let found = sieve("t.x = 1 and n in (1, 2) and l overlaps (1)").unwrap();
+        let tested: Vec<_> = found.tested().map(|(_, tested)| (tested.physical.join("/"), tested.is_top())).collect();
+        assert_eq!(tested, [("p-t/p-x".to_owned(), false), ("p-n".to_owned(), true)]);
+        assert!(sieve("other = 1").is_none() && sieve("n = 'x'").is_none());
+    }
+
+    #[test]
+    fn a_file_is_left_out_only_where_all_that_is_known_agrees() {
+        let keeps = |text: &str, facts: &[Facts]| {
+            sieve(text).unwrap().keeps(&mut |_, tested| if tested.name == "n" { facts.to_vec() } else { Vec::new() })
+        };
+        let value = |text| told(text, &DataType::Int64, 5).unwrap();
+        assert!(keeps("n = 1", &[]) && keeps("n = 1", &[value(Some("1"))]));
+        assert!(!keeps("n = 1", &[value(Some("2"))]) && !keeps("n = 1", &[value(None)]));
+        assert!(!keeps("n = 1 and s = 'x'", &[value(Some("2"))]) && keeps("n = 1 or s = 'x'", &[value(Some("2"))]));
+        assert!(
+            keeps("n is null", &[]) && keeps("n is null", &[value(None)]) && !keeps("n is null", &[value(Some("2"))])
+        );
+        assert!(keeps("n = 1", &[value(Some("2")), value(None)]), "what contradicts itself says nothing");
+        let nan = told(Some("NaN"), &DataType::Float64, 5).unwrap();
+        assert_eq!(nan, Facts::exactly(5, Scalar::Float(f64::NAN)));
+        assert!(told(Some("x"), &DataType::Int64, 5).is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! What a catalog answers, and what of it a store is opened with: pure, so that any answer can be tried.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::store::credentials::Credentials;
+
+/// `GET v1/config`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Config {
+    #[serde(default)]
+    defaults: BTreeMap<String, String>,
+    #[serde(default)]
+    overrides: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// What stands before `namespaces` in the paths of this catalog.
+    pub(super) fn prefix(&self) -> Option<&str> {
+        self.of("prefix")
+    }
+
+    /// The address that it is to be asked at from here on.
+    pub(super) fn uri(&self) -> Option<&str> {
+        self.overrides.get("uri").map(String::as_str)
+    }
+
+    fn of(&self, key: &str) -> Option<&str> {
+        self.overrides.get(key).or_else(|| self.defaults.get(key)).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// `GET v1/{prefix}/namespaces/{namespace}/tables/{table}`, and what comes to renew its credentials.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Loaded {
+    #[serde(default)]
+    pub(super) metadata_location: Option<String>,
+    #[serde(default)]
+    config: BTreeMap<String, String>,
+    #[serde(default)]
+    storage_credentials: Vec<Lent>,
+}
+
+/// Credentials of what begins so.
+#[derive(Debug, Deserialize)]
+struct Lent {
+    prefix: String,
+    config: BTreeMap<String, String>,
+}
+
+/// A token, as OAuth2 has it.
+#[derive(Deserialize)]
+pub(super) struct Token {
+    access_token: String,
+    #[serde(default)]
+    expires_in: Option<u64>,
+}
+
+/// What an answer that is an error says.
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    error: Reason,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reason {
+    #[serde(default)]
+    message: String,
+    #[serde(default, rename = "type")]
+    kind: String,
+}
+
+/// What a store is opened with.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Lending {
+    /// By the names of `storage_options`.
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// The answer in `body`; what is wrong with it quotes nothing of it.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body)
+        .map_err(|error| format!("an answer is not what the interface says, at its column {}", error.column()))
+}
+
+impl Token {
+    /// As credentials that are got at `now`.
+    pub(super) fn credentials(self, now: SystemTime) -> Credentials {
+        let expires = self.expires_in.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
+        Credentials::new([("token".to_owned(), self.access_token)], expires)
+    }
+}
+
+/// What the error in `body` says.
+pub(super) fn reason(body: &[u8]) -> Option<String> {
+    let Refusal { error: Reason { message, kind } } = serde_json::from_slice(body).ok()?;
+    let text = if kind.is_empty() { message } else { format!("{kind}: {message}") };
+    let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(300).collect();
+    (!text.trim().is_empty()).then_some(text)
+}
+
+impl Loaded {
+    /// What the objects below `location` are read with.
+    pub(super) fn lending(&self, location: &str) -> Lending {
+        let mut config = self.config.clone();
+        // Hadoop's names of a scheme are the same store.
+        let plain = |text: &str| text.replacen("s3a://", "s3://", 1).replacen("s3n://", "s3://", 1);
+        let location = plain(location);
+        let of = self.storage_credentials.iter().filter(|lent| location.starts_with(&plain(&lent.prefix)));
+        if let Some(longest) = of.max_by_key(|lent| lent.prefix.len()) {
+            config.extend(longest.config.clone());
+        }
+        let get = |key: &str| config.get(key).filter(|value| !value.is_empty()).cloned();
+        let mut lending = Lending::default();
+        let mut set = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                lending.settings.insert(name.to_owned(), value);
+            }
+        };
+        let scheme = location.split_once("://").map_or("", |(scheme, _)| scheme);
+        let until = |key: &str| {
+            get(key).and_then(|text| text.parse().ok()).and_then(|at| UNIX_EPOCH.checked_add(Duration::from_millis(at)))
+        };
+        let (values, expires): (Vec<(&str, Option<String>)>, _) = match scheme {
+            "s3" => {
+                let endpoint = get("s3.endpoint");
+                let is_plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+                set("aws_allow_http", is_plain.then(|| "true".to_owned()));
+                if let (Some(_), Some(by_path)) = (&endpoint, get("s3.path-style-access")) {
+                    set("aws_virtual_hosted_style_request", Some((!by_path.eq_ignore_ascii_case("true")).to_string()));
+                }
+                set("aws_endpoint", endpoint);
+                set("aws_region", get("s3.region").or_else(|| get("client.region")));
+                let (id, secret) = (get("s3.access-key-id"), get("s3.secret-access-key"));
+                let both = id.is_some() && secret.is_some();
+                let all = [("access_key_id", id), ("secret_access_key", secret), ("token", get("s3.session-token"))];
+                (if both { all.to_vec() } else { Vec::new() }, until("s3.session-token-expires-at-ms"))
+            }
+            "gs" | "gcs" => {
+                set("google_base_url", get("gcs.service.host"));
+                (vec![("bearer_token", get("gcs.oauth2.token"))], until("gcs.oauth2.token-expires-at"))
+            }
+            "abfs" | "abfss" | "wasb" | "wasbs" | "az" | "azure" | "adl" => {
+                // Of the account in the address, or of the only one where the address names none.
+                let account = location.split_once('@').and_then(|(_, host)| host.split(['.', '/']).next());
+                let of = |key: &str| {
+                    let mut keyed = config.iter().filter_map(|(name, value)| Some((name.strip_prefix(key)?, value)));
+                    let found = match account {
+                        Some(account) => keyed.find(|(name, _)| name.split('.').next() == Some(account)),
+                        None => keyed.next().filter(|_| keyed.next().is_none()),
+                    };
+                    found.map(|(_, value)| value.clone())
+                };
+                let at = of("adls.sas-token-expires-at-ms.").and_then(|text| text.parse().ok());
+                let at = at.and_then(|at| UNIX_EPOCH.checked_add(Duration::from_millis(at)));
+                (vec![("sas_token", of("adls.sas-token."))], at)
+            }
+            _ => (Vec::new(), None),
+        };
+        let values: Vec<(String, String)> =
+            values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        lending.credentials = (!values.is_empty()).then(|| Credentials::new(values, expires));
+        lending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lent(json: &str, location: &str) -> Lending {
+        parse::<Loaded>(json.as_bytes()).unwrap().lending(location)
+    }
+
+    fn given(values: &[(&str, &str)], millis: Option<u64>) -> Option<Credentials> {
+        let values = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Some(Credentials::new(values, millis.map(|at| UNIX_EPOCH + Duration::from_millis(at))))
+    }
+
+    #[test]
+    fn the_longest_prefix_lends_its_credentials() {
+        let json = r#"{"metadata-location":"s3://b/t/metadata/v1.metadata.json","metadata":{"x":1},
+            "config":{"s3.endpoint":"http://h:1","s3.path-style-access":"true","client.region":"eu-west-1","s3.access-key-id":"a","s3.secret-access-key":"b"},
+            "storage-credentials":[
+                {"prefix":"s3://b/t/data","config":{"s3.access-key-id":"no","s3.secret-access-key":"no"}},
+                {"prefix":"s3","config":{"s3.access-key-id":"short","s3.secret-access-key":"short"}},
+                {"prefix":"s3a://b/t","config":{"s3.access-key-id":"id","s3.secret-access-key":"key","s3.session-token":"tok","s3.session-token-expires-at-ms":"1500"}}]}"#;
+        let found = lent(json, "s3://b/t/metadata/v1.metadata.json");
+        let key = [("access_key_id", "id"), ("secret_access_key", "key"), ("token", "tok")];
+        assert_eq!(found.credentials, given(&key, Some(1500)));
+        let settings: Vec<_> = found.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let expected = [
+            ("aws_allow_http", "true"),
+            ("aws_endpoint", "http://h:1"),
+            ("aws_region", "eu-west-1"),
+            ("aws_virtual_hosted_style_request", "false"),
+        ];
+        assert_eq!(settings, expected);
+        let other = lent(json, "s3://other/t");
+        assert_eq!(other.credentials, given(&[("access_key_id", "short"), ("secret_access_key", "short")], None));
+        assert_eq!(lent(r#"{"config":{"s3.access-key-id":"alone"}}"#, "s3://b/t").credentials, None);
+    }
+
+    #[test]
+    fn other_clouds_have_tokens() {
+        let json = r#"{"config":{"gcs.oauth2.token":"g","gcs.oauth2.token-expires-at":"7","adls.sas-token.one.dfs.core.windows.net":"s1",
+            "adls.sas-token.two":"s2","adls.sas-token-expires-at-ms.two":"9"}}"#;
+        assert_eq!(lent(json, "gs://b/t").credentials, given(&[("bearer_token", "g")], Some(7)));
+        let one = lent(json, "abfss://c@one.dfs.core.windows.net/t").credentials;
+        assert_eq!(one, given(&[("sas_token", "s1")], None));
+        let two = lent(json, "abfss://c@two.dfs.core.windows.net/t").credentials;
+        assert_eq!(two, given(&[("sas_token", "s2")], Some(9)));
+        assert_eq!(lent(json, "file:///t"), Lending::default());
+    }
+
+    #[test]
+    fn what_is_wrong_quotes_nothing() {
+        let error = parse::<Loaded>(br#"{"config":{"s3.secret-access-key":["secret"]}}"#).unwrap_err();
+        assert!(!error.contains("secret"), "{error}");
+        assert_eq!(
+            reason(br#"{"error":{"message":"no\ntable","type":"NoSuchTableException","code":404}}"#).as_deref(),
+            Some("NoSuchTableException: no table")
+        );
+        assert_eq!((reason(b"<html>"), reason(b"{}")), (None, None));
+        let config =
+            parse::<Config>(br#"{"defaults":{"prefix":"a"},"overrides":{"prefix":"b"},"endpoints":["GET /v1/x"]}"#)
+                .unwrap();
+        assert_eq!((config.prefix(), config.uri()), (Some("b"), None));
+    }
+}
