@@ -30,6 +30,7 @@ mod journal;
 mod limits;
 mod machine;
 mod member;
+mod own_lease;
 mod reading;
 mod refusal;
 mod registry;
