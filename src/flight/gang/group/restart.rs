@@ -45,6 +45,11 @@ impl Group {
                 if self.depart(*rank) {
                     self.gone.get_or_insert(*rank);
                 }
+                // Whoever wrote this may have been killed before it wrote that all have left.
+                if self.left == self.members.len() {
+                    self.phase = Phase::Ended;
+                    self.rounds = Collectives::default();
+                }
             }
             Record::Opened { generation, round, messages, .. } if *generation == self.generation => {
                 let messages = messages.iter().map(|it| from_hex(it).unwrap_or_default()).collect();
