@@ -370,8 +370,8 @@ impl Gang {
     fn tell(life: &Life, act: Act) -> Told {
         let who = |at: usize| {
             let process = &life.processes[at];
-            let twin = if process.is_zombie { ", an old one," } else { "" };
-            format!("process {} of rank {}{twin}", process.life, process.rank)
+            let old = if process.is_zombie { "replaced " } else { "" };
+            format!("{old}process {} of rank {}", process.life, process.rank)
         };
         let words = match act {
             Act::Ask(at) => format!("{}: {:?} reaches the server", who(at), life.processes[at].call()),
@@ -394,6 +394,7 @@ impl Gang {
             | Act::Stray(at)
             | Act::LateBeat(at)
             | Act::Fail(at) => act.to_string().replace(&format!("process {at}"), &who(at)),
+            Act::Tick if Self::is_busy(life) => "time goes by while messages are on their way".into(),
             Act::Tick | Act::Crash { .. } | Act::Power { .. } => act.to_string(),
         };
         Told { act, words }

@@ -286,6 +286,21 @@ fn a_gang_that_all_have_left_has_ended_though_its_server_was_killed_before_it_wr
 }
 
 #[test]
+fn a_late_join_of_who_has_left_begins_no_new_run_after_a_restart() {
+    let (mut machine, callers) = running(2);
+    for caller in &callers {
+        machine.leave(at(1), &LeaveRequest { caller: caller.clone(), failure: None }).unwrap();
+    }
+    let written = machine.take_happened().records;
+    for records in [machine.snapshot(), written] {
+        let mut machine = Machine::restore(RegistryOptions::default(), &records);
+        let late = text(machine.join(at(0), &request(1, 2, 101)).unwrap_err());
+        assert!(late.contains("rank 1 has left"), "{late}");
+        assert_eq!(machine.state(at(0), "g").unwrap().phase, "ended");
+    }
+}
+
+#[test]
 fn the_least_acknowledged_step_is_where_the_gang_goes_on_and_tokens_may_say_otherwise() {
     let (mut machine, callers) = running(2);
     let position = |step| Position { epoch: 3, step };

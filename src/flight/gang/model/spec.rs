@@ -230,13 +230,19 @@ impl Spec {
     fn join(&mut self, rank: usize, process: Process, patience: u8, answer: Answer) -> Verdict {
         if let Some((_, surely)) = self.over.iter().find(|(it, _)| *it == process) {
             let refused = !matches!(answer, Answer::Joined { .. } | Answer::Waiting);
-            if *surely && !refused {
-                return Err(format!("process {process} is over, and was answered {answer:?}"));
+            if *surely {
+                return if refused { Ok(()) } else { Err(format!("process {process} is over, and was answered {answer:?}")) };
             }
-            if refused {
-                return Ok(());
-            }
-            self.over.retain(|(it, _)| *it != process);
+            // Where that was forgotten, it is a new process.
+            let mut forgotten = self.clone();
+            forgotten.over.retain(|(it, _)| *it != process);
+            return match forgotten.join(rank, process, patience, answer) {
+                Err(_) if refused => Ok(()),
+                outcome => {
+                    *self = forgotten;
+                    outcome
+                }
+            };
         }
         let seat = self.seats.get(rank).filter(|seat| self.phase != Phase::Forming && seat.process == process);
         match seat {
