@@ -128,7 +128,7 @@ impl Collectives {
         ranks(&waiting, waiting.len())
     }
 
-    /// Ends this and every later round of the generation with `refusal`, and returns it.
+    /// Ends the next and every later round of the generation with `refusal`, and returns it.
     pub(super) fn break_with(&mut self, refusal: Refusal) -> Refusal {
         self.arrived.clear();
         self.bytes = 0;
@@ -148,11 +148,12 @@ impl Collectives {
         arriving: Arriving<'_>,
     ) -> Result<Arrived, Refusal> {
         let Arriving { rank, round, meeting, message, deadline } = arriving;
-        if let Some(broken) = &self.broken {
-            return Err(broken.clone());
-        }
+        // What opened is open for all, whatever became of later rounds meanwhile.
         if round == self.opened && round > 0 {
             return Ok(Arrived::Before(Arc::clone(&self.result)));
+        }
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
         }
         let next = self.opened + 1;
         if round != next {

@@ -201,6 +201,22 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
 }
 
 #[test]
+fn a_round_that_opened_is_open_for_all_though_later_ones_broke() {
+    let (mut machine, callers) = running(3);
+    let barrier = |machine: &mut Machine, rank: usize, round| {
+        machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[rank], round, "", 60_000))
+    };
+    for rank in 0..3 {
+        barrier(&mut machine, rank, 1).unwrap();
+    }
+    // Rank 0 was not asked again yet when one of the others waits for the next round, and the other one leaves.
+    assert!(matches!(barrier(&mut machine, 1, 2), Ok(Polled::Waiting { .. })));
+    machine.leave(at(1), &LeaveRequest { caller: callers[2].clone(), failure: None }).unwrap();
+    assert!(matches!(barrier(&mut machine, 0, 1), Ok(Polled::Done(_))), "it opened");
+    assert!(barrier(&mut machine, 1, 2).is_err() && barrier(&mut machine, 0, 2).is_err());
+}
+
+#[test]
 fn a_call_that_comes_late_is_refused_alone() {
     let (mut machine, callers) = running(2);
     let barrier = |machine: &mut Machine, rank: usize, round| {
