@@ -58,7 +58,10 @@ pub(crate) struct Explored {
 impl fmt::Display for Explored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { states, transitions, depth, longest_end, time } = self;
-        write!(f, "{states} states, {transitions} transitions, depth {depth}, over within {longest_end} steps, {time:.1?}")
+        write!(
+            f,
+            "{states} states, {transitions} transitions, depth {depth}, over within {longest_end} steps, {time:.1?}"
+        )
     }
 }
 
@@ -184,7 +187,8 @@ impl<S: System> Exploration<'_, S> {
                         match left[*next as usize] {
                             UNKNOWN => stack.push(*next),
                             UNDER_WAY => {
-                                let promise = "this goes on for ever without a further fault: the same comes back".into();
+                                let promise =
+                                    "this goes on for ever without a further fault: the same comes back".into();
                                 return Err(self.broken(promise, at, None));
                             }
                             _ => {}
@@ -288,7 +292,9 @@ mod tests {
 
         fn check(&self, state: &Office) -> Result<(), String> {
             let done = state.done.iter().filter(|done| **done).count();
-            (usize::from(state.board) == done).then_some(()).ok_or_else(|| format!("{done} are done, {} is written", state.board))
+            (usize::from(state.board) == done)
+                .then_some(())
+                .ok_or_else(|| format!("{done} are done, {} is written", state.board))
         }
 
         fn identify(&self, state: &Office, to: &mut DefaultHasher) {

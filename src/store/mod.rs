@@ -12,9 +12,13 @@ mod access;
 mod address;
 pub mod cache;
 #[cfg(feature = "cloud")]
+#[cfg(all(test, feature = "flight"))]
+pub(crate) mod crashing;
 mod credentials;
 pub(crate) mod directory;
 mod display;
+#[cfg(feature = "flight")]
+pub(crate) mod files;
 mod find;
 mod found;
 pub(crate) mod glob;

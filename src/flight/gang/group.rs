@@ -231,7 +231,9 @@ impl Group {
         #[cfg(test)]
         match self.planted {
             Planted::NoFences if self.phase == Phase::Running => return Ok(()),
-            Planted::OlderCallers if self.phase == Phase::Running && caller.generation < self.generation => return Ok(()),
+            Planted::OlderCallers if self.phase == Phase::Running && caller.generation < self.generation => {
+                return Ok(());
+            }
             _ => {}
         }
         let fenced = |why: String| Err(Refusal::Fenced { gang: self.name.clone(), generation: caller.generation, why });

@@ -13,15 +13,16 @@
 //! | power | the machine restarts, and of what was not fsynced any part at the end is gone |
 //! | fail | a process says that it failed |
 
+mod act;
 mod life;
 mod spec;
 mod tests;
 
-use std::fmt;
 use std::hash::DefaultHasher;
 
 use tokio::time::Instant;
 
+use self::act::{Act, Told};
 use self::life::{Beat, Flight, LEASE, Life, Link, Process, Shell, Stage, TICK};
 use self::spec::{Answer, Call};
 use super::machine::Machine;
@@ -83,88 +84,6 @@ struct Gang {
     base: Instant,
 }
 
-/// What may happen.
-#[derive(Debug, Clone, Copy)]
-enum Act {
-    /// The call of a process reaches the server.
-    Ask(usize),
-    /// A process hears the answer.
-    Hear(usize),
-    Beat(usize),
-    HearBeat(usize),
-    /// A stray call reaches the server.
-    Late(usize),
-    Mend(usize),
-    Tick,
-    Kill {
-        at: usize,
-        seen: bool,
-    },
-    Twin {
-        at: usize,
-        cut: bool,
-    },
-    Link(usize, Link),
-    Lose(usize),
-    Stray(usize),
-    LateBeat(usize),
-    Crash {
-        compacted: bool,
-    },
-    /// Killed when so many records of the append for this call were written.
-    Torn {
-        at: usize,
-        written: usize,
-    },
-    Power {
-        lost: usize,
-    },
-    Fail(usize),
-}
-
-impl fmt::Display for Act {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ask(at) => write!(f, "the call of process {at} reaches the server"),
-            Self::Hear(at) => write!(f, "process {at} hears the answer"),
-            Self::Beat(at) => write!(f, "heartbeat of process {at}"),
-            Self::HearBeat(at) => write!(f, "process {at} hears the answer to its heartbeat"),
-            Self::Late(stray) => write!(f, "stray call {stray} reaches the server"),
-            Self::Mend(at) => write!(f, "the link of process {at} is mended"),
-            Self::Tick => write!(f, "time goes by"),
-            Self::Kill { at, seen } => {
-                write!(f, "process {at} is killed, {}", if *seen { "which the server sees" } else { "unseen" })
-            }
-            Self::Twin { at, cut } => {
-                write!(f, "process {at} is replaced and goes on{}", if *cut { ", cut off" } else { "" })
-            }
-            Self::Link(at, link) => write!(f, "the link of process {at} is {link:?}"),
-            Self::Lose(at) => write!(f, "the answer to process {at} is lost"),
-            Self::Stray(at) => write!(f, "a copy of the call of process {at} goes astray"),
-            Self::LateBeat(at) => write!(f, "heartbeat of process {at}, whose answer takes its time"),
-            Self::Crash { compacted: false } => write!(f, "the server is killed and restarts"),
-            Self::Crash { compacted: true } => write!(f, "the server compacts its journal, is killed and restarts"),
-            Self::Torn { at, written } => {
-                write!(f, "the call of process {at} reaches the server, which is killed when {written} records are written")
-            }
-            Self::Power { lost } => write!(f, "a power cut takes {lost} records away"),
-            Self::Fail(at) => write!(f, "process {at} fails"),
-        }
-    }
-}
-
-/// An action that can be told: in place of numbers, who does what.
-struct Told {
-    act: Act,
-    words: String,
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
 impl Gang {
     fn new(world: usize, steps: u64, faults: u8, kinds: &'static [Kind]) -> Self {
         Self {
@@ -223,7 +142,9 @@ impl Gang {
         process.stage = match process.stage {
             Stage::Joining if self.reads => Stage::Reading,
             Stage::Acking if process.step <= rounds => Stage::Meeting,
-            Stage::Joining | Stage::Reading | Stage::Acking | Stage::Meeting if process.step < self.steps => Stage::Acking,
+            Stage::Joining | Stage::Reading | Stage::Acking | Stage::Meeting if process.step < self.steps => {
+                Stage::Acking
+            }
             Stage::Leaving => Stage::Over,
             _ => Stage::Leaving,
         };
@@ -332,7 +253,9 @@ impl Gang {
                 _ => process.ago += 1,
             }
             match &mut process.beat {
-                beat @ Beat::None if process.lease.is_some() && process.link != Link::Cut => *beat = Beat::Sent { ago: 0 },
+                beat @ Beat::None if process.lease.is_some() && process.link != Link::Cut => {
+                    *beat = Beat::Sent { ago: 0 }
+                }
                 Beat::None => {}
                 Beat::Sent { ago } | Beat::Answered { ago, .. } => *ago += 1,
             }
@@ -355,49 +278,6 @@ impl Gang {
         } else if process.flight != Flight::Sent {
             process.flight = Flight::Lost;
         }
-    }
-
-    /// Whether anything is on its way that the network will bring.
-    fn is_busy(life: &Life) -> bool {
-        life.processes.iter().any(|process| {
-            let moves = process.stage != Stage::Over && process.link != Link::Cut;
-            let rests = matches!(process.flight, Flight::Held { rung: false } | Flight::Lost);
-            moves && (!rests || process.beat != Beat::None)
-        })
-    }
-
-    /// In place of numbers of processes, their ranks, lives and calls.
-    fn tell(life: &Life, act: Act) -> Told {
-        let who = |at: usize| {
-            let process = &life.processes[at];
-            let old = if process.is_zombie { "replaced " } else { "" };
-            format!("{old}process {} of rank {}", process.life, process.rank)
-        };
-        let words = match act {
-            Act::Ask(at) => format!("{}: {:?} reaches the server", who(at), life.processes[at].call()),
-            Act::Hear(at) => match life.processes[at].flight {
-                Flight::Answered(answer) => format!("{} hears {answer:?}", who(at)),
-                _ => act.to_string(),
-            },
-            Act::Late(stray) => {
-                let (rank, number, call) = life.strays[stray];
-                format!("a late copy of {call:?} by process {number} of rank {rank} reaches the server")
-            }
-            Act::Torn { at, .. } => format!("{act} ({:?})", life.processes[at].call()).replace(&format!("process {at}"), &who(at)),
-            Act::Beat(at)
-            | Act::HearBeat(at)
-            | Act::Mend(at)
-            | Act::Kill { at, .. }
-            | Act::Twin { at, .. }
-            | Act::Link(at, _)
-            | Act::Lose(at)
-            | Act::Stray(at)
-            | Act::LateBeat(at)
-            | Act::Fail(at) => act.to_string().replace(&format!("process {at}"), &who(at)),
-            Act::Tick if Self::is_busy(life) => "time goes by while messages are on their way".into(),
-            Act::Tick | Act::Crash { .. } | Act::Power { .. } => act.to_string(),
-        };
-        Told { act, words }
     }
 
     fn faults(&self, life: &Life, all: &mut Vec<(Act, bool)>) {
@@ -450,7 +330,7 @@ impl Gang {
         for lost in 0..=life.loose() {
             add(Kind::Power, Act::Power { lost });
         }
-        if Self::is_busy(life) {
+        if life.is_busy() {
             add(Kind::Delay, Act::Tick);
         }
     }
@@ -502,18 +382,18 @@ impl System for Gang {
             }
         }
         all.extend((0..life.strays.len()).map(|stray| (Act::Late(stray), false)));
-        if !Self::is_busy(life) && !self.is_over(life) {
+        if !life.is_busy() && !self.is_over(life) {
             all.push((Act::Tick, false));
         }
         if life.faults > 0 {
             self.faults(life, &mut all);
         }
-        all.into_iter().map(|(act, is_fault)| (Self::tell(life, act), is_fault)).collect()
+        all.into_iter().map(|(act, is_fault)| (Told::new(life, act), is_fault)).collect()
     }
 
     fn act(&self, state: &Life, Told { act, .. }: &Told) -> Result<Life, String> {
         let mut life = state.clone();
-        let is_delay = matches!(act, Act::Tick) && Self::is_busy(&life);
+        let is_delay = matches!(act, Act::Tick) && life.is_busy();
         let is_free = matches!(
             act,
             Act::Ask(_) | Act::Hear(_) | Act::Beat(_) | Act::HearBeat(_) | Act::Late(_) | Act::Mend(_) | Act::Tick
@@ -587,11 +467,16 @@ impl System for Gang {
             }
             // What a member does on its own, without asking, it does only while it may.
             if life.spec.lost.contains(&process.number()) {
-                return Err(format!("process {} of rank {} acts on, and its rank is given away", process.life, process.rank));
+                return Err(format!(
+                    "process {} of rank {} acts on, and its rank is given away",
+                    process.life, process.rank
+                ));
             }
             if process.outdated > LEASE {
                 let Process { life: number, rank, outdated, .. } = process;
-                return Err(format!("process {number} of rank {rank} acts {outdated} ticks after its generation ended"));
+                return Err(format!(
+                    "process {number} of rank {rank} acts {outdated} ticks after its generation ended"
+                ));
             }
         }
         for process in &life.processes {
@@ -599,7 +484,10 @@ impl System for Gang {
                 let mut ahead = life.clone();
                 let (answer, _) = ahead.ask(process.rank, process.life, process.call());
                 if answer != Answer::Waiting {
-                    return Err(format!("process {} of rank {} waits, and nobody wakes it", process.life, process.rank));
+                    return Err(format!(
+                        "process {} of rank {} waits, and nobody wakes it",
+                        process.life, process.rank
+                    ));
                 }
             }
         }

@@ -42,7 +42,9 @@ pub(super) enum Flight {
     /// On its way, or lost and to be repeated.
     Sent,
     /// The server holds it; `rung` when it is to be asked again.
-    Held { rung: bool },
+    Held {
+        rung: bool,
+    },
     Answered(Answer),
     /// Its answer will not come; it is repeated when time has gone by.
     Lost,
@@ -288,7 +290,8 @@ impl Life {
             return Err(format!("a power cut took away that generation {} is {:?}", now.0, now.1));
         }
         let records: Vec<Record> = self.loose.drain(..).take(kept).map(|(record, _)| record).collect();
-        let records = if compacted { self.machine.snapshot() } else { [std::mem::take(&mut self.disk), records].concat() };
+        let records =
+            if compacted { self.machine.snapshot() } else { [std::mem::take(&mut self.disk), records].concat() };
         self.come_back(records, &[promised])
     }
 
@@ -357,6 +360,15 @@ impl Life {
             }
             _ => {}
         }
+    }
+
+    /// Whether anything is on its way that the network will bring.
+    pub(super) fn is_busy(&self) -> bool {
+        self.processes.iter().any(|process| {
+            let moves = process.stage != Stage::Over && process.link != Link::Cut;
+            let rests = matches!(process.flight, Flight::Held { rung: false } | Flight::Lost);
+            moves && (!rests || process.beat != Beat::None)
+        })
     }
 
     pub(super) fn identify(&self, base: Instant, to: &mut DefaultHasher) {

@@ -10,23 +10,45 @@ pub(super) type Process = u16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
     /// To be a member, or give up after some ticks.
-    Join { patience: u8 },
+    Join {
+        patience: u8,
+    },
     /// Which plan it reads.
-    Read { generation: u64, plan: u8 },
-    Ack { generation: u64, step: u64 },
+    Read {
+        generation: u64,
+        plan: u8,
+    },
+    Ack {
+        generation: u64,
+        step: u64,
+    },
     /// To meet the others, or give up after some ticks.
-    Meet { generation: u64, round: u64, patience: u8 },
-    Beat { generation: u64 },
-    Leave { generation: u64, failed: bool },
+    Meet {
+        generation: u64,
+        round: u64,
+        patience: u8,
+    },
+    Beat {
+        generation: u64,
+    },
+    Leave {
+        generation: u64,
+        failed: bool,
+    },
 }
 
 /// What it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
-    Joined { generation: u64, after: u64 },
+    Joined {
+        generation: u64,
+        after: u64,
+    },
     Waiting,
     /// The call is done; all ranks have acknowledged up to `all`, where that is said.
-    Done { all: Option<u64> },
+    Done {
+        all: Option<u64>,
+    },
     Fenced,
     TimedOut,
     Refused,
@@ -191,7 +213,9 @@ impl Spec {
             Call::Join { .. } => {
                 self.asking[rank].take_if(|it| it.process == process);
             }
-            Call::Meet { generation, round, .. } if self.may_act(rank, process, generation) && round == self.opened + 1 => {
+            Call::Meet { generation, round, .. }
+                if self.may_act(rank, process, generation) && round == self.opened + 1 =>
+            {
                 self.arrived &= !(1 << rank);
             }
             _ => {}
@@ -205,7 +229,10 @@ impl Spec {
             Call::Leave { generation, failed } => return self.leave(rank, process, generation, failed, answer),
             _ => {}
         }
-        let (Call::Read { generation, .. } | Call::Ack { generation, .. } | Call::Meet { generation, .. } | Call::Beat { generation }) = call
+        let (Call::Read { generation, .. }
+        | Call::Ack { generation, .. }
+        | Call::Meet { generation, .. }
+        | Call::Beat { generation }) = call
         else {
             return Ok(());
         };
@@ -231,7 +258,11 @@ impl Spec {
         if let Some((_, surely)) = self.over.iter().find(|(it, _)| *it == process) {
             let refused = !matches!(answer, Answer::Joined { .. } | Answer::Waiting);
             if *surely {
-                return if refused { Ok(()) } else { Err(format!("process {process} is over, and was answered {answer:?}")) };
+                return if refused {
+                    Ok(())
+                } else {
+                    Err(format!("process {process} is over, and was answered {answer:?}"))
+                };
             }
             // Where that was forgotten, it is a new process.
             let mut forgotten = self.clone();
@@ -275,7 +306,10 @@ impl Spec {
                 return Err(format!("generation {generation} began, and generation {} was before", self.generation));
             }
             if after != self.committed {
-                return Err(format!("generation {generation} began after step {after}, all had done {}", self.committed));
+                return Err(format!(
+                    "generation {generation} began after step {after}, all had done {}",
+                    self.committed
+                ));
             }
             if after == 0 {
                 self.plan = None;

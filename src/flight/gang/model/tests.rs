@@ -48,7 +48,11 @@ fn ranks_and_servers_that_are_killed_lose_nothing() {
 
 #[test]
 fn networks_that_lose_delay_and_repeat_break_nothing() {
-    let kinds: &[Kind] = if soak() { &[Kind::Lose, Kind::Stray, Kind::Crash, Kind::Twin] } else { &[Kind::Lose, Kind::Stray, Kind::Crash] };
+    let kinds: &[Kind] = if soak() {
+        &[Kind::Lose, Kind::Stray, Kind::Crash, Kind::Twin]
+    } else {
+        &[Kind::Lose, Kind::Stray, Kind::Crash]
+    };
     holds("2 ranks, 2 steps, messages", &Gang::new(2, 2, 2, kinds));
 }
 
@@ -96,11 +100,19 @@ fn planted_defects_are_caught_by_short_traces() {
         ("a gang without fences", planted(Planted::NoFences, ALL), "fenced"),
         ("a generation that ends does not count up", planted(Planted::SameNumber, ALL), "is to come"),
         ("callers of an older generation are let in", planted(Planted::OlderCallers, &[Kind::Twin]), "fenced"),
-        ("those who wait are not woken", Gang { planted: Planted::NobodyWoken, ..Gang::new(2, 2, 1, &[Kind::Kill]) }, "nobody wakes"),
+        (
+            "those who wait are not woken",
+            Gang { planted: Planted::NobodyWoken, ..Gang::new(2, 2, 1, &[Kind::Kill]) },
+            "nobody wakes",
+        ),
         ("the ends of processes are forgotten", planted(Planted::EndsForgotten, ALL), "is over"),
         ("answers before the journal", shell(Shell { no_journal: true, ..none }, &[Kind::Crash]), "restart changed"),
         ("a journal without fsync", shell(Shell { no_sync: true, ..none }, &[Kind::Power]), "power cut took"),
-        ("a lease from when the answer came", Gang { late_lease: true, ..gang(&[Kind::Late, Kind::Delay, Kind::Cut]) }, "acts on"),
+        (
+            "a lease from when the answer came",
+            Gang { late_lease: true, ..gang(&[Kind::Late, Kind::Delay, Kind::Cut]) },
+            "acts on",
+        ),
     ];
     for (name, gang, promise) in defects {
         let broken = caught(name, &gang);
