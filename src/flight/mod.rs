@@ -12,6 +12,8 @@
 //! | [`put`] | datasets that appear at once or not at all |
 
 pub mod client;
+#[cfg(test)]
+mod explore;
 pub mod gang;
 mod grpc_codec;
 pub mod put;

@@ -13,10 +13,14 @@ mod address;
 pub mod cache;
 #[cfg(feature = "cloud")]
 mod catalog;
+#[cfg(all(test, feature = "flight"))]
+pub(crate) mod crashing;
 #[cfg(feature = "cloud")]
 mod credentials;
 pub(crate) mod directory;
 mod display;
+#[cfg(feature = "flight")]
+pub(crate) mod files;
 mod find;
 mod found;
 pub(crate) mod glob;

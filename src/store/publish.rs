@@ -13,6 +13,8 @@ use std::path::Path;
 #[cfg(any(feature = "convert", test))]
 use super::directory::remove;
 use super::directory::{failed, flush};
+#[cfg(feature = "flight")]
+use super::files::Files;
 use crate::error::Result;
 
 /// Writes a new small file whole, and brings it to the disk.
@@ -90,13 +92,13 @@ pub(crate) fn recover(path: &Path, aside: &Path) -> Result<()> {
 /// # Errors
 /// `Store`; the link then leads where it led.
 #[cfg(feature = "flight")]
-pub(crate) fn turn(path: &Path, target: &Path, aside: &Path) -> Result<()> {
-    match fs::remove_file(aside) {
+pub(crate) fn turn(files: &dyn Files, path: &Path, target: &Path, aside: &Path) -> Result<()> {
+    match files.remove_file(aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", aside, error)),
         _ => {}
     }
-    link(target, aside).map_err(|error| failed("link", aside, error))?;
-    fs::rename(aside, path).map_err(|error| failed("publish", path, error))
+    files.symlink(target, aside).map_err(|error| failed("link", aside, error))?;
+    files.rename(aside, path).map_err(|error| failed("publish", path, error))
 }
 
 fn flush_above(path: &Path) -> Result<()> {
@@ -122,16 +124,6 @@ fn exchanged(one: &Path, other: &Path) -> io::Result<bool> {
 #[cfg(not(target_os = "linux"))]
 fn exchanged(_: &Path, _: &Path) -> io::Result<bool> {
     Ok(false)
-}
-
-#[cfg(all(unix, feature = "flight"))]
-fn link(target: &Path, at: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(target, at)
-}
-
-#[cfg(all(not(unix), feature = "flight"))]
-fn link(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "it needs symbolic links"))
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ pub(super) enum Arrived {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Arrival {
     message: Vec<u8>,
     since: Duration,
@@ -67,6 +68,7 @@ pub(super) struct Arriving<'a> {
 ///
 /// One result is enough: nobody can be two rounds behind, because round n + 1 opens only with everybody in it.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Collectives {
     opened: u64,
     result: Arc<Vec<Vec<u8>>>,
@@ -90,6 +92,14 @@ impl Collectives {
     pub(super) fn restore(&mut self, round: u64, messages: Vec<Vec<u8>>) {
         let kept = messages.iter().map(|message| message.len() as u64).sum();
         *self = Self { opened: round, result: Arc::new(messages), kept, ..Self::default() };
+    }
+
+    /// What tells it from others that behave differently from here on, where nobody brings messages.
+    #[cfg(test)]
+    pub(super) fn identify(&self, to: &mut std::hash::DefaultHasher) {
+        use std::hash::Hash as _;
+        let arrived: Vec<(u32, u32)> = self.arrived.iter().map(|(rank, arrival)| (*rank, arrival.holders)).collect();
+        (self.opened, self.meeting.map(CollectiveKind::name), arrived, self.broken.is_some()).hash(to);
     }
 
     /// Bytes of messages that are kept: of those who wait, and of the last round.
@@ -118,7 +128,7 @@ impl Collectives {
         ranks(&waiting, waiting.len())
     }
 
-    /// Ends this and every later round of the generation with `refusal`, and returns it.
+    /// Ends the next and every later round of the generation with `refusal`, and returns it.
     pub(super) fn break_with(&mut self, refusal: Refusal) -> Refusal {
         self.arrived.clear();
         self.bytes = 0;
@@ -138,11 +148,12 @@ impl Collectives {
         arriving: Arriving<'_>,
     ) -> Result<Arrived, Refusal> {
         let Arriving { rank, round, meeting, message, deadline } = arriving;
-        if let Some(broken) = &self.broken {
-            return Err(broken.clone());
-        }
+        // What opened is open for all, whatever became of later rounds meanwhile.
         if round == self.opened && round > 0 {
             return Ok(Arrived::Before(Arc::clone(&self.result)));
+        }
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
         }
         let next = self.opened + 1;
         if round != next {

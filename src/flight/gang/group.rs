@@ -5,6 +5,8 @@
 //!                                     └──────── all left cleanly ──► Ended ── a join ──► Forming(g + 1)
 //! ```
 
+#[cfg(test)]
+mod identity;
 mod joining;
 mod plan;
 mod restart;
@@ -15,6 +17,8 @@ use std::time::Duration;
 
 use super::collectives::{Arrived, Arriving, CollectiveKind, Collectives};
 use super::journal::{MemberRecord, Record};
+#[cfg(test)]
+use super::planted::Planted;
 use super::refusal::millis;
 use super::wire::{
     Acked, Alive, Caller, Gathered, JoinRequest, MemberEntry, Members, Polled, Position, Reading, Refusal, Share,
@@ -33,6 +37,7 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Member {
     seat: MemberRecord,
     /// When its lease runs out.
@@ -42,6 +47,7 @@ struct Member {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Joiner {
     request: JoinRequest,
     since: Duration,
@@ -61,6 +67,7 @@ pub(super) struct Effects {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Group {
     name: String,
     phase: Phase,
@@ -90,9 +97,9 @@ pub(super) struct Group {
     quiet_until: Duration,
     /// When somebody last called.
     pub(super) touched: Duration,
-    /// Negative control: a machine that fences nobody, which the checkers must notice.
+    /// Negative control: a defect that the checkers must notice.
     #[cfg(test)]
-    pub(super) unfenced: bool,
+    pub(super) planted: Planted,
 }
 
 impl Group {
@@ -118,7 +125,7 @@ impl Group {
             quiet_until: Duration::ZERO,
             touched: Duration::ZERO,
             #[cfg(test)]
-            unfenced: false,
+            planted: Planted::default(),
         }
     }
 
@@ -222,8 +229,12 @@ impl Group {
     /// Whether `caller` is a member of the running generation. `departed`: also one that has left cleanly.
     pub(super) fn check(&self, caller: &Caller, departed: bool) -> Result<(), Refusal> {
         #[cfg(test)]
-        if self.unfenced && self.phase == Phase::Running {
-            return Ok(());
+        match self.planted {
+            Planted::NoFences if self.phase == Phase::Running => return Ok(()),
+            Planted::OlderCallers if self.phase == Phase::Running && caller.generation < self.generation => {
+                return Ok(());
+            }
+            _ => {}
         }
         let fenced = |why: String| Err(Refusal::Fenced { gang: self.name.clone(), generation: caller.generation, why });
         if caller.generation != self.generation {
@@ -290,6 +301,10 @@ impl Group {
         }
         self.phase = Phase::Forming;
         self.generation += 1;
+        #[cfg(test)]
+        if self.planted == Planted::SameNumber {
+            self.generation -= 1;
+        }
         self.rounds = Collectives::default();
         if self.acknowledged.is_none() {
             // All start anew, with whatever is there then.
@@ -304,6 +319,10 @@ impl Group {
         });
         self.why = why;
         effects.woken = true;
+        #[cfg(test)]
+        if self.planted == Planted::NobodyWoken {
+            effects.woken = false;
+        }
     }
 
     pub(super) fn leave(
@@ -436,7 +455,7 @@ impl Group {
         };
         let behind = member.acked.map_or(base >= Some(position), |acked| position < acked);
         #[cfg(test)]
-        let behind = behind && !self.unfenced;
+        let behind = behind && self.planted != Planted::NoFences;
         if behind {
             let at = member.acked.or(base);
             return Err(Refusal::Mismatch {

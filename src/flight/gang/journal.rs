@@ -93,7 +93,7 @@ impl Record {
     }
 
     /// Whether losing it in a power cut could let two generations be taken for one.
-    fn is_vital(&self) -> bool {
+    pub(super) fn is_vital(&self) -> bool {
         // Two plans in one generation are as bad as two generations in one.
         !matches!(self, Self::Acked { .. } | Self::Opened { .. } | Self::Left { .. })
     }

@@ -21,6 +21,7 @@ const GENERATIONS: u64 = 1 << 53;
 
 /// What happened, for the shell to carry out before it answers.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Happened {
     /// To be written to the journal.
     pub(super) records: Vec<Record>,
@@ -65,6 +66,7 @@ fn whose(request: &MeetRequest) -> String {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Machine {
     options: RegistryOptions,
     gangs: BTreeMap<String, Group>,
@@ -74,7 +76,7 @@ pub(super) struct Machine {
     floors: BTreeMap<String, u64>,
     happened: Happened,
     #[cfg(test)]
-    pub(super) unfenced: bool,
+    pub(super) planted: super::planted::Planted,
 }
 
 impl Machine {
@@ -86,7 +88,7 @@ impl Machine {
             floors: BTreeMap::new(),
             happened: Happened::default(),
             #[cfg(test)]
-            unfenced: false,
+            planted: super::planted::Planted::default(),
         }
     }
 
@@ -161,7 +163,7 @@ impl Machine {
         };
         #[cfg(test)]
         {
-            group.unfenced = self.unfenced;
+            group.planted = self.planted;
         }
         let mut effects = Effects::default();
         let remembered = group.remembered();
@@ -449,6 +451,14 @@ impl Machine {
     /// How many ranks a gang has that is asked about.
     pub(super) fn ranks(&self, gang: &str) -> usize {
         self.gangs.get(gang).map_or(0, Group::ranks)
+    }
+
+    /// What tells a gang at `now` from others that behave differently from here on.
+    #[cfg(test)]
+    pub(super) fn identify(&self, gang: &str, now: Duration, to: &mut std::hash::DefaultHasher) {
+        if let Some(group) = self.gangs.get(gang) {
+            group.identify(now, to);
+        }
     }
 
     /// How many ended processes the gangs beside `name` remember.

@@ -1,7 +1,7 @@
 //! One rank's membership in a gang: joins, keeps its lease alive, meets the others, and knows when it is out.
 //!
 //! A member fences itself: it counts its lease from the moment it *sent* the last heartbeat that was answered, less a
-//! twentieth for clocks that run at different rates, and so considers itself dead no later than the server does.
+//! twentieth for clocks that run at different rates ([`OwnLease`]), and so considers itself dead no later than the server does.
 
 use std::fmt;
 use std::future::Future;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::call::{Call, is_trouble};
 use super::limits::FAILURE;
+use super::own_lease::OwnLease;
 use super::transport::Wire;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo,
@@ -76,8 +77,8 @@ struct Shared {
     caller: Caller,
     world: u32,
     lease: Duration,
-    /// When this process must take itself for dead.
-    dead_at: Mutex<Instant>,
+    /// Until when this process may act.
+    own_lease: Mutex<OwnLease>,
     acknowledged: Mutex<Option<Position>>,
     /// The plan that this rank has read rows of; named by its acknowledgements, if the server knows plans.
     read: Mutex<Option<Fingerprint>>,
@@ -155,7 +156,7 @@ impl Member {
             caller: Caller { gang, generation, rank, attempt },
             world: world_size,
             lease,
-            dead_at: Mutex::new(sent + trusted(lease)),
+            own_lease: Mutex::new(OwnLease::new(lease, sent)),
             acknowledged: Mutex::new(joined.resume),
             read: Mutex::default(),
             names_plans: joined.plans,
@@ -354,7 +355,7 @@ impl Shared {
         if let Some(refusal) = self.ended.borrow().clone() {
             return Err(self.error(refusal));
         }
-        if Instant::now() >= *lock(&self.dead_at) {
+        if lock(&self.own_lease).is_over(Instant::now()) {
             self.end(self.silent(""));
             return self.check_ended();
         }
@@ -371,7 +372,7 @@ impl Shared {
             if let Err(error) = self.check() {
                 return error;
             }
-            let dead_at = *lock(&self.dead_at);
+            let dead_at = lock(&self.own_lease).ends();
             tokio::select! {
                 biased;
                 _ = ended.changed() => {}
@@ -419,11 +420,6 @@ impl Shared {
     }
 }
 
-/// How long after sending a heartbeat the lease can be trusted, if the server's clock runs a little faster than this one.
-fn trusted(lease: Duration) -> Duration {
-    lease - lease / 20
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -438,8 +434,11 @@ async fn heartbeats(shared: Arc<Shared>) {
     while shared.ended.borrow().is_none() {
         tokio::time::sleep(pause).await;
         let sent = Instant::now();
-        let dead_at = *lock(&shared.dead_at);
-        if sent >= dead_at {
+        let (dead_at, is_over) = {
+            let own = lock(&shared.own_lease);
+            (own.ends(), own.is_over(sent))
+        };
+        if is_over {
             shared.end(shared.silent(&trouble));
             return;
         }
@@ -450,7 +449,7 @@ async fn heartbeats(shared: Arc<Shared>) {
         match tokio::time::timeout(patience, call).await {
             Ok(Ok(answer)) => {
                 if let Ok(alive) = read::<Alive>(action, &answer) {
-                    *lock(&shared.dead_at) = sent + trusted(shared.lease);
+                    lock(&shared.own_lease).renew(sent);
                     let mut known = lock(&shared.acknowledged);
                     *known = (*known).max(alive.acknowledged);
                     pause = every.saturating_sub(sent.elapsed());

@@ -30,6 +30,11 @@ mod journal;
 mod limits;
 mod machine;
 mod member;
+#[cfg(test)]
+mod model;
+mod own_lease;
+#[cfg(test)]
+mod planted;
 mod reading;
 mod refusal;
 mod registry;

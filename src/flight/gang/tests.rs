@@ -10,6 +10,7 @@ use std::time::Duration;
 use self::ledger::{Entry, Random, violations};
 use super::collectives::CollectiveKind;
 use super::machine::Machine;
+use super::planted::Planted;
 use super::registry::RegistryOptions;
 use super::wire::{
     AckRequest, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Polled, Position,
@@ -200,6 +201,22 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
 }
 
 #[test]
+fn a_round_that_opened_is_open_for_all_though_later_ones_broke() {
+    let (mut machine, callers) = running(3);
+    let barrier = |machine: &mut Machine, rank: usize, round| {
+        machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[rank], round, "", 60_000))
+    };
+    for rank in 0..3 {
+        barrier(&mut machine, rank, 1).unwrap();
+    }
+    // Rank 0 was not asked again yet when one of the others waits for the next round, and the other one leaves.
+    assert!(matches!(barrier(&mut machine, 1, 2), Ok(Polled::Waiting { .. })));
+    machine.leave(at(1), &LeaveRequest { caller: callers[2].clone(), failure: None }).unwrap();
+    assert!(matches!(barrier(&mut machine, 0, 1), Ok(Polled::Done(_))), "it opened");
+    assert!(barrier(&mut machine, 1, 2).is_err() && barrier(&mut machine, 0, 2).is_err());
+}
+
+#[test]
 fn a_call_that_comes_late_is_refused_alone() {
     let (mut machine, callers) = running(2);
     let barrier = |machine: &mut Machine, rank: usize, round| {
@@ -262,6 +279,41 @@ fn a_clean_end_ends_the_gang_and_is_no_excuse_for_those_who_wait() {
     }
     let joined = done(machine.join(at(101), &request(0, 2, 300)));
     assert_eq!((joined.generation, joined.resume), (2, None), "a new run, of another size");
+}
+
+#[test]
+fn a_gang_that_all_have_left_has_ended_though_its_server_was_killed_before_it_wrote_so() {
+    let (mut machine, callers) = running(2);
+    for (rank, caller) in callers.iter().enumerate() {
+        let position = Position { epoch: 0, step: 5 };
+        machine.ack(at(1), &AckRequest { caller: caller.clone(), position, plan: None }).unwrap();
+        machine.leave(at(1), &LeaveRequest { caller: callers[rank].clone(), failure: None }).unwrap();
+    }
+    let mut records = machine.take_happened().records;
+    assert!(matches!(records.pop(), Some(super::journal::Record::Ended { .. })));
+    let mut machine = Machine::restore(RegistryOptions::default(), &records);
+    assert_eq!(machine.state(at(0), "g").unwrap().phase, "ended", "it would run for ever, and nobody could forget it");
+    machine.leave(at(0), &LeaveRequest { caller: callers[1].clone(), failure: None }).unwrap();
+    for rank in 0..2 {
+        let _ = machine.join(at(1), &request(rank, 2, 300 + u128::from(rank))).unwrap();
+    }
+    let joined = done(machine.join(at(1), &request(0, 2, 300)));
+    assert_eq!((joined.generation, joined.resume), (2, None), "a new run begins at the beginning");
+}
+
+#[test]
+fn a_late_join_of_who_has_left_begins_no_new_run_after_a_restart() {
+    let (mut machine, callers) = running(2);
+    for caller in &callers {
+        machine.leave(at(1), &LeaveRequest { caller: caller.clone(), failure: None }).unwrap();
+    }
+    let written = machine.take_happened().records;
+    for records in [machine.snapshot(), written] {
+        let mut machine = Machine::restore(RegistryOptions::default(), &records);
+        let late = text(machine.join(at(0), &request(1, 2, 101)).unwrap_err());
+        assert!(late.contains("rank 1 has left"), "{late}");
+        assert_eq!(machine.state(at(0), "g").unwrap().phase, "ended");
+    }
 }
 
 #[test]
@@ -388,8 +440,9 @@ fn random_life(seed: u64, events: usize, unfenced: bool) -> (u32, Vec<Entry>) {
     let mut random = Random(seed);
     let world = 2 + random.below(3) as u32;
     let options = RegistryOptions { lease: LEASE, ..RegistryOptions::default() };
+    let planted = if unfenced { Planted::NoFences } else { Planted::Nothing };
     let mut machine = Machine::new(options.clone());
-    machine.unfenced = unfenced;
+    machine.planted = planted;
     let mut records = Vec::new();
     let (mut now, mut start) = (Duration::ZERO, Duration::ZERO);
     let mut entries = Vec::new();
@@ -407,7 +460,7 @@ fn random_life(seed: u64, events: usize, unfenced: bool) -> (u32, Vec<Entry>) {
             // A crash of the server: it comes back with its journal, or with a compacted one.
             let kept = if random.below(2) == 0 { machine.snapshot() } else { records.clone() };
             machine = Machine::restore(options.clone(), &kept);
-            machine.unfenced = unfenced;
+            machine.planted = planted;
             records = kept;
             start = now;
         } else if random.below(25) == 0 && !processes[index].zombie {

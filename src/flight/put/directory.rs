@@ -13,7 +13,9 @@
 //! A process killed at any point leaves the link at the old version or at the new one, both whole. The next start removes what no
 //! link leads to. The version before the current one stays until the next commit or start, for readers that have opened it.
 
-use std::fs;
+#[cfg(test)]
+mod model;
+
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,9 +28,10 @@ use super::disk::{Disk, DiskClaim};
 use super::{Committed, DiskQuotas, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
-use crate::store::directory::{failed, flush};
+use crate::store::directory::failed;
+use crate::store::files::{Files, SystemFiles};
 use crate::store::lock::Lock;
-use crate::store::publish::{put_file, turn};
+use crate::store::publish::turn;
 
 const HIDDEN: &str = ".bowstring";
 // No name of a dataset begins with an underscore.
@@ -42,15 +45,18 @@ pub(super) struct Directory {
     root: PathBuf,
     options: WriterOptions,
     disk: Arc<Disk>,
-    /// Brings a directory to the disk: `flush`, but for a test of disks that fail.
-    flush: fn(&Path) -> Result<()>,
+    files: Arc<dyn Files>,
+    /// Negative control: a defect that must be noticed.
+    #[cfg(test)]
+    planted: model::Planted,
     /// Held while it is open: another server would take living attempts for what a killed one left.
-    _lock: Lock,
+    _lock: Arc<Lock>,
 }
 
 /// A whole attempt. Dropped, it is removed.
 #[derive(Debug)]
 pub(super) struct Piece {
+    files: Arc<dyn Files>,
     directory: PathBuf,
     written: Written,
     columns: Vec<String>,
@@ -61,7 +67,7 @@ pub(super) struct Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         // Nobody is left to be told; what stays is hidden, and the next start removes it.
-        let _ = fs::remove_dir_all(&self.directory);
+        let _ = self.files.remove_directory(&self.directory);
     }
 }
 
@@ -73,6 +79,7 @@ const FOOTER_PART: usize = 8;
 /// An attempt that is being written. Dropped, it is removed.
 #[derive(Debug)]
 pub(super) struct Writer {
+    files: Arc<dyn Files>,
     directory: PathBuf,
     columns: Vec<String>,
     writer: DatasetWriter,
@@ -101,7 +108,7 @@ impl Writer {
         let written = self.writer.finish()?;
         // Dropped where the quota has no room for the footers.
         let disk = Mutex::new(self.disk);
-        let piece = Piece { directory: self.directory, written, columns: self.columns, disk };
+        let piece = Piece { files: self.files, directory: self.directory, written, columns: self.columns, disk };
         piece.disk.lock().unwrap_or_else(PoisonError::into_inner).resize(written.bytes)?;
         Ok(piece)
     }
@@ -119,37 +126,70 @@ impl Directory {
     /// # Errors
     /// [`Error::Store`].
     pub(super) fn open(root: &Path, options: WriterOptions, disk: DiskQuotas, lock: Lock) -> Result<Self> {
+        Self::open_on(Arc::new(SystemFiles), root, options, disk, Arc::new(lock))
+    }
+
+    fn open_on(
+        files: Arc<dyn Files>,
+        root: &Path,
+        options: WriterOptions,
+        disk: DiskQuotas,
+        lock: Arc<Lock>,
+    ) -> Result<Self> {
         // What is linked to is compared as it is written, so it must not depend on where this process stands.
-        let root = fs::canonicalize(root).map_err(|error| failed("open", root, error))?;
-        let directory = Self { root, options, disk: Disk::new(disk), flush, _lock: lock };
+        let root = files.canonical(root).map_err(|error| failed("open", root, error))?;
+        let directory = Self {
+            root,
+            options,
+            disk: Disk::new(disk),
+            files,
+            #[cfg(test)]
+            planted: model::Planted::default(),
+            _lock: lock,
+        };
         directory.sweep()?;
+        // That there is a hidden directory must be known on the disk before a name leads into it.
+        directory.flush(&directory.root)?;
         let hidden = directory.root.join(HIDDEN);
-        for dataset in entries(&hidden)?.iter().filter(|name| *name != STAGED && hidden.join(name).is_dir()) {
+        let is_dataset = |name: &&String| *name != STAGED && directory.files.is_directory(&hidden.join(name));
+        for dataset in directory.entries(&hidden)?.iter().filter(is_dataset) {
             directory.measure(dataset, &[])?;
         }
         Ok(directory)
     }
 
+    /// Names in a directory, sorted.
+    fn entries(&self, directory: &Path) -> Result<Vec<String>> {
+        self.files.names(directory).map_err(|error| failed("list", directory, error))
+    }
+
+    /// Brings the names in a directory to the disk.
+    fn flush(&self, directory: &Path) -> Result<()> {
+        self.files.flush(directory).map_err(|error| failed("flush", directory, error))
+    }
+
     /// Removes staged attempts, and versions that no dataset leads to.
     fn sweep(&self) -> Result<()> {
         let hidden = self.root.join(HIDDEN);
-        for dataset in entries(&hidden)? {
+        for dataset in self.entries(&hidden)? {
             let path = hidden.join(&dataset);
-            if !path.is_dir() {
+            if !self.files.is_directory(&path) {
                 continue;
             }
-            let current = fs::read_link(self.root.join(&dataset)).ok();
-            for version in entries(&path)? {
+            let current = self.files.read_link(&self.root.join(&dataset)).ok();
+            for version in self.entries(&path)? {
                 let link = Path::new(HIDDEN).join(&dataset).join(&version);
                 if dataset == STAGED || current.as_ref() != Some(&link) {
                     let path = path.join(&version);
-                    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                    let is_directory = self.files.is_directory(&path);
+                    let removed =
+                        if is_directory { self.files.remove_directory(&path) } else { self.files.remove_file(&path) };
                     removed.map_err(|error| failed("remove", &path, error))?;
                 }
             }
         }
         let staged = hidden.join(STAGED);
-        fs::create_dir_all(&staged).map_err(|error| failed("create", &staged, error))
+        self.files.create_directories(&staged).map_err(|error| failed("create", &staged, error))
     }
 
     /// Looks at what `dataset` takes of the disk, where the files of `pieces` are its own now.
@@ -162,7 +202,7 @@ impl Directory {
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
         // Whatever else lies there was not written here, and is not shown.
         let path = self.version(dataset).ok()??;
-        path.exists().then(|| path.to_string_lossy().into_owned())
+        self.files.is_directory(&path).then(|| path.to_string_lossy().into_owned())
     }
 
     /// A writer of attempt `number` of a write in `space`.
@@ -174,13 +214,13 @@ impl Directory {
         let floats = schema.fields().iter().filter(|field| field.data_type().is_floating());
         options.plain.extend(floats.map(|field| field.name().clone()));
         let writer = DatasetWriter::create(&directory, schema, options)?;
-        Ok(Writer { directory, columns, writer, disk: self.disk.claim(space) })
+        Ok(Writer { files: Arc::clone(&self.files), directory, columns, writer, disk: self.disk.claim(space) })
     }
 
     /// The directory of the version that readers see.
     fn version(&self, dataset: &str) -> Result<Option<PathBuf>> {
         let path = self.root.join(dataset);
-        match fs::read_link(&path) {
+        match self.files.read_link(&path) {
             Ok(link) if leads_to_version(&link, dataset) => Ok(Some(self.root.join(link))),
             Ok(_) => {
                 let problem = format!("{} is a link that no server made, and cannot be changed by one", path.display());
@@ -199,7 +239,7 @@ impl Directory {
     fn current(&self, dataset: &str) -> Result<Option<(PathBuf, Record)>> {
         let Some(directory) = self.version(dataset)? else { return Ok(None) };
         let record = directory.join(RECORD);
-        let text = fs::read(&record).map_err(|error| failed("read", &record, error))?;
+        let text = self.files.read(&record).map_err(|error| failed("read", &record, error))?;
         let record = serde_json::from_slice(&text).map_err(|error| {
             Error::corrupt_by(Place::file(record.to_string_lossy()), "the record of commits is damaged", error)
         })?;
@@ -236,20 +276,30 @@ impl Directory {
         let versions = Path::new(HIDDEN).join(write.dataset());
         let own = versions.join(format!("{:08}-{}", record.version, write.id()));
         let directory = self.root.join(&own);
+        #[cfg(test)]
+        let record = match self.planted {
+            model::Planted::ShownFirst => self.show(write.dataset(), &own).map(|()| record)?,
+            model::Planted::OldGoesFirst => {
+                self.forget(&self.root.join(&versions), &[]);
+                record
+            }
+            model::Planted::Unremembered => Record { commits: Vec::new(), ..record },
+            model::Planted::Nothing => record,
+        };
         let built =
             self.build(&directory, write, &record, pieces, current.as_ref().filter(|_| keep).map(|(old, _)| old));
         let shown = built.and_then(|()| self.show(write.dataset(), &own));
         if let Err(error) = shown {
-            let _ = fs::remove_dir_all(&directory);
+            let _ = self.files.remove_directory(&directory);
             return Err(error);
         }
         let before = current.map(|(old, _)| old);
-        if let Err(error) = (self.flush)(&self.root) {
+        if let Err(error) = self.flush(&self.root) {
             match self.turn_back(write.dataset(), before.as_deref()) {
                 Ok(()) => {
                     // What a power cut leaves the name at must be whole: this version goes once the old name is on the disk.
-                    if (self.flush)(&self.root).is_ok() {
-                        let _ = fs::remove_dir_all(&directory);
+                    if self.flush(&self.root).is_ok() {
+                        let _ = self.files.remove_directory(&directory);
                     }
                     return Err(error);
                 }
@@ -276,7 +326,7 @@ impl Directory {
             Some(before) => self.show(dataset, before),
             None => {
                 let path = self.root.join(dataset);
-                fs::remove_file(&path).map_err(|error| failed("remove", &path, error))
+                self.files.remove_file(&path).map_err(|error| failed("remove", &path, error))
             }
         }
     }
@@ -286,13 +336,13 @@ impl Directory {
         let stays = |error: &dyn std::fmt::Display, directory: &Path| {
             tracing::warn!(%error, directory = %directory.display(), "an old version stays until the next start");
         };
-        let names = match entries(versions) {
+        let names = match self.entries(versions) {
             Ok(names) => names,
             Err(error) => return stays(&error, versions),
         };
         for version in names.into_iter().map(|name| versions.join(name)) {
             if kept.iter().flatten().all(|kept| *kept != version)
-                && let Err(error) = fs::remove_dir_all(&version)
+                && let Err(error) = self.files.remove_directory(&version)
             {
                 stays(&error, &version);
             }
@@ -306,11 +356,11 @@ impl Directory {
             return Ok(false);
         }
         let path = self.root.join(dataset);
-        fs::remove_file(&path).map_err(|error| failed("remove", &path, error))?;
+        self.files.remove_file(&path).map_err(|error| failed("remove", &path, error))?;
         // The link must not come back after a crash without what it led to.
-        flush(&self.root)?;
+        self.flush(&self.root)?;
         let versions = self.root.join(HIDDEN).join(dataset);
-        if let Err(error) = fs::remove_dir_all(&versions) {
+        if let Err(error) = self.files.remove_directory(&versions) {
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
         }
         // It is dropped, whatever comes of counting it.
@@ -330,23 +380,23 @@ impl Directory {
         old: Option<&PathBuf>,
     ) -> Result<()> {
         let parent = self.root.join(HIDDEN).join(write.dataset());
-        fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
+        self.files.create_directories(&parent).map_err(|error| failed("create", &parent, error))?;
         // One that could not be removed after it had failed: perhaps the disk still has the name at it.
-        if directory.exists() {
-            (self.flush)(&self.root)?;
-            fs::remove_dir_all(directory).map_err(|error| failed("remove", directory, error))?;
+        if self.files.is_directory(directory) {
+            self.flush(&self.root)?;
+            self.files.remove_directory(directory).map_err(|error| failed("remove", directory, error))?;
         }
-        fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
+        self.files.create_directory(directory).map_err(|error| failed("create", directory, error))?;
         let link = |from: PathBuf, to: String| {
-            fs::hard_link(&from, directory.join(to)).map_err(|error| failed("link", &from, error))
+            self.files.link(&from, &directory.join(to)).map_err(|error| failed("link", &from, error))
         };
         if let Some(old) = old {
-            for name in entries(old)?.into_iter().filter(|name| name.ends_with(".parquet")) {
+            for name in self.entries(old)?.into_iter().filter(|name| name.ends_with(".parquet")) {
                 link(old.join(&name), name)?;
             }
         }
         for (task, piece) in pieces.iter().enumerate() {
-            let files = entries(&piece.directory)?.into_iter().filter(|name| name.ends_with(".parquet"));
+            let files = self.entries(&piece.directory)?.into_iter().filter(|name| name.ends_with(".parquet"));
             for (file, name) in files.enumerate() {
                 let to = format!("{:08}-{task:06}-{file:05}-{}.parquet", record.version, write.id());
                 link(piece.directory.join(name), to)?;
@@ -358,17 +408,20 @@ impl Directory {
             source: error.into(),
         })?;
         for (name, bytes) in [(RECORD, json.as_slice()), ("_SUCCESS", &[])] {
-            put_file(&directory.join(name), bytes)?;
+            let path = directory.join(name);
+            self.files.put_file(&path, bytes).map_err(|error| failed("write", &path, error))?;
         }
-        flush(directory)?;
-        flush(&parent)
+        self.flush(directory)?;
+        self.flush(&parent)?;
+        // The first version makes its dataset's directory; without that name the link would lead nowhere after a power cut.
+        self.flush(&self.root.join(HIDDEN))
     }
 
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
         // Each has its own: commits of other datasets go on at the same time.
         let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join(format!("_link.{dataset}")));
-        turn(&path, version, &new)
+        turn(&*self.files, &path, version, &new)
     }
 }
 
@@ -385,100 +438,6 @@ fn leads_to_version(link: &Path, dataset: &str) -> bool {
 /// [`Error::Closed`] naming the process that has it; [`Error::Store`].
 pub(super) async fn lock(root: &Path, patience: Duration) -> Result<Lock> {
     let hidden = root.join(HIDDEN);
-    fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
+    std::fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
     Lock::take_within(&hidden.join(LOCK), &format!("write to {}", root.display()), patience).await
-}
-
-/// Names in a directory, sorted. Names that are not Unicode are not ours.
-fn entries(directory: &Path) -> Result<Vec<String>> {
-    let read = fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let all = read.map_err(|error| failed("list", directory, error))?;
-    let mut names: Vec<String> = all.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    Ok(names)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use arrow::array::Int64Array;
-    use arrow::datatypes::{DataType, Field, Schema};
-
-    use super::*;
-
-    fn failing(_: &Path) -> Result<()> {
-        Err(failed("sync", Path::new("planted"), io::Error::other("the disk failed")))
-    }
-
-    /// Fails, and leaves something where the next link would be made, so that nothing can be turned back.
-    fn failing_for_good(root: &Path) -> Result<()> {
-        fs::create_dir_all(root.join(HIDDEN).join("_link.d").join("x")).unwrap();
-        failing(root)
-    }
-
-    async fn open(root: &Path) -> Directory {
-        let lock = lock(root, Duration::ZERO).await.unwrap();
-        Directory::open(root, WriterOptions::default(), DiskQuotas::default(), lock).unwrap()
-    }
-
-    fn piece(directory: &Directory, number: u64) -> Arc<Piece> {
-        let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
-        let mut writer = directory.writer(None, number, Arc::clone(&schema)).unwrap();
-        let ids = Arc::new(Int64Array::from(vec![number as i64]));
-        writer.write(&RecordBatch::try_new(schema, vec![ids]).unwrap()).unwrap();
-        Arc::new(writer.finish().unwrap())
-    }
-
-    fn id(name: &str) -> WriteId {
-        WriteId::new("d", name).unwrap()
-    }
-
-    /// The files that readers find.
-    fn files(directory: &Directory) -> Option<BTreeSet<String>> {
-        let names = entries(Path::new(&directory.url("d")?)).unwrap();
-        Some(names.into_iter().filter(|name| name.ends_with(".parquet")).collect())
-    }
-
-    fn publish(directory: &Directory, name: &str, piece: &Arc<Piece>) -> Result<Committed> {
-        directory.publish(&id(name), name, Mode::Append, std::slice::from_ref(piece))
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_fails_after_the_link_was_turned_leaves_no_rows_of_a_commit_that_failed() {
-        let root = tempfile::tempdir().unwrap();
-        let mut directory = open(root.path()).await;
-        let (a, b) = (piece(&directory, 1), piece(&directory, 2));
-        for (name, piece) in [("a", &a), ("b", &b)] {
-            let before = files(&directory);
-            directory.flush = failing;
-            let error = publish(&directory, name, piece).unwrap_err().chain();
-            assert!(error.contains("the disk failed"), "{error}");
-            assert_eq!(files(&directory), before, "what readers saw before {name}");
-            assert_eq!(directory.answer(&id(name)).unwrap(), None);
-            // As long as the disk fails, nothing that a power cut may bring back is removed.
-            publish(&directory, name, piece).unwrap_err();
-            directory.flush = flush;
-            let committed = publish(&directory, name, piece).unwrap();
-            assert_eq!(committed.rows, 1);
-            assert_eq!(directory.answer(&id(name)).unwrap(), Some(committed));
-        }
-        assert_eq!(files(&directory).unwrap().len(), 2, "each row once");
-    }
-
-    #[tokio::test]
-    async fn a_commit_that_cannot_be_undone_is_answered_as_made() {
-        let root = tempfile::tempdir().unwrap();
-        let mut directory = open(root.path()).await;
-        publish(&directory, "a", &piece(&directory, 1)).unwrap();
-        directory.flush = failing_for_good;
-        let committed = publish(&directory, "b", &piece(&directory, 2)).unwrap();
-        assert_eq!(files(&directory).unwrap().len(), 2);
-        assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "whoever asks again is told the same");
-        drop(directory);
-        fs::remove_dir_all(root.path().join(HIDDEN).join("_link.d")).unwrap();
-        let directory = open(root.path()).await;
-        assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "by the next process too");
-        assert_eq!(files(&directory).unwrap().len(), 2);
-    }
 }

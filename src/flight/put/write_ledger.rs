@@ -1,5 +1,8 @@
 //! Which attempts of which writes are staged, and what may be done with them: pure decisions, with the clock as an argument.
 
+#[cfg(test)]
+mod model;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -13,6 +16,7 @@ const SPACES: usize = 16;
 
 /// All writes. `P` is what was staged; dropping it removes it.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct WriteLedger<P> {
     writes: HashMap<WriteId, Write<P>>,
     numbers: u64,
@@ -22,6 +26,7 @@ pub(super) struct WriteLedger<P> {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Write<P> {
     attempts: BTreeMap<Token, (Staged, P)>,
     /// Attempts that are being written.

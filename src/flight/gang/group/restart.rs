@@ -33,6 +33,9 @@ impl Group {
                 self.phase = Phase::Ended;
                 self.rounds = Collectives::default();
                 self.generation = *generation;
+                // All have left, also those of whom a compacted journal does not say so.
+                self.members.values_mut().for_each(|member| member.left = true);
+                self.left = self.members.len();
             }
             // The rest belongs to a generation that runs; a record of another one cannot be there.
             Record::Acked { generation, rank, position, .. } if *generation == self.generation => {
@@ -44,6 +47,11 @@ impl Group {
             Record::Left { generation, rank, .. } if *generation == self.generation => {
                 if self.depart(*rank) {
                     self.gone.get_or_insert(*rank);
+                }
+                // Whoever wrote this may have been killed before it wrote that all have left.
+                if self.left == self.members.len() {
+                    self.phase = Phase::Ended;
+                    self.rounds = Collectives::default();
                 }
             }
             Record::Opened { generation, round, messages, .. } if *generation == self.generation => {

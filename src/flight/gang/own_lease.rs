@@ -1,0 +1,35 @@
+//! What a member makes of its lease: until when it may act as its rank, whatever becomes of its server. Pure: time comes in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The lease as its holder counts it: from the moment a call that was answered was *sent*, and a little shorter than the server counts, whose
+/// clock may run a little faster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnLease {
+    length: Duration,
+    ends: Instant,
+}
+
+impl OwnLease {
+    /// A lease of `length`, by the answer to a call that was sent at `sent`.
+    pub(super) fn new(length: Duration, sent: Instant) -> Self {
+        Self { length, ends: sent + (length - length / 20) }
+    }
+
+    /// Another call was answered, which was sent at `sent`.
+    pub(super) fn renew(&mut self, sent: Instant) {
+        *self = Self::new(self.length, sent);
+    }
+
+    /// When its holder must take itself for dead.
+    pub(super) fn ends(&self) -> Instant {
+        self.ends
+    }
+
+    /// Whether it is.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now >= self.ends
+    }
+}
