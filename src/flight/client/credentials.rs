@@ -29,8 +29,54 @@ pub(crate) enum Transport {
     SharedMemory,
 }
 
-/// How long a token from a file is used before the file is read again: as long as a server takes to see a new one.
-const FRESH: Duration = Duration::from_secs(1);
+/// The authorization header of calls; it outlives connections. It is never printed.
+#[derive(Clone)]
+pub(super) enum Authorization {
+    Given(HeaderValue),
+    /// From a file, whose token may be replaced at any time.
+    File(Arc<TokenFile>),
+}
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A file with a token, and the header made from it with the time of reading.
+pub(super) struct TokenFile {
+    path: PathBuf,
+    kept: Mutex<(Instant, HeaderValue)>,
+}
+
+impl Authorization {
+    fn of_file(path: PathBuf) -> Result<Self> {
+        let value = header(&read_token(&path)?)?;
+        Ok(Self::File(Arc::new(TokenFile { path, kept: Mutex::new((Instant::now(), value)) })))
+    }
+
+    /// Returns the current header. While the file cannot be read, for instance because it is being written, the last token stays.
+    pub(super) fn value(&self) -> HeaderValue {
+        match self {
+            Self::Given(value) => value.clone(),
+            Self::File(file) => {
+                let mut kept = file.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.0.elapsed() >= FRESH {
+                    kept.0 = Instant::now();
+                    match read_token(&file.path) {
+                        Ok(token) if !token.is_empty() => {
+                            if let Ok(value) = header(&token) {
+                                kept.1 = value;
+                            }
+                        }
+                        _ => tracing::debug!(path = %file.path.display(), "the file of the token cannot be read"),
+                    }
+                }
+                kept.1.clone()
+            }
+        }
+    }
+}
 
 /// Token, certificates and transport. The token is never printed.
 #[derive(Clone, Default)]
