@@ -120,6 +120,7 @@ fn unsafe_lives_in_the_listed_files() {
 #[test]
 fn panics_are_caught_in_one_place() {
     // A second handler would leave "panicked at" on stderr for an error that has a place.
+    // The HDFS client panics within a future on bad answers and token files: that panic becomes the error.
     let mut sources = rust_sources("src");
     sources.extend(rust_sources("python/src"));
     sources.retain(|path, _| !path.ends_with("tests.rs"));
@@ -128,7 +129,8 @@ fn panics_are_caught_in_one_place() {
         .filter(|(_, text)| has_word(&code_only(text), "catch_unwind"))
         .map(|(path, _)| path)
         .collect();
-    assert_eq!(found, ["src/page/quiet.rs"], "left: files that catch panics; others than the right one call `quiet`");
+    let listed = ["src/page/quiet.rs", "src/store/hdfs/cluster.rs"];
+    assert_eq!(found, listed, "left: files that catch panics; others than the right ones call `quiet`");
 }
 
 #[test]
