@@ -207,13 +207,14 @@ impl CredentialProvider for Tokens {
 impl Tokens {
     async fn ask(&self) -> Result<Credentials> {
         let Who::Client { id, secret, scope, at } = &self.who else { return Ok(Credentials::default()) };
-        let mut form = url::form_urlencoded::Serializer::new(String::new());
-        form.append_pair("grant_type", "client_credentials");
-        if !id.is_empty() {
-            form.append_pair("client_id", id);
-        }
-        form.append_pair("client_secret", secret.reveal()).append_pair("scope", scope);
-        let form = form.finish();
+        let form = {
+            let mut form = url::form_urlencoded::Serializer::new(String::new());
+            form.append_pair("grant_type", "client_credentials");
+            if !id.is_empty() {
+                form.append_pair("client_id", id);
+            }
+            form.append_pair("client_secret", secret.reveal()).append_pair("scope", scope).finish()
+        };
         let request = || {
             let request = self.http.request(Method::POST, at.clone());
             request.header("content-type", "application/x-www-form-urlencoded").body(form.clone())

@@ -86,7 +86,7 @@ impl Settings {
             token: token.map(Secret::new),
             timeout: seconds("timeout", 30)?,
             connect_timeout: seconds("connect_timeout", 5)?,
-            proxy: option("proxy_url").map(|proxy| Secret::new(proxy)),
+            proxy: option("proxy_url").map(Secret::new),
             user_agent: option("user_agent")
                 .map_or_else(|| concat!("bowstring/", env!("CARGO_PKG_VERSION")).to_owned(), str::to_owned),
             allow_invalid_certificates: option("allow_invalid_certificates").is_some_and(is_true),
