@@ -195,7 +195,7 @@ fn partitions_of_iceberg_leave_files_out_by_what_they_were_made_of() {
         let mut table = Table::new(folder.path(), &[(1, "id", "int")]);
         table.metadata["partition-specs"][1]["fields"][0]["transform"] = transform.into();
         let files = values.map(|(value, partition)| {
-            let path = table.file(&format!("{value:02}.parquet"), &[(1, "id", ints(&[Some(value as i32)]))]);
+            let path = table.file(&format!("{value:02}.parquet"), &[(1, "id", ints(&[Some(value)]))]);
             File::data(&path).at(Some(partition))
         });
         table.snapshot(1, 1000, &[Manifest(1, 1, files.to_vec())]);
