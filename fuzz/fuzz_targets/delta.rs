@@ -9,7 +9,7 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 fn place() -> &'static (Runtime, PathBuf) {
     static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();

@@ -9,7 +9,7 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 /// Maximum cost of a row group that is read; computing the cost itself must not overflow.
 const READ_BYTES: u64 = 64 << 20;

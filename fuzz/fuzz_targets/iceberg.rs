@@ -10,7 +10,7 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 /// Prefix of the table's address in the seeds, and the length of that address.
 const ROOT: &[u8] = b"/tmp/bowstring-fuzz-iceberg-";

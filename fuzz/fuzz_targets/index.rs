@@ -9,7 +9,7 @@ use bowstring::manifest::Fingerprint;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 const INDEX: &str = "_bowstring_index";
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use bowstring::convert::{Budget, ConvertOptions, Format, Limits, open};
 use libfuzzer_sys::fuzz_target;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 const FORMATS: [(Format, &str); 4] =
     [(Format::Csv, "csv"), (Format::Tsv, "tsv"), (Format::Jsonl, "jsonl"), (Format::Arrow, "arrow")];

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use bowstring::convert::{Limits, RecordReader, write_record};
 use libfuzzer_sys::fuzz_target;
 
-include!("scratch.rs");
+include!("../scratch.rs");
 
 fn place() -> &'static PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();

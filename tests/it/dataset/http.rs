@@ -72,7 +72,7 @@ impl Server {
             return self.put(path, fs::read(from).unwrap(), PINNED);
         }
         for entry in fs::read_dir(from).unwrap().flatten() {
-            let name = entry.file_name().to_str().unwrap().replace('=', "%3D");
+            let name = entry.file_name().to_str().unwrap().replace('%', "%25").replace('=', "%3D");
             self.upload(&entry.path(), &format!("{path}/{name}"));
         }
     }

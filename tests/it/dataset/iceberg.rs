@@ -198,7 +198,7 @@ fn three(path: &Path) -> (Table, [File; 3]) {
     let file = |name: &str, first: i32, p: i32, words_of: &[Option<&str>]| {
         let ids: Vec<Option<i32>> = (first..first + 4).map(Some).collect();
         let columns = [(1, "p", ints(&[Some(p); 4])), (2, "id", ints(&ids)), (3, "word", words(words_of))];
-        File::data(&table.file(name, &columns)).at(Some(p.into()))
+        File { rows: 4, ..File::data(&table.file(name, &columns)).at(Some(p.into())) }
     };
     let files = [
         file("a.parquet", 1, 5, &[Some("x"), Some("y"), None, Some("z")]),
