@@ -18,6 +18,7 @@ const CASTS: &[(&str, &str)] = &[
     ("src/dataset/filter/evaluate.rs", "layout of lists"),
     ("src/dataset/filter/split.rs", "what rows are drawn by; no value is delivered"),
     ("src/dataset/ngram.rs", "times to integers of the same width, floats to wider ones"),
+    ("src/dataset/table/sieve.rs", "signed integers and floats to wider ones, to compare bounds; none is delivered"),
 ];
 
 /// The files in which integers wrap around, in the modules that values pass.
@@ -26,6 +27,7 @@ const WRAPS: &[(&str, &str)] = &[
     ("src/convert/check/digest.rs", "sums of hashes"),
     ("src/convert/job/shuffle.rs", "a generator of random numbers"),
     ("src/convert/formats/tfrecord.rs", "the masked checksum of the format"),
+    ("src/dataset/filter/bucket.rs", "the hash of Iceberg's buckets"),
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
     ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),

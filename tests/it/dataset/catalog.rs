@@ -169,7 +169,8 @@ fn a_name_leads_to_the_rows_and_keys_come_with_it() {
 #[test]
 fn refused_keys_are_renewed_once() {
     let (server, catalog, expected) = table();
-    let runtime = runtime();
+    // The catalog is asked again while another runtime reads, so this one has a thread of its own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let dataset = runtime.block_on(Dataset::open(&[NAME.to_owned()], catalog.options(&[]))).unwrap();
     server.let_in("key-2", "403 Forbidden", "InvalidAccessKeyId");
     assert_eq!(rows(&dataset).unwrap(), expected);
