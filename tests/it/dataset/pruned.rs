@@ -91,7 +91,9 @@ fn filters_over_tables_of_others_select_the_same_rows_under_the_same_numbers() {
         let inside = table.join("delta");
         tables.extend((!table.ends_with("refused")).then_some(if inside.exists() { inside } else { table }));
     }
-    let (mut asked, mut fewer) = (0, 0);
+    let (mut asked, mut fewer, mut number) = (0, 0, 0);
+    // A quarter of the filters, other than in the soak.
+    let every = if support::soak() { 1 } else { 4 };
     for table in &tables {
         let whole = open(&[text(table)], OpenOptions::default()).unwrap();
         let (batch, groups) = (read_all(&whole).unwrap(), groups(table));
@@ -109,13 +111,17 @@ fn filters_over_tables_of_others_select_the_same_rows_under_the_same_numbers() {
                 if Expr::parse(&filter).unwrap().check(whole.schema()).is_err() {
                     continue;
                 }
+                number += 1;
+                if number % every != 0 {
+                    continue;
+                }
                 let (files, all) = held(table, &filter, groups);
                 asked += 1;
                 fewer += usize::from(files < all);
             }
         }
     }
-    assert!(asked > 300 && fewer > 50, "{fewer} of {asked}");
+    assert!(asked * every > 300 && fewer * every > 50, "{fewer} of {asked}");
 }
 
 /// The data files of a table in a store that are asked for when it is opened with `filter`, of how many.
@@ -532,7 +538,7 @@ fn statistics_at_their_edges_leave_out_no_row_that_a_filter_selects() {
         return;
     }
     let (mut left, mut all) = (0, 0);
-    for seed in 0..if support::soak() { 1000 } else { 60 } {
+    for seed in 0..if support::soak() { 1000 } else { 20 } {
         let found = std::panic::catch_unwind(|| random_tables(seed));
         let (of, every) = found.unwrap_or_else(|_| {
             panic!("seed {seed}; repeat: BOWSTRING_SEED={seed} cargo test --test it dataset::pruned::statistics")
