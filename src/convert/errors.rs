@@ -30,7 +30,7 @@ pub(crate) fn refused(format: Format, field: &Field, hint: &str) -> Error {
     )
 }
 
-/// Reports a value that a format cannot hold; `row` counts within the task.
+/// Reports a value that a format cannot hold; `row` counts within the output of the writer, which may have rows of several source files.
 pub(crate) fn refused_value(format: Format, column: &str, row: u64, what: &str, hint: &str) -> Error {
-    Error::unsupported(format!("{what} in column {column:?} (row {row} of its task) in {format}"), hint.to_owned())
+    Error::unsupported(format!("{what} in column {column:?} (row {row} of its output) in {format}"), hint.to_owned())
 }

@@ -416,7 +416,7 @@ impl Writer for FolderWriter {
             let label = labels.as_ref().filter(|labels| labels.is_valid(at));
             let label = label.map(|labels| labels.as_primitive::<Int64Type>().value(at));
             if let Some(class) = class.as_ref().filter(|_| self.sink.labelled) {
-                let place = || format!(" (row {} of its task)", self.rows);
+                let place = || format!(" (row {} of its output)", self.rows);
                 self.labels.add(class, label).map_err(|other| several(class, label, other, place()))?;
             }
             let name = class.map_or_else(|| file.clone(), |class| format!("{class}/{file}"));
