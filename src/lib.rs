@@ -26,6 +26,7 @@
 //! | `cloud` | yes | `s3://`, `gs://`, `az://`, `http(s)://`; without it local files |
 //! | `flight` | yes | serving ranks over Arrow Flight, and reading from such a server |
 //! | `convert` | yes | foreign formats: TFRecord, WebDataset, MDS, CSV, ... |
+//! | `hdfs` | no | `hdfs://` and `viewfs://`, with fail-over and Kerberos |
 //! | `cuda` | no | tensors in the memory of NVIDIA GPUs; the driver is found at run time |
 //! | `turbo` | no | libjpeg-turbo for JPEG; needs cmake and nasm to build |
 //!
