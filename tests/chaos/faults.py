@@ -33,6 +33,7 @@ class Scene:
 Fault = Callable[[Rig, Random], Iterator[Scene]]
 KINDS: dict[str, Fault] = {}
 BOTH = ("gang", "replicas")
+EXCHANGE = "certificates, tokens and keys exchanged"
 
 
 def kind(name: str) -> Callable[[Fault], Fault]:
@@ -319,7 +320,7 @@ def skew(rig: Rig, draw: Random) -> Iterator[Scene]:
     rig.clock(host, 0)
 
 
-@kind("certificates, tokens and keys exchanged")
+@kind(EXCHANGE)
 def rotation(rig: Rig, draw: Random) -> Iterator[Scene]:
     """As docs/serving.md says: new ones are added, then used, then the old ones go; ranks start again in the middle of it."""
     secrets = rig.credentials

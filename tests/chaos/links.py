@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NETWORK = "10.77.0"
+# Seconds in which the process of the wire answers, on a machine of any load.
+PATIENCE = 60.0
 Pair = tuple[str, str]
 
 
@@ -89,6 +92,9 @@ class Network:
 
     def _answer(self) -> dict[str, int]:
         assert self.wire.stdout is not None
+        # Each command has one line of answer, so nothing is left in the buffer.
+        if not select.select([self.wire.stdout], [], [], PATIENCE)[0]:
+            raise RuntimeError(f"the wire did not answer within {PATIENCE:.0f} s")
         line = self.wire.stdout.readline()
         if not line:
             raise RuntimeError("the wire ended")

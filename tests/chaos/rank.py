@@ -108,7 +108,7 @@ class Rank:
     def ends(self, epoch: int) -> bool:
         """Whether the work is done once `epoch` begins."""
         end = self.home / "end"
-        return end.exists() and epoch >= int(end.read_text() or "0")
+        return end.exists() and epoch >= int(end.read_text())
 
     def train(self, loader: Any, life: int, committed: Callable[[int, int], None]) -> None:
         """Steps until the end of the run."""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,9 @@ class Server:
         return f"[server]\n{toml(server)}\n[datasets.data]\n{toml(data)}"
 
     def start(self, binary: Path | None = None, seconds: float = 60) -> None:
-        """Starts it, and waits until it listens."""
+        """Starts it, and waits until it listens. A second fault of the same time may have started it already."""
+        if self.alive:
+            return
         command = [str(binary or self.rig.settings.binary), "serve", "--config", str(self.config), "--print-address"]
         self.process = Process(
             self.rig.network.command(self.host, *command), self.log, self.rig.env(self.host), stdout=True
@@ -199,6 +202,17 @@ def toml(table: dict[str, Any]) -> str:
         return json.dumps(of)
 
     return "".join(f"{key} = {value(of)}\n" for key, of in table.items())
+
+
+def epochs_to_end(journals: Iterable[list[Event]], steps: int) -> int:
+    """Returns the number of epochs after which all ranks can end; `steps` is the length of one.
+
+    A rank looks for this number at the end of each epoch. None may be near that end now: a rank that has just looked in vain would
+    begin an epoch alone, because the others would find the number.
+    """
+    made = ((event["epoch"], event["step"]) for events in journals for event in events[-50:] if event["e"] == "step")
+    epoch, step = max(made, default=(0, 0))
+    return int(epoch) + (1 if step < steps // 2 else 2)
 
 
 class Job:
@@ -306,11 +320,15 @@ class Job:
         return all(process is not None and process.code == 0 for process in self.processes)
 
     @property
-    def epoch(self) -> int:
-        """The furthest epoch of any rank."""
-        return max(
-            (event["epoch"] for events in self.events for event in events[-50:] if event["e"] == "step"), default=0
-        )
+    def is_resumable(self) -> bool:
+        """True if a restart continues from a state. Without one, ranks repeat their first steps, which an audit rightly reports."""
+        return self.name == "gang" or self._checkpoint() is not None
+
+    def end(self) -> None:
+        """Lets the ranks end with an epoch."""
+        aside = self.home / "end.new"
+        aside.write_text(str(epochs_to_end(self.events, self.rig.settings.rows // GLOBAL_BATCH)))
+        aside.rename(self.home / "end")
 
     def kill(self) -> None:
         for process in self.processes:
@@ -377,6 +395,8 @@ class Rig:
             self.store.kill()
 
     def start_store(self) -> None:
+        if self.store is not None and self.store.code is None:
+            return
         where = [str(self.home / "objects"), self.network.address("store"), "9000", str(self.store_faults)]
         command = self.network.command("store", sys.executable, "-m", "chaos.store", *where)
         self.store = Process(command, self.home / "store.log", self.env("store"), stdout=True)

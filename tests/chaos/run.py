@@ -14,7 +14,7 @@ from random import Random
 import bowstring
 
 from chaos import audit
-from chaos.faults import KINDS, Scene, Untried
+from chaos.faults import EXCHANGE, KINDS, Scene, Untried
 from chaos.report import Report, Tried
 from chaos.rig import Job, Rig
 
@@ -153,7 +153,7 @@ class Run:
         self.rig.network.clear()
         for job in self.rig.jobs.values():
             job.tend()
-            (job.home / "end").write_text(str(job.epoch + 1))
+            job.end()
         until = time.monotonic() + LONGEST
         while not all(job.done for job in self.rig.jobs.values()) and time.monotonic() < until:
             self.rig.wait(0.1)
@@ -219,7 +219,11 @@ def run(
     report = Report(settings.seed, seconds, machine=machine())
     draw = Random(settings.seed)
     this = Run(rig, report, say)
-    if this.settle(tuple(rig.jobs), this.started)[0] is None:
+    begun = this.settle(tuple(rig.jobs), this.started)[0] is not None
+    while begun and not all(job.is_resumable for job in rig.jobs.values()):
+        rig.wait(0.05)
+        begun = time.monotonic() < this.started + LONGEST
+    if not begun:
         report.failures.append("the jobs never began")
         return report
     say(f"{time.monotonic() - this.started:6.1f} s  all ranks train")
@@ -229,6 +233,8 @@ def run(
         hand = [next(cards)]
         if draw.random() < two:
             hand.append(next(cards))
+        # It waits for all servers, which the other fault may stop or cut off.
+        hand.sort(key=lambda kind: kind != EXCHANGE)
         this.fault(hand, draw)
         this.watch()
     report.packets = rig.network.counts()
