@@ -66,7 +66,8 @@ impl Authorization {
                     match read_token(&file.path).and_then(|token| header(&token)) {
                         Ok(value) => kept.1 = value,
                         Err(error) => {
-                            tracing::warn!(path = %file.path.display(), error = %error.chain(), "the token file is unusable; the last token stays");
+                            let path = file.path.display();
+                            tracing::warn!(%path, error = %error.chain(), "the token file is unusable; the last token stays");
                         }
                     }
                 }
