@@ -1,4 +1,4 @@
-"""The chaos suite: its judge finds what it has to find, its wire does what it is told, and two real faults lose nothing."""
+"""The chaos suite: its judge finds every kind of error, its wire follows its rules, and two real faults lose nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ack(number: int, epoch: int, at: int, asked: float = 1.0) -> Event:
 
 
 def whole(rank: int, number: int = 0, epoch: int = 0, start: int = 0) -> list[Event]:
-    """What one of two ranks does in an epoch of two steps of four rows each."""
+    """Returns the steps of one of two ranks in an epoch of two steps of four rows each."""
     first = rank * 20
     made = [step(number, epoch, 0, first, first + 10), step(number, epoch, 1, first + 40, first + 50)]
     return made[start:]
@@ -138,7 +138,7 @@ class Recorded(Wire):
         head[0], head[15], head[19] = 0x45, source, target
         for number in range(count):
             self.take(bytes(head) + bytes([number]))
-        # What is on its way arrives at some time, in the order of that.
+        # Delayed packets arrive in the order of their times.
         self.got += [packet[20] for *_, packet in sorted(self.due)]
         return self.got
 

@@ -21,9 +21,9 @@ from conftest import run_python
 from hdfs_cluster import Cluster, is_built_in, running
 
 FILES, ROWS, GROUP, BATCH = 6, 3000, 250, 500
-# After so many seconds a name node is asked again whether a file is the same.
+# After this many seconds the version of a file is checked again.
 CHECKED = 10.5
-# Reads a few row groups ahead, so that most of an epoch is still to be read when something happens.
+# Reads few row groups ahead, so that a fault in mid-epoch hits most of the reads.
 PACED: dict[str, Any] = {"lanes": 1, "window_rows": 500, "prefetch": 1, "memory_budget": 8 << 20}
 
 server = [pytest.mark.server, pytest.mark.timeout(300)]
@@ -200,7 +200,7 @@ class TestCluster:
             later.join()
         assert sorted(found) == judged(copy)
         assert waited >= 2, "nobody was asked while no name node was active"
-        # Whoever comes now finds the one that is left.
+        # A new loader finds the remaining one.
         with opened(url) as loader:
             assert sorted(rows(loader)) == judged(copy)
 
