@@ -78,6 +78,15 @@ impl AnyTable {
         }
     }
 
+    /// Rows of each file, deleted ones included, where its metadata state them.
+    pub(super) fn rows(&self) -> Vec<Option<u64>> {
+        match self {
+            Self::Delta(table) => table.rows(),
+            Self::Iceberg(table) => table.rows(),
+            Self::Part(_) => Vec::new(),
+        }
+    }
+
     /// The values that it tells of columns in its files.
     pub(super) fn partition_values(&self) -> Vec<hive::Values> {
         match self {

@@ -256,6 +256,9 @@ impl Dataset {
             // Before anything is read for it, and before anything of the rest is told.
             hidden.check(visible)?;
         }
+        if let Some(table) = &table {
+            counted_as_stated(&inner, &table.rows())?;
+        }
         let pruned = table.as_ref().map(AnyTable::pruned).unwrap_or_default();
         let (mut groups, first_rows) = row_groups(&inner, &pruned);
         inner.first_rows = first_rows;
@@ -428,6 +431,21 @@ fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &table::Delete
             *place = selection;
         }
         at += own;
+    }
+    Ok(())
+}
+
+/// Compares the rows of each file by its footer with those that its table states, in the same order. Rows behind a pruned file are
+/// numbered by the latter, so that either being wrong would give rows other numbers.
+fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
+    for (file, stated) in inner.files.iter().zip(stated) {
+        let Some(stated) = *stated else { continue };
+        let groups = (0..file.groups).filter_map(|ordinal| inner.packed.group(file.first + ordinal));
+        let rows = groups.map(|group| group.rows).fold(0, u64::saturating_add);
+        if rows != stated {
+            let what = format!("the file has {rows} rows by its footer and {stated} by the metadata of its table");
+            return Err(Error::corrupt(Place::file(Arc::clone(file.object.name())), what));
+        }
     }
     Ok(())
 }

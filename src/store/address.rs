@@ -97,15 +97,17 @@ impl<'a> Stores<'a> {
     /// As [`remote`](Self::remote), of what a catalog told of: with the options and credentials that it gave, where there are none here.
     #[cfg(feature = "cloud")]
     pub(super) fn lent(&self, told: &Told, text: &str) -> Result<(Place, Path)> {
+        let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
+        let credentials = if has_own { self.access.credentials } else { told.credentials.as_ref() };
         let mut options = self.access.options.clone();
         for (key, value) in &told.settings {
             let same = |own: &String| keys::is_same(own, key);
-            if !self.access.options.keys().any(same) {
+            // Google's token is sent as it is, so that only a vended one may go to a host that the catalog names.
+            let sends_token = key == "google_base_url" && (has_own || told.credentials.is_none());
+            if !sends_token && !self.access.options.keys().any(same) {
                 options.insert(key.clone(), value.clone());
             }
         }
-        let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
-        let credentials = if has_own { self.access.credentials } else { told.credentials.as_ref() };
         Stores::new(Access { options: &options, credentials })?.remote(text)
     }
 

@@ -18,6 +18,11 @@ const GREGORIAN: i128 = -141_427;
 /// 1900-01-01, in microseconds: times before may be of other offsets, too.
 const RAILWAY: i128 = -2_208_988_800_000_000;
 
+/// 1973-01-01, in microseconds: offsets of time zones may have seconds until 1972, which texts leave out.
+const WHOLE_MINUTES: i128 = 94_694_400_000_000;
+
+const MINUTE: i128 = 60_000_000;
+
 /// What is cut off times, in microseconds.
 const CUT: i128 = 999;
 
@@ -110,16 +115,20 @@ fn range(text: &str, kind: &DataType) -> Option<(Scalar, Scalar)> {
             Some((Scalar::Float(low.next_down().next_down()), Scalar::Float(high.next_up().next_up())))
         }
         DataType::Utf8View => {
-            let high = text.strip_suffix('\u{fffd}').map(|cut| format!("{cut}{}", char::MAX));
-            let high = high.unwrap_or_else(|| text.to_owned());
-            Some((Scalar::Bytes(text.as_bytes().to_vec()), Scalar::Bytes(high.into_bytes())))
+            let high = match text.strip_suffix('\u{fffd}') {
+                // A cut through a surrogate pair leaves a question mark. No byte of UTF-8 is above this one.
+                Some(cut) => [cut.strip_suffix('?').unwrap_or(cut).as_bytes(), &[u8::MAX]].concat(),
+                None => text.as_bytes().to_vec(),
+            };
+            Some((Scalar::Bytes(text.as_bytes().to_vec()), Scalar::Bytes(high)))
         }
         // Nobody writes any.
         DataType::BinaryView => None,
         DataType::Timestamp(TimeUnit::Microsecond, zone) => {
             let zoned = text.get(10..).is_some_and(|time| time.contains(['Z', 'z', '+', '-']));
             let Scalar::Whole(value) = exact(text, kind).filter(|_| zoned == zone.is_some())? else { return None };
-            if value < RAILWAY { None } else { whole(value, value + CUT) }
+            let offset = if zone.is_some() && value < WHOLE_MINUTES { MINUTE } else { 0 };
+            if value < RAILWAY { None } else { whole(value - offset, value + CUT + offset) }
         }
         _ => {
             let Scalar::Whole(value) = exact(text, kind)? else { return None };
@@ -176,6 +185,8 @@ mod tests {
         for (kind, low, high, kept, not) in [
             (DataType::Int64, "1", "5", "a = 5", "a > 5"),
             (DataType::Utf8View, r#""b""#, "\"d\u{fffd}\"", "a = 'd\u{10ffff}'", "a >= 'e'"),
+            (DataType::Utf8View, r#""b""#, "\"d\u{fffd}\"", "a = 'd\u{10ffff}e'", "a >= 'e'"),
+            (DataType::Utf8View, r#""b""#, "\"d?\u{fffd}\"", "a = 'd\u{1f600}'", "a >= 'e'"),
             (DataType::Float32, "0.1", "0.1", "a > 0.1", "a > 0.2"),
             (DataType::Float64, "0.1", "0.1", "a > 0.1", "a > 0.2"),
             (DataType::Float64, "0.0", "-0.0", "a = 0.0", "a > 1"),
@@ -195,6 +206,13 @@ mod tests {
                 r#""2024-01-01T00:00:00.000Z""#,
                 "a = '2024-01-01'",
                 "a > '2024-01-01 00:00:01'",
+            ),
+            (
+                utc.clone(),
+                r#""1936-12-31T23:19:00.000-00:44""#,
+                r#""1936-12-31T23:19:00.000-00:44""#,
+                "a = '1937-01-01 00:03:30'",
+                "a > '1937-01-01 00:04:30'",
             ),
             (DataType::Boolean, "false", "false", "a = false", "a = true"),
         ] {

@@ -135,6 +135,11 @@ impl Table {
         self.files.iter().map(|file| file.found.clone()).collect()
     }
 
+    /// Rows of each file where the log was read for them, those of deletion vectors included: `numRecords` counts what the file stores.
+    pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
+        self.files.iter().map(File::rows).collect()
+    }
+
     /// The values of partition columns in its files.
     pub(in crate::dataset) fn partition_values(&self) -> Vec<hive::Values> {
         self.files.iter().map(|file| file.partitions.clone()).collect()

@@ -4,7 +4,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 
 use super::avro::{Record, Value};
 use super::value;
-use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Said, Scalar};
+use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Said, Scalar, days_since_1970};
 use crate::dataset::table::{Tested, told};
 
 /// The maps of columns in an entry: how many values, nulls, NaNs, and the bounds.
@@ -167,7 +167,12 @@ fn truncated(value: &Value, width: u32, kind: &DataType) -> Option<Extent> {
     if width == 0 {
         return None;
     }
-    let numbers = |low: i128| Some(Extent::Whole(low, low.checked_add(i128::from(width) - 1)?));
+    let width_of = i128::from(width);
+    let numbers = |low: i128| {
+        // Java wraps around below its least integer, which gives no multiple.
+        let is_multiple = low.rem_euclid(width_of) == 0;
+        is_multiple.then(|| low.checked_add(width_of - 1)).flatten().map(|high| Extent::Whole(low, high))
+    };
     match (value, kind) {
         (Value::Int(low), DataType::Int32 | DataType::Int64) => numbers((*low).into()),
         (Value::Bytes(bytes), DataType::Decimal128(..)) => numbers(value::big_endian(bytes)?),
@@ -212,11 +217,7 @@ fn start(name: &str, at: i32, kind: &DataType) -> Option<i128> {
 
 /// The first day of month number `month` since 1970, in days since then.
 fn first_of(month: i128) -> i128 {
-    // Years that begin in March have the leap day at their end.
-    let march = month - 2;
-    let (year, month) = (1970 + march.div_euclid(12), march.rem_euclid(12));
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    year * 365 + leaps + (153 * month + 2) / 5 - 719_468
+    days_since_1970(1970 + month.div_euclid(12), month.rem_euclid(12) + 1, 1)
 }
 
 #[cfg(test)]
@@ -250,6 +251,7 @@ mod tests {
             ("bucket[x]", Value::Int(1), &DataType::Int64),
             ("bucket[4]", Value::Int(1), &DataType::Float64),
             ("truncate[0]", Value::Int(1), &DataType::Int64),
+            ("truncate[10]", Value::Int(2_147_483_646), &DataType::Int32),
             ("truncate[1]", Value::Bytes(vec![0xff]), &DataType::BinaryView),
             ("year", Value::Int(i64::MAX), &date),
             ("year", Value::Int(i32::MAX.into()), &date),

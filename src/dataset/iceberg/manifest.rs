@@ -167,6 +167,11 @@ impl Entry {
         }))
     }
 
+    /// Rows of a data file, deleted ones included; none where they are unknown, which old writers have as -1.
+    pub(super) fn stored_rows(&self) -> Option<u64> {
+        u64::try_from(self.rows).ok().filter(|rows| *rows > 0)
+    }
+
     /// Bytes that it takes in memory.
     pub(super) fn bytes(&self) -> u64 {
         let value = |value: &Value| {

@@ -156,7 +156,7 @@ impl Table {
         }
         let mut pruned = Pruned::default();
         if let Some(sieve) = &sieve {
-            let rows = |(_, entry): &(Found, Entry)| u64::try_from(entry.rows).ok().filter(|rows| *rows > 0);
+            let rows = |(_, entry): &(Found, Entry)| entry.stored_rows();
             let known =
                 |entry: &Entry, tested: &Tested, rows| facts(entry, tested, rows, specs.get(&entry.spec), &dates);
             (files, pruned) = Pruned::out_of(files, rows, |(_, entry), rows| {
@@ -263,6 +263,11 @@ impl Table {
     /// Its data files, sorted by name.
     pub(in crate::dataset) fn files(&self) -> Vec<Found> {
         self.found.clone()
+    }
+
+    /// Rows of each file, where its manifest states them.
+    pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
+        self.data.iter().map(Entry::stored_rows).collect()
     }
 
     /// The values of columns that its files may lack.

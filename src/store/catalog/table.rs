@@ -98,7 +98,10 @@ async fn load(client: &Client, at: &Url, name: &str) -> Result<Loaded> {
     if !answer.status.is_success() {
         return Err(client.failed("load the table", &answer));
     }
-    answers::parse(&answer.body).map_err(|what| client.broken("read the answer of the catalog", what))
+    // The whole metadata of the table are in the answer: too much to parse on a thread that others wait on.
+    let parsed = tokio::task::spawn_blocking(move || answers::parse(&answer.body)).await;
+    let parsed = parsed.unwrap_or_else(|error| Err(format!("an answer was not read: {error}")));
+    parsed.map_err(|what| client.broken("read the answer of the catalog", what))
 }
 
 /// Gives the credentials that a catalog lends with a table: those of the first answer, and new ones with each later.

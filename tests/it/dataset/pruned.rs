@@ -14,6 +14,7 @@ use arrow::array::{
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
+use bowstring::Error;
 use bowstring::dataset::filter::Expr;
 use bowstring::dataset::{Dataset, OpenOptions, Selector};
 use serde_json::json;
@@ -191,6 +192,29 @@ fn what_is_left_out_of_a_table_of_iceberg_need_not_be_there() {
     assert_eq!((numbers(&dataset), dataset.stored_rows()), (vec![4], 9));
     assert!(dataset.index().is_err(), "an index would be of a part of the files");
     assert!(open(&[text(&table.path)], filtered("word = 'y'")).is_err(), "of which nothing is known");
+}
+
+#[test]
+fn a_file_with_other_rows_than_its_table_states_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(&folder.path().join("iceberg"), &[(1, "id", "int")]);
+    let path = table.file("0.parquet", &[(1, "id", ints(&[Some(1), Some(2)]))]);
+    table.snapshot(1, 1000, &[Manifest(0, 1, vec![File { rows: 3, ..File::data(&path) }])]);
+    table.commit(1);
+    let delta = folder.path().join("delta");
+    let stated = r#"{"numRecords":3}"#.to_owned();
+    delta_table(&delta, &[vec![Row::default(), Row::default()]], &[Some(stated)]);
+    for (table, filter) in [(&table.path, "id > 0"), (&delta, "n is null")] {
+        let error = open(&[text(table)], filtered(filter)).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+        for part in ["0.parquet", "2 rows", "3 by"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    assert!(open(&[text(&table.path)], OpenOptions::default()).is_err(), "a manifest states them without a filter too");
+    table.snapshot(2, 2000, &[Manifest(0, 2, vec![File { rows: -1, ..File::data(&path) }])]);
+    table.commit(2);
+    assert_eq!(numbers(&open(&[text(&table.path)], filtered("id = 2")).unwrap()), [1], "of unknown rows");
 }
 
 #[test]
