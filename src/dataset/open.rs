@@ -369,7 +369,7 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
             let Some(group) = inner.packed.group(data.first + ordinal).filter(|group| group.rows > 0) else { continue };
             let (rows, bytes) = (group.rows, group.unpacked());
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
-            // Those of files that were left out have their numbers too.
+            // Rows of pruned files keep their numbers.
             first_rows.push(next.saturating_add(pruned.before.get(file).copied().unwrap_or_default()));
             next = next.saturating_add(rows);
         }
@@ -377,8 +377,8 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
     (groups, first_rows)
 }
 
-/// Leaves out the files of a table of which the filter selects no row, so that a dataset is the same whichever of them the table's
-/// statistics had left out before: these may be there or not for the same files. The numbers of those that are left.
+/// Removes the files of a table of which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
+/// on statistics, which may be there or not for the same files.
 fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> {
     let mut used = vec![false; inner.files.len()];
     for group in groups.iter().filter(|group| group.selected > 0) {
@@ -405,7 +405,7 @@ fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> 
     left
 }
 
-/// What stands in a fingerprint for the filter over a table: the numbers of rows too, which depend on files that are left out.
+/// The part of a fingerprint that stands for the filter of a table. It covers the numbers of rows, which count those of pruned files.
 fn stands_for(expression: &filter::Expr, inner: &Inner, deleted: &table::Deleted) -> String {
     let mut digest = Sha256::new();
     inner.first_rows.iter().for_each(|first| digest.update(first.to_le_bytes()));

@@ -88,13 +88,13 @@ impl<'a> Stores<'a> {
         Ok(Self { access, known: HashMap::new() })
     }
 
-    /// The options that stores are opened with.
+    /// Options that stores are opened with.
     #[cfg(feature = "cloud")]
     pub(super) fn options(&self) -> &'a BTreeMap<String, String> {
         self.access.options
     }
 
-    /// As [`remote`](Self::remote), of what a catalog told of: with the options and credentials that it gave, where there are none here.
+    /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, where the user gave none.
     #[cfg(feature = "cloud")]
     pub(super) fn lent(&self, told: &Told, text: &str) -> Result<(Place, Path)> {
         let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();

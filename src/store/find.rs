@@ -240,7 +240,7 @@ fn look(path: &FsPath) -> Result<Look> {
     }
 }
 
-/// The table that `name` is of in a catalog.
+/// Finds the table `name` in its catalog.
 #[cfg(feature = "cloud")]
 async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Result<Hits> {
     let told = catalog::table(name, stores.options()).await?;
@@ -256,7 +256,7 @@ async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Re
         Some(path) if told.is_near => local(stores, FsPath::new(&path), max_files).await,
         Some(_) => Err(foreign("on a disk of another machine")),
         None if STORES.iter().any(|scheme| metadata.starts_with(scheme)) => {
-            // As metadata of Iceberg have addresses: nothing in them is encoded.
+            // Addresses in Iceberg's metadata are not percent-encoded.
             let url = metadata.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
             let (place, path) = stores.lent(&told, &url)?;
             Ok(file(place, path, None))
@@ -265,7 +265,7 @@ async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Re
     }
 }
 
-/// How addresses in stores begin that a catalog may send to.
+/// Schemes of stores that a catalog may name.
 #[cfg(feature = "cloud")]
 const STORES: &[&str] = &["s3://", "s3a://", "gs://", "az://", "azure://", "abfs://", "abfss://", "adl://"];
 

@@ -24,7 +24,7 @@ pub(in crate::dataset) struct Table {
     /// Its schema, as the log has it.
     pub(in crate::dataset) spark: String,
     pub(super) files: Vec<File>,
-    /// Those that the filter leaves out.
+    /// Files that the filter prunes.
     pub(in crate::dataset) pruned: Pruned,
     columns: Columns,
     pub(super) root: Root,
@@ -135,7 +135,7 @@ impl Table {
         self.files.iter().map(|file| file.found.clone()).collect()
     }
 
-    /// Rows of each file where the log was read for them, those of deletion vectors included: `numRecords` counts what the file stores.
+    /// Rows of each file, deleted ones included: `numRecords` counts the rows that the file stores. Known where a filter needed statistics.
     pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
         self.files.iter().map(File::rows).collect()
     }
@@ -152,12 +152,12 @@ impl Table {
 }
 
 impl File {
-    /// How many rows it has, if the log says so.
+    /// Row count in the log, if any.
     fn rows(&self) -> Option<u64> {
         self.statistics.as_ref().map(|statistics| statistics.rows)
     }
 
-    /// What the log says of column number `at` of the filter in its `rows` rows.
+    /// Facts of the log about column number `at` of the filter, over the `rows` rows of the file.
     fn facts(&self, at: usize, tested: &Tested, rows: u64) -> Vec<Facts> {
         match self.partitions.iter().find(|(name, _)| **name == tested.name) {
             Some((_, value)) => told(value.as_deref(), &tested.kind, rows).into_iter().collect(),

@@ -20,7 +20,7 @@ pub(super) enum Point {
     Null,
 }
 
-/// A value as the tests see it.
+/// A value in the unit that tests compare in.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::dataset) enum Scalar {
     /// In the unit of the column; booleans are 0 and 1.

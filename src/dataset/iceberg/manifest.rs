@@ -10,7 +10,7 @@ pub(super) fn of_list(id: i32) -> bool {
     [500, 502, 504, 505, 515, 517, 519].contains(&id)
 }
 
-/// The same, with what it says of columns.
+/// As [`of_entry`], with the metrics of columns.
 pub(super) fn of_counted_entry(id: i32) -> bool {
     of_entry(id) || bounds::of_columns(id)
 }
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     pub(super) sequence: i64,
     /// The one data file that it is of, where a delete says so.
     pub(super) referenced: Option<String>,
-    /// What it says of the columns that a filter tests.
+    /// Metrics of the columns that a filter tests.
     pub(super) columns: Vec<Counted>,
 }
 
@@ -167,7 +167,7 @@ impl Entry {
         }))
     }
 
-    /// Rows of a data file, deleted ones included; none where they are unknown, which old writers have as -1.
+    /// Rows of a data file, deleted ones included; `None` if unknown, for which old writers have -1.
     pub(super) fn stored_rows(&self) -> Option<u64> {
         u64::try_from(self.rows).ok().filter(|rows| *rows > 0)
     }

@@ -30,7 +30,7 @@ pub(in crate::dataset) struct Table {
     pub(in crate::dataset) about: About,
     pub(super) root: Root,
     found: Vec<Found>,
-    /// Those that the filter leaves out.
+    /// Files that the filter prunes.
     pub(in crate::dataset) pruned: Pruned,
     values: Vec<hive::Values>,
     columns: Columns,
@@ -281,7 +281,7 @@ impl Table {
     }
 }
 
-/// What the manifests say of `tested` in the `rows` rows of `entry`, which is partitioned by `spec`; `dates` are columns that were of dates.
+/// Facts of the manifest about `tested` over the `rows` rows of `entry`, which is partitioned by `spec`; `dates` are the columns that once had dates.
 fn facts(entry: &Entry, tested: &Tested, rows: u64, spec: Option<&Spec>, dates: &BTreeSet<i32>) -> Vec<Facts> {
     let was_date = tested.kind != DataType::Date32 && tested.id.is_some_and(|id| dates.contains(&id));
     let fields = spec.map(|spec| spec.fields.as_slice()).filter(|fields| fields.len() == entry.partition.len());

@@ -1,4 +1,4 @@
-//! What a catalog answers, and what of it a store is opened with: pure, so that any answer can be tried.
+//! Responses of a catalog, and the options and credentials for a store in them: pure, so that tests can try any response.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,12 +18,12 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// What stands before `namespaces` in the paths of this catalog.
+    /// Path segments before `namespaces`.
     pub(super) fn prefix(&self) -> Option<&str> {
         self.of("prefix")
     }
 
-    /// The address that it is to be asked at from here on.
+    /// Address for all further requests.
     pub(super) fn uri(&self) -> Option<&str> {
         self.overrides.get("uri").map(String::as_str)
     }
@@ -33,7 +33,7 @@ impl Config {
     }
 }
 
-/// `GET v1/{prefix}/namespaces/{namespace}/tables/{table}`, and what comes to renew its credentials.
+/// `GET v1/{prefix}/namespaces/{namespace}/tables/{table}`; also the response that renews credentials.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Loaded {
@@ -45,14 +45,14 @@ pub(super) struct Loaded {
     storage_credentials: Vec<Lent>,
 }
 
-/// Credentials of what begins so.
+/// Credentials for locations that begin with `prefix`.
 #[derive(Debug, Deserialize)]
 struct Lent {
     prefix: String,
     config: BTreeMap<String, String>,
 }
 
-/// A token, as OAuth2 has it.
+/// An access token of OAuth2.
 #[derive(Deserialize)]
 pub(super) struct Token {
     access_token: String,
@@ -60,7 +60,7 @@ pub(super) struct Token {
     expires_in: Option<u64>,
 }
 
-/// What an answer that is an error says.
+/// The body of an error response.
 #[derive(Debug, Deserialize)]
 struct Refusal {
     error: Reason,
@@ -74,29 +74,29 @@ struct Reason {
     kind: String,
 }
 
-/// What a store is opened with.
+/// Options and credentials for a store.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Lending {
-    /// By the names of `storage_options`.
+    /// Keys are names of `storage_options`.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) credentials: Option<Credentials>,
 }
 
-/// The answer in `body`; what is wrong with it quotes nothing of it.
+/// Parses `body`. The error quotes nothing of it, since it may hold secrets.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body)
         .map_err(|error| format!("an answer is not what the interface says, at its column {}", error.column()))
 }
 
 impl Token {
-    /// As credentials that are got at `now`.
+    /// The token as credentials that were issued at `now`.
     pub(super) fn credentials(self, now: SystemTime) -> Credentials {
         let expires = self.expires_in.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
         Credentials::new([("token".to_owned(), self.access_token)], expires)
     }
 }
 
-/// What the error in `body` says.
+/// The message of the error in `body`, at most 300 characters.
 pub(super) fn reason(body: &[u8]) -> Option<String> {
     let Refusal { error: Reason { message, kind } } = serde_json::from_slice(body).ok()?;
     let text = if kind.is_empty() { message } else { format!("{kind}: {message}") };
@@ -105,10 +105,10 @@ pub(super) fn reason(body: &[u8]) -> Option<String> {
 }
 
 impl Loaded {
-    /// What the objects below `location` are read with.
+    /// Options and credentials for objects below `location`.
     pub(super) fn lending(&self, location: &str) -> Lending {
         let mut config = self.config.clone();
-        // Hadoop's names of a scheme are the same store.
+        // Hadoop's schemes name the same store.
         let plain = |text: &str| text.replacen("s3a://", "s3://", 1).replacen("s3n://", "s3://", 1);
         let location = plain(location);
         let of = self.storage_credentials.iter().filter(|lent| location.starts_with(&plain(&lent.prefix)));
@@ -146,7 +146,7 @@ impl Loaded {
                 (vec![("bearer_token", get("gcs.oauth2.token"))], until("gcs.oauth2.token-expires-at"))
             }
             "abfs" | "abfss" | "wasb" | "wasbs" | "az" | "azure" | "adl" => {
-                // Of the account in the address, or of the only one where the address names none.
+                // The account in the address, or the only account where the address has none.
                 let account = location.split_once('@').and_then(|(_, host)| host.split(['.', '/']).next());
                 let of = |key: &str| {
                     let mut keyed = config.iter().filter_map(|(name, value)| Some((name.strip_prefix(key)?, value)));
