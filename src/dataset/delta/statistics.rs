@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use serde_json::{Map, Value};
 
-use crate::dataset::filter::{Bounds, Facts, Said, Scalar};
+use crate::dataset::filter::{Bounds, Facts, Scalar, StoredStatistics};
 use crate::dataset::table::{Sieve, Tested, exact};
 
 /// 1582-10-15, in days since 1970: earlier days may be of the Julian calendar.
@@ -74,8 +74,8 @@ impl Statistics {
                 (Some((low, _)), Some((_, high))) => Bounds::between(low, high),
                 _ => Bounds::Unknown,
             };
-            let said = Said { rows, nulls, nans: None, bounded: low.is_some() || high.is_some(), extent };
-            facts.push(Some(said.facts(false)));
+            let stored = StoredStatistics { rows, nulls, nans: None, bounded: low.is_some() || high.is_some(), extent };
+            facts.push(Some(stored.facts(false)));
         }
         Self { rows, facts }
     }

@@ -12,7 +12,7 @@ use super::snapshot::{Listed, Snapshot};
 use super::statistics::Statistics;
 use super::{protocol, schema, travel};
 use crate::dataset::filter::Facts;
-use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, parse, told};
+use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, constant, parse};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
@@ -160,7 +160,7 @@ impl File {
     /// Facts of the log about column number `at` of the filter, over the `rows` rows of the file.
     fn facts(&self, at: usize, tested: &Tested, rows: u64) -> Vec<Facts> {
         match self.partitions.iter().find(|(name, _)| **name == tested.name) {
-            Some((_, value)) => told(value.as_deref(), &tested.kind, rows).into_iter().collect(),
+            Some((_, value)) => constant(value.as_deref(), &tested.kind, rows).into_iter().collect(),
             None => self.statistics.iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
         }
     }

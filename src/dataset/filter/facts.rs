@@ -54,7 +54,7 @@ impl Bounds {
 
 /// Statistics as stored, before the check for contradictions.
 #[derive(Debug)]
-pub(in crate::dataset) struct Said {
+pub(in crate::dataset) struct StoredStatistics {
     pub(in crate::dataset) rows: u64,
     pub(in crate::dataset) nulls: Option<u64>,
     pub(in crate::dataset) nans: Option<u64>,
@@ -63,7 +63,7 @@ pub(in crate::dataset) struct Said {
     pub(in crate::dataset) extent: Bounds,
 }
 
-impl Said {
+impl StoredStatistics {
     /// Facts that hold by these statistics: none where they contradict each other, since either may be wrong. `required`: the column has
     /// no nulls.
     pub(in crate::dataset) fn facts(self, required: bool) -> Facts {

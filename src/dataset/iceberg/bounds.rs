@@ -4,8 +4,8 @@ use arrow::datatypes::{DataType, TimeUnit};
 
 use super::avro::{Record, Value};
 use super::value;
-use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Said, Scalar, days_since_1970};
-use crate::dataset::table::{Tested, told};
+use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Scalar, StoredStatistics, days_since_1970};
+use crate::dataset::table::{Tested, constant};
 
 /// Field ids of the maps from column to value count, null count, NaN count, lower and upper bound.
 const VALUES: i32 = 109;
@@ -25,7 +25,7 @@ pub(super) fn of_columns(id: i32) -> bool {
 
 /// Metrics of one column in one data file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Counted {
+pub(super) struct ColumnMetrics {
     id: i32,
     values: Option<u64>,
     nulls: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Counted {
     upper: Option<Box<[u8]>>,
 }
 
-impl Counted {
+impl ColumnMetrics {
     /// Reads those of the columns `ids` from `file`.
     pub(super) fn of(file: &Record, ids: &[i32]) -> Vec<Self> {
         let find = |map: i32, id: i32| {
@@ -86,7 +86,7 @@ impl Counted {
         let nulls = self.nulls.filter(|_| counted);
         let nans = self.nans.filter(|_| counted);
         let bounded = self.lower.is_some() || self.upper.is_some();
-        Some(Said { rows, nulls, nans, bounded, extent }.facts(false))
+        Some(StoredStatistics { rows, nulls, nans, bounded, extent }.facts(false))
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn of_partition(
     }
     let extent = match (name, value) {
         ("identity", _) if was_date => return None,
-        ("identity", _) => return told(Some(&*value::of_partition(value, kind)?), kind, rows),
+        ("identity", _) => return constant(Some(&*value::of_partition(value, kind)?), kind, rows),
         ("bucket", Value::Int(bucket)) => match kind {
             _ if was_date => return None,
             DataType::Timestamp(TimeUnit::Nanosecond, _) | DataType::Boolean => return None,

@@ -3,7 +3,7 @@
 //! Fields go by the numbers that the specification gives them.
 
 use super::avro::{Record, Value};
-use super::bounds::{self, Counted};
+use super::bounds::{self, ColumnMetrics};
 
 /// Whether field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
@@ -11,7 +11,7 @@ pub(super) fn of_list(id: i32) -> bool {
 }
 
 /// As [`of_entry`], with the metrics of columns.
-pub(super) fn of_counted_entry(id: i32) -> bool {
+pub(super) fn of_entry_with_metrics(id: i32) -> bool {
     of_entry(id) || bounds::of_columns(id)
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Entry {
     /// The one data file that it is of, where a delete says so.
     pub(super) referenced: Option<String>,
     /// Metrics of the columns that a filter tests.
-    pub(super) columns: Vec<Counted>,
+    pub(super) columns: Vec<ColumnMetrics>,
 }
 
 /// What is wrong with an entry.
@@ -153,7 +153,7 @@ impl Entry {
             return Err(Fault::Refused(format!("the file {path} of format {shown:?}")));
         }
         let partition = file.record(102).map(|values| values.0.iter().map(|(_, value)| value.clone()).collect());
-        let columns = if content == Content::Data { Counted::of(file, ids) } else { Vec::new() };
+        let columns = if content == Content::Data { ColumnMetrics::of(file, ids) } else { Vec::new() };
         Ok(Some(Self {
             content,
             path,
@@ -185,7 +185,7 @@ impl Entry {
         let partition: usize = self.partition.iter().map(value).sum();
         let referenced = self.referenced.as_ref().map_or(0, String::len);
         let ids = if let Content::Equality(ids) = &self.content { size_of_val(ids.as_slice()) } else { 0 };
-        let columns: usize = self.columns.iter().map(Counted::bytes).sum();
+        let columns: usize = self.columns.iter().map(ColumnMetrics::bytes).sum();
         (size_of::<Self>() + self.path.len() + partition + referenced + ids + columns) as u64
     }
 }

@@ -87,7 +87,7 @@ impl Tested {
 }
 
 /// Facts about a column that has one value in all of `rows` rows: that of `text`, or null.
-pub(in crate::dataset) fn told(text: Option<&str>, kind: &DataType, rows: u64) -> Option<Facts> {
+pub(in crate::dataset) fn constant(text: Option<&str>, kind: &DataType, rows: u64) -> Option<Facts> {
     match text {
         None => Some(Facts::null(rows)),
         Some(text) => exact(text, kind).map(|value| Facts::exactly(rows, value)),
@@ -167,7 +167,7 @@ mod tests {
         let keeps = |text: &str, facts: &[Facts]| {
             sieve(text).unwrap().keeps(&mut |_, tested| if tested.name == "n" { facts.to_vec() } else { Vec::new() })
         };
-        let value = |text| told(text, &DataType::Int64, 5).unwrap();
+        let value = |text| constant(text, &DataType::Int64, 5).unwrap();
         assert!(keeps("n = 1", &[]) && keeps("n = 1", &[value(Some("1"))]));
         assert!(!keeps("n = 1", &[value(Some("2"))]) && !keeps("n = 1", &[value(None)]));
         assert!(!keeps("n = 1 and s = 'x'", &[value(Some("2"))]) && keeps("n = 1 or s = 'x'", &[value(Some("2"))]));
@@ -175,8 +175,8 @@ mod tests {
             keeps("n is null", &[]) && keeps("n is null", &[value(None)]) && !keeps("n is null", &[value(Some("2"))])
         );
         assert!(keeps("n = 1", &[value(Some("2")), value(None)]), "what contradicts itself says nothing");
-        let nan = told(Some("NaN"), &DataType::Float64, 5).unwrap();
+        let nan = constant(Some("NaN"), &DataType::Float64, 5).unwrap();
         assert_eq!(nan, Facts::exactly(5, Scalar::Float(f64::NAN)));
-        assert!(told(Some("x"), &DataType::Int64, 5).is_none());
+        assert!(constant(Some("x"), &DataType::Int64, 5).is_none());
     }
 }

@@ -42,12 +42,12 @@ pub(super) struct Loaded {
     #[serde(default)]
     config: BTreeMap<String, String>,
     #[serde(default)]
-    storage_credentials: Vec<Lent>,
+    storage_credentials: Vec<StorageCredentials>,
 }
 
 /// Credentials for locations that begin with `prefix`.
 #[derive(Debug, Deserialize)]
-struct Lent {
+struct StorageCredentials {
     prefix: String,
     config: BTreeMap<String, String>,
 }
@@ -76,7 +76,7 @@ struct Reason {
 
 /// Options and credentials for a store.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Lending {
+pub(super) struct StoreAccess {
     /// Keys are names of `storage_options`.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) credentials: Option<Credentials>,
@@ -106,20 +106,20 @@ pub(super) fn reason(body: &[u8]) -> Option<String> {
 
 impl Loaded {
     /// Options and credentials for objects below `location`.
-    pub(super) fn lending(&self, location: &str) -> Lending {
+    pub(super) fn store_access(&self, location: &str) -> StoreAccess {
         let mut config = self.config.clone();
         // Hadoop's schemes name the same store.
         let plain = |text: &str| text.replacen("s3a://", "s3://", 1).replacen("s3n://", "s3://", 1);
         let location = plain(location);
-        let of = self.storage_credentials.iter().filter(|lent| location.starts_with(&plain(&lent.prefix)));
-        if let Some(longest) = of.max_by_key(|lent| lent.prefix.len()) {
+        let matching = self.storage_credentials.iter().filter(|one| location.starts_with(&plain(&one.prefix)));
+        if let Some(longest) = matching.max_by_key(|one| one.prefix.len()) {
             config.extend(longest.config.clone());
         }
         let get = |key: &str| config.get(key).filter(|value| !value.is_empty()).cloned();
-        let mut lending = Lending::default();
+        let mut access = StoreAccess::default();
         let mut set = |name: &str, value: Option<String>| {
             if let Some(value) = value {
-                lending.settings.insert(name.to_owned(), value);
+                access.settings.insert(name.to_owned(), value);
             }
         };
         let scheme = location.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -164,8 +164,8 @@ impl Loaded {
         };
         let values: Vec<(String, String)> =
             values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        lending.credentials = (!values.is_empty()).then(|| Credentials::new(values, expires));
-        lending
+        access.credentials = (!values.is_empty()).then(|| Credentials::new(values, expires));
+        access
     }
 }
 
@@ -173,8 +173,8 @@ impl Loaded {
 mod tests {
     use super::*;
 
-    fn lent(json: &str, location: &str) -> Lending {
-        parse::<Loaded>(json.as_bytes()).unwrap().lending(location)
+    fn access(json: &str, location: &str) -> StoreAccess {
+        parse::<Loaded>(json.as_bytes()).unwrap().store_access(location)
     }
 
     fn given(values: &[(&str, &str)], millis: Option<u64>) -> Option<Credentials> {
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_lends_its_credentials() {
+    fn the_longest_prefix_gives_the_credentials() {
         let json = r#"{"metadata-location":"s3://b/t/metadata/v1.metadata.json","metadata":{"x":1},
             "config":{"s3.endpoint":"http://h:1","s3.path-style-access":"true","client.region":"eu-west-1","s3.access-key-id":"a","s3.secret-access-key":"b"},
             "storage-credentials":[
                 {"prefix":"s3://b/t/data","config":{"s3.access-key-id":"no","s3.secret-access-key":"no"}},
                 {"prefix":"s3","config":{"s3.access-key-id":"short","s3.secret-access-key":"short"}},
                 {"prefix":"s3a://b/t","config":{"s3.access-key-id":"id","s3.secret-access-key":"key","s3.session-token":"tok","s3.session-token-expires-at-ms":"1500"}}]}"#;
-        let found = lent(json, "s3://b/t/metadata/v1.metadata.json");
+        let found = access(json, "s3://b/t/metadata/v1.metadata.json");
         let key = [("access_key_id", "id"), ("secret_access_key", "key"), ("token", "tok")];
         assert_eq!(found.credentials, given(&key, Some(1500)));
         let settings: Vec<_> = found.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
@@ -201,21 +201,21 @@ mod tests {
             ("aws_virtual_hosted_style_request", "false"),
         ];
         assert_eq!(settings, expected);
-        let other = lent(json, "s3://other/t");
+        let other = access(json, "s3://other/t");
         assert_eq!(other.credentials, given(&[("access_key_id", "short"), ("secret_access_key", "short")], None));
-        assert_eq!(lent(r#"{"config":{"s3.access-key-id":"alone"}}"#, "s3://b/t").credentials, None);
+        assert_eq!(access(r#"{"config":{"s3.access-key-id":"alone"}}"#, "s3://b/t").credentials, None);
     }
 
     #[test]
     fn other_clouds_have_tokens() {
         let json = r#"{"config":{"gcs.oauth2.token":"g","gcs.oauth2.token-expires-at":"7","adls.sas-token.one.dfs.core.windows.net":"s1",
             "adls.sas-token.two":"s2","adls.sas-token-expires-at-ms.two":"9"}}"#;
-        assert_eq!(lent(json, "gs://b/t").credentials, given(&[("bearer_token", "g")], Some(7)));
-        let one = lent(json, "abfss://c@one.dfs.core.windows.net/t").credentials;
+        assert_eq!(access(json, "gs://b/t").credentials, given(&[("bearer_token", "g")], Some(7)));
+        let one = access(json, "abfss://c@one.dfs.core.windows.net/t").credentials;
         assert_eq!(one, given(&[("sas_token", "s1")], None));
-        let two = lent(json, "abfss://c@two.dfs.core.windows.net/t").credentials;
+        let two = access(json, "abfss://c@two.dfs.core.windows.net/t").credentials;
         assert_eq!(two, given(&[("sas_token", "s2")], Some(9)));
-        assert_eq!(lent(json, "file:///t"), Lending::default());
+        assert_eq!(access(json, "file:///t"), StoreAccess::default());
     }
 
     #[test]

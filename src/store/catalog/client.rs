@@ -12,9 +12,9 @@ use reqwest::{Method, StatusCode};
 use url::Url;
 
 use super::answers::{self, Token};
-use super::settings::{Settings, Who};
+use super::settings::{Auth, Settings};
 use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, told};
+use crate::store::credentials::{CredentialSource, Credentials, store_error};
 
 /// Maximum bytes of a response, which has the whole metadata of a table.
 const MOST: usize = 256 << 20;
@@ -70,11 +70,11 @@ impl Client {
             builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
         }
         let http = builder.build().map_err(failed)?;
-        let authorization = match &settings.who {
-            Who::Nobody => Authorization::Nobody,
-            Who::Token(token) => Authorization::Token(bearer(token.reveal())?),
-            Who::Client { .. } => {
-                let tokens = Tokens { http: http.clone(), who: settings.who.clone() };
+        let authorization = match &settings.auth {
+            Auth::Nobody => Authorization::Nobody,
+            Auth::Token(token) => Authorization::Token(bearer(token.reveal())?),
+            Auth::Client { .. } => {
+                let tokens = Tokens { http: http.clone(), auth: settings.auth.clone() };
                 Authorization::Given(CredentialSource::new(Arc::new(tokens)))
             }
         };
@@ -186,7 +186,7 @@ async fn once(request: reqwest::RequestBuilder) -> std::result::Result<Option<An
 /// Gets tokens by `client_credentials`.
 struct Tokens {
     http: reqwest::Client,
-    who: Who,
+    auth: Auth,
 }
 
 impl fmt::Debug for Tokens {
@@ -200,13 +200,13 @@ impl CredentialProvider for Tokens {
     type Credential = Credentials;
 
     async fn get_credential(&self) -> object_store::Result<Arc<Credentials>> {
-        self.ask().await.map(Arc::new).map_err(told)
+        self.ask().await.map(Arc::new).map_err(store_error)
     }
 }
 
 impl Tokens {
     async fn ask(&self) -> Result<Credentials> {
-        let Who::Client { id, secret, scope, at } = &self.who else { return Ok(Credentials::default()) };
+        let Auth::Client { id, secret, scope, at } = &self.auth else { return Ok(Credentials::default()) };
         let form = {
             let mut form = url::form_urlencoded::Serializer::new(String::new());
             form.append_pair("grant_type", "client_credentials");

@@ -12,7 +12,7 @@ mod settings;
 mod table;
 
 pub(super) use settings::KEYS;
-pub(super) use table::{Told, table};
+pub(super) use table::{CatalogTable, table};
 
 /// Scheme of the names of tables.
 pub(super) const SCHEME: &str = "iceberg://";

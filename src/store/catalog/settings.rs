@@ -20,7 +20,7 @@ pub(in crate::store) const KEYS: &[&str] = &[
 
 /// How requests are authorized.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Auth {
     Nobody,
     Token(Secret),
     /// A client of OAuth2, which gets tokens at `at`.
@@ -38,7 +38,7 @@ pub(super) struct Settings {
     /// No slash at its end.
     pub(super) uri: Url,
     pub(super) warehouse: Option<String>,
-    pub(super) who: Who,
+    pub(super) auth: Auth,
     /// Maximum wait for the start of a response, and for each further part.
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
@@ -74,12 +74,12 @@ impl Settings {
         let uri = address(uri)
             .ok_or_else(|| wrong("iceberg_uri is no address of a catalog, such as https://host/catalog"))?;
         let plain = |text: &&str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        let who = match (option("iceberg_token"), option("iceberg_credential")) {
+        let auth = match (option("iceberg_token"), option("iceberg_credential")) {
             (Some(_), Some(_)) => {
                 return Err(wrong("iceberg_token and iceberg_credential both say who asks; give one"));
             }
             (Some(token), None) => match plain(&token) {
-                true => Who::Token(Secret::new(token)),
+                true => Auth::Token(Secret::new(token)),
                 false => return Err(wrong("iceberg_token has characters that no token has")),
             },
             (None, Some(credential)) => {
@@ -89,9 +89,9 @@ impl Settings {
                     None => below(&uri, &["v1", "oauth", "tokens"]),
                 };
                 let scope = option("iceberg_scope").unwrap_or("catalog").to_owned();
-                Who::Client { id: id.to_owned(), secret: Secret::new(secret), scope, at }
+                Auth::Client { id: id.to_owned(), secret: Secret::new(secret), scope, at }
             }
-            (None, None) => Who::Nobody,
+            (None, None) => Auth::Nobody,
         };
         let seconds = |name: &'static str, usual: u64| match option(name) {
             None => Ok(Duration::from_secs(usual)),
@@ -102,7 +102,7 @@ impl Settings {
         Ok(Self {
             uri,
             warehouse: option("iceberg_warehouse").map(str::to_owned),
-            who,
+            auth,
             timeout: seconds("timeout", 30)?,
             connect_timeout: seconds("connect_timeout", 5)?,
             proxy: option("proxy_url").map(Secret::new),

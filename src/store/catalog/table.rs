@@ -10,11 +10,11 @@ use object_store::path::Path;
 use reqwest::StatusCode;
 use url::Url;
 
-use super::answers::{self, Config, Lending, Loaded};
+use super::answers::{self, Config, Loaded, StoreAccess};
 use super::client::{Answer, Client};
 use super::settings::{Settings, below};
 use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, told};
+use crate::store::credentials::{CredentialSource, Credentials, store_error};
 
 /// Header that asks a catalog for credentials with a table.
 const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");
@@ -24,7 +24,7 @@ const LEVELS: &str = "\u{1f}";
 
 /// A table as a catalog describes it.
 #[derive(Debug)]
-pub(in crate::store) struct Told {
+pub(in crate::store) struct CatalogTable {
     /// Address of its current metadata.
     pub(in crate::store) metadata: String,
     /// Options of its store; keys are names of `storage_options`.
@@ -48,7 +48,7 @@ fn parts(name: &str) -> Option<(Vec<String>, String)> {
 ///
 /// # Errors
 /// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Store`].
-pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, String>) -> Result<Told> {
+pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, String>) -> Result<CatalogTable> {
     let settings = Settings::new(options)?;
     let (namespace, table) = parts(name).ok_or_else(|| {
         Error::config("urls", format!("{name} names no table of a catalog: write iceberg://namespace.table"))
@@ -80,12 +80,18 @@ pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, Strin
     let metadata = loaded.metadata_location.clone();
     let metadata = metadata.ok_or_else(|| wrong(&client, "a table has no metadata-location".to_owned()))?;
     let is_near = matches!(settings.uri.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    let Lending { settings, credentials } = loaded.lending(&metadata);
+    let StoreAccess { settings, credentials } = loaded.store_access(&metadata);
     let credentials = credentials.map(|first| {
         let (client, name, location) = (Arc::new(client), name.to_owned(), metadata.clone());
-        CredentialSource::new(Arc::new(Lender { client, at, name, location, first: Mutex::new(Some(first)) }))
+        CredentialSource::new(Arc::new(VendedCredentials {
+            client,
+            at,
+            name,
+            location,
+            first: Mutex::new(Some(first)),
+        }))
     });
-    Ok(Told { metadata, settings, credentials, is_near })
+    Ok(CatalogTable { metadata, settings, credentials, is_near })
 }
 
 /// Loads the table `name` from `at`.
@@ -105,7 +111,7 @@ async fn load(client: &Client, at: &Url, name: &str) -> Result<Loaded> {
 }
 
 /// Provides vended credentials: those of the first response, then new ones from each further request.
-struct Lender {
+struct VendedCredentials {
     client: Arc<Client>,
     at: Url,
     name: String,
@@ -113,14 +119,14 @@ struct Lender {
     first: Mutex<Option<Credentials>>,
 }
 
-impl fmt::Debug for Lender {
+impl fmt::Debug for VendedCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the catalog of {}", self.name)
     }
 }
 
 #[async_trait]
-impl CredentialProvider for Lender {
+impl CredentialProvider for VendedCredentials {
     type Credential = Credentials;
 
     async fn get_credential(&self) -> object_store::Result<Arc<Credentials>> {
@@ -128,11 +134,11 @@ impl CredentialProvider for Lender {
         if let Some(first) = first {
             return Ok(Arc::new(first));
         }
-        let loaded = load(&self.client, &self.at, &self.name).await.map_err(told)?;
-        let lent = loaded.lending(&self.location).credentials;
+        let loaded = load(&self.client, &self.at, &self.name).await.map_err(store_error)?;
+        let credentials = loaded.store_access(&self.location).credentials;
         let none =
-            || Error::config("storage_options", format!("the catalog lends no more credentials for {}", self.name));
-        lent.map(Arc::new).ok_or_else(|| told(none()))
+            || Error::config("storage_options", format!("the catalog vends no more credentials for {}", self.name));
+        credentials.map(Arc::new).ok_or_else(|| store_error(none()))
     }
 }
 
