@@ -11,7 +11,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use super::source::{CredentialSource, Given, told};
+use super::source::{CredentialSource, Given, store_error};
 
 /// How object_store begins what it says of an answer that is an error. The type of that error is private, and those around it have the
 /// address in their texts.
@@ -48,7 +48,7 @@ impl Renewing {
 
 /// The credentials that a request will have.
 async fn known(source: &CredentialSource) -> Result<Arc<Given>> {
-    source.get().await.map_err(told)
+    source.get().await.map_err(store_error)
 }
 
 /// Whether other credentials may help.

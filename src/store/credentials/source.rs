@@ -65,7 +65,7 @@ struct Inner {
 }
 
 /// An error of ours on its way through a store.
-pub(in crate::store) fn told(error: Error) -> object_store::Error {
+pub(in crate::store) fn store_error(error: Error) -> object_store::Error {
     object_store::Error::Generic { store: "credentials", source: Box::new(error) }
 }
 
