@@ -1,5 +1,5 @@
-//! Everything that can happen to a small gang: the machine of the server, the journal's records and a member's own lease are the code itself;
-//! trainers, the network and the disk are what surrounds them here. Each answer is held against [`spec`], and so is the gang after each restart.
+//! A small gang explored whole: the machine of the server, the journal's records and a member's own lease are the real code; trainers, the
+//! network and the disk are simulated around them. Each answer is compared with [`spec`], and so is the gang after each restart.
 //!
 //! | fault | what happens |
 //! |---|---|
@@ -30,7 +30,7 @@ use super::own_lease::OwnLease;
 use super::planted::Planted;
 use crate::flight::explore::System;
 
-/// How long processes wait for others, in ticks.
+/// Time for which processes wait for others, in ticks.
 const JOIN: u8 = 3;
 const MEET: u8 = 3;
 
@@ -67,15 +67,15 @@ const ALL: &[Kind] = &[
 #[derive(Debug, Clone)]
 struct Gang {
     world: usize,
-    /// Each rank acknowledges so many steps, and meets the others between two.
+    /// Steps that each rank acknowledges; ranks meet between two steps.
     steps: u64,
     /// Processes that a rank has at most, one after another.
     lives: u8,
     faults: u8,
     kinds: &'static [Kind],
-    /// Whether ranks read one of two plans first.
+    /// If true, ranks first read one of two plans.
     reads: bool,
-    /// Whether rank 1 meets the others once more.
+    /// If true, rank 1 meets the others once more.
     uneven: bool,
     planted: Planted,
     shell: Shell,
@@ -136,7 +136,7 @@ impl Gang {
         }
     }
 
-    /// What a process does after what it has done.
+    /// Moves a process to its next stage.
     fn goes_on(&self, process: &mut Process) {
         let rounds = self.steps - 1 + u64::from(self.uneven && process.rank == 1);
         process.stage = match process.stage {
@@ -197,7 +197,7 @@ impl Gang {
             }
             (Stage::Joining, _) | (_, Answer::Fenced) | (Stage::Failing, _) => self.reborn(life, at),
             (Stage::Reading, Answer::Refused) => {
-                // It reads what the others read.
+                // It reads the plan of the others.
                 process.plan = (process.plan + 1) % 2;
                 process.flight = Flight::Sent;
             }
@@ -335,7 +335,7 @@ impl Gang {
         }
     }
 
-    /// The server is killed while it writes what a call has changed. After that all of it is there, or nothing.
+    /// The server is killed while it writes the changes of a call. After that all of them are there, or none.
     fn torn(&self, life: &mut Life, at: usize, written: usize) -> Result<(), String> {
         let process = life.processes[at].clone();
         let (rank, number, call) = (process.rank, process.life, process.call());
@@ -465,7 +465,7 @@ impl System for Gang {
             if process.lease.is_none_or(|lease| lease.is_over(now)) {
                 continue;
             }
-            // What a member does on its own, without asking, it does only while it may.
+            // A member acts by itself, without a call, only while its lease lasts.
             if life.spec.lost.contains(&process.number()) {
                 return Err(format!(
                     "process {} of rank {} acts on, and its rank is given away",

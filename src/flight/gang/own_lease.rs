@@ -1,4 +1,4 @@
-//! What a member makes of its lease: until when it may act as its rank, whatever becomes of its server. Pure: time comes in.
+//! A member's own view of its lease: the time until which it may act as its rank, even without its server. Pure: time comes in.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl OwnLease {
         self.ends
     }
 
-    /// Whether it is.
+    /// Returns true if the holder must take itself for dead.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         now >= self.ends
     }

@@ -1,4 +1,4 @@
-//! The tier in the memory of this process: for whoever has no disk, or little data.
+//! The tier in the memory of this process: for machines without a disk, or for small data.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Who reads through a cache in this process, and when each of their plans needs a block.
+//! The readers of a cache in this process, and the times at which their plans need a block.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,10 +10,10 @@ use super::foresight::{Foreseen, OpenPlan, ReadBy, due};
 
 /// Steps after which a plan's speed is known.
 const KNOWN_AFTER: u64 = 2;
-/// Time of a step on the scale of all plans, in microseconds, while nobody's speed is known.
+/// Time of a step on the scale of all plans, in microseconds, while no speed is known.
 const UNKNOWN_PACE: f64 = 1000.0;
 
-/// One open dataset: what it needs next, and what it got.
+/// One open dataset: its next uses, and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     plan: Mutex<Option<Active>>,
@@ -44,7 +44,7 @@ impl Reader {
         self.position.fetch_max(step, Ordering::Relaxed);
     }
 
-    /// What came from the cache, and what did not, for this dataset.
+    /// Hits and misses of this dataset.
     pub(crate) fn stats(&self) -> CacheStats {
         self.counts.snapshot()
     }

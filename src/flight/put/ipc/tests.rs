@@ -170,7 +170,7 @@ fn what_a_message_claims_is_held_against_its_body() {
     let try_it = |rows, nulls, buffers: [(i64, i64); 2], compressed| {
         let buffers = buffers.map(|(at, length)| Place::new(at, length));
         let mut decoder = Decoder::new(&schema, LIMIT, free).unwrap();
-        // What lz4 would announce: nearly as much as there may be.
+        // A size that lz4 would announce: nearly the maximum.
         let body = [(i64::MAX - 64).to_le_bytes(), [0; 8]].concat();
         decoder.decode(&claimed(rows, nulls, &buffers, compressed), &Buffer::from(body.as_slice()))
     };
