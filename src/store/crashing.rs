@@ -204,7 +204,7 @@ fn parts(path: &Path) -> impl Iterator<Item = &str> {
     })
 }
 
-/// When a disk goes wrong, counting its steps from 1.
+/// The step at which a disk goes wrong, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Fate {
     Well,
@@ -322,7 +322,7 @@ impl CrashingFiles {
         all
     }
 
-    /// Something changes: whether it happens, and how.
+    /// Runs a step that changes the disk, unless its fate is to fail.
     fn step(&self, make: impl FnOnce(&mut Inner) -> io::Result<Vec<Step>>) -> io::Result<()> {
         let mut inner = self.lock();
         inner.count += 1;

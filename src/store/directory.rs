@@ -48,7 +48,7 @@ struct Mark {
 pub(crate) struct Replace {
     /// A dataset that bowstring wrote.
     pub(crate) overwrite: bool,
-    /// With it, whatever it is.
+    /// With it, any content.
     pub(crate) foreign: bool,
 }
 

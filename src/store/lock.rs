@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 
 /// The longest description of a holder that is read, in bytes.
 const LONGEST: u64 = 256;
-/// Pause between two attempts of who waits.
+/// Pause between two attempts of a waiting process.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Attempts to open a lock file whose holder removes it meanwhile.

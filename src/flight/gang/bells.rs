@@ -19,14 +19,14 @@ impl Bells {
         self.0.entry(gang.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    /// Wakes those who wait for something of `gang`.
+    /// Wakes calls and streams that wait for a change of `gang`.
     pub(super) fn ring(&self, gang: &str) {
         if let Some(bell) = self.0.get(gang) {
             bell.send_replace(());
         }
     }
 
-    /// Wakes everybody.
+    /// Wakes all of them.
     pub(super) fn ring_all(&self) {
         for bell in self.0.values() {
             bell.send_replace(());

@@ -60,7 +60,7 @@ pub(super) struct Arriving<'a> {
     pub(super) round: u64,
     pub(super) meeting: CollectiveKind,
     pub(super) message: &'a [u8],
-    /// When the caller's patience ends, on the server's clock.
+    /// End of the caller's patience, on the server's clock.
     pub(super) deadline: Duration,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Collectives {
     kept: u64,
     meeting: Option<CollectiveKind>,
     arrived: BTreeMap<u32, Arrival>,
-    /// All other ranks, once one has arrived: who asks again does not count all of them.
+    /// All other ranks, once one has arrived, so that repeated polls need not collect them again.
     missing: BTreeSet<u32>,
     bytes: u64,
     broken: Option<Refusal>,
@@ -102,7 +102,7 @@ impl Collectives {
         (self.opened, self.meeting.map(CollectiveKind::name), arrived, self.broken.is_some()).hash(to);
     }
 
-    /// Bytes of messages that are kept: of those who wait, and of the last round.
+    /// Bytes of kept messages: of waiting ranks, and of the last round.
     pub(super) fn held(&self) -> u64 {
         self.bytes + self.kept
     }
@@ -137,8 +137,7 @@ impl Collectives {
 
     /// Rank `arriving.rank` is at a round: opens it if it was the last one missing.
     ///
-    /// A mismatch of kind or number breaks the rounds for everybody: the program of the ranks has come apart, and waiting
-    /// would be for ever.
+    /// A mismatch of kind or number breaks the rounds for all ranks: their programs have come apart, and waiting would never end.
     pub(super) fn arrive(
         &mut self,
         now: Duration,

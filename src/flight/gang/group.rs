@@ -1,4 +1,4 @@
-//! One gang: who waits, who is in, which generation, what is acknowledged. Pure: time comes in as a number.
+//! One gang: its waiting and present ranks, its generation, and the acknowledged position. Pure: time comes in as a number.
 //!
 //! ```text
 //!  Forming(g) ── all N joined ──► Running(g) ── a member lost, or failed, or replaced ──► Forming(g + 1)
@@ -40,7 +40,7 @@ pub(super) enum Phase {
 #[cfg_attr(test, derive(Clone))]
 struct Member {
     seat: MemberRecord,
-    /// When its lease runs out.
+    /// End of its lease.
     until: Duration,
     left: bool,
     acked: Option<Position>,
@@ -52,7 +52,7 @@ struct Joiner {
     request: JoinRequest,
     since: Duration,
     deadline: Duration,
-    /// When it is forgotten if its process asks no more.
+    /// Time at which it is forgotten if its process does not call again.
     until: Duration,
     holders: u32,
 }
@@ -355,7 +355,7 @@ impl Group {
         Ok(())
     }
 
-    /// All members, who are none any more.
+    /// Takes all members out.
     fn take_members(&mut self) -> BTreeMap<u32, Member> {
         self.standing.clear();
         self.left = 0;

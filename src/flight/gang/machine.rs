@@ -29,7 +29,7 @@ pub(super) struct Happened {
     pub(super) woken: BTreeSet<String>,
 }
 
-/// An arrival at a round, whose message was read before anybody waits for the machine.
+/// An arrival at a round, whose message was decoded before the machine is locked.
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) request: MeetRequest,

@@ -182,7 +182,7 @@ impl Member {
         self.shared.caller.attempt
     }
 
-    /// The lease: how long the server waits for a sign of life.
+    /// The lease: the time for which the server waits for a heartbeat.
     pub fn lease(&self) -> Duration {
         self.shared.lease
     }

@@ -23,7 +23,7 @@ impl OwnLease {
         *self = Self::new(self.length, sent);
     }
 
-    /// When its holder must take itself for dead.
+    /// Time at which its holder must take itself for dead.
     pub(super) fn ends(&self) -> Instant {
         self.ends
     }

@@ -77,7 +77,7 @@ impl Drop for Registry {
 impl Registry {
     /// Opens the gangs of the journal at `journal`, or none without a journal: then a restart of the server forgets all.
     ///
-    /// To be called within a tokio runtime, where a task watches the leases. One registry at a time has a journal open, on any host that
+    /// Must be called within a tokio runtime, where a task watches the leases. One registry at a time has a journal open, on any host that
     /// shares the file system's locks.
     ///
     /// # Errors
@@ -133,9 +133,9 @@ impl Registry {
     /// back, unless the wait was over before.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for an unknown action or gang, [`Error::Config`] and [`Error::Limit`] for a bad request,
-    /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
-    /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
+    /// [`Error::NotFound`] for an unknown action or gang, [`Error::Config`] and [`Error::Limit`] for a bad request, [`Error::Fenced`] for a
+    /// caller whose generation is over, [`Error::Mismatch`] if ranks contradict each other, [`Error::Timeout`] if a rank did not come,
+    /// [`Error::Store`] if the journal cannot be written.
     pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
         self.call_as(action, body, |gang| Ok(gang.to_owned()), &|_| Box::pin(std::future::ready(Ok(())))).await
     }
@@ -434,7 +434,7 @@ impl<R> Drop for Held<'_, R> {
     }
 }
 
-/// Wakes when a lease or a deadline ends, so that those who wait learn of it.
+/// Wakes when a lease or a deadline ends, so that waiting calls learn of it.
 async fn sweep(registry: Weak<Registry>) {
     loop {
         let next = {

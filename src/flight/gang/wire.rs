@@ -26,7 +26,7 @@ pub const ACTIONS: [&str; 8] = [
     "gang.state",
 ];
 
-/// Those that wait for other ranks.
+/// Actions that wait for other ranks.
 pub(crate) const WAITS: [&str; 3] = ["gang.join", "gang.barrier", "gang.all_gather"];
 
 /// A position in training: everything up to and including step `step` of epoch `epoch` is done. Ordered.
@@ -262,7 +262,7 @@ pub(crate) enum Polled<T> {
     Done(T),
 }
 
-/// `gang.heartbeat` and `gang.members`: nothing but who calls.
+/// `gang.heartbeat` and `gang.members`: the caller only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallerRequest {
@@ -352,7 +352,7 @@ pub struct State {
     pub generation: u64,
     /// Number of ranks; 0 while it is unknown.
     pub world_size: u32,
-    /// The members of the running generation, or those who wait to join.
+    /// The members of the running generation, or the ranks that wait to join.
     pub present: Vec<MemberEntry>,
     /// Ranks that are missing: not joined yet, or left cleanly. At most the first 16.
     pub missing: Vec<u32>,

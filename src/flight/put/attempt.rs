@@ -212,7 +212,7 @@ mod tests {
         for ended in &all {
             assert!(ended.iter().all(|bytes| *bytes >= 90), "{ended:?}");
         }
-        // Of one that says nothing any more, others do not suffer.
+        // A silent attempt does not hold up others.
         let (buffers, mut silent) = (Buffers::new(1600), [0]);
         row_groups(&buffers, &mut silent, 1, 790);
         for ended in row_groups(&buffers, &mut [0; 3], 1, 10_000) {

@@ -363,7 +363,7 @@ impl Directory {
         if let Err(error) = self.files.remove_directory(&versions) {
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
         }
-        // It is dropped, whatever comes of counting it.
+        // The dataset is dropped even if counting its disk space fails.
         if let Err(error) = self.measure(dataset, &[]) {
             tracing::warn!(error = %error.chain(), "what a dropped dataset took of the disk is counted until the next start");
         }
@@ -381,7 +381,7 @@ impl Directory {
     ) -> Result<()> {
         let parent = self.root.join(HIDDEN).join(write.dataset());
         self.files.create_directories(&parent).map_err(|error| failed("create", &parent, error))?;
-        // One that could not be removed after it had failed: perhaps the disk still has the name at it.
+        // A directory that could not be removed after a failure: the name on the disk may still lead to it.
         if self.files.is_directory(directory) {
             self.flush(&self.root)?;
             self.files.remove_directory(directory).map_err(|error| failed("remove", directory, error))?;
@@ -419,7 +419,7 @@ impl Directory {
 
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
-        // Each has its own: commits of other datasets go on at the same time.
+        // Each dataset has its own aside, because commits of other datasets run concurrently.
         let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join(format!("_link.{dataset}")));
         turn(&*self.files, &path, version, &new)
     }

@@ -15,9 +15,9 @@ use crate::store::directory::failed;
 /// Bytes on the disk that written datasets may take, by space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskQuotas {
-    /// Of each space that is not named; none for as many as there are.
+    /// Quota of each space that is not named; `None` for no limit.
     pub default: Option<u64>,
-    /// Of spaces by name; `common` is that of names in no other one.
+    /// Quotas of spaces by name; `common` is that of names in no other one.
     pub spaces: BTreeMap<String, u64>,
 }
 

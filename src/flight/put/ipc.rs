@@ -63,7 +63,7 @@ impl Decoder {
     /// bytes of a dictionary, which stays until the stream ends or another takes its place.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no schema; [`Error::Unsupported`] for columns of types that nobody writes, and for too many.
+    /// [`Error::Mismatch`] for anything but a schema; [`Error::Unsupported`] for columns of types that cannot be written, and for too many.
     pub(crate) fn new(
         header: &[u8],
         limit: usize,
@@ -94,9 +94,8 @@ impl Decoder {
     /// Decodes the batch in a message; `None` if the message is a dictionary, or metadata alone.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no batch of the schema; [`Error::Unsupported`] for compressed bodies and growing
-    /// dictionaries; [`Error::Limit`] for one whose cells take more than the message could hold, and for a dictionary that there is no room
-    /// for.
+    /// [`Error::Mismatch`] for anything but a batch of the schema; [`Error::Unsupported`] for compressed bodies and delta dictionaries;
+    /// [`Error::Limit`] for a batch whose cells take more than the message could hold, and for a dictionary without room.
     pub(crate) fn decode(&mut self, header: &[u8], body: &Buffer) -> Result<Option<RecordBatch>> {
         if header.is_empty() && body.is_empty() {
             return Ok(None);

@@ -172,8 +172,8 @@ impl Staging {
     /// that names the token. If this future is dropped, or `batches` ends with an error, nothing stays.
     ///
     /// # Errors
-    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota
-    /// of disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; what the writer says.
+    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota of
+    /// disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; those of the writer.
     pub async fn stage(
         &self,
         write: &WriteId,
@@ -212,15 +212,15 @@ impl Staging {
         outcome
     }
 
-    /// Makes the attempts of `tokens` visible at once, as `mode` says, and removes all others of the write. A write that was
-    /// committed before is left as it is, whatever the tokens, and has the same answer; so has one that was committed by a process
-    /// before this one, in a directory. Goes on to its end even if this future is dropped.
+    /// Makes the attempts of `tokens` visible at once, according to `mode`, and removes all others of the write. A write that was committed
+    /// before is unchanged, whatever the tokens, and has the same answer; so has one that was committed by a process before this one, in a
+    /// directory. Runs to its end even if this future is dropped.
     ///
     /// # Errors
-    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different
-    /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Timeout`] where others
-    /// change the dataset for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. A disk that fails when the rows are visible already is
-    /// answered by taking them back; where that fails too the commit is made, and the log warns.
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different columns;
+    /// [`Error::Config`] if the dataset must not exist; [`Error::Closed`] after an abort; [`Error::Timeout`] if others change the dataset
+    /// for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. If the
+    /// disk fails when the rows are already visible, they are taken back; if that fails too, the commit is made, and the log warns.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         self.commit_as(write, write.id(), mode, tokens).await
     }

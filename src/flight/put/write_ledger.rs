@@ -20,7 +20,7 @@ const SPACES: usize = 16;
 pub(super) struct WriteLedger<P> {
     writes: HashMap<WriteId, Write<P>>,
     numbers: u64,
-    /// Of one space.
+    /// Most writes of one space.
     max_writes: usize,
     max_attempts: usize,
 }

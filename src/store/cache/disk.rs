@@ -4,7 +4,7 @@
 //!   look ─► blocks/.. there and its checksums agree ─► hit
 //!        └► claim (fetch/.. locked) ─► the origin is read ─► room in the ledger ─► written ─► renamed to blocks/..
 //! ```
-//! Whatever the disk does, the worst is a read of the origin: each failure is counted, and told once.
+//! Failures of the disk cost at most a read of the origin: each is counted, and logged once.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ pub(super) struct Disk {
     keeper: Mutex<Keeper>,
     /// The readers whose plans tell when blocks are due.
     readers: Arc<Readers>,
-    /// When it failed last.
+    /// Time of the last failure.
     failed: Mutex<Option<Instant>>,
     told: AtomicBool,
     write: WriteBlock,
@@ -61,13 +61,13 @@ pub(super) enum Found {
     Failed,
 }
 
-/// The outcome of an attempt to be the one who fetches a block.
+/// The outcome of an attempt to claim the fetch of a block.
 #[derive(Debug)]
 pub(super) enum Claimed {
     Mine(Claim),
-    /// Somebody has it already.
+    /// It is in the cache already.
     There,
-    /// Somebody fetches it just now.
+    /// Another reader is fetching it.
     Busy,
     /// The disk fails, or takes no writes: it is fetched, and not kept.
     Failed,
@@ -125,7 +125,7 @@ impl Disk {
         // Leftovers of killed processes are removed now.
         let reaped = disk.change(|disk, ledger| {
             disk.reap(ledger)?;
-            // Those that were killed before they took room.
+            // Leftovers of processes that were killed before they took room.
             disk.directory.fetched()?.iter().try_for_each(|block| disk.release(block).map(drop))
         });
         if let Err(error) = reaped {
@@ -318,7 +318,7 @@ impl Disk {
         claim.file.flush()?;
         let path = self.directory.block(block);
         self.change(|disk, ledger| {
-            // Somebody who looked through the directory may have taken it for lost, or has removed the cache and begun anew.
+            // Another process that scanned the directory may have taken it for lost, or has removed the cache and begun anew.
             if !disk.keeper().has(block) || !is_at(&claim.file, &claim.path) {
                 return Ok(Stored::Refused);
             }
@@ -386,7 +386,7 @@ impl Disk {
     fn lock(&self) -> io::Result<Locked> {
         let (path, begin) = (self.directory.lock(), Instant::now());
         loop {
-            // One that was removed is not begun anew by who still reads through it.
+            // A removed cache is not begun anew by processes that still read through it.
             self.directory.check_mark()?;
             let file = writable(&path)?;
             match file.try_lock() {

@@ -3,8 +3,8 @@
 //! ```text
 //!   magic, version, bytes per checksum, object, start, end, checksum of all this and of the list │ checksums │ bytes
 //! ```
-//! A file is written once and then never changed. Nothing brings it to the disk: what a loss of power makes of it, the checksums tell, and
-//! it is a copy.
+//! A file is written once and then never changed. It is not flushed to the disk: checksums detect the damage of a power cut, and the block
+//! is only a copy.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

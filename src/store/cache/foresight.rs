@@ -28,7 +28,7 @@ struct Span {
 }
 
 impl Spans {
-    /// Of the row groups `spans`: the object, the bytes from the first to the last one that is read, and the number.
+    /// Makes the spans of the row groups `spans`: the object, the bytes from the first to the last one that is read, and the number.
     pub(crate) fn new(spans: impl Iterator<Item = (ObjectKey, Range<u64>, u32)>) -> Self {
         let mut found = Self::default();
         for (object, range, group) in spans {
@@ -95,7 +95,7 @@ impl Foreseen {
     }
 }
 
-/// One plan that is open, how far it is, and how fast.
+/// An open plan, its position, and its speed.
 #[derive(Debug, Clone)]
 pub(super) struct OpenPlan {
     pub(super) foreseen: Arc<Foreseen>,
@@ -114,8 +114,8 @@ pub(super) struct ReadBy {
     pub(super) group: Option<u32>,
 }
 
-/// When `block` is needed next by any of `plans`, in their order; after the present use of it, where it is `read`. None if none is known to
-/// need it.
+/// Time at which `block` is needed next by any of `plans`, given in order; after its present use if it is `read`. `None` if no plan is
+/// known to need it.
 pub(super) fn due(plans: &[OpenPlan], block: &Block, read: Option<ReadBy>) -> Option<u64> {
     let mut soonest = None;
     for (number, plan) in plans.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! The decision which blocks are kept and which are evicted, by arithmetic: no disk, no clock.
 //!
-//! Every block has a time at which it is needed next, on a scale that all plans of the process share. What is needed last goes first
-//! (Belady), and a block that is needed later than everything kept is not taken in. Within one job no policy can have more hits than the
-//! share of the data that fits; what this one avoids is to lose what is about to be read, as least recently used does. Among several jobs it
-//! has more.
+//! Every block has a time at which it is needed next, on a scale that all plans of the process share. The block that is needed last is
+//! evicted first (Belady), and a block that is needed later than everything kept is not stored. Within one job no policy can have more hits
+//! than the share of the data that fits; this one avoids the loss of blocks that are about to be read, which least recently used suffers.
+//! Among several jobs it has more hits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -59,7 +59,7 @@ impl Keeper {
         self.blocks.len()
     }
 
-    /// All blocks, whether each is there, and the bytes of its file.
+    /// All blocks, true for those that are there, and the bytes of their files.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (&Block, bool, u64)> {
         self.blocks.iter().map(|(block, held)| (block, held.is_there, held.bytes))
     }
@@ -74,7 +74,7 @@ impl Keeper {
         self.blocks.contains_key(block)
     }
 
-    /// When `block` is needed.
+    /// Time at which `block` is needed.
     pub(super) fn due(&self, block: &Block) -> Option<Due> {
         self.blocks.get(block).map(|held| held.due)
     }

@@ -101,7 +101,7 @@ impl Readers {
         }
     }
 
-    /// When each block is needed, as of now.
+    /// Time at which each block is needed, as of now.
     pub(super) fn foresee(&self) -> Foresight {
         let (mut readers, mut plans) = (Vec::new(), Vec::new());
         for reader in self.all() {
@@ -122,7 +122,8 @@ pub(super) struct Foresight {
 }
 
 impl Foresight {
-    /// When `block` is needed next; after its present use, where one of the readers has just read it, for a row group if that is known.
+    /// Time at which `block` is needed next; after its present use, if one of the readers has just read it, for a row group if that is
+    /// known.
     pub(super) fn due(&self, block: &Block, read: Option<(&Arc<Reader>, Option<u32>)>) -> Option<u64> {
         let read = read.and_then(|(reader, group)| {
             let plan = self.readers.iter().position(|found| Arc::ptr_eq(found, reader))?;

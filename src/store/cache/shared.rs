@@ -29,12 +29,13 @@ const PERMIT: usize = 4 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between two checks of another process's fetch.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// After so long, and so many blocks in so many, it is asked anew when each block is needed.
+/// The due times of kept blocks are computed again after this time, or once more than one in `REORDER_PART` of them, and `REORDER_LEAST`,
+/// have come since.
 const REORDER_AFTER: Duration = Duration::from_secs(10);
 const REORDER_PART: usize = 8;
 const REORDER_LEAST: usize = 64;
 
-/// Of all caches that this process ever had.
+/// Counters of all caches that this process has had.
 static TOTAL: LazyLock<Counts> = LazyLock::new(Counts::default);
 
 /// Counters of all caches of this process since it began.
@@ -50,7 +51,7 @@ pub struct Cache {
     counts: Counts,
     flights: Mutex<HashMap<Block, Weak<Flight>>>,
     writing: Arc<Semaphore>,
-    /// When the order was made last, and blocks that came since.
+    /// Time of the last ordering, and number of blocks since.
     ordered: Mutex<(Instant, usize)>,
 }
 
@@ -183,7 +184,7 @@ impl Cache {
         }
     }
 
-    /// When `block` is needed, once `reader` has read it.
+    /// Time at which `block` is needed, after `reader` has read it.
     fn due(&self, reader: &Arc<Reader>, block: &Block, wanted: Wanted) -> Due {
         if wanted.opening {
             return Due::Opening(self.kept(Keeper::tick));
@@ -277,7 +278,7 @@ impl Cache {
             },
         };
         let bytes = fetch.await?;
-        // Those who wait get it, whether it is kept or not.
+        // Waiting readers get it, whether it is kept or not.
         *slot = Some(bytes.clone());
         drop(slot);
         self.count(reader, Event::Miss(bytes.len() as u64));

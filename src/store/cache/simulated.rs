@@ -1,4 +1,4 @@
-//! The policy over whole runs, without a disk: how many hits it has of those that are possible, beside least recently used.
+//! The policy over whole runs, without a disk: its hits relative to the possible ones, compared with least recently used.
 #![allow(clippy::print_stdout, reason = "tests print their figures")]
 
 use std::collections::{BTreeMap, HashMap};

@@ -199,7 +199,7 @@ fn damage_anywhere_is_read_again_from_the_origin_and_counted() {
         );
         assert_eq!(fs::read(&path).unwrap(), whole, "it is replaced");
     }
-    // Somebody removes it, or puts a directory there.
+    // The block is removed, or replaced by a directory.
     fs::remove_file(&path).unwrap();
     read();
     assert_eq!(origin.requests(), 1);

@@ -49,7 +49,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// Longest wait of a request for a provider: without credentials, and with some that are still good.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
 
-/// A refusal asks for other credentials only so long after the last one that did: who lacks a right is refused with any.
+/// Least time between two refusals that request other credentials: a caller without a right is refused with any.
 const REFUSED: Duration = Duration::from_secs(1);
 
 /// Credentials from a provider. It is called when they are first needed, shortly before they expire, and once if a store refuses them: not
@@ -77,9 +77,9 @@ struct State {
     number: u64,
     given: Option<Arc<Given>>,
     asking: Option<Asking>,
-    /// When the provider is asked again, after it failed.
+    /// Time at which the provider is called again after a failure.
     rest: Option<SystemTime>,
-    /// When a refusal had it asked.
+    /// Time of the last refusal that called it.
     refused: Option<Instant>,
 }
 
@@ -88,7 +88,7 @@ struct State {
 pub(in crate::store) struct Given {
     pub(in crate::store) credentials: Credentials,
     number: u64,
-    /// When to renew it.
+    /// Time of renewal.
     renew: Option<SystemTime>,
 }
 
@@ -273,7 +273,7 @@ mod tests {
         let given = futures::future::join_all(waiting).await;
         assert_eq!(provider.asked.load(Ordering::SeqCst), 1);
         assert_eq!(token(&source).await, "0");
-        // Of many that were refused the same, one asks.
+        // Of many refusals of the same credentials, one calls the provider.
         for given in &given {
             source.refused(given.as_ref().unwrap());
         }

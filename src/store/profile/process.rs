@@ -30,7 +30,7 @@ struct Printed {
 /// Runs `command`, whose standard error is that of this process, and reads its output.
 ///
 /// # Errors
-/// What is wrong with it, without a word of what it printed.
+/// The fault, without any of the output.
 pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     let words = split(command).ok_or("the credential_process has a quote that is not closed")?;
     let (program, rest) = words.split_first().ok_or("the credential_process is empty")?;
@@ -74,7 +74,7 @@ fn output(child: &mut Child, limit: Duration) -> Result<Option<(ExitStatus, Vec<
             let bytes = reading.join().map_err(|_| "its output was not read")??;
             return Ok((bytes.len() as u64 <= MAX_BYTES).then_some((status, bytes)));
         }
-        // One that prints too much waits for a reader that has gone.
+        // A command that prints too much would wait for a reader that has gone.
         if start.elapsed() > limit {
             drop((child.kill(), child.wait()));
             return Ok(None);

@@ -137,7 +137,7 @@ struct Role {
 /// is none.
 ///
 /// # Errors
-/// What is wrong with the login.
+/// The fault of the login.
 pub(super) async fn sso(
     endpoint: &Url,
     kept: &[u8],

@@ -74,7 +74,7 @@ impl Group {
         if self.joiners.len() == self.world as usize {
             return self.form(now, effects).map(Polled::Done);
         }
-        // A deadline that is over already is over for everybody who waits.
+        // A deadline that has already passed is over for all waiting ranks.
         self.tick(now, effects);
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
             return Err((*end.1).clone());
@@ -159,7 +159,7 @@ impl Group {
         let other: Vec<u32> = self.joiners.iter().filter(|(_, it)| token(it) != expected).map(|(r, _)| *r).collect();
         let Some(differs) = other.first().and_then(|rank| self.joiners.get(rank)) else {
             let Some((_, position, plan)) = expected else { return Ok(acknowledged()) };
-            // Of a plan that is known here, more than the token's fingerprint may be known.
+            // If the plan is known here, more than the token's fingerprint may be known.
             let known = self.reads.clone().filter(|reads| Some(reads.plan) == plan);
             return Ok((Some(position), known.or_else(|| plan.map(Reading::named))));
         };

@@ -124,7 +124,7 @@ pub(super) fn number(rank: usize, life: u8) -> Number {
 #[derive(Debug, Clone)]
 pub(super) struct Life {
     pub(super) now: Duration,
-    /// When the server started, whose clock begins then.
+    /// Start of the server, at which its clock begins.
     started: Duration,
     pub(super) machine: Machine,
     /// The records on its disk, compacted at every durable write, and the promises at that time.

@@ -9,7 +9,7 @@ pub(super) type Process = u16;
 /// A call of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
-    /// To be a member, or give up after some ticks.
+    /// Joins as a member, or gives up after some ticks.
     Join {
         patience: u8,
     },
@@ -99,7 +99,7 @@ pub(super) struct Spec {
     asking: Vec<Option<Asking>>,
     /// Processes that are over, and whether a restart may have made the gang forget that.
     over: Vec<(Process, bool)>,
-    /// Those whose lease ran out.
+    /// Processes whose lease ran out.
     pub(super) lost: Vec<Process>,
 }
 

@@ -130,7 +130,7 @@ fn one_tenant_cannot_take_what_another_needs() {
     let _ = machine.join(at(0), &of("anna/b", 1, 4)).unwrap();
     let _ = machine.join(at(0), &of("anna/b", 2, 4)).unwrap();
     assert_eq!(refused(machine.join(at(0), &of("anna/b", 3, 4))), "gang_ranks_per_tenant");
-    // Others have their own, and who is in no space has all there are.
+    // Other tenants have limits of their own, and gangs in no space are subject to the server's only.
     for gang in ["bert/a", "bert/b", "a", "b", "c"] {
         let _ = done(machine.join(at(0), &of(gang, 0, 1)));
     }

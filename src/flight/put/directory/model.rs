@@ -69,7 +69,7 @@ struct Promise {
 }
 
 impl Promise {
-    /// After `op`; whether it is refused.
+    /// The state after `op`, and true if `op` is refused.
     fn after(&self, op: Op) -> (Self, bool) {
         let mut after = self.clone();
         match op {
@@ -144,7 +144,7 @@ impl Put {
     /// The start of a process: it removes leftovers of another one.
     fn open(&self, files: &Arc<CrashingFiles>) -> Result<Directory> {
         let (options, disk) = (WriterOptions::default(), DiskQuotas::default());
-        // As who takes the lock does before.
+        // As a process does before it takes the lock.
         let hidden = Path::new("/").join(HIDDEN);
         files.create_directories(&hidden).map_err(|error| failed("create", &hidden, error))?;
         let files = Arc::clone(files) as Arc<dyn Files>;

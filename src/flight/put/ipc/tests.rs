@@ -135,7 +135,7 @@ fn dictionaries_are_paid_for_as_long_as_they_are_held() {
     assert_eq!(kept.load(Ordering::Relaxed), 0);
 }
 
-/// A batch of one column that says of itself what is told.
+/// A batch of one column with this announced shape.
 fn claimed(rows: i64, nulls: i64, buffers: &[Place], compressed: bool) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let nodes = builder.create_vector(&[FieldNode::new(rows, nulls)]);
@@ -273,7 +273,7 @@ fn damaged_messages_are_refused_without_a_panic() {
             Ok(Ok(_)) => taken += 1,
             Ok(Err(Error::Mismatch { .. } | Error::Unsupported { .. } | Error::Limit { .. })) => refused += 1,
             Ok(Err(other)) => panic!("{other}"),
-            // All that panic are told of, not the first alone.
+            // Every panic is reported, not only the first.
             Err(_) => panics += 1,
         }
     }
