@@ -39,7 +39,7 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// The store at `url` of `scheme`, told `settings`, with credentials from `source`.
+/// Opens the store at `url` of `scheme` with `settings` and credentials from `source`.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,
