@@ -56,9 +56,10 @@ $(VENV)/turbo: scripts/native-tools.sh | $(VENV)/made
 # ---- the two builds ---------------------------------------------------------------------------------------------------
 
 # Everything in the dev profile (dependencies optimised): libraries, binary, tests, examples, benches, Python extension. A lint
-# is an error; plain `cargo build` shows it as a warning.
+# is an error; plain `cargo build` shows rustc's own ones, as warnings.
 .PHONY: build
 build: $(VENV)/turbo
+	@clippy-driver --version >/dev/null || { echo "this needs clippy (rustup component add clippy; Debian: rust-clippy)" >&2; exit 1; }
 	$(LINTED) cargo build $(WORLD) --all-targets
 	@ln -sf ../../target/debug/lib_native.so python/bowstring/_native.abi3.so
 
@@ -85,7 +86,7 @@ test: prepare lint test-rust test-doc test-python ## lint, all tests, doc tests,
 prepare: $(VENV)/made
 	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(VENV)/ready build
 
-# Not part of `make test`, which builds all features together: the workflow checks this with the oldest Rust.
+# Not part of `make test`, which builds all features together: the workflow runs this command with the oldest Rust.
 .PHONY: check-features
 check-features: ## the crate without its features
 	cargo check --locked --no-default-features
@@ -100,7 +101,7 @@ endif
 
 .PHONY: test-doc
 test-doc: build ## doc tests, the lints of docs, examples
-	RUSTDOC=$(CURDIR)/scripts/rustdoc.sh $(LINTED) cargo test $(WORLD) --doc
+	RUSTDOC="$(CURDIR)/scripts/rustdoc.sh" $(LINTED) cargo test $(WORLD) --doc
 	for example in examples/*.rs; do name=$$(basename $$example .rs); echo "example $$name"; target/debug/examples/$$name; done
 
 .PHONY: test-python
@@ -121,7 +122,7 @@ test-hdfs: $(VENV)/turbo $(VENV)/ready ## HDFS, against a real cluster; needs Ja
 	cargo test $(WORLD) --features bowstring/hdfs --lib -- store::
 	@ln -sf ../../target/debug/lib_native.so python/bowstring/_native.abi3.so
 	bash scripts/servers/hdfs.sh --fetch
-	cd python && ../$(PY) -m pytest tests/test_hdfs.py tests/test_conformance.py -k "hdfs or not conformance"
+	cd python && ../$(PY) -m pytest tests/test_hdfs.py tests/test_conformance.py -k hdfs
 
 .PHONY: lint
 lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, ruff, mypy, stubtest, floors
@@ -192,7 +193,7 @@ CHAOS_SECONDS ?= 180
 
 .PHONY: chaos
 chaos: build $(VENV)/ready ## faults over real links between namespaces (Linux, root), and whether each row came once
-	cd tests && PYTHONPATH=$(CURDIR)/python ../$(PY) -m chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
+	cd tests && ../$(PY) -m chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
 # ---- supply chain -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ deny: ## bans, licences and sources offline, advisories from the network (needs:
 
 .PHONY: wheel-twice
 wheel-twice: $(VENV)/turbo $(VENV)/ready ## the release wheel, built twice in two places: the same bytes
-	PY=$(CURDIR)/$(PY) MATURIN=$(CURDIR)/$(VENV)/bin/maturin TURBO="$(TURBO)" bash scripts/wheel-twice.sh
+	PY="$(CURDIR)/$(PY)" MATURIN="$(CURDIR)/$(VENV)/bin/maturin" TURBO="$(TURBO)" bash scripts/wheel-twice.sh
 
 .PHONY: soak
 soak: ## the full counts of every random and fault test

@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
     for file in &dataset.manifest().files {
         assert!(file.path.ends_with("a.parquet"), "{}", file.path);
     }
-    // With a filter, what the metadata say of columns is read too.
+    // A filter has the statistics in the metadata read too.
     let Some(column) = dataset.schema().fields().first().map(|field| field.name().replace('"', "")) else { return };
     for filter in [format!("\"{column}\" in (5)"), format!("\"{column}\" is null or \"{column}\" > 'a'")] {
         let options = OpenOptions { filter: Expr::parse(&filter).ok(), ..OpenOptions::default() };

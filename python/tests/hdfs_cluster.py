@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -17,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "servers" / "
 
 
 def is_built_in() -> bool:
-    """Whether this build reads HDFS."""
+    """Returns true if this build reads HDFS."""
     try:
         bowstring.Loader("hdfs://user@nobody.invalid/x", batch_size=1)
     except bowstring.UnsupportedError:
@@ -28,7 +29,7 @@ def is_built_in() -> bool:
 
 
 class Calls(NamedTuple):
-    """How often name nodes were asked for something."""
+    """Numbers of calls to the name nodes."""
 
     blocks: int
     files: int
@@ -36,25 +37,28 @@ class Calls(NamedTuple):
 
 
 class Cluster:
-    """A cluster that runs. What is said to it is done when the call returns."""
+    """A running cluster. A command has taken effect when its call returns."""
 
     name = "hdfs://bowstring"
 
     def __init__(self, process: subprocess.Popen[str], directory: pathlib.Path) -> None:
         self.process, self.directory, self.conf = process, directory, directory / "conf"
         self.name_nodes = (directory / "ports.txt").read_text().split()
+        # Timers of tests give commands beside the test itself.
+        self.lock = threading.Lock()
 
     def tell(self, *words: object) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().strip()
+        with self.lock:
+            self.process.stdin.write(" ".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline().strip()
         assert answer.split(" ")[0] == "ok", f"{words}: {answer}"
         return answer.removeprefix("ok").strip()
 
     def put(self, local: pathlib.Path, path: str) -> str:
-        """Copies a file there, over what is there, and gives its address."""
+        """Copies a file into the cluster, replacing an older one, and returns its address."""
         self.tell("put", local, path)
         return f"{self.name}{path}"
 
@@ -62,7 +66,7 @@ class Cluster:
         return Calls(*map(int, self.tell("calls").split()))
 
     def heal(self) -> None:
-        """Starts what was killed."""
+        """Restarts killed name nodes, makes one active and leaves safe mode."""
         status = self.tell("status")
         for number in range(2):
             if f"nn{number}=down" in status:
@@ -74,7 +78,7 @@ class Cluster:
 
 @contextmanager
 def running(directory: pathlib.Path, mode: str = "ha") -> Iterator[Cluster]:
-    """The cluster, or the reason why there is none as a skipped test; ``secure`` has Kerberos."""
+    """Runs the cluster, or skips the test with the reason why there is none; ``secure`` has Kerberos."""
     servers = pathlib.Path(os.environ.get("SERVERS", SCRIPT.parents[2] / ".servers"))
     if not is_built_in():
         pytest.skip("this build is without HDFS: cargo build --features bowstring/hdfs")

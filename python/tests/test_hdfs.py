@@ -21,9 +21,9 @@ from conftest import run_python
 from hdfs_cluster import Cluster, is_built_in, running
 
 FILES, ROWS, GROUP, BATCH = 6, 3000, 250, 500
-# After so many seconds a name node is asked again whether a file is the same.
+# After this many seconds the version of a file is checked again.
 CHECKED = 10.5
-# Reads a few row groups ahead, so that most of an epoch is still to be read when something happens.
+# Reads few row groups ahead, so that a fault in mid-epoch hits most of the reads.
 PACED: dict[str, Any] = {"lanes": 1, "window_rows": 500, "prefetch": 1, "memory_budget": 8 << 20}
 
 server = [pytest.mark.server, pytest.mark.timeout(300)]
@@ -200,7 +200,7 @@ class TestCluster:
             later.join()
         assert sorted(found) == judged(copy)
         assert waited >= 2, "nobody was asked while no name node was active"
-        # Whoever comes now finds the one that is left.
+        # A new loader finds the remaining one.
         with opened(url) as loader:
             assert sorted(rows(loader)) == judged(copy)
 
@@ -238,7 +238,7 @@ class TestCluster:
         with opened(url) as loader:
             assert sorted(rows(loader)) == judged(copy)
 
-    def test_who_may_not_read_is_told_who_asked_whom(
+    def test_a_refusal_names_the_user_and_the_cluster(
         self, hdfs: Cluster, copy: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         address = hdfs.put(copy / "part-0" / "0.parquet", "/secret/0.parquet")
@@ -259,7 +259,7 @@ class TestCluster:
                 assert all(word in text for word in ("user=eve", hdfs.name, "HADOOP_USER_NAME")), text
                 assert "\tat " not in text, "no trace of Java"
 
-    def test_a_file_that_is_replaced_in_the_middle_of_an_epoch_is_told(
+    def test_a_file_that_is_replaced_in_the_middle_of_an_epoch_is_an_error(
         self, hdfs: Cluster, tmp_path: pathlib.Path
     ) -> None:
         def files(salt: int) -> list[pathlib.Path]:
@@ -284,7 +284,9 @@ class TestCluster:
         assert len(found) < 3 * ROWS
         assert all(expected[row[0]] == row for row in found), "a row of another version"
 
-    def test_a_file_that_is_gone_in_the_middle_of_an_epoch_is_told(self, hdfs: Cluster, copy: pathlib.Path) -> None:
+    def test_a_file_that_is_removed_in_the_middle_of_an_epoch_is_an_error(
+        self, hdfs: Cluster, copy: pathlib.Path
+    ) -> None:
         for number in range(2):
             hdfs.put(copy / "part-0" / f"{2 * number}.parquet", f"/going/{number}.parquet")
         with opened(f"{hdfs.name}/going", **PACED, batch_size=100) as loader:
@@ -330,8 +332,8 @@ class TestCluster:
         def run(*words: str) -> dict[str, Any]:
             done = run_python("-m", "bowstring", *words, "--json", cwd=tmp_path, timeout=200)
             assert done.returncode == 0, done.stderr
-            told: dict[str, Any] = json.loads(done.stdout)
-            return told
+            printed: dict[str, Any] = json.loads(done.stdout)
+            return printed
 
         plans = [run("plan", str(place), "--batch-size", "64", "--seed", "3") for place in (url, copy)]
         assert plans[0]["rows"] == plans[1]["rows"] == FILES * ROWS

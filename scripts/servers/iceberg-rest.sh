@@ -9,5 +9,6 @@ dir=$1 port=$2
 shift 2
 mkdir -p "$dir"
 cp "$own/iceberg-rest-pom.xml" "$dir/pom.xml"
-[ -d "$dir/lib" ] || (cd "$dir" && mvn -B -q dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=lib)
+# A fetch that was interrupted is begun again.
+[ -e "$dir/lib/.done" ] || (cd "$dir" && mvn -B -q dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=lib && touch lib/.done)
 exec java -Xmx256m -cp "$dir/lib/*" "$own/IcebergRest.java" "$port" "$dir/catalog.db" "$@"

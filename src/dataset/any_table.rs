@@ -1,4 +1,4 @@
-//! The table that a dataset is of, whoever's format it is in.
+//! The table behind a dataset, in any of the formats.
 
 use super::table::{About, Columns, Deleted, Part, Pruned};
 use super::{OpenOptions, delta, hive, iceberg};
@@ -69,7 +69,7 @@ impl AnyTable {
         }
     }
 
-    /// Those that it has beside them, since the filter selects no row of them.
+    /// Its files that the filter prunes, which [`files`](Self::files) lacks.
     pub(super) fn pruned(&self) -> Pruned {
         match self {
             Self::Delta(table) => table.pruned.clone(),
@@ -78,7 +78,16 @@ impl AnyTable {
         }
     }
 
-    /// The values that it tells of columns in its files.
+    /// Rows of each file, deleted ones included, where its metadata state them.
+    pub(super) fn rows(&self) -> Vec<Option<u64>> {
+        match self {
+            Self::Delta(table) => table.rows(),
+            Self::Iceberg(table) => table.rows(),
+            Self::Part(_) => Vec::new(),
+        }
+    }
+
+    /// Values of columns that its metadata hold for each file.
     pub(super) fn partition_values(&self) -> Vec<hive::Values> {
         match self {
             Self::Delta(table) => table.partition_values(),

@@ -147,7 +147,7 @@ struct Inner {
     /// Columns that have a value of their own in files that lack them.
     told: BTreeSet<String>,
     manifest: Arc<Manifest>,
-    /// Rows of files of a table that are left out, since the filter selects none of them.
+    /// Rows of the pruned files of a table, none of which the filter selects.
     pruned: u64,
     /// Row number of the first row of each row group, before any filter.
     first_rows: Vec<u64>,

@@ -256,6 +256,9 @@ impl Dataset {
             // Before anything is read for it, and before anything of the rest is told.
             hidden.check(visible)?;
         }
+        if let Some(table) = &table {
+            counted_as_stated(&inner, &table.rows())?;
+        }
         let pruned = table.as_ref().map(AnyTable::pruned).unwrap_or_default();
         let (mut groups, first_rows) = row_groups(&inner, &pruned);
         inner.first_rows = first_rows;
@@ -366,7 +369,7 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
             let Some(group) = inner.packed.group(data.first + ordinal).filter(|group| group.rows > 0) else { continue };
             let (rows, bytes) = (group.rows, group.unpacked());
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
-            // Those of files that were left out have their numbers too.
+            // Rows of pruned files keep their numbers.
             first_rows.push(next.saturating_add(pruned.before.get(file).copied().unwrap_or_default()));
             next = next.saturating_add(rows);
         }
@@ -374,8 +377,8 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
     (groups, first_rows)
 }
 
-/// Leaves out the files of a table of which the filter selects no row, so that a dataset is the same whichever of them the table's
-/// statistics had left out before: these may be there or not for the same files. The numbers of those that are left.
+/// Removes the files of a table of which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
+/// on statistics, which may be there or not for the same files.
 fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> {
     let mut used = vec![false; inner.files.len()];
     for group in groups.iter().filter(|group| group.selected > 0) {
@@ -402,7 +405,7 @@ fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> 
     left
 }
 
-/// What stands in a fingerprint for the filter over a table: the numbers of rows too, which depend on files that are left out.
+/// The part of a fingerprint that stands for the filter of a table. It covers the numbers of rows, which count those of pruned files.
 fn stands_for(expression: &filter::Expr, inner: &Inner, deleted: &table::Deleted) -> String {
     let mut digest = Sha256::new();
     inner.first_rows.iter().for_each(|first| digest.update(first.to_le_bytes()));
@@ -428,6 +431,21 @@ fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &table::Delete
             *place = selection;
         }
         at += own;
+    }
+    Ok(())
+}
+
+/// Compares the rows of each file by its footer with those that its table states, in the same order. Rows behind a pruned file are
+/// numbered by the latter, so that either being wrong would give rows other numbers.
+fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
+    for (file, stated) in inner.files.iter().zip(stated) {
+        let Some(stated) = *stated else { continue };
+        let groups = (0..file.groups).filter_map(|ordinal| inner.packed.group(file.first + ordinal));
+        let rows = groups.map(|group| group.rows).fold(0, u64::saturating_add);
+        if rows != stated {
+            let what = format!("the file has {rows} rows by its footer and {stated} by the metadata of its table");
+            return Err(Error::corrupt(Place::file(Arc::clone(file.object.name())), what));
+        }
     }
     Ok(())
 }

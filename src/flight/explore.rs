@@ -1,10 +1,10 @@
-//! All that can happen to a small system: every state that any sequence of actions reaches, breadth first, so that the trace to the first
-//! broken promise is a shortest one.
+//! Exhaustive exploration of a small system: every state that any sequence of actions reaches, breadth first, so that the trace to the
+//! first broken promise is a shortest one.
 //!
-//! A system is code that decides, with whatever surrounds it as actions: messages, lost answers, kills. Two states with one key are taken for
-//! the same. Actions are steps of the system itself, or faults. A system whose states are finitely many can be asked whether everything ends:
-//! without further faults no state may come back, and where nothing is left to do, all waits must be over. That holds for every order of
-//! steps, not for a fair one alone.
+//! A system is code that decides, with its surroundings as actions: messages, lost answers, kills. Two states with one key are taken for
+//! the same. Actions are steps of the system itself, or faults. For a system of finitely many states the exploration also checks that
+//! everything ends: without further faults no state may come back, and where no step is left, all waits must be over. That holds for every
+//! order of steps, not for a fair one alone.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,35 +15,35 @@ use std::time::{Duration, Instant};
 pub(crate) trait System {
     /// All there is at one moment.
     type State;
-    /// What may happen next; it can be printed.
+    /// A possible step or fault; it can be printed.
     type Action: fmt::Display;
 
     /// The states to begin with.
     fn starts(&self) -> Vec<Self::State>;
 
-    /// What may happen in `state`, and whether it is a fault.
+    /// The actions that are possible in `state`; true marks a fault.
     fn actions(&self, state: &Self::State) -> Vec<(Self::Action, bool)>;
 
-    /// What comes of `action`.
+    /// The state after `action`.
     ///
     /// # Errors
     /// The promise that it breaks.
     fn act(&self, state: &Self::State, action: &Self::Action) -> Result<Self::State, String>;
 
-    /// That nothing is broken in `state`.
+    /// Checks that no promise is broken in `state`.
     ///
     /// # Errors
     /// The promise that is broken.
     fn check(&self, state: &Self::State) -> Result<(), String>;
 
-    /// What tells `state` from others.
+    /// Hashes everything that distinguishes `state` from others.
     fn identify(&self, state: &Self::State, to: &mut DefaultHasher);
 
-    /// Whether nobody waits any more.
+    /// Returns true if nobody waits any more.
     fn is_over(&self, state: &Self::State) -> bool;
 }
 
-/// How much was looked at.
+/// The extent of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Explored {
     pub(crate) states: usize,
@@ -81,7 +81,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Where a state came from: the state before, and the number of its action there.
+/// The origin of a state: the state before, and the number of its action there.
 type Origin = Option<(u32, u16)>;
 
 struct Exploration<'a, S: System> {
@@ -172,7 +172,7 @@ impl<S: System> Exploration<'_, S> {
         trace
     }
 
-    /// That from every state, in any order of steps, all waits end without further faults. Returns the most steps that takes.
+    /// Checks that from every state, in any order of steps, all waits end without further faults. Returns the most steps that takes.
     fn everything_ends(&self) -> Result<usize, Box<Broken>> {
         const UNKNOWN: u32 = u32::MAX;
         const UNDER_WAY: u32 = u32::MAX - 1;
@@ -211,7 +211,7 @@ impl<S: System> Exploration<'_, S> {
     }
 }
 
-/// Adds `value` to what tells a state from others.
+/// Adds `value` to the key of a state.
 pub(crate) fn tell(to: &mut DefaultHasher, value: &impl Hash) {
     value.hash(to);
 }

@@ -11,7 +11,7 @@ use url::{Position, Url};
 
 use super::access::Access;
 #[cfg(feature = "cloud")]
-use super::catalog::Told;
+use super::catalog::CatalogTable;
 use super::display::{shown, unparsed};
 #[cfg(feature = "hdfs")]
 use super::hdfs::{Hdfs, Settings};
@@ -88,24 +88,26 @@ impl<'a> Stores<'a> {
         Ok(Self { access, known: HashMap::new() })
     }
 
-    /// The options that stores are opened with.
+    /// Options that stores are opened with.
     #[cfg(feature = "cloud")]
     pub(super) fn options(&self) -> &'a BTreeMap<String, String> {
         self.access.options
     }
 
-    /// As [`remote`](Self::remote), of what a catalog told of: with the options and credentials that it gave, where there are none here.
+    /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, where the user gave none.
     #[cfg(feature = "cloud")]
-    pub(super) fn lent(&self, told: &Told, text: &str) -> Result<(Place, Path)> {
+    pub(super) fn vended(&self, table: &CatalogTable, text: &str) -> Result<(Place, Path)> {
+        let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
+        let credentials = if has_own { self.access.credentials } else { table.credentials.as_ref() };
         let mut options = self.access.options.clone();
-        for (key, value) in &told.settings {
+        for (key, value) in &table.settings {
             let same = |own: &String| keys::is_same(own, key);
-            if !self.access.options.keys().any(same) {
+            // Google's token is sent as it is, so that only a vended one may go to a host that the catalog names.
+            let sends_token = key == "google_base_url" && (has_own || table.credentials.is_none());
+            if !sends_token && !self.access.options.keys().any(same) {
                 options.insert(key.clone(), value.clone());
             }
         }
-        let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
-        let credentials = if has_own { self.access.credentials } else { told.credentials.as_ref() };
         Stores::new(Access { options: &options, credentials })?.remote(text)
     }
 

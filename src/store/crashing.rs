@@ -1,7 +1,7 @@
-//! A disk for tests, in memory: it can be killed or fail at any step, and says what may be there after a power cut.
+//! A disk in memory for tests: it can be killed or fail at any step, and lists the possible contents after a power cut.
 //!
-//! What a process sees is what it did. What a crash of the machine leaves is weaker: of all steps whose directory, or whose file, was not
-//! flushed since, each may be there or not, in their order. A rename is whole or not there.
+//! Processes see all their steps. A crash of the machine may leave less: of all steps whose directory or file was not flushed since, each
+//! may be there or not, in their order. A rename is atomic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,7 +21,7 @@ enum Node {
     Link(PathBuf),
 }
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     nodes: BTreeMap<Inode, Node>,
@@ -49,7 +49,7 @@ enum Step {
         name: String,
         inode: Inode,
     },
-    /// `node` is there with the new name, though what was in it may be lost.
+    /// `node` is there under the new name, though its content may be lost.
     Rename {
         from: (Inode, String),
         to: (Inode, String),
@@ -67,7 +67,7 @@ enum Step {
 }
 
 impl Step {
-    /// Whether a flush of `flushed` brings it to the disk.
+    /// Returns true if a flush of `flushed` brings it to the disk.
     fn is_of(&self, flushed: Inode) -> bool {
         match self {
             Self::Make { directory, .. } | Self::Link { directory, .. } | Self::Remove { directory, .. } => {
@@ -129,7 +129,7 @@ impl Tree {
         }
     }
 
-    /// Forgets what has no name.
+    /// Forgets nodes without a name.
     fn collect(&mut self) {
         let mut named = BTreeSet::new();
         self.walk(ROOT, &mut |inode| _ = named.insert(inode));
@@ -137,7 +137,7 @@ impl Tree {
         self.next = self.nodes.keys().next_back().map_or(1, |last| last + 1);
     }
 
-    /// What tells it from other trees.
+    /// Hashes the content, regardless of inode numbers.
     pub(crate) fn identify(&self, to: &mut DefaultHasher) {
         fn tell(tree: &Tree, inode: Inode, to: &mut DefaultHasher) {
             match tree.nodes.get(&inode) {
@@ -154,7 +154,7 @@ impl Tree {
         tell(self, ROOT, to);
     }
 
-    /// What a path means; the last part is not followed where it is a link.
+    /// Resolves a path; a link in its last part is not followed.
     fn find(&self, path: &Path) -> Option<Inode> {
         let (mut at, mut walked) = (ROOT, PathBuf::from("/"));
         for name in parts(path) {
@@ -186,13 +186,13 @@ impl Tree {
         Some(entries.iter().filter_map(content).collect())
     }
 
-    /// Whether anything has that name, though it may lead nowhere.
+    /// Returns true if the name exists, though it may lead nowhere.
     pub(crate) fn has(&self, path: &Path) -> bool {
         self.find(path).is_some()
     }
 }
 
-/// Where a link at `path` leads.
+/// The target of a link at `path`.
 fn beside(path: &Path, target: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("/")).join(target)
 }
@@ -204,7 +204,7 @@ fn parts(path: &Path) -> impl Iterator<Item = &str> {
     })
 }
 
-/// When a disk goes wrong, counting its steps from 1.
+/// The step at which a disk goes wrong, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Fate {
     Well,
@@ -216,7 +216,7 @@ pub(crate) enum Fate {
     FailsForGood(usize),
 }
 
-/// What a disk does wrong in tests of the tests.
+/// Defects of a disk, for tests of the tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Quirks {
     /// Flushes say that they are done, and do nothing.
@@ -227,7 +227,7 @@ pub(crate) struct Quirks {
 
 #[derive(Debug, Clone)]
 struct Inner {
-    /// What is on the disk whatever happens, and what processes see.
+    /// The content that is certainly on the disk, and the one that processes see.
     disk: Tree,
     now: Tree,
     /// Steps since then, and whether each was flushed.
@@ -270,7 +270,7 @@ impl CrashingFiles {
         (inner.fate, inner.count) = (fate, 0);
     }
 
-    /// What tells it from others.
+    /// Hashes everything that distinguishes it from others.
     pub(crate) fn identify(&self, to: &mut DefaultHasher) {
         let inner = self.lock();
         inner.now.identify(to);
@@ -279,7 +279,7 @@ impl CrashingFiles {
         }
     }
 
-    /// What processes see.
+    /// The content that processes see.
     pub(crate) fn now(&self) -> Tree {
         self.lock().now.clone()
     }
@@ -292,19 +292,19 @@ impl CrashingFiles {
         inner.steps.clear();
     }
 
-    /// Whether nothing waits to come to the disk.
+    /// Returns true if no step waits to come to the disk.
     pub(crate) fn is_settled(&self) -> bool {
         self.lock().steps.is_empty()
     }
 
-    /// Every tree that may be there after a power cut, each once, with what was lost.
+    /// Every tree that may be there after a power cut, each once, with the lost steps.
     pub(crate) fn after_power_cut(&self) -> Vec<(Tree, String)> {
         let inner = self.lock();
         let loose: Vec<usize> = (0..inner.steps.len()).filter(|at| !inner.steps[*at].1).collect();
         assert!(loose.len() <= 16, "{} steps are not flushed: too many to look at each part of them", loose.len());
         let mut seen = BTreeSet::new();
         let mut all = Vec::new();
-        // Most first: what is lost is then told shortly.
+        // Trees that keep the most come first: the descriptions of the losses are then short.
         for kept in (0..1_u32 << loose.len()).rev() {
             let is_lost = |at: usize| loose.iter().position(|it| *it == at).is_some_and(|bit| kept >> bit & 1 == 0);
             let mut tree = inner.disk.clone();
@@ -322,7 +322,7 @@ impl CrashingFiles {
         all
     }
 
-    /// Something changes: whether it happens, and how.
+    /// Runs a step that changes the disk, unless its fate is to fail.
     fn step(&self, make: impl FnOnce(&mut Inner) -> io::Result<Vec<Step>>) -> io::Result<()> {
         let mut inner = self.lock();
         inner.count += 1;

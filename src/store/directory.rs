@@ -1,4 +1,4 @@
-//! Local directories that are made to appear at once: where they go, whether there is room for them, and what is on the disk.
+//! Local directories that appear at once: their destination, the room for them, and their way to the disk.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub(crate) fn failed(operation: &str, path: &Path, error: impl Into<crate::error
     Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
 }
 
-/// The file that says that a dataset is whole. What is in ours tells that it is one of ours.
+/// The file that marks a dataset as whole. The content of bowstring's own identifies it.
 pub(crate) const SUCCESS: &str = "_SUCCESS";
 
 /// The list of a conversion's files.
@@ -25,34 +25,34 @@ pub(crate) const FILES: &str = "_files";
 /// Deepest directories that are looked into.
 const MAX_DEPTH: usize = 64;
 
-/// Name of the file beside a dataset that has what its footers say.
+/// Name of the file beside a dataset with the content of its footers.
 pub(super) const INDEX: &str = "_bowstring_index";
 
-/// What bowstring writes beside Parquet files where there is no list.
+/// Files that bowstring writes beside Parquet files where there is no list.
 const BESIDE: [&str; 3] = [INDEX, "_common_metadata", "_metadata"];
 
 /// Most bytes of it that are looked at.
 const MAX_SUCCESS_BYTES: u64 = 64 << 20;
 
-/// What makes a `_SUCCESS` ours.
+/// The part of a `_SUCCESS` that identifies it as bowstring's.
 #[derive(Deserialize)]
 struct Mark {
     #[serde(rename = "bowstring")]
     _version: IgnoredAny,
-    /// What a conversion made of it.
+    /// Format of the source, set by a conversion.
     format: Option<IgnoredAny>,
 }
 
-/// What may be replaced.
+/// The kinds of existing data that may be replaced.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Replace {
-    /// A dataset of ours.
+    /// A dataset that bowstring wrote.
     pub(crate) overwrite: bool,
-    /// With it, whatever it is.
+    /// With it, any content.
     pub(crate) foreign: bool,
 }
 
-/// Where something is to appear: a link is followed, for its target is what gets replaced, and where the room must be.
+/// The place where a dataset is to appear: a link is followed, because its target is replaced, and the room must be there.
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
     pub(crate) path: PathBuf,
@@ -85,7 +85,7 @@ impl Destination {
         Ok(Self { path, parent, name })
     }
 
-    /// That a dataset may appear here, replacing what `replace` allows.
+    /// Checks that a dataset may appear here, replacing what `replace` allows.
     ///
     /// # Errors
     /// [`Error::Config`] naming `overwrite` or `overwrite_foreign` if something is here that only that would allow to replace;
@@ -116,10 +116,10 @@ impl Destination {
     }
 }
 
-/// What the `_SUCCESS` in `directory` says, if it is one of ours.
+/// The content of the `_SUCCESS` in `directory`, if it is bowstring's.
 fn mark(directory: &Path) -> Option<Mark> {
     let path = directory.join(SUCCESS);
-    // Opening what is no file, such as a pipe, may wait for ever.
+    // Opening something other than a file, such as a pipe, may wait for ever.
     if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
         return None;
     }
@@ -127,8 +127,8 @@ fn mark(directory: &Path) -> Option<Mark> {
     serde_json::from_reader(BufReader::new(file.take(MAX_SUCCESS_BYTES))).ok()
 }
 
-/// A file in `directory`, which has our `_SUCCESS`, that somebody else put there: one that its list does not have. The dataset writer
-/// leaves no list: there it is one that neither is Parquet nor belongs beside it. Of a conversion that lost its list nothing is known.
+/// A foreign file in `directory`, which has a `_SUCCESS` of bowstring: one that is not in its list. The dataset writer leaves no list:
+/// there it is one that neither is Parquet nor belongs beside it. A conversion that lost its list passes.
 fn added(directory: &Path, mark: &Mark) -> Result<Option<String>> {
     #[derive(Deserialize)]
     struct Line {
@@ -187,7 +187,7 @@ pub(crate) fn flush_file(path: &Path) -> Result<()> {
     file.and_then(|file| file.sync_all()).map_err(|error| failed("flush", path, error))
 }
 
-/// Brings all that was written to the file system of `directory` to the disk. Whether it can: only Linux can.
+/// Brings all data written to the file system of `directory` to the disk. Returns false where the system cannot: only Linux can.
 #[cfg_attr(not(feature = "convert"), allow(dead_code, reason = "only conversions write so many files"))]
 pub(crate) fn flush_file_system(directory: &Path) -> Result<bool> {
     #[cfg(target_os = "linux")]

@@ -13,13 +13,13 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Names in a directory, sorted. Names that are not Unicode are not ours.
     fn names(&self, directory: &Path) -> io::Result<Vec<String>>;
 
-    /// Whether there is a directory, perhaps behind a link.
+    /// Returns true if there is a directory, perhaps behind a link.
     fn is_directory(&self, path: &Path) -> bool;
 
-    /// What is in a file.
+    /// The content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Where a link leads.
+    /// The target of a link.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// Makes a directory, which must not be there.
@@ -28,7 +28,7 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Makes a directory and those above it, as far as they are not there.
     fn create_directories(&self, path: &Path) -> io::Result<()>;
 
-    /// Writes a new file whole, and brings what is in it to the disk.
+    /// Writes a new file whole, and flushes its content to the disk.
     fn put_file(&self, path: &Path, content: &[u8]) -> io::Result<()>;
 
     /// Gives a file another name.
@@ -43,7 +43,7 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Removes a file or a link.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a directory with all that is in it.
+    /// Removes a directory with its content.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
 
     /// Brings the names in a directory to the disk; only Unix can, and only there is it needed.

@@ -240,11 +240,11 @@ fn look(path: &FsPath) -> Result<Look> {
     }
 }
 
-/// The table that `name` is of in a catalog.
+/// Finds the table `name` in its catalog.
 #[cfg(feature = "cloud")]
 async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Result<Hits> {
-    let told = catalog::table(name, stores.options()).await?;
-    let metadata = told.metadata.as_str();
+    let table = catalog::table(name, stores.options()).await?;
+    let metadata = table.metadata.as_str();
     let here = metadata.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
     let here = here.or_else(|| metadata.starts_with('/').then(|| metadata.to_owned()));
     let foreign = |why: &str| {
@@ -253,19 +253,19 @@ async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Re
     };
     match here {
         _ if !is_metadata(metadata) => Err(foreign("which is no file of them")),
-        Some(path) if told.is_near => local(stores, FsPath::new(&path), max_files).await,
+        Some(path) if table.is_near => local(stores, FsPath::new(&path), max_files).await,
         Some(_) => Err(foreign("on a disk of another machine")),
         None if STORES.iter().any(|scheme| metadata.starts_with(scheme)) => {
-            // As metadata of Iceberg have addresses: nothing in them is encoded.
+            // Addresses in Iceberg's metadata are not percent-encoded.
             let url = metadata.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-            let (place, path) = stores.lent(&told, &url)?;
+            let (place, path) = stores.vended(&table, &url)?;
             Ok(file(place, path, None))
         }
         None => Err(foreign("in no store that is read for a catalog")),
     }
 }
 
-/// How addresses in stores begin that a catalog may send to.
+/// Schemes of stores that a catalog may name.
 #[cfg(feature = "cloud")]
 const STORES: &[&str] = &["s3://", "s3a://", "gs://", "az://", "azure://", "abfs://", "abfss://", "adl://"];
 

@@ -25,16 +25,16 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     Err(Error::config("storage_options", problem))
 }
 
-/// Keys that are of HDFS alone; in builds without it too, so that its absence is what is told.
+/// Keys that only HDFS uses; known in builds without it, so that the error is that HDFS is missing.
 const HDFS: [&str; 5] =
     ["hdfs_user", "hdfs_conf_dir", "hdfs_kerberos_principal", "hdfs_kerberos_keytab", "hdfs_kerberos_cache"];
 
-/// Whether `key` is one of HDFS, or one that its client takes as Hadoop's files have it.
+/// Tests for a key of HDFS or of Hadoop's configuration.
 fn is_of_hdfs(key: &str) -> bool {
     HDFS.iter().any(|known| key.eq_ignore_ascii_case(known)) || is_of_hadoop(key)
 }
 
-/// Whether `key` is one of Hadoop's configuration, of which there are hundreds.
+/// Tests for a key of Hadoop's configuration, which has hundreds.
 pub(super) fn is_of_hadoop(key: &str) -> bool {
     ["dfs.", "fs.", "hadoop.", "ipc."].iter().any(|start| key.starts_with(start))
 }
@@ -56,7 +56,7 @@ fn known(key: &str) -> bool {
         || key == "aws_profile"
 }
 
-/// Whether both keys are of one option, by any of its names.
+/// Tests whether both keys name the same option.
 #[cfg(feature = "cloud")]
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     use object_store::aws::AmazonS3ConfigKey;

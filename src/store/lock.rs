@@ -19,10 +19,10 @@ use crate::error::{Error, Result};
 
 /// The longest description of a holder that is read, in bytes.
 const LONGEST: u64 = 256;
-/// Pause between two attempts of who waits.
+/// Pause between two attempts of a waiting process.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a lock file is opened that its holder removes meanwhile.
+/// Attempts to open a lock file whose holder removes it meanwhile.
 const TRIES: usize = 1000;
 
 /// A lock that is held until it is dropped.
@@ -85,8 +85,8 @@ impl Lock {
         Ok(Attempt::Busy(format!("others take and remove {} all the time", path.display())))
     }
 
-    /// Removes the file and frees the lock: for a lock whose directory is to be left as it was. Without leave to remove it, the
-    /// file stays, which harms nobody.
+    /// Removes the file and frees the lock: for a lock whose directory must be left as it was. Without permission to remove it, the file
+    /// stays, which does no harm.
     #[cfg_attr(not(feature = "convert"), allow(dead_code, reason = "only conversions remove theirs"))]
     pub(crate) fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {

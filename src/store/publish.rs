@@ -1,4 +1,5 @@
-//! How files become visible at once, whatever kills the process: made aside, brought to the disk, renamed, and the name brought to the disk.
+//! The way in which files become visible at once, even if the process is killed: made aside, flushed to the disk, renamed, and the name
+//! flushed to the disk.
 //!
 //! ```text
 //!   files ─ flush ─► their directory ─ flush ─► one rename, or an exchange of two names ─► directory above ─ flush ─► what was there goes
@@ -33,15 +34,15 @@ pub(crate) struct Publication<'a> {
     pub(crate) new: &'a Path,
     /// Its name to be.
     pub(crate) path: &'a Path,
-    /// Where what has that name stands aside, in the same file system, with nothing there.
+    /// Place in which the former owner of the name stands aside, in the same file system; it must be vacant.
     pub(crate) aside: &'a Path,
-    /// Whether the two may change names in one step, where the system can: a process killed after that leaves the old one as `new`, so
-    /// nobody may take `new` for work to continue with.
+    /// If true, the two exchange names in one step where the system can: a process killed after that leaves the old one as `new`, so `new`
+    /// must not be taken for work to continue with.
     pub(crate) exchange: bool,
 }
 
 impl Publication<'_> {
-    /// Makes the directory appear; with `replace` in place of what is there, which is then aside. Without it, only nothing or an empty
+    /// Makes the directory appear; with `replace` in place of an existing one, which is then aside. Without it, only nothing or an empty
     /// directory may be there.
     ///
     /// # Errors
@@ -71,8 +72,8 @@ impl Publication<'_> {
     }
 }
 
-/// Puts back what a killed process left aside while nothing has the name, or removes it: kept, it would come back once somebody deletes
-/// what replaced it.
+/// Restores the directory that a killed process left aside while nothing has its name, or removes it otherwise: kept, it would come back
+/// once its replacement is deleted.
 ///
 /// # Errors
 /// `Store`.
@@ -115,7 +116,7 @@ fn exchanged(one: &Path, other: &Path) -> io::Result<bool> {
     use rustix::io::Errno;
     match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
-        // What a kernel or a file system says that cannot.
+        // Errors of a kernel or a file system that cannot exchange names.
         Err(Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! A text that is never shown.
+//! A text that `Debug` hides: tokens, keys, addresses of proxies.
 
 use std::fmt;
 

@@ -23,7 +23,7 @@ FAKETIME = ("libfaketimeMT.so.1", "libfaketime.so.1")
 
 
 def faketime() -> Path | None:
-    """libfaketime, where Debian and others put it."""
+    """Finds libfaketime in the directory of Debian and others."""
     found = [path for name in FAKETIME for path in Path("/usr/lib").glob(f"*/faketime/{name}")]
     return found[0] if found else None
 

@@ -1,15 +1,15 @@
-"""The judge of a job: what ranks wrote down says which rows were lost, doubled, wrong or foreign.
+"""The judge of a job: finds lost, doubled, wrong and foreign rows in the journals of its ranks.
 
-It shares no code with what it judges.
+It shares no code with bowstring.
 
 The rule. A life is a generation of the gang, or a start of all ranks by the launcher; it begins at a position, epoch and step.
 Steps that earlier lives made at or after that position are rolled back: the model that learnt from them is gone with the process,
-or was reset. What remains is what the final model learnt from, and in it each id has to come once in each epoch. Further:
+or was reset. The final model learnt from the remaining steps, which must have each id once per epoch. Further rules:
 
 - all ranks of a life begin at one position;
 - a rank makes no step twice in one life;
 - a step that all ranks of the gang acknowledged is never rolled back;
-- nobody acknowledges a step in a generation after a newer one has begun.
+- no rank acknowledges a step in a generation after a newer one has begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Position = tuple[int, int]
 
 @dataclass
 class Verdict:
-    """What became of the rows of one job."""
+    """The outcome for the rows of one job."""
 
     epochs: int = 0
     steps: int = 0
@@ -56,11 +56,11 @@ class Life:
     steps: dict[tuple[Position, int], list[int]] = field(default_factory=dict)
     acked: dict[int, Position] = field(default_factory=dict)
     late: float = 0.0
-    """When the last acknowledgement that succeeded was asked for."""
+    """Time at which the last successful acknowledgement was requested."""
 
 
 def lives_of(journals: Sequence[Sequence[Event]], verdict: Verdict) -> dict[int, Life]:
-    """The lives, from the events of all ranks."""
+    """Collects the lives from the events of all ranks."""
     lives: dict[int, Life] = defaultdict(Life)
     for rank, events in enumerate(journals):
         for event in events:
@@ -84,7 +84,7 @@ def lives_of(journals: Sequence[Sequence[Event]], verdict: Verdict) -> dict[int,
 
 
 def judged(journals: Sequence[Sequence[Event]], ids: Ids, until: int) -> Verdict:
-    """Judges the epochs before `until`; each has to have all `ids`. Later ones, which were begun only, have none twice."""
+    """Judges the epochs before `until`, each of which must have all `ids`. Later epochs are incomplete, but have no id twice."""
     verdict = Verdict()
     lives = lives_of(journals, verdict)
     verdict.lives = len(lives)

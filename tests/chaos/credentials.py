@@ -1,4 +1,4 @@
-"""The secrets of one run: a CA, certificates of servers, tokens, the key of tickets; and how each is exchanged."""
+"""The secrets of one run: a CA, certificates of servers, tokens, the key of tickets; and the exchange of each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Credentials:
         os.replace(new_cert, cert)
 
     def serial(self) -> int:
-        """Of the certificate that was issued last."""
+        """Returns the serial number of the last certificate."""
         return 1000 + self.made
 
     def next_key(self, stage: int) -> None:
@@ -76,12 +76,12 @@ class Credentials:
             self.words.append(secrets.token_hex(16))
         elif stage == 2:
             self.words = self.words[-1:]
-        self._write_words(told=stage >= 1)
+        self._write_words(ranks=stage >= 1)
 
     def _write_keys(self) -> None:
         private(self.tickets, "".join(f"hex:{key}\n" for key in self.keys))
 
-    def _write_words(self, *, told: bool = True) -> None:
+    def _write_words(self, *, ranks: bool = True) -> None:
         private(self.tokens, "".join(f"trainers:{word}\n" for word in self.words))
-        if told:
+        if ranks:
             private(self.token, self.words[-1])

@@ -1,4 +1,4 @@
-"""Small disks that fill and fail, and a bound of memory: what a process meets on a bad machine."""
+"""Small disks that fill up and fail, and a limit of memory: the faults of a bad machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def run(*command: str | Path) -> str:
-    """Runs a command; its output. What it says on failure is in the error."""
+    """Runs a command and returns its output; the error of a failure has its messages."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
@@ -26,13 +26,13 @@ class Disk:
         run("mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "chaos", path)
 
     def fill(self) -> None:
-        """Takes all room that is left."""
+        """Fills the remaining space."""
         with contextlib.suppress(OSError), self.filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
 
     def empty(self) -> None:
-        """Gives it back."""
+        """Frees that space."""
         self.filler.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class BadDisk:
             raise
 
     def mount(self) -> None:
-        """A new, empty file system."""
+        """Makes and mounts an empty file system."""
         with self.image.open("wb") as file:
             file.truncate(self.size)
         run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard", self.image)
@@ -63,9 +63,9 @@ class BadDisk:
         run("mount", self.device, self.path)
 
     def fail(self) -> None:
-        """From now on there are no sectors."""
+        """Takes all sectors away."""
         for path in self.path.rglob("*"):
-            # What memory still has of it would hide that it is gone.
+            # Pages in memory would hide the loss.
             with contextlib.suppress(OSError), path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -73,7 +73,7 @@ class BadDisk:
         self.below.fill()
 
     def exchange(self) -> None:
-        """Another disk in its place."""
+        """Puts a new disk in its place."""
         self.unmount()
         self.below.empty()
         self.mount()
@@ -89,7 +89,7 @@ class BadDisk:
 
 
 class Memory:
-    """A cgroup for one process, v1 or v2; ``None`` of :meth:`made` where none can be had."""
+    """A cgroup for one process, v1 or v2; :meth:`made` returns ``None`` where none can be made."""
 
     def __init__(self, path: Path, limit: str, usage: str) -> None:
         self.path, self.limit, self.usage = path, path / limit, path / usage
@@ -110,7 +110,7 @@ class Memory:
         (self.path / "cgroup.procs").write_text(str(process))
 
     def kills(self) -> int:
-        """How many processes the kernel killed here for memory."""
+        """Returns the number of processes that the kernel killed here for memory."""
         for name in ("memory.oom_control", "memory.events"):
             with contextlib.suppress(OSError):
                 for line in (self.path / name).read_text().splitlines():
@@ -119,7 +119,7 @@ class Memory:
         return 0
 
     def press(self, room: int) -> subprocess.Popen[bytes]:
-        """Bounds the group to what it has and `room` bytes, and lets a neighbour that cannot be killed for memory take more."""
+        """Limits the group to its usage and `room` bytes, and starts a process in it that takes more and is never killed for it."""
         self.limit.write_text(str(int(self.usage.read_text()) + room))
         hog = (
             "import os, time\n"

@@ -1,4 +1,4 @@
-"""The faults. Each is a generator: what comes before its ``yield`` harms, what comes after heals."""
+"""The faults. Each is a generator: the code before its ``yield`` harms, the code after it heals."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from chaos.rig import DRAIN, GANG_SERVER, REPLICAS, SERVERS, SKEWED, WORLD, Rig
 
 
 class Untried(Exception):
-    """The machine cannot do this fault, and why."""
+    """The reason why this machine cannot have a fault."""
 
 
 @dataclass
 class Scene:
-    """What was done, to which jobs, and for how long it stays."""
+    """A fault in effect: its description, the affected jobs, and its duration in seconds."""
 
     what: str
     jobs: tuple[str, ...]
     hold: float
     toggle: Callable[[], None] | None = None
-    """Called again and again while it stays."""
+    """Called repeatedly while it lasts."""
     notes: dict[str, float] = field(default_factory=dict)
 
 
 Fault = Callable[[Rig, Random], Iterator[Scene]]
 KINDS: dict[str, Fault] = {}
 BOTH = ("gang", "replicas")
+EXCHANGE = "certificates, tokens and keys exchanged"
 
 
 def kind(name: str) -> Callable[[Fault], Fault]:
@@ -154,8 +155,8 @@ def medium(what: str, **bounds: tuple[float, float]) -> Fault:
     def fault(rig: Rig, draw: Random) -> Iterator[Scene]:
         rule = {name: draw.uniform(*between) for name, between in bounds.items()}
         rig.network.rule(everywhere(rig), **rule)
-        told = ", ".join(f"{name} {value:.3g}" for name, value in rule.items())
-        yield Scene(f"everywhere: {told}", BOTH, draw.uniform(4, 7))
+        values = ", ".join(f"{name} {value:.3g}" for name, value in rule.items())
+        yield Scene(f"everywhere: {values}", BOTH, draw.uniform(4, 7))
         rig.network.rule(everywhere(rig))
 
     return kind(what)(fault)
@@ -246,11 +247,11 @@ def rolling(rig: Rig, draw: Random) -> Iterator[Scene]:
     exits: list[float] = []
     for binary in binaries:
         for server in draw.sample(SERVERS, len(SERVERS)):
-            told = time.monotonic()
+            begin = time.monotonic()
             rig.servers[server].signal(signal.SIGTERM)
-            while rig.servers[server].alive and time.monotonic() < told + DRAIN + 10:
+            while rig.servers[server].alive and time.monotonic() < begin + DRAIN + 10:
                 rig.wait(0.02)
-            exits.append(time.monotonic() - told)
+            exits.append(time.monotonic() - begin)
             if rig.servers[server].alive:
                 rig.servers[server].kill()
             rig.servers[server].start(binary)
@@ -263,7 +264,7 @@ def rolling(rig: Rig, draw: Random) -> Iterator[Scene]:
 
 
 def cached(rig: Rig, server: str, what: str, hold: float) -> Iterator[Scene]:
-    """The scene of a cache in trouble, and what the server counted meanwhile."""
+    """Yields the scene of a failing cache, and notes the server's counts meanwhile."""
     before = rig.servers[server].cache_counts()
     scene = Scene(what, ("replicas",), hold)
     yield scene
@@ -283,7 +284,7 @@ def full_cache(rig: Rig, draw: Random) -> Iterator[Scene]:
 
 @kind("full disk: journal of the gang")
 def full_journal(rig: Rig, draw: Random) -> Iterator[Scene]:
-    """A journal that cannot be written ends all gangs until the server starts again, so that is what an operator does."""
+    """A journal that cannot be written ends all gangs until the server is restarted, as an operator would do."""
     rig.journal_disk.fill()
     yield Scene(GANG_SERVER, ("gang",), draw.uniform(2, 4))
     rig.journal_disk.empty()
@@ -319,7 +320,7 @@ def skew(rig: Rig, draw: Random) -> Iterator[Scene]:
     rig.clock(host, 0)
 
 
-@kind("certificates, tokens and keys exchanged")
+@kind(EXCHANGE)
 def rotation(rig: Rig, draw: Random) -> Iterator[Scene]:
     """As docs/serving.md says: new ones are added, then used, then the old ones go; ranks start again in the middle of it."""
     secrets = rig.credentials
@@ -330,13 +331,13 @@ def rotation(rig: Rig, draw: Random) -> Iterator[Scene]:
     host, job, rank = rank_of(draw)
     longest = 0.0
     for name in SERVERS:
-        told = time.monotonic()
+        begin = time.monotonic()
         secrets.issue(name, rig.network.address(name))
         while rig.servers[name].served_serial(host) != secrets.serial():
-            if time.monotonic() > told + 20:
+            if time.monotonic() > begin + 20:
                 raise RuntimeError(f"{name} does not serve its new certificate")
             rig.wait(0.2)
-        longest = max(longest, time.monotonic() - told)
+        longest = max(longest, time.monotonic() - begin)
     process = rig.jobs[job].processes[rank]
     if process is not None:
         process.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a rank did, as lines of JSON: the evidence that the audit judges. Times are CLOCK_MONOTONIC, one for all namespaces."""
+"""The journal of a rank, lines of JSON: the evidence of the audit. Times are CLOCK_MONOTONIC, one clock for all namespaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 class Writer:
-    """Appends events; what was committed survives a crash of the machine, what was written one of the process."""
+    """Appends events. A committed event survives a crash of the machine, any other one a crash of the process."""
 
     def __init__(self, path: Path) -> None:
         self.file = open(path, "a+b", buffering=0)  # noqa: SIM115

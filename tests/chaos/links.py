@@ -1,10 +1,11 @@
-"""Hosts as network namespaces, and the links between them: what can be cut, slowed and damaged."""
+"""Hosts as network namespaces, and the links between them, which can be cut, slowed and damaged."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NETWORK = "10.77.0"
+# Seconds in which the process of the wire answers, on a machine of any load.
+PATIENCE = 60.0
 Pair = tuple[str, str]
 
 
@@ -38,7 +41,7 @@ def check() -> None:
 
 
 def ip(*arguments: str) -> None:
-    """Runs ``ip``; an error of it is an error here."""
+    """Runs ``ip``; raises its error."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
@@ -75,7 +78,7 @@ class Network:
         return f"{NETWORK}.{self.numbers[host]}"
 
     def command(self, host: str, *command: str) -> list[str]:
-        """The command, inside the host. Its process is the one that is started: signals reach it."""
+        """Returns the command line that runs a command inside the host, as the started process itself: signals reach it."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(host)}", "--", *command]
 
     def _connect(self, host: str) -> None:
@@ -89,6 +92,9 @@ class Network:
 
     def _answer(self) -> dict[str, int]:
         assert self.wire.stdout is not None
+        # Each command has one line of answer, so nothing is left in the buffer.
+        if not select.select([self.wire.stdout], [], [], PATIENCE)[0]:
+            raise RuntimeError(f"the wire did not answer within {PATIENCE:.0f} s")
         line = self.wire.stdout.readline()
         if not line:
             raise RuntimeError("the wire ended")
@@ -109,21 +115,21 @@ class Network:
         self._tell({"do": "rule", "pairs": numbered, "rule": rule})
 
     def clear(self) -> None:
-        """All links are whole again."""
+        """Removes the faults of all links."""
         self._tell({"do": "clear"})
 
     def counts(self) -> dict[str, int]:
-        """What became of packets so far."""
+        """Returns the numbers of packets so far, in all and by fault."""
         return self._tell({"do": "count"})
 
     # ---- faults of a host ----------------------------------------------------------------------------------------------
 
     def up(self, host: str, up: bool) -> None:
-        """The host's link is up, or down: its own calls fail at once then."""
+        """Sets the host's link up, or down: the host's own calls then fail at once."""
         ip("-n", self.namespace(host), "link", "set", self.device(host), "up" if up else "down")
 
     def blackhole(self, host: str, peer: str, there: bool) -> None:
-        """The host's route to a peer ends nowhere, one way; or is as it was."""
+        """Adds or removes a route on which the host's packets to a peer are lost; the other way stays."""
         verb = "add" if there else "del"
         ip("-n", self.namespace(host), "route", verb, "blackhole", f"{self.address(peer)}/32")
 

@@ -1,11 +1,11 @@
-"""One rank: a training loop that joins, reads, commits, and starts again from its checkpoint after whatever befell it.
+"""One rank: a training loop that joins, reads, commits, and continues from its checkpoint after any failure.
 
 ``python -m chaos.rank TASK``, a JSON file. Two kinds:
 
 - ``gang``: a member of a gang. Each step is acknowledged; a fenced rank joins again in the same process.
 - ``replicas``: a loader over several servers. Each tenth step is a checkpoint; any error ends the process, and the launcher starts
   all ranks from the last checkpoint that all have, as torchrun does. A step begins when all ranks have begun the one before it,
-  as gradients want it.
+  as with gradients that are averaged over all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BARRIER = 5
 
 @dataclass(frozen=True)
 class Task:
-    """What the launcher tells a rank."""
+    """The parameters that the launcher gives a rank."""
 
     kind: str
     rank: int
@@ -49,12 +49,12 @@ class Task:
 
 
 def pause(seconds: float) -> None:
-    """Sleeps. Where libfaketime leaves the monotonic clock alone, it fails ``time.sleep``."""
+    """Sleeps, also under a libfaketime that leaves the monotonic clock alone, with which ``time.sleep`` fails."""
     select.select([], [], [], seconds)
 
 
 class Lockstep:
-    """Where every rank of one life is: what a collective operation is to a real training, over memory of this machine."""
+    """The steps of all ranks of one life, in memory of this machine: the stand-in for collective operations."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         self.rank = rank
@@ -81,7 +81,7 @@ def saved(path: Path, what: object, *, sync: bool = False) -> None:
 
 
 class Rank:
-    """A rank, and where it writes what it does."""
+    """A rank and its journal."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -101,14 +101,14 @@ class Rank:
             # Small ones, so that the store is read all through an epoch.
             "lanes": 2,
             "window_rows": 1400,
-            # Both deliver each row once: one by batches of other sizes, the other by rows that do not count.
+            # Both deliver each row once: one with smaller batches, the other with padding, which does not count.
             "tail": "even" if self.task.kind == "gang" else "pad",
         }
 
     def ends(self, epoch: int) -> bool:
-        """Whether the work is done once `epoch` begins."""
+        """Returns true if the work is done before `epoch`."""
         end = self.home / "end"
-        return end.exists() and epoch >= int(end.read_text() or "0")
+        return end.exists() and epoch >= int(end.read_text())
 
     def train(self, loader: Any, life: int, committed: Callable[[int, int], None]) -> None:
         """Steps until the end of the run."""
@@ -188,7 +188,7 @@ class Rank:
             self.train(loader, task.life, committed)
 
     def opened(self) -> Any:
-        """A loader at the first server that answers, beginning with this rank's own."""
+        """Opens a loader at the first server that answers, beginning with this rank's own."""
         task = self.task
         own = (task.rank + task.life) % len(task.urls)
         for tried, url in enumerate([*task.urls[own:], *task.urls[:own]], 1):

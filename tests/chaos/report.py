@@ -1,4 +1,4 @@
-"""What a run says at its end: a table of the kinds of faults, the audit, and all of it as JSON."""
+"""The report of a run: a table of the kinds of faults, the audit, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tried:
     load: float = 0.0
     """The machine's load average. Where it is above the number of processors, all times are upper bounds."""
     hung: bool = False
-    """Whether a rank made no step, got no error and began no life for longer than any wait may take."""
+    """True if a rank made no step, got no error and began no life for longer than any wait may take."""
     lost: int = 0
     doubled: int = 0
     packets: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Report:
     seconds: float
     tried: list[Tried] = field(default_factory=list)
     untried: dict[str, str] = field(default_factory=dict)
-    """Kind of fault to the reason why this machine has not done it."""
+    """Maps a kind of fault to the reason why it was not tried."""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     packets: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,15 @@ PACE = 0.06
 GANG_SERVER, REPLICAS = "s0", ("s1", "s2")
 SERVERS = (GANG_SERVER, *REPLICAS)
 HOSTS = ("store", *SERVERS, *(f"r{rank}" for rank in range(2 * WORLD)))
-# Whose clocks can be moved.
+# Hosts whose clocks can be moved.
 SKEWED = ("s1", "r1", "r5")
 STEPS = 8
-"""So many steps of each rank after a fault, in one life, mean that a job goes on: more than lie ready in buffers."""
+"""A job has recovered after this many steps of each rank in one life: more than the buffers hold."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run, and where."""
+    """Directory, programs and sizes of a run."""
 
     home: Path
     seed: int
@@ -59,7 +60,7 @@ class Settings:
 
 
 def end_with_parent() -> None:
-    """In a child: it is killed when this process ends, however that comes about."""
+    """Runs in a child: the kernel kills it when this process ends, for any reason."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -90,7 +91,7 @@ class Process:
         self.popen.wait()
 
     def line(self, seconds: float) -> str:
-        """Its first line, or an empty one when it ends or says nothing for so long."""
+        """Returns its first line; an empty one if it ends, or prints nothing within `seconds`."""
         assert self.popen.stdout is not None
         ready, _, _ = select.select([self.popen.stdout], [], [], seconds)
         return self.popen.stdout.readline().decode().strip() if ready else ""
@@ -145,7 +146,9 @@ class Server:
         return f"[server]\n{toml(server)}\n[datasets.data]\n{toml(data)}"
 
     def start(self, binary: Path | None = None, seconds: float = 60) -> None:
-        """Starts it, and waits until it listens."""
+        """Starts it, and waits until it listens. A second fault of the same time may have started it already."""
+        if self.alive:
+            return
         command = [str(binary or self.rig.settings.binary), "serve", "--config", str(self.config), "--print-address"]
         self.process = Process(
             self.rig.network.command(self.host, *command), self.log, self.rig.env(self.host), stdout=True
@@ -168,7 +171,7 @@ class Server:
             self.process.kill()
 
     def cache_counts(self) -> dict[str, float]:
-        """How many ranges its cache had, fetched, lost and so on, so far."""
+        """Returns the ranges that its cache counted so far, by outcome."""
         read = (
             "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090/metrics', timeout=5).read().decode())"
         )
@@ -178,7 +181,7 @@ class Server:
         return {outcome: float(count) for outcome, count in found}
 
     def served_serial(self, host: str) -> int:
-        """The serial number of the certificate that a new connection from `host` is shown; 0 for none."""
+        """Returns the serial number of the certificate that a new connection from `host` gets; 0 without one."""
         asked = ["openssl", "s_client", "-connect", f"{self.rig.network.address(self.host)}:{PORT}"]
         shown = subprocess.run(
             self.rig.network.command(host, *asked), input=b"", capture_output=True, timeout=10, check=False
@@ -191,7 +194,7 @@ class Server:
 
 
 def toml(table: dict[str, Any]) -> str:
-    """Keys and values of one table; JSON's texts, numbers, lists are TOML's."""
+    """Formats one table of TOML, whose strings, numbers and lists are those of JSON."""
 
     def value(of: Any) -> str:
         if isinstance(of, dict):
@@ -199,6 +202,17 @@ def toml(table: dict[str, Any]) -> str:
         return json.dumps(of)
 
     return "".join(f"{key} = {value(of)}\n" for key, of in table.items())
+
+
+def epochs_to_end(journals: Iterable[list[Event]], steps: int) -> int:
+    """Returns the number of epochs after which all ranks can end; `steps` is the length of one.
+
+    A rank looks for this number at the end of each epoch. None may be near that end now: a rank that has just looked in vain would
+    begin an epoch alone, because the others would find the number.
+    """
+    made = ((event["epoch"], event["step"]) for events in journals for event in events[-50:] if event["e"] == "step")
+    epoch, step = max(made, default=(0, 0))
+    return int(epoch) + (1 if step < steps // 2 else 2)
 
 
 class Job:
@@ -243,7 +257,7 @@ class Job:
         self.processes[rank] = Process(command, self.home / f"rank-{rank}.log", rig.env(host))
 
     def _checkpoint(self) -> dict[str, Any] | None:
-        """The newest state that all ranks saved."""
+        """Returns the newest state that all ranks saved."""
         saved: dict[tuple[int, int], set[int]] = {}
         for path in (self.home / "checkpoints").glob("*.json"):
             rank, epoch, step = map(int, path.stem.split("-"))
@@ -256,7 +270,7 @@ class Job:
         return state
 
     def tend(self) -> None:
-        """Reads the journals, and starts again what ended and was not done: one rank of a gang, all ranks of the other job."""
+        """Reads the journals, and restarts after a failure: one rank of the gang, all ranks of the other job."""
         now = time.monotonic()
         for rank, tail in enumerate(self.tails):
             self.events[rank] += tail.events()
@@ -284,7 +298,7 @@ class Job:
                 self._start(rank, None)
 
     def settled(self, since: float) -> bool:
-        """Whether each rank has made steps since then, all in the newest life."""
+        """Returns true if each rank has made enough steps since then, all in the newest life."""
         newest = max((event["life"] for events in self.events for event in events if event["e"] == "life"), default=-1)
         for events in self.events:
             made = 0
@@ -297,7 +311,7 @@ class Job:
         return True
 
     def silent(self, since: float) -> float:
-        """For how long, since then, the rank that did nothing for longest has made no step, got no error and begun no life."""
+        """Returns the longest time since then in which a rank made no step, got no error and began no life."""
         now = time.monotonic()
         return max(now - max(since, events[-1]["t"] if events else since) for events in self.events)
 
@@ -306,11 +320,15 @@ class Job:
         return all(process is not None and process.code == 0 for process in self.processes)
 
     @property
-    def epoch(self) -> int:
-        """The furthest epoch of any rank."""
-        return max(
-            (event["epoch"] for events in self.events for event in events[-50:] if event["e"] == "step"), default=0
-        )
+    def is_resumable(self) -> bool:
+        """True if a restart continues from a state. Without one, ranks repeat their first steps, which an audit rightly reports."""
+        return self.name == "gang" or self._checkpoint() is not None
+
+    def end(self) -> None:
+        """Lets the ranks end with an epoch."""
+        aside = self.home / "end.new"
+        aside.write_text(str(epochs_to_end(self.events, self.rig.settings.rows // GLOBAL_BATCH)))
+        aside.rename(self.home / "end")
 
     def kill(self) -> None:
         for process in self.processes:
@@ -325,7 +343,7 @@ class Rig:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.home = settings, settings.home
         self.closing = contextlib.ExitStack()
-        # How much later than asked for the suite itself got a processor, at most.
+        # The longest that the suite itself waited for a processor.
         self.lag = 0.0
         try:
             self._make()
@@ -377,6 +395,8 @@ class Rig:
             self.store.kill()
 
     def start_store(self) -> None:
+        if self.store is not None and self.store.code is None:
+            return
         where = [str(self.home / "objects"), self.network.address("store"), "9000", str(self.store_faults)]
         command = self.network.command("store", sys.executable, "-m", "chaos.store", *where)
         self.store = Process(command, self.home / "store.log", self.env("store"), stdout=True)
@@ -387,7 +407,7 @@ class Rig:
         return f"grpc+tls://{self.network.address(server)}:{PORT}"
 
     def env(self, host: str) -> dict[str, str]:
-        """The environment of a process of a host; some see the time of a file."""
+        """Returns the environment of processes of a host; some hosts take the time from a file."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BOWSTRING_", "AWS_"))}
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if host in SKEWED and self.settings.faketime:
@@ -408,7 +428,7 @@ class Rig:
             job.tend()
 
     def wait(self, seconds: float) -> None:
-        """Lets it run."""
+        """Lets the jobs run for that long."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             before, nap = time.monotonic(), min(left, 0.05)

@@ -1,4 +1,4 @@
-"""The rows that everybody trains on. The suite writes them, and tells from an id alone which values belong to it."""
+"""The rows that all ranks train on. The suite writes them; the values of a row follow from its id."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Ids = npt.NDArray[np.int64]
 
 
 def ids(rows: int, seed: int) -> Ids:
-    """Different numbers without an order."""
+    """Returns distinct numbers in a random order."""
     return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.int64) * 7919 + 13)
 
 
 def values(of: Ids) -> npt.NDArray[np.float32]:
-    """What belongs to each id: ``[rows, WIDTH]``."""
+    """Returns the values of each id: ``[rows, WIDTH]``."""
     columns = np.arange(WIDTH, dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = of.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + columns
     top: npt.NDArray[np.uint64] = mixed >> np.uint64(44)
@@ -27,8 +27,8 @@ def values(of: Ids) -> npt.NDArray[np.float32]:
 
 
 def write(directory: Path, rows: int, seed: int) -> Ids:
-    """Writes the dataset as uneven files; gives its ids in order of the files."""
-    # Ranks need none of it, and start the sooner.
+    """Writes the dataset as uneven files; returns its ids in the order of the files."""
+    # Imported here because ranks do not need it, and start sooner without it.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -46,7 +46,7 @@ def write(directory: Path, rows: int, seed: int) -> Ids:
 
 
 def wrong(batch: dict[str, Any]) -> int:
-    """How many rows of a batch have values of others."""
+    """Counts the rows of a batch whose values are not those of their ids."""
     got = np.asarray(batch["x"], dtype=np.float32).reshape(len(batch["id"]), -1)
     expected = values(np.asarray(batch["id"], dtype=np.int64))
     return int((got != expected).any(axis=1).sum()) if got.shape == expected.shape else len(batch["id"])

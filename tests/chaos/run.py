@@ -14,15 +14,15 @@ from random import Random
 import bowstring
 
 from chaos import audit
-from chaos.faults import KINDS, Scene, Untried
+from chaos.faults import EXCHANGE, KINDS, Scene, Untried
 from chaos.report import Report, Tried
 from chaos.rig import Job, Rig
 
-# A rank that does nothing for longer hangs: none of its waits is longer than 45 s.
+# A rank without an event for longer hangs: none of its waits is longer than 45 s.
 SILENT = 75.0
-# A job that takes longer has not recovered, whatever it does.
+# A job that takes longer counts as not recovered.
 LONGEST = 240.0
-# So often two faults come at once.
+# Probability that two faults come at once.
 TWO = 0.2
 
 
@@ -33,7 +33,7 @@ def deck(draw: Random, kinds: list[str]) -> Iterator[str]:
 
 
 class Run:
-    """What happens to a rig."""
+    """One run on a rig."""
 
     def __init__(self, rig: Rig, report: Report, say: Callable[[str], None]) -> None:
         self.rig, self.report, self.say = rig, report, say
@@ -43,7 +43,7 @@ class Run:
         return [self.rig.jobs[name] for name in names]
 
     def settle(self, names: tuple[str, ...], since: float) -> tuple[float | None, bool]:
-        """Waits until the jobs go on: the seconds that this took since then, or none, and whether a rank hung."""
+        """Waits until the jobs have recovered; returns the seconds since then, `None` if they have not, and true if a rank hung."""
         jobs = self.jobs(names)
         while not all(job.settled(since) for job in jobs):
             if max(job.silent(since) for job in jobs) > SILENT:
@@ -84,12 +84,12 @@ class Run:
             for event in events
             if event["e"] == "error" and event["t"] > begin
         ]
-        told = [scene.what for scene in scenes]
+        texts = [scene.what for scene in scenes]
         if len(scenes) > 1:
-            told = [f"{kind}: {what}" for kind, what in zip(kinds, told, strict=True)]
+            texts = [f"{kind}: {what}" for kind, what in zip(kinds, texts, strict=True)]
         tried = Tried(
             kind=kinds[0] if len(scenes) == 1 else "two at once",
-            what="; ".join(told),
+            what="; ".join(texts),
             at=begin - self.started,
             hold=healed - begin,
             jobs=jobs,
@@ -109,7 +109,7 @@ class Run:
             self.report.failures.append(
                 f"{how} after {tried.kind} ({tried.what}) at {tried.at:.1f} s, load {tried.load:.1f}"
             )
-            # The next faults get jobs that run.
+            # The next faults need running jobs.
             for job in self.jobs(jobs):
                 for process in job.processes:
                     if process is not None:
@@ -125,7 +125,7 @@ class Run:
             self.rig.wait(min(0.05, left))
 
     def stall(self, job: Job, since: float) -> float:
-        """The longest time between two steps of a rank, of those that ended after the fault began."""
+        """Returns the longest time between two steps of a rank, the second of them after the fault began."""
         longest = 0.0
         for events in job.events:
             last = None
@@ -137,7 +137,7 @@ class Run:
         return longest
 
     def watch(self) -> None:
-        """A server that ended though nobody ended it is a defect, and is started again."""
+        """Reports panics and servers that ended by themselves, and restarts these."""
         for host, server in self.rig.servers.items():
             if not server.alive:
                 code = server.process.code if server.process else None
@@ -153,7 +153,7 @@ class Run:
         self.rig.network.clear()
         for job in self.rig.jobs.values():
             job.tend()
-            (job.home / "end").write_text(str(job.epoch + 1))
+            job.end()
         until = time.monotonic() + LONGEST
         while not all(job.done for job in self.rig.jobs.values()) and time.monotonic() < until:
             self.rig.wait(0.1)
@@ -183,7 +183,7 @@ class Run:
             self.report.failures.append(f"{name}: {self.report.jobs[name]}, {verdict.findings[:5]}")
         if job.done and second != "exact, complete":
             self.report.failures.append(f"{name}: bowstring's own audit says {second}")
-        # Whichever fault came in an epoch that is not whole.
+        # The faults during the epochs that are not whole.
         for epoch in verdict.bad_epochs:
             times = [event["t"] for events in job.events for event in events if event.get("epoch") == epoch]
             for one in self.report.tried:
@@ -191,14 +191,14 @@ class Run:
                     one.lost, one.doubled = one.lost + verdict.lost, one.doubled + verdict.doubled
 
     def second_opinion(self, job: Job) -> str:
-        """What the certificates of the same run say: they are bowstring's own account."""
+        """Returns the verdict of bowstring's own audit, by the certificates of the run."""
         found = bowstring.audit(sorted((job.home / "certificates").glob("*.json")))
         said = "exact" if found["exact"] else f"not exact: {json.dumps(found['findings'][:3])}"
         return f"{said}, {'complete' if found['complete'] else 'not complete'}"
 
 
 def machine() -> str:
-    """Where a figure comes from."""
+    """Describes the machine that the figures are from."""
     model = next(
         (
             line.split(":")[1].strip()
@@ -214,12 +214,16 @@ def machine() -> str:
 def run(
     rig: Rig, seconds: float, kinds: list[str], say: Callable[[str], None], *, two: float = TWO, most: int | None = None
 ) -> Report:
-    """Faults for so long, or so many, then the end."""
+    """Runs faults for `seconds`, or `most` of them, then ends and judges the jobs."""
     settings = rig.settings
     report = Report(settings.seed, seconds, machine=machine())
     draw = Random(settings.seed)
     this = Run(rig, report, say)
-    if this.settle(tuple(rig.jobs), this.started)[0] is None:
+    begun = this.settle(tuple(rig.jobs), this.started)[0] is not None
+    while begun and not all(job.is_resumable for job in rig.jobs.values()):
+        rig.wait(0.05)
+        begun = time.monotonic() < this.started + LONGEST
+    if not begun:
         report.failures.append("the jobs never began")
         return report
     say(f"{time.monotonic() - this.started:6.1f} s  all ranks train")
@@ -229,6 +233,8 @@ def run(
         hand = [next(cards)]
         if draw.random() < two:
             hand.append(next(cards))
+        # It waits for all servers, which the other fault may stop or cut off.
+        hand.sort(key=lambda kind: kind != EXCHANGE)
         this.fault(hand, draw)
         this.watch()
     report.packets = rig.network.counts()

@@ -1,4 +1,4 @@
-"""A store that speaks like S3: lists, sizes, ranges of files, conditions; and refuses or cuts answers when it is told to.
+"""A store that speaks S3: lists, sizes, ranges of files, conditions. A file of faults makes it refuse or cut answers.
 
 ``python -m chaos.store DIRECTORY ADDRESS PORT FAULTS``; the file FAULTS holds ``{"refuse": 0.5, "cut": 0.1}``, parts of requests.
 """
@@ -33,10 +33,10 @@ class Store(ThreadingHTTPServer):
         super().__init__((address, port), Handler)
 
     def fault(self) -> dict[str, float]:
-        """What goes wrong at present."""
+        """Returns the current faults."""
         with contextlib.suppress(OSError, ValueError):
-            told: dict[str, float] = json.loads(self.faults.read_text())
-            return told
+            found: dict[str, float] = json.loads(self.faults.read_text())
+            return found
         return {}
 
 

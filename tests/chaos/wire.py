@@ -25,13 +25,13 @@ from itertools import count
 
 TUNSETIFF = 0x400454CA
 TUN_WITHOUT_HEADER = 0x0001 | 0x1000
-# As much as a slow link holds back before it drops.
+# Packets that wait longer for a slow link are dropped.
 QUEUE_SECONDS = 0.4
 
 
 @dataclass
 class Rule:
-    """What happens to the packets of one direction."""
+    """The faults of one direction."""
 
     cut: bool = False
     loss: float = 0.0
@@ -40,12 +40,12 @@ class Rule:
     delay: float = 0.0
     jitter: float = 0.0
     rate: float = 0.0
-    """Bytes per second; 0 is without a limit."""
+    """Bytes per second; 0 means no limit."""
 
 
 @dataclass
 class Direction:
-    """From one host to another: the rule, and until when the link is busy."""
+    """One direction of a link: its rule, and the time until which it is busy."""
 
     rule: Rule = field(default_factory=Rule)
     busy: float = 0.0
@@ -64,7 +64,7 @@ class Wire:
         self.counts: Counter[str] = Counter()
 
     def take(self, packet: bytes) -> None:
-        """One packet that a host sent: it goes on now, later, twice or never."""
+        """Passes a packet of a host on: now, later, twice or not at all."""
         if len(packet) < 20 or packet[0] >> 4 != 4:
             return
         source, target = packet[15], packet[19]
@@ -116,7 +116,7 @@ class Wire:
             self.counts["refused"] += 1
 
     def deliver(self) -> float | None:
-        """Delivers what is due; the seconds until the next one."""
+        """Delivers the due packets; returns the seconds until the next one."""
         now = time.monotonic()
         while self.due and self.due[0][0] <= now:
             _, _, target, packet = heapq.heappop(self.due)
@@ -136,7 +136,7 @@ class Wire:
 
 
 def opened(name: str) -> int:
-    """A tunnel device of this name."""
+    """Opens a tunnel device of this name."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH", name.encode(), TUN_WITHOUT_HEADER))
     return device
@@ -144,7 +144,7 @@ def opened(name: str) -> int:
 
 def main() -> None:
     with contextlib.suppress(OSError):
-        # Hosts that compete for processors do not slow a network down.
+        # A real network is not slowed down by hosts that compete for processors.
         os.nice(-10)
     seed, *hosts = sys.argv[1:]
     devices = {}

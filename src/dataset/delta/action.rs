@@ -21,7 +21,7 @@ pub(super) struct Add {
     /// Its statistics as JSON.
     #[serde(default)]
     pub(super) stats: Option<Box<str>>,
-    /// The same, where they were read.
+    /// Parsed statistics, where a checkpoint or a filter had them parsed.
     #[serde(skip)]
     pub(super) statistics: Option<Statistics>,
 }

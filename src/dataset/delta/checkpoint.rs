@@ -11,7 +11,7 @@ use crate::dataset::Dataset;
 use crate::dataset::table::Sieve;
 use crate::error::{Error, Place, Result};
 
-/// What is read of it. Statistics are most of a checkpoint, and of use to a filter alone.
+/// Columns to read. Statistics are most of a checkpoint, and only a filter uses them.
 const OF_FILES: [&str; 5] = ["add.path", "add.partitionValues", "add.size", "add.deletionVector", "sidecar.path"];
 const STATISTICS: &str = "add.stats";
 const PARSED: &str = "add.stats_parsed";
@@ -24,16 +24,16 @@ const OF_TABLE: [&str; 6] = [
     "metaData.format",
 ];
 
-/// What is asked of a checkpoint.
+/// Parts of a checkpoint to read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Asked<'a> {
-    /// What the table is.
+    /// Protocol and metadata.
     Table,
-    /// The files too, with the statistics of the columns that a filter tests.
+    /// Also the files, with statistics of the columns that a filter tests.
     Files(Option<&'a Arc<Sieve>>),
 }
 
-/// The actions in `checkpoint`, which is open.
+/// Reads the actions in `checkpoint`, which is open.
 pub(super) async fn read(checkpoint: Dataset, asked: Asked<'_>) -> Result<Actions> {
     let known = |path: &str| checkpoint.project(&[path.to_owned()]).is_ok();
     let mut paths: Vec<String> = Vec::from(OF_TABLE.map(str::to_owned));
@@ -96,7 +96,7 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Siev
                     }
                     _ => None,
                 };
-                // Text is what writers keep as a rule, and columns are what they may add.
+                // Most writers keep JSON; columns are optional beside it.
                 let json = if sieve.is_some() { rows.text("stats", row)? } else { None };
                 let statistics = sieve.and_then(|sieve| match &json {
                     Some(json) => Statistics::parse(json, sieve),

@@ -5,7 +5,7 @@
 //!       protocol ─► what is asked of a reader, refused by name where it is not known
 //!       metadata ─► schema: columns, their names in files ─► naming: schemas of files by the table's names
 //!       files    ─► sorted by name, values of partition columns ─┐
-//!       statistics ─► which files the filter leaves out
+//!       statistics ─► files that the filter prunes
 //!       vectors  ─► deleted rows, row group by row group ────────┴─► read as any other dataset's
 //! ```
 //!

@@ -43,7 +43,7 @@ impl Replay {
         }
     }
 
-    /// What the table is, unless that is known.
+    /// Sets protocol and metadata where they are not known yet.
     pub(super) fn about(&mut self, protocol: Option<Protocol>, metadata: Option<Metadata>) {
         self.protocol = self.protocol.take().or(protocol);
         self.metadata = self.metadata.take().or(metadata);

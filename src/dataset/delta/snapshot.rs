@@ -33,7 +33,7 @@ pub(super) struct Listed {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) version: u64,
-    /// The filter over its files, if there is one.
+    /// The filter as a test of files, if there is a filter.
     pub(super) sieve: Option<Arc<Sieve>>,
     pub(super) files: Vec<Add>,
     pub(super) protocol: Protocol,
@@ -149,7 +149,7 @@ impl Listed {
         let mut sieve = None;
         if files && options.filter.is_some() {
             if replay.metadata.is_none() || replay.protocol.is_none() {
-                // Which statistics matter is known by the schema, and most of a checkpoint are statistics.
+                // The schema decides which statistics to read; they are most of a checkpoint.
                 let of_table = checkpoints(parts.clone(), Asked::Table, options).await?;
                 of_table.into_iter().for_each(|actions| replay.about(actions.protocol, actions.metadata));
             }
@@ -169,11 +169,11 @@ impl Listed {
         Ok((replay, sieve))
     }
 
-    /// The filter over the files of the table that `replay` tells of.
+    /// The filter as a test of files, by the schema in `replay`.
     fn sieve(&self, replay: &Replay, options: &OpenOptions) -> Option<Sieve> {
         let (protocol, metadata) = (replay.protocol.as_ref()?, replay.metadata.as_ref()?);
         let url = self.url();
-        // What is wrong with them is told where the table is made of them.
+        // Errors in them are reported where the table is built.
         let mapping = protocol::check(protocol, metadata, &url).ok()?;
         Sieve::new(&schema::columns(&metadata.schema_string, mapping, &url).ok()?, options)
     }
@@ -189,7 +189,7 @@ impl Listed {
     }
 }
 
-/// What is asked of the parts of a checkpoint.
+/// Reads the actions that `asked` names from all parts of a checkpoint.
 async fn checkpoints(parts: Vec<Found>, asked: Asked<'_>, options: &OpenOptions) -> Result<Vec<Actions>> {
     futures::stream::iter(parts)
         .map(|part| async move {

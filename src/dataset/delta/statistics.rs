@@ -1,36 +1,41 @@
-//! What a log says of the values in a file: its statistics, as JSON or as columns of a checkpoint, as far as a filter asks for them.
+//! Statistics of a file in the log, as JSON or as columns of a checkpoint, for the columns that a filter tests.
 //!
-//! Bounds need not be values of the file. Strings are cut, with a character behind that was the greatest once; times are cut to
-//! milliseconds; numbers went through the shortest text of 32 or 64 bits; and days before the Gregorian calendar may be those of another one
-//! than the file's. So each text stands for a range, of which the outer end counts.
+//! A bound need not be a value of the file. Writers truncate strings and append U+FFFD to the upper bound, truncate times to milliseconds,
+//! print numbers as the shortest text of 32 or 64 bits, and may date days before the Gregorian calendar by another one than the
+//! file does. So each text stands for a range of values, and pruning uses its outer end.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use serde_json::{Map, Value};
 
-use crate::dataset::filter::{Bounds, Facts, Said, Scalar};
+use crate::dataset::filter::{Bounds, Facts, Scalar, StoredStatistics};
 use crate::dataset::table::{Sieve, Tested, exact};
 
-/// 1582-10-15, in days: days before may be those of the Julian calendar.
+/// 1582-10-15, in days since 1970: earlier days may be of the Julian calendar.
 const GREGORIAN: i128 = -141_427;
 
-/// 1900-01-01, in microseconds: times before may be of other offsets, too.
+/// 1900-01-01, in microseconds since 1970: earlier times may also have another offset.
 const RAILWAY: i128 = -2_208_988_800_000_000;
 
-/// What is cut off times, in microseconds.
+/// 1973-01-01, in microseconds since 1970: until 1972 some time zones had offsets with seconds, which texts drop.
+const WHOLE_MINUTES: i128 = 94_694_400_000_000;
+
+const MINUTE: i128 = 60_000_000;
+
+/// Maximum loss of a time that is truncated to milliseconds, in microseconds.
 const CUT: i128 = 999;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Statistics {
     pub(super) rows: u64,
-    /// By the numbers of the columns that the filter tests.
+    /// By number of the column in the filter.
     facts: Vec<Option<Facts>>,
 }
 
 impl Statistics {
-    /// Those in `json`, of the columns of `sieve`; none where it does not say how many rows the file has.
+    /// Parses `json` for the columns of `sieve`; `None` without a row count.
     pub(super) fn parse(json: &str, sieve: &Sieve) -> Option<Self> {
         let all: Map<String, Value> = serde_json::from_str(json).ok()?;
         let rows = all.get("numRecords").and_then(Value::as_u64)?;
@@ -48,7 +53,7 @@ impl Statistics {
         Some(Self::new(rows, sieve, &of))
     }
 
-    /// Those in row `row` of `column`.
+    /// Reads row `row` of `column`, a struct of parsed statistics; `None` without a row count.
     pub(super) fn at(column: &ArrayRef, row: usize, sieve: &Sieve) -> Option<Self> {
         let rows = text(column, row, &["numRecords"])?.parse().ok()?;
         let of = |part: &str, tested: &Tested| {
@@ -69,13 +74,13 @@ impl Statistics {
                 (Some((low, _)), Some((_, high))) => Bounds::between(low, high),
                 _ => Bounds::Unknown,
             };
-            let said = Said { rows, nulls, nans: None, bounded: low.is_some() || high.is_some(), extent };
-            facts.push(Some(said.facts(false)));
+            let stored = StoredStatistics { rows, nulls, nans: None, bounded: low.is_some() || high.is_some(), extent };
+            facts.push(Some(stored.facts(false)));
         }
         Self { rows, facts }
     }
 
-    /// What they say of column number `at`.
+    /// Facts about column number `at` of the filter.
     pub(super) fn of(&self, at: usize) -> Option<&Facts> {
         self.facts.get(at)?.as_ref()
     }
@@ -91,7 +96,7 @@ fn text(column: &ArrayRef, row: usize, path: &[&str]) -> Option<String> {
     (found.is_valid(row) && !found.data_type().is_nested()).then(shown).flatten()
 }
 
-/// The least and the greatest value of type `kind` that `text` may stand for; none where nobody can tell.
+/// The least and the greatest value of type `kind` that `text` may stand for; `None` if unknown.
 fn range(text: &str, kind: &DataType) -> Option<(Scalar, Scalar)> {
     let whole = |low: i128, high: i128| Some((Scalar::Whole(low), Scalar::Whole(high)));
     match kind {
@@ -104,28 +109,32 @@ fn range(text: &str, kind: &DataType) -> Option<(Scalar, Scalar)> {
             if value.is_nan() {
                 return Some((Scalar::Float(value), Scalar::Float(value)));
             }
-            // It may have been written when the column had 32 bits.
+            // The column may have had 32 bits when the bound was written.
             let narrow = f64::from(value as f32);
             let (low, high) = (value.min(narrow), value.max(narrow));
             Some((Scalar::Float(low.next_down().next_down()), Scalar::Float(high.next_up().next_up())))
         }
         DataType::Utf8View => {
-            let high = text.strip_suffix('\u{fffd}').map(|cut| format!("{cut}{}", char::MAX));
-            let high = high.unwrap_or_else(|| text.to_owned());
-            Some((Scalar::Bytes(text.as_bytes().to_vec()), Scalar::Bytes(high.into_bytes())))
+            let high = match text.strip_suffix('\u{fffd}') {
+                // Truncation within a surrogate pair leaves a question mark. 0xFF is above every byte of UTF-8.
+                Some(cut) => [cut.strip_suffix('?').unwrap_or(cut).as_bytes(), &[u8::MAX]].concat(),
+                None => text.as_bytes().to_vec(),
+            };
+            Some((Scalar::Bytes(text.as_bytes().to_vec()), Scalar::Bytes(high)))
         }
-        // Nobody writes any.
+        // No writer has bounds for binary columns.
         DataType::BinaryView => None,
         DataType::Timestamp(TimeUnit::Microsecond, zone) => {
             let zoned = text.get(10..).is_some_and(|time| time.contains(['Z', 'z', '+', '-']));
             let Scalar::Whole(value) = exact(text, kind).filter(|_| zoned == zone.is_some())? else { return None };
-            if value < RAILWAY { None } else { whole(value, value + CUT) }
+            let offset = if zone.is_some() && value < WHOLE_MINUTES { MINUTE } else { 0 };
+            if value < RAILWAY { None } else { whole(value - offset, value + CUT + offset) }
         }
         _ => {
             let Scalar::Whole(value) = exact(text, kind)? else { return None };
             match kind {
                 DataType::Date32 if value < GREGORIAN => None,
-                // Some writers make 64-bit floats of them.
+                // Some writers convert decimals to 64-bit floats.
                 DataType::Decimal128(..) => {
                     let slack = value.abs() >> 50;
                     whole(value.saturating_sub(slack), value.saturating_add(slack))
@@ -176,6 +185,8 @@ mod tests {
         for (kind, low, high, kept, not) in [
             (DataType::Int64, "1", "5", "a = 5", "a > 5"),
             (DataType::Utf8View, r#""b""#, "\"d\u{fffd}\"", "a = 'd\u{10ffff}'", "a >= 'e'"),
+            (DataType::Utf8View, r#""b""#, "\"d\u{fffd}\"", "a = 'd\u{10ffff}e'", "a >= 'e'"),
+            (DataType::Utf8View, r#""b""#, "\"d?\u{fffd}\"", "a = 'd\u{1f600}'", "a >= 'e'"),
             (DataType::Float32, "0.1", "0.1", "a > 0.1", "a > 0.2"),
             (DataType::Float64, "0.1", "0.1", "a > 0.1", "a > 0.2"),
             (DataType::Float64, "0.0", "-0.0", "a = 0.0", "a > 1"),
@@ -196,6 +207,13 @@ mod tests {
                 "a = '2024-01-01'",
                 "a > '2024-01-01 00:00:01'",
             ),
+            (
+                utc.clone(),
+                r#""1936-12-31T23:19:00.000-00:44""#,
+                r#""1936-12-31T23:19:00.000-00:44""#,
+                "a = '1937-01-01 00:03:30'",
+                "a > '1937-01-01 00:04:30'",
+            ),
             (DataType::Boolean, "false", "false", "a = false", "a = true"),
         ] {
             assert!(keeps(kept, kind.clone(), &bounds(low, high)), "{kind} {low} {high} {kept}");
@@ -206,7 +224,7 @@ mod tests {
             (DataType::Float64, "1", r#""NaN""#, "a > 5"),
             (DataType::Date32, r#""1500-01-01""#, r#""1500-01-02""#, "a = '1499-12-31'"),
             (ntz.clone(), r#""1800-01-01T00:00:00""#, r#""1800-01-01T00:00:00""#, "a > '1850-01-01'"),
-            // Of one kind of time in the terms of the other.
+            // A time with a zone for a column without one, and the reverse.
             (ntz, r#""2024-01-01T00:00:00Z""#, r#""2024-01-01T00:00:00Z""#, "a > '2025-01-01'"),
             (utc, r#""2024-01-01T00:00:00""#, r#""2024-01-01T00:00:00""#, "a > '2025-01-01'"),
             (DataType::Decimal128(38, 0), "1e30", "1e30", "a > 5"),

@@ -12,7 +12,7 @@ use super::snapshot::{Listed, Snapshot};
 use super::statistics::Statistics;
 use super::{protocol, schema, travel};
 use crate::dataset::filter::Facts;
-use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, parse, told};
+use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, constant, parse};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
@@ -24,7 +24,7 @@ pub(in crate::dataset) struct Table {
     /// Its schema, as the log has it.
     pub(in crate::dataset) spark: String,
     pub(super) files: Vec<File>,
-    /// Those that the filter leaves out.
+    /// Files that the filter prunes.
     pub(in crate::dataset) pruned: Pruned,
     columns: Columns,
     pub(super) root: Root,
@@ -135,6 +135,11 @@ impl Table {
         self.files.iter().map(|file| file.found.clone()).collect()
     }
 
+    /// Rows of each file, deleted ones included: `numRecords` counts the rows that the file stores. Known where a filter needed statistics.
+    pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
+        self.files.iter().map(File::rows).collect()
+    }
+
     /// The values of partition columns in its files.
     pub(in crate::dataset) fn partition_values(&self) -> Vec<hive::Values> {
         self.files.iter().map(|file| file.partitions.clone()).collect()
@@ -147,15 +152,15 @@ impl Table {
 }
 
 impl File {
-    /// How many rows it has, if the log says so.
+    /// Row count in the log, if any.
     fn rows(&self) -> Option<u64> {
         self.statistics.as_ref().map(|statistics| statistics.rows)
     }
 
-    /// What the log says of column number `at` of the filter in its `rows` rows.
+    /// Facts of the log about column number `at` of the filter, over the `rows` rows of the file.
     fn facts(&self, at: usize, tested: &Tested, rows: u64) -> Vec<Facts> {
         match self.partitions.iter().find(|(name, _)| **name == tested.name) {
-            Some((_, value)) => told(value.as_deref(), &tested.kind, rows).into_iter().collect(),
+            Some((_, value)) => constant(value.as_deref(), &tested.kind, rows).into_iter().collect(),
             None => self.statistics.iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
         }
     }

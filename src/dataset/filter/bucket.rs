@@ -1,18 +1,18 @@
-//! Buckets by hash, as tables are partitioned by: which bucket a value falls into. The hash is Murmur3 of 32 bits, for x86, with seed 0.
+//! Hash buckets of partitioned tables: finds the bucket of a value. The hash is Murmur3, x86, 32 bits, seed 0.
 
 use super::literal::Scalar;
 
-/// A bucket of so many, and how values are hashed.
+/// Bucket `number` out of `of`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataset) struct Bucket {
     pub(in crate::dataset) number: u32,
     pub(in crate::dataset) of: u32,
-    /// Whether whole numbers are hashed as decimals are: by the fewest bytes that hold them.
+    /// Hashes whole numbers as decimals: big-endian, in the fewest bytes that hold them.
     pub(in crate::dataset) decimal: bool,
 }
 
 impl Bucket {
-    /// Whether `value` falls into it; `None` for what has no bucket.
+    /// Tests whether `value` is in this bucket; `None` for a value without a bucket.
     pub(super) fn holds(&self, value: &Scalar) -> Option<bool> {
         let hash = match value {
             Scalar::Bytes(bytes) => murmur3(bytes),
@@ -40,7 +40,7 @@ fn murmur3(bytes: &[u8]) -> u32 {
     if !rest.is_empty() {
         hash ^= mix(rest.iter().rev().fold(0, |block, byte| block << 8 | u32::from(*byte)));
     }
-    // The length counts modulo 2^32.
+    // Murmur3 takes the length modulo 2^32.
     hash ^= bytes.len() as u32;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);

@@ -1,32 +1,32 @@
-//! What is known about the values of a column in some rows, wherever it is said: in a footer, or in the metadata of a table.
+//! Facts about the values of a column in a range of rows, from a footer or from the metadata of a table.
 
 use super::bucket::Bucket;
 use super::literal::Scalar;
 
-/// What is known about the values in a slice of rows. `None` is unknown.
+/// Facts about the values in a range of rows. `None` is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::dataset) struct Facts {
     pub(super) rows: u64,
     pub(super) nulls: Option<u64>,
     pub(super) nans: Option<u64>,
-    /// What holds of the values that are neither null nor NaN.
+    /// Holds for every value that is neither null nor NaN.
     pub(super) extent: Option<Extent>,
 }
 
-/// A lower and an upper bound, both inclusive, in the terms of the tests; or what else the values have in common.
+/// An inclusive lower and upper bound, in the unit of the tests, or the bucket that all values are in.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::dataset) enum Extent {
     Whole(i128, i128),
     Float(f64, f64),
     Bytes(Vec<u8>, Vec<u8>),
-    /// All are in this bucket.
+    /// All values are in this bucket.
     Bucket(Bucket),
 }
 
 /// Bounds in the order in which the filter compares.
 #[derive(Debug)]
 pub(in crate::dataset) enum Bounds {
-    /// None, or none that can be compared.
+    /// No bounds, or none that can be compared.
     Unknown,
     Extent(Extent),
     /// At least one of them is NaN.
@@ -36,7 +36,7 @@ pub(in crate::dataset) enum Bounds {
 }
 
 impl Bounds {
-    /// Those of values from `low` to `high`.
+    /// Bounds of values from `low` to `high`.
     pub(in crate::dataset) fn between(low: Scalar, high: Scalar) -> Self {
         match (low, high) {
             (Scalar::Whole(low), Scalar::Whole(high)) => Self::of(low <= high, || Extent::Whole(low, high)),
@@ -52,20 +52,20 @@ impl Bounds {
     }
 }
 
-/// What is said, before it is known whether it agrees with itself.
+/// Statistics as stored, before the check for contradictions.
 #[derive(Debug)]
-pub(in crate::dataset) struct Said {
+pub(in crate::dataset) struct StoredStatistics {
     pub(in crate::dataset) rows: u64,
     pub(in crate::dataset) nulls: Option<u64>,
     pub(in crate::dataset) nans: Option<u64>,
-    /// Whether there is any bound, comparable or not.
+    /// Some bound is stored, comparable or not.
     pub(in crate::dataset) bounded: bool,
     pub(in crate::dataset) extent: Bounds,
 }
 
-impl Said {
-    /// What is known by it: nothing at all where one part contradicts another, for either may be the wrong one. `required`: no value may
-    /// be null.
+impl StoredStatistics {
+    /// Facts that hold by these statistics: none where they contradict each other, since either may be wrong. `required`: the column has
+    /// no nulls.
     pub(in crate::dataset) fn facts(self, required: bool) -> Facts {
         let Self { rows, nulls, nans, bounded, extent } = self;
         let (empty, full) = (nulls.unwrap_or_default(), nans.unwrap_or_default());
@@ -75,7 +75,7 @@ impl Said {
             || (bounded && rows > 0 && empty == rows)
             || match &extent {
                 Bounds::Reversed => true,
-                // A NaN is a bound only where there is nothing but NaN, or by old writers that count none.
+                // NaN is a bound where all values are NaN, or from old writers, which do not count NaNs.
                 Bounds::Nan => nans == Some(0),
                 Bounds::Extent(_) => rows > 0 && others == Some(0),
                 Bounds::Unknown => false,
@@ -93,21 +93,21 @@ impl Facts {
         Self { rows, nulls: None, nans: None, extent: None }
     }
 
-    /// That all values of so many rows are null.
+    /// All values of `rows` rows are null.
     pub(in crate::dataset) fn null(rows: u64) -> Self {
         Self { rows, nulls: Some(rows), nans: Some(0), extent: None }
     }
 
-    /// That no value of so many rows is null, and `extent` holds of all.
+    /// No value of `rows` rows is null, and `extent` holds for all.
     pub(in crate::dataset) fn all(rows: u64, extent: Extent) -> Self {
         Self { rows, nulls: Some(0), nans: Some(0), extent: Some(extent) }
     }
 
-    /// That all values of so many rows are this one.
+    /// All values of `rows` rows are `value`.
     pub(in crate::dataset) fn exactly(rows: u64, value: Scalar) -> Self {
         match Bounds::between(value.clone(), value) {
             Bounds::Extent(extent) => Self::all(rows, extent),
-            // NaN is the one value that is outside all bounds.
+            // Only NaN has no bounds.
             _ => Self { rows, nulls: Some(0), nans: Some(rows), extent: None },
         }
     }

@@ -20,7 +20,7 @@ pub(super) enum Point {
     Null,
 }
 
-/// A value as the tests see it.
+/// A value in the unit that tests compare in.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::dataset) enum Scalar {
     /// In the unit of the column; booleans are 0 and 1.
@@ -286,8 +286,8 @@ fn days_in(year: i128, month: i128) -> i128 {
     }
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar, for years from 0.
-fn days_since_1970(year: i128, month: i128, day: i128) -> i128 {
+/// Days from 1970-01-01 in the Gregorian calendar.
+pub(in crate::dataset) fn days_since_1970(year: i128, month: i128, day: i128) -> i128 {
     // Years that start in March put the leap day last, so that each month starts at a fixed offset.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);

@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 
 pub use bind::Bound;
 pub(super) use bucket::Bucket;
-pub(super) use facts::{Bounds, Extent, Facts, Said};
-pub(super) use literal::Scalar;
+pub(super) use facts::{Bounds, Extent, Facts, StoredStatistics};
+pub(super) use literal::{Scalar, days_since_1970};
 
 use self::node::Node;
 use crate::error::{Error, Result};

@@ -42,14 +42,14 @@ impl Bound {
         may(&self.root, &|column| facts.get(column).unwrap_or(&Known::Facts(None))).be_true
     }
 
-    /// Whether a file can have a row that the filter selects, judged by what its table says of the columns of [`tested`](Self::tested), by
-    /// their numbers: all of the facts hold. Without any, nothing is known.
+    /// Tests whether a file may have a row that the filter selects. `facts` takes the number of a column in [`tested`](Self::tested) and
+    /// returns facts from the metadata of the table, all of which hold; none if nothing is known.
     pub(in crate::dataset) fn may_match_file(&self, facts: &mut dyn FnMut(usize) -> Vec<Facts>) -> bool {
         let facts: Vec<_> = (0..self.columns.len()).map(|column| Known::Every(facts(column))).collect();
         may(&self.root, &|column| facts.get(column).unwrap_or(&Known::Facts(None))).be_true
     }
 
-    /// The columns that are tested: the names from the top, the type of the values, and whether these are the items of lists.
+    /// The columns of the filter: path of names, type of values, and whether the values are items of lists.
     pub(in crate::dataset) fn tested(&self) -> impl Iterator<Item = (&[String], &DataType, bool)> {
         self.columns.iter().map(|column| (column.path.as_slice(), &column.kind, column.list))
     }
@@ -88,7 +88,7 @@ impl Bound {
 enum Known {
     /// Statistics, if there are any.
     Facts(Option<Facts>),
-    /// Facts that hold together.
+    /// Facts that all hold.
     Every(Vec<Facts>),
     /// One value for all rows: `None` is null, `Some(None)` a value that could not be read.
     Value(Option<Option<Point>>),
@@ -164,15 +164,15 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
 impl May {
     const ANYTHING: Self = Self { be_true: true, be_false: true, be_unknown: true };
 
-    /// Of what is never unknown.
+    /// For tests that are never unknown.
     const UNDECIDED: Self = Self { be_true: true, be_false: true, be_unknown: false };
 
-    /// Whether a value is null.
+    /// The test `is null`.
     fn null(facts: &Facts) -> Self {
         Self { be_true: facts.nulls != Some(0), be_false: facts.nulls != Some(facts.rows), be_unknown: false }
     }
 
-    /// What all leave open; anything where they contradict each other, for any of them may be the wrong one.
+    /// Outcomes that all of them allow; any outcome where they contradict each other, since any of them may be wrong.
     fn every(all: impl Iterator<Item = Self>) -> Self {
         let both = all.fold(Self::ANYTHING, |both, one| Self {
             be_true: both.be_true && one.be_true,
@@ -230,7 +230,7 @@ impl Test {
 }
 
 impl<V: PartialOrd> Match<V> {
-    /// Whether it may pass where a value can only be one of which `is` holds. Of what is no equality, anything.
+    /// Tests whether a value for which `is` holds may pass. Only equality can exclude it.
     fn any(&self, is: impl FnMut(&V) -> bool) -> bool {
         match self {
             Self::Compare(Op::Eq, value) => std::iter::once(value).any(is),

@@ -12,7 +12,7 @@ use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescriptor;
 
-use super::facts::{Bounds, Facts, Said};
+use super::facts::{Bounds, Facts, StoredStatistics};
 use super::literal::{NANOS_PER_DAY, Scalar, nanos_per};
 
 /// A column chunk: one value per row.
@@ -70,7 +70,7 @@ impl<'a> Chunk<'a> {
             }
         };
         let trusted = self.trusts(statistics.is_min_max_deprecated());
-        Said {
+        StoredStatistics {
             rows: self.rows,
             nulls: statistics.null_count_opt(),
             nans: statistics.nan_count_opt(),
@@ -105,14 +105,14 @@ impl<'a> Chunk<'a> {
             if all_null && nulls.is_some_and(|nulls| nulls != rows) {
                 return (start, Facts::nothing(rows));
             }
-            let said = Said {
+            let stored = StoredStatistics {
                 rows,
                 nulls: if all_null { Some(rows) } else { nulls },
                 nans: count(index.nan_counts()),
                 bounded: bounds.is_some(),
                 extent: self.extent(bounds.filter(|_| trusted), kind),
             };
-            (start, said.facts(self.leaf().max_def_level() == 0))
+            (start, stored.facts(self.leaf().max_def_level() == 0))
         });
         Some(pages.collect())
     }

@@ -1,13 +1,13 @@
-//! What manifests say of the values in a file: counts and bounds of columns, and what its partition says of the column that it is made of.
+//! Facts about the values in a data file, from its manifest: metrics of columns (counts and bounds), and partition values.
 
 use arrow::datatypes::{DataType, TimeUnit};
 
 use super::avro::{Record, Value};
 use super::value;
-use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Said, Scalar};
-use crate::dataset::table::{Tested, told};
+use crate::dataset::filter::{Bounds, Bucket, Extent, Facts, Scalar, StoredStatistics, days_since_1970};
+use crate::dataset::table::{Tested, constant};
 
-/// The maps of columns in an entry: how many values, nulls, NaNs, and the bounds.
+/// Field ids of the maps from column to value count, null count, NaN count, lower and upper bound.
 const VALUES: i32 = 109;
 const NULLS: i32 = 110;
 const NANS: i32 = 137;
@@ -16,16 +16,16 @@ const UPPER: i32 = 128;
 
 const MICROS_PER_DAY: i128 = 86_400_000_000;
 
-/// Whether field `id` of a manifest is one of those, or of their pairs of number and value.
+/// Tests whether field `id` of a manifest is one of these maps, or the key or value of one.
 pub(super) fn of_columns(id: i32) -> bool {
     [VALUES, NULLS, NANS, LOWER, UPPER].contains(&id)
         || (119..=122).contains(&id)
         || [126, 127, 129, 130, 138, 139].contains(&id)
 }
 
-/// What an entry says of one column.
+/// Metrics of one column in one data file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Counted {
+pub(super) struct ColumnMetrics {
     id: i32,
     values: Option<u64>,
     nulls: Option<u64>,
@@ -34,8 +34,8 @@ pub(super) struct Counted {
     upper: Option<Box<[u8]>>,
 }
 
-impl Counted {
-    /// What `file` says of the columns `ids`.
+impl ColumnMetrics {
+    /// Reads those of the columns `ids` from `file`.
     pub(super) fn of(file: &Record, ids: &[i32]) -> Vec<Self> {
         let find = |map: i32, id: i32| {
             file.list(map)?.iter().find_map(|pair| match pair {
@@ -71,7 +71,7 @@ impl Counted {
         size_of::<Self>() + bound(&self.lower) + bound(&self.upper)
     }
 
-    /// What it says of `tested` in the `rows` rows of its file, if it is of that column.
+    /// Facts about `tested` over the `rows` rows of the file; `None` if these metrics are of another column.
     pub(super) fn facts(&self, tested: &Tested, rows: u64) -> Option<Facts> {
         if tested.id != Some(self.id) {
             return None;
@@ -81,16 +81,16 @@ impl Counted {
             (Some(low), Some(high)) => Bounds::between(low, high),
             _ => Bounds::Unknown,
         };
-        // Of a member of a struct nobody says whether those of a null struct count.
+        // The specification leaves open whether a null struct counts as a null of its members.
         let counted = tested.is_top() && self.values.is_none_or(|values| values == rows);
         let nulls = self.nulls.filter(|_| counted);
         let nans = self.nans.filter(|_| counted);
         let bounded = self.lower.is_some() || self.upper.is_some();
-        Some(Said { rows, nulls, nans, bounded, extent }.facts(false))
+        Some(StoredStatistics { rows, nulls, nans, bounded, extent }.facts(false))
     }
 }
 
-/// A bound, by the type that the column has now: it may have had a narrower one when the bound was written.
+/// Decodes a bound by the present type of the column, which may have been narrower when the bound was written.
 fn scalar(bytes: &[u8], kind: &DataType) -> Option<Scalar> {
     let int = || <[u8; 4]>::try_from(bytes).ok().map(|four| i128::from(i32::from_le_bytes(four)));
     let long = || <[u8; 8]>::try_from(bytes).ok().map(|eight| i128::from(i64::from_le_bytes(eight)));
@@ -110,7 +110,7 @@ fn scalar(bytes: &[u8], kind: &DataType) -> Option<Scalar> {
             let value = if *kind == DataType::Float32 { float() } else { double().or_else(float) };
             return value.map(Scalar::Float);
         }
-        // Those of 16 bytes may be UUIDs, which some writers compare as signed numbers.
+        // Values of 16 bytes may be UUIDs, which some writers compare as signed numbers.
         DataType::Utf8View | DataType::BinaryView => return Some(Scalar::Bytes(bytes.to_vec())),
         DataType::FixedSizeBinary(size) if *size != 16 => return Some(Scalar::Bytes(bytes.to_vec())),
         _ => None,
@@ -118,8 +118,8 @@ fn scalar(bytes: &[u8], kind: &DataType) -> Option<Scalar> {
     whole.map(Scalar::Whole)
 }
 
-/// What `value` of a partition says of the `rows` values of the column of type `kind` that it was made of, by `transform`. `was_date`: the
-/// column was one of dates, and is none.
+/// Facts about the `rows` values of a column of type `kind`, of which `transform` made the partition value `value`. `was_date`: the column
+/// had dates once and has another type now.
 pub(super) fn of_partition(
     transform: &str,
     value: &Value,
@@ -139,7 +139,7 @@ pub(super) fn of_partition(
     }
     let extent = match (name, value) {
         ("identity", _) if was_date => return None,
-        ("identity", _) => return told(Some(&*value::of_partition(value, kind)?), kind, rows),
+        ("identity", _) => return constant(Some(&*value::of_partition(value, kind)?), kind, rows),
         ("bucket", Value::Int(bucket)) => match kind {
             _ if was_date => return None,
             DataType::Timestamp(TimeUnit::Nanosecond, _) | DataType::Boolean => return None,
@@ -152,7 +152,7 @@ pub(super) fn of_partition(
         ("truncate", _) => truncated(value, number, kind)?,
         ("year" | "month" | "day" | "hour", Value::Int(at) | Value::Date(at)) => {
             let at = i32::try_from(*at).ok()?;
-            // Old writers rounded times before 1970 up.
+            // Old writers rounded times before 1970 up, to the next period.
             let first = if at <= 0 { at.checked_sub(1)? } else { at };
             let (low, high) = (start(name, first, kind)?, start(name, at.checked_add(1)?, kind)?);
             Extent::Whole(low, high - 1)
@@ -162,12 +162,17 @@ pub(super) fn of_partition(
     Some(Facts::all(rows, extent))
 }
 
-/// The values that `value` is left of when they are cut to `width`.
+/// The values that truncation to `width` maps to `value`.
 fn truncated(value: &Value, width: u32, kind: &DataType) -> Option<Extent> {
     if width == 0 {
         return None;
     }
-    let numbers = |low: i128| Some(Extent::Whole(low, low.checked_add(i128::from(width) - 1)?));
+    let width_of = i128::from(width);
+    let numbers = |low: i128| {
+        // In Java the difference wraps around at the least integer, to a number that is no multiple of the width.
+        let is_multiple = low.rem_euclid(width_of) == 0;
+        is_multiple.then(|| low.checked_add(width_of - 1)).flatten().map(|high| Extent::Whole(low, high))
+    };
     match (value, kind) {
         (Value::Int(low), DataType::Int32 | DataType::Int64) => numbers((*low).into()),
         (Value::Bytes(bytes), DataType::Decimal128(..)) => numbers(value::big_endian(bytes)?),
@@ -180,7 +185,7 @@ fn truncated(value: &Value, width: u32, kind: &DataType) -> Option<Extent> {
     }
 }
 
-/// The values that begin with `prefix`, or are no more than it.
+/// The values that begin with `prefix`; only `prefix` itself if `whole`.
 fn beginning(prefix: &[u8], whole: bool) -> Option<Extent> {
     if whole {
         return Some(Extent::Bytes(prefix.to_vec(), prefix.to_vec()));
@@ -191,7 +196,7 @@ fn beginning(prefix: &[u8], whole: bool) -> Option<Extent> {
     Some(Extent::Bytes(prefix.to_vec(), after))
 }
 
-/// Where year, month, day or hour number `at` since 1970 begins, in the unit of `kind`.
+/// Start of year, month, day or hour number `at` since 1970, in the unit of `kind`.
 fn start(name: &str, at: i32, kind: &DataType) -> Option<i128> {
     let at = i128::from(at);
     let days = match name {
@@ -212,11 +217,7 @@ fn start(name: &str, at: i32, kind: &DataType) -> Option<i128> {
 
 /// The first day of month number `month` since 1970, in days since then.
 fn first_of(month: i128) -> i128 {
-    // Years that begin in March have the leap day at their end.
-    let march = month - 2;
-    let (year, month) = (1970 + march.div_euclid(12), march.rem_euclid(12));
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    year * 365 + leaps + (153 * month + 2) / 5 - 719_468
+    days_since_1970(1970 + month.div_euclid(12), month.rem_euclid(12) + 1, 1)
 }
 
 #[cfg(test)]
@@ -250,6 +251,7 @@ mod tests {
             ("bucket[x]", Value::Int(1), &DataType::Int64),
             ("bucket[4]", Value::Int(1), &DataType::Float64),
             ("truncate[0]", Value::Int(1), &DataType::Int64),
+            ("truncate[10]", Value::Int(2_147_483_646), &DataType::Int32),
             ("truncate[1]", Value::Bytes(vec![0xff]), &DataType::BinaryView),
             ("year", Value::Int(i64::MAX), &date),
             ("year", Value::Int(i32::MAX.into()), &date),

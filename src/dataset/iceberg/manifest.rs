@@ -3,15 +3,15 @@
 //! Fields go by the numbers that the specification gives them.
 
 use super::avro::{Record, Value};
-use super::bounds::{self, Counted};
+use super::bounds::{self, ColumnMetrics};
 
 /// Whether field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
     [500, 502, 504, 505, 515, 517, 519].contains(&id)
 }
 
-/// The same, with what it says of columns.
-pub(super) fn of_counted_entry(id: i32) -> bool {
+/// As [`of_entry`], with the metrics of columns.
+pub(super) fn of_entry_with_metrics(id: i32) -> bool {
     of_entry(id) || bounds::of_columns(id)
 }
 
@@ -60,8 +60,8 @@ pub(super) struct Entry {
     pub(super) sequence: i64,
     /// The one data file that it is of, where a delete says so.
     pub(super) referenced: Option<String>,
-    /// What it says of the columns that a filter tests.
-    pub(super) columns: Vec<Counted>,
+    /// Metrics of the columns that a filter tests.
+    pub(super) columns: Vec<ColumnMetrics>,
 }
 
 /// What is wrong with an entry.
@@ -153,7 +153,7 @@ impl Entry {
             return Err(Fault::Refused(format!("the file {path} of format {shown:?}")));
         }
         let partition = file.record(102).map(|values| values.0.iter().map(|(_, value)| value.clone()).collect());
-        let columns = if content == Content::Data { Counted::of(file, ids) } else { Vec::new() };
+        let columns = if content == Content::Data { ColumnMetrics::of(file, ids) } else { Vec::new() };
         Ok(Some(Self {
             content,
             path,
@@ -165,6 +165,11 @@ impl Entry {
             referenced,
             columns,
         }))
+    }
+
+    /// Rows of a data file, deleted ones included; `None` if unknown, for which old writers have -1.
+    pub(super) fn stored_rows(&self) -> Option<u64> {
+        u64::try_from(self.rows).ok().filter(|rows| *rows > 0)
     }
 
     /// Bytes that it takes in memory.
@@ -180,7 +185,7 @@ impl Entry {
         let partition: usize = self.partition.iter().map(value).sum();
         let referenced = self.referenced.as_ref().map_or(0, String::len);
         let ids = if let Content::Equality(ids) = &self.content { size_of_val(ids.as_slice()) } else { 0 };
-        let columns: usize = self.columns.iter().map(Counted::bytes).sum();
+        let columns: usize = self.columns.iter().map(ColumnMetrics::bytes).sum();
         (size_of::<Self>() + self.path.len() + partition + referenced + ids + columns) as u64
     }
 }

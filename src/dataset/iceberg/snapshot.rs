@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 
 use super::current::{HINT, Why, current};
-use super::manifest::{Content, Entry, Manifest, of_counted_entry, of_entry, of_list};
+use super::manifest::{Content, Entry, Manifest, of_entry, of_entry_with_metrics, of_list};
 use super::metadata::{self, Metadata, Snapshot};
 use super::{avro, manifest};
 use crate::dataset::{OpenOptions, within};
@@ -158,7 +158,7 @@ async fn manifests(found: &Found, options: &OpenOptions) -> Result<Vec<Manifest>
 async fn entries_of(root: &Root, manifest: Manifest, ids: Arc<[i32]>, options: &OpenOptions) -> Result<Vec<Entry>> {
     let found = root.literal(&manifest.path, options.access())?;
     let told = manifest.files;
-    let wanted = if ids.is_empty() { of_entry } else { of_counted_entry };
+    let wanted = if ids.is_empty() { of_entry } else { of_entry_with_metrics };
     let take = move |record| Entry::of(&record, &manifest, &ids);
     let entries = records(&found, options, wanted, options.limits.max_files, take, Entry::bytes).await?;
     match told.filter(|told| *told != entries.len() as u64) {

@@ -30,7 +30,7 @@ pub(in crate::dataset) struct Table {
     pub(in crate::dataset) about: About,
     pub(super) root: Root,
     found: Vec<Found>,
-    /// Those that the filter leaves out.
+    /// Files that the filter prunes.
     pub(in crate::dataset) pruned: Pruned,
     values: Vec<hive::Values>,
     columns: Columns,
@@ -156,7 +156,7 @@ impl Table {
         }
         let mut pruned = Pruned::default();
         if let Some(sieve) = &sieve {
-            let rows = |(_, entry): &(Found, Entry)| u64::try_from(entry.rows).ok().filter(|rows| *rows > 0);
+            let rows = |(_, entry): &(Found, Entry)| entry.stored_rows();
             let known =
                 |entry: &Entry, tested: &Tested, rows| facts(entry, tested, rows, specs.get(&entry.spec), &dates);
             (files, pruned) = Pruned::out_of(files, rows, |(_, entry), rows| {
@@ -265,6 +265,11 @@ impl Table {
         self.found.clone()
     }
 
+    /// Rows of each file, where its manifest states them.
+    pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
+        self.data.iter().map(Entry::stored_rows).collect()
+    }
+
     /// The values of columns that its files may lack.
     pub(in crate::dataset) fn values(&self) -> Vec<hive::Values> {
         self.values.clone()
@@ -276,7 +281,7 @@ impl Table {
     }
 }
 
-/// What the manifests say of `tested` in the `rows` rows of `entry`, which is partitioned by `spec`; `dates` are columns that were of dates.
+/// Facts of the manifest about `tested` over the `rows` rows of `entry`, which is partitioned by `spec`; `dates` are the columns that once had dates.
 fn facts(entry: &Entry, tested: &Tested, rows: u64, spec: Option<&Spec>, dates: &BTreeSet<i32>) -> Vec<Facts> {
     let was_date = tested.kind != DataType::Date32 && tested.id.is_some_and(|id| dates.contains(&id));
     let fields = spec.map(|spec| spec.fields.as_slice()).filter(|fields| fields.len() == entry.partition.len());

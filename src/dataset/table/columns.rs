@@ -17,7 +17,7 @@ use crate::error::{Error, Place, Result};
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) naming: Naming,
-    /// Those that come from the log alone, behind the others: null where it has no value for one of the version's files, read or not.
+    /// Columns that come from the log alone, behind the others. Nullable if any file of the version, pruned or not, has no value.
     pub(in crate::dataset) partitions: Vec<Column>,
     /// Columns that have a value of their own in files that lack them: the file's partition, or the column's default.
     pub(in crate::dataset) told: BTreeSet<String>,

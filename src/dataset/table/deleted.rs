@@ -28,7 +28,7 @@ impl Deleted {
         self.rows.is_empty()
     }
 
-    /// Those of these files alone, whose numbers ascend, by their places among them.
+    /// Deleted rows of `files`, whose numbers ascend, by position in `files`.
     pub(in crate::dataset) fn of(&self, files: &[usize]) -> Self {
         let rows = files.iter().enumerate().filter_map(|(at, number)| Some((at, self.rows.get(number)?.clone())));
         Self { rows: rows.collect() }

@@ -1,17 +1,17 @@
-//! Files of a table that are not opened, since a filter selects no row of them: what others must know of them.
+//! Files of a table that a filter prunes: not opened, but their rows are counted, since rows behind them keep their numbers.
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::dataset) struct Pruned {
-    /// For each file that is left, the rows of those before it that are not: rows keep their numbers.
+    /// Rows of the pruned files before each file that is kept.
     pub(in crate::dataset) before: Vec<u64>,
     pub(in crate::dataset) files: u64,
     pub(in crate::dataset) rows: u64,
 }
 
 impl Pruned {
-    /// The files of `all` that `keeps`, and what is to be known of the others. Those of which `rows` does not know how many rows they have are
-    /// kept: the numbers of rows behind them would be lost.
+    /// The files of `all` for which `keeps` is true, and the counts of the others. A file whose `rows` are unknown is kept, since rows behind
+    /// it could not be numbered.
     pub(in crate::dataset) fn out_of<T>(
         all: Vec<T>,
         rows: impl Fn(&T) -> Option<u64>,

@@ -1,4 +1,4 @@
-//! The filter over the files of a table: which of them can have a row that it selects, by what the table says of their columns.
+//! A filter as a test of files: finds those that may have a selected row, by facts in the metadata of a table.
 
 use std::sync::Arc;
 
@@ -17,31 +17,31 @@ use crate::dataset::filter::{Bound, Facts, Scalar};
 #[derive(Debug)]
 pub(in crate::dataset) struct Sieve {
     bound: Bound,
-    /// The columns of the filter; none for one of which no table says anything.
+    /// The columns of the filter; `None` for one that metadata have no facts about.
     tested: Vec<Option<Tested>>,
 }
 
 /// A column that the filter tests: one of the table, or a member of its structs.
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Tested {
-    /// The name of the column itself.
+    /// Name of the top-level column.
     pub(in crate::dataset) name: String,
-    /// The names in files, from the top.
+    /// Path of names in data files.
     pub(in crate::dataset) physical: Vec<String>,
     pub(in crate::dataset) id: Option<i32>,
     pub(in crate::dataset) kind: DataType,
 }
 
 impl Tested {
-    /// Whether it is a column, and not a member of one: of a member nobody says whether a null is that of the struct.
+    /// Tests for a top-level column. Of a member, null counts may or may not include those of its struct.
     pub(in crate::dataset) fn is_top(&self) -> bool {
         self.physical.len() == 1
     }
 }
 
 impl Sieve {
-    /// The filter of `options` over a table of `columns`; none without a filter, and where it tests no such columns, which is an error that
-    /// whoever evaluates it reports. A selector counts row groups, so that none may be missing.
+    /// The filter of `options` for a table of `columns`. `None` without a filter; with a selector, which counts row groups, so that none
+    /// may be missing; and for a filter that does not fit the columns, an error that its evaluation reports.
     pub(in crate::dataset) fn new(columns: &[Column], options: &OpenOptions) -> Option<Self> {
         let filter = options.filter.as_ref().filter(|_| options.selector.is_none())?;
         let schema = Arc::new(Schema::new(columns.iter().map(Column::field).collect::<Vec<_>>()));
@@ -57,12 +57,12 @@ impl Sieve {
         Some(Self { bound, tested })
     }
 
-    /// The columns that it tests, by their numbers.
+    /// The columns of the filter that facts are used of, with their numbers.
     pub(in crate::dataset) fn tested(&self) -> impl Iterator<Item = (usize, &Tested)> {
         self.tested.iter().enumerate().filter_map(|(at, tested)| Some((at, tested.as_ref()?)))
     }
 
-    /// Whether a file may have a row that is selected; `facts` is what the table says of a column, by its number.
+    /// Tests whether a file may have a selected row; `facts` takes the number of a column and the column.
     pub(in crate::dataset) fn keeps(&self, facts: &mut dyn FnMut(usize, &Tested) -> Vec<Facts>) -> bool {
         self.bound.may_match_file(&mut |at| {
             let tested = self.tested.get(at).and_then(Option::as_ref);
@@ -86,8 +86,8 @@ impl Tested {
     }
 }
 
-/// What is known where all of so many rows have the value that `text` stands for, null without one.
-pub(in crate::dataset) fn told(text: Option<&str>, kind: &DataType, rows: u64) -> Option<Facts> {
+/// Facts about a column that has one value in all of `rows` rows: that of `text`, or null.
+pub(in crate::dataset) fn constant(text: Option<&str>, kind: &DataType, rows: u64) -> Option<Facts> {
     match text {
         None => Some(Facts::null(rows)),
         Some(text) => exact(text, kind).map(|value| Facts::exactly(rows, value)),
@@ -99,7 +99,7 @@ pub(in crate::dataset) fn exact(text: &str, kind: &DataType) -> Option<Scalar> {
     scalar(&parse(text, kind)?)
 }
 
-/// The one value in `array`.
+/// The only value in `array`.
 fn scalar(array: &ArrayRef) -> Option<Scalar> {
     if array.len() != 1 || array.is_null(0) {
         return None;
@@ -167,7 +167,7 @@ mod tests {
         let keeps = |text: &str, facts: &[Facts]| {
             sieve(text).unwrap().keeps(&mut |_, tested| if tested.name == "n" { facts.to_vec() } else { Vec::new() })
         };
-        let value = |text| told(text, &DataType::Int64, 5).unwrap();
+        let value = |text| constant(text, &DataType::Int64, 5).unwrap();
         assert!(keeps("n = 1", &[]) && keeps("n = 1", &[value(Some("1"))]));
         assert!(!keeps("n = 1", &[value(Some("2"))]) && !keeps("n = 1", &[value(None)]));
         assert!(!keeps("n = 1 and s = 'x'", &[value(Some("2"))]) && keeps("n = 1 or s = 'x'", &[value(Some("2"))]));
@@ -175,8 +175,8 @@ mod tests {
             keeps("n is null", &[]) && keeps("n is null", &[value(None)]) && !keeps("n is null", &[value(Some("2"))])
         );
         assert!(keeps("n = 1", &[value(Some("2")), value(None)]), "what contradicts itself says nothing");
-        let nan = told(Some("NaN"), &DataType::Float64, 5).unwrap();
+        let nan = constant(Some("NaN"), &DataType::Float64, 5).unwrap();
         assert_eq!(nan, Facts::exactly(5, Scalar::Float(f64::NAN)));
-        assert!(told(Some("x"), &DataType::Int64, 5).is_none());
+        assert!(constant(Some("x"), &DataType::Int64, 5).is_none());
     }
 }

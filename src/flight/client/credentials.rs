@@ -63,13 +63,12 @@ impl Authorization {
                 let mut kept = file.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 if kept.0.elapsed() >= FRESH {
                     kept.0 = Instant::now();
-                    match read_token(&file.path) {
-                        Ok(token) if !token.is_empty() => {
-                            if let Ok(value) = header(&token) {
-                                kept.1 = value;
-                            }
+                    match read_token(&file.path).and_then(|token| header(&token)) {
+                        Ok(value) => kept.1 = value,
+                        Err(error) => {
+                            let path = file.path.display();
+                            tracing::warn!(%path, error = %error.chain(), "the token file is unusable; the last token stays");
                         }
-                        _ => tracing::debug!(path = %file.path.display(), "the file of the token cannot be read"),
                     }
                 }
                 kept.1.clone()
@@ -183,7 +182,11 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 fn read_token(path: &Path) -> Result<String> {
     let text = String::from_utf8(read(path)?)
         .map_err(|_| Error::config("token_file", format!("{} is no text", path.display())))?;
-    Ok(text.trim().to_owned())
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(Error::config("token_file", format!("{} has no token in it", path.display())));
+    }
+    Ok(token.to_owned())
 }
 
 #[cfg(test)]
@@ -212,6 +215,10 @@ mod tests {
         std::fs::write(&path, "of-yesterday\n").unwrap();
         let options = BTreeMap::from([("token_file".to_owned(), path.display().to_string())]);
         let credentials = Credentials::new(&options).unwrap();
+        let empty = directory.path().join("empty");
+        std::fs::write(&empty, "\n").unwrap();
+        let refused = Credentials::new(&BTreeMap::from([("token_file".to_owned(), empty.display().to_string())]));
+        assert!(refused.unwrap_err().to_string().contains("no token in it"));
         let authorization = credentials.authorization().unwrap().clone();
         let says = |token: &str| authorization.value().to_str().unwrap() == format!("Bearer {token}");
         assert!(says("of-yesterday"));

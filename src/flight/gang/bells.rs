@@ -1,10 +1,10 @@
-//! What is rung for those who wait for something of a gang.
+//! Notifications of calls and streams that wait for a change of a gang.
 
 use std::collections::BTreeMap;
 
 use tokio::sync::watch;
 
-/// The bells of all gangs that somebody waits for.
+/// The bells of all gangs with waiting calls or streams.
 #[derive(Debug, Default)]
 pub(super) struct Bells(BTreeMap<String, watch::Sender<()>>);
 
@@ -14,19 +14,19 @@ impl Bells {
         if let Some(bell) = self.0.get(gang) {
             return bell.subscribe();
         }
-        // Those that nobody hears any more make room, so that there are never more than calls that wait and streams that run.
+        // Bells without listeners are dropped first, so that there are never more than waiting calls and running streams.
         self.0.retain(|_, bell| bell.receiver_count() > 0);
         self.0.entry(gang.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    /// Wakes those who wait for something of `gang`.
+    /// Wakes calls and streams that wait for a change of `gang`.
     pub(super) fn ring(&self, gang: &str) {
         if let Some(bell) = self.0.get(gang) {
             bell.send_replace(());
         }
     }
 
-    /// Wakes everybody.
+    /// Wakes all of them.
     pub(super) fn ring_all(&self) {
         for bell in self.0.values() {
             bell.send_replace(());

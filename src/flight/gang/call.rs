@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 
 /// The first and the longest pause before a call is repeated.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
-/// How much longer than its time a call waits for the server's own word on who is missing.
+/// Margin by which a call outlasts its time, so that the server's own answer, which names the missing ranks, arrives first.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-/// Whether a call that ended so is worth repeating: the server, or the way to it, is out of order for now. The waits of the
+/// Returns true if a call that failed this way is worth repeating: the server, or the way to it, is out of order for now. The waits of the
 /// gang itself have stages that begin with `gang`; when they time out, that is an answer.
 pub(super) fn is_trouble(error: &Error) -> bool {
     match error {
@@ -73,7 +73,7 @@ impl Call<'_> {
         mut make: impl FnMut(u64, u64) -> Result<Vec<u8>> + Send,
     ) -> Result<(T, Instant)> {
         let begin = Instant::now();
-        // Nobody waits longer than a year; this keeps sums of times in range.
+        // No wait is longer than a year; this keeps sums of times in range.
         let deadline = begin + timeout.min(Duration::from_secs(365 * 24 * 3600));
         let mut waiting_for = String::new();
         loop {

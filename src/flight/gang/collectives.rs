@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::refusal::millis;
 use super::wire::{Refusal, ranks};
 
-/// What a round is for. All ranks must mean the same.
+/// The purpose of a round. All ranks must state the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CollectiveKind {
@@ -33,7 +33,7 @@ impl CollectiveKind {
     }
 }
 
-/// What an arrival came to.
+/// The outcome of an arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arrived {
     /// Not all are there; these are missing (the first 16, and how many).
@@ -60,13 +60,13 @@ pub(super) struct Arriving<'a> {
     pub(super) round: u64,
     pub(super) meeting: CollectiveKind,
     pub(super) message: &'a [u8],
-    /// When the caller's patience ends, on the server's clock.
+    /// End of the caller's patience, on the server's clock.
     pub(super) deadline: Duration,
 }
 
-/// Round counter, who has arrived at the next round, and the last result for those whose answer was lost.
+/// Round counter, the ranks that have arrived at the next round, and the last result for ranks whose answer was lost.
 ///
-/// One result is enough: nobody can be two rounds behind, because round n + 1 opens only with everybody in it.
+/// One result is enough: no rank can be two rounds behind, because round n + 1 opens only with every rank in it.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Collectives {
@@ -76,14 +76,14 @@ pub(super) struct Collectives {
     kept: u64,
     meeting: Option<CollectiveKind>,
     arrived: BTreeMap<u32, Arrival>,
-    /// All other ranks, once one has arrived: who asks again does not count all of them.
+    /// All other ranks, once one has arrived, so that repeated polls need not collect them again.
     missing: BTreeSet<u32>,
     bytes: u64,
     broken: Option<Refusal>,
 }
 
 impl Collectives {
-    /// The last round that opened, with what it was and its messages; for the journal.
+    /// The number and the messages of the last round that opened; for the journal.
     pub(super) fn last(&self) -> (u64, &Arc<Vec<Vec<u8>>>) {
         (self.opened, &self.result)
     }
@@ -94,7 +94,7 @@ impl Collectives {
         *self = Self { opened: round, result: Arc::new(messages), kept, ..Self::default() };
     }
 
-    /// What tells it from others that behave differently from here on, where nobody brings messages.
+    /// Hashes everything that determines its further behaviour, for rounds without messages.
     #[cfg(test)]
     pub(super) fn identify(&self, to: &mut std::hash::DefaultHasher) {
         use std::hash::Hash as _;
@@ -102,27 +102,27 @@ impl Collectives {
         (self.opened, self.meeting.map(CollectiveKind::name), arrived, self.broken.is_some()).hash(to);
     }
 
-    /// Bytes of messages that are kept: of those who wait, and of the last round.
+    /// Bytes of kept messages: of waiting ranks, and of the last round.
     pub(super) fn held(&self) -> u64 {
         self.bytes + self.kept
     }
 
-    /// Whether all rounds are over, for everybody.
+    /// Returns true if all rounds are over, for every rank.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Whether the arrival of `rank` at `round` would be one more.
+    /// Returns true if the arrival of `rank` at `round` would be one more.
     pub(super) fn is_new(&self, rank: u32, round: u64) -> bool {
         round == self.opened + 1 && !self.arrived.contains_key(&rank)
     }
 
-    /// Whether anybody waits.
+    /// Returns true if any rank waits.
     pub(super) fn waited_for(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// Who waits, in words.
+    /// Names the waiting ranks.
     pub(super) fn waiting(&self) -> String {
         let waiting: Vec<u32> = self.arrived.keys().copied().collect();
         ranks(&waiting, waiting.len())
@@ -137,8 +137,7 @@ impl Collectives {
 
     /// Rank `arriving.rank` is at a round: opens it if it was the last one missing.
     ///
-    /// A mismatch of kind or number breaks the rounds for everybody: the program of the ranks has come apart, and waiting
-    /// would be for ever.
+    /// A mismatch of kind or number breaks the rounds for all ranks: their programs have come apart, and waiting would never end.
     pub(super) fn arrive(
         &mut self,
         now: Duration,
@@ -148,7 +147,7 @@ impl Collectives {
         arriving: Arriving<'_>,
     ) -> Result<Arrived, Refusal> {
         let Arriving { rank, round, meeting, message, deadline } = arriving;
-        // What opened is open for all, whatever became of later rounds meanwhile.
+        // An opened round is open for all ranks, even if a later one has broken meanwhile.
         if round == self.opened && round > 0 {
             return Ok(Arrived::Before(Arc::clone(&self.result)));
         }
@@ -162,7 +161,7 @@ impl Collectives {
                 format!("round {next} (opened so far: {})", self.opened),
                 format!("rank {rank} at {} {round}", meeting.name()),
             );
-            // Nobody is behind by two: this call was late, and its rank has gone on since.
+            // No rank is behind by two: this call was late, and its rank has continued since.
             return Err(if (1..self.opened).contains(&round) { refusal } else { self.break_with(refusal) });
         }
         let other = self.meeting.filter(|other| *other != meeting && self.arrived.keys().any(|there| *there != rank));

@@ -1,4 +1,4 @@
-//! One gang: who waits, who is in, which generation, what is acknowledged. Pure: time comes in as a number.
+//! One gang: its waiting and present ranks, its generation, and the acknowledged position. Pure: time comes in as a number.
 //!
 //! ```text
 //!  Forming(g) ── all N joined ──► Running(g) ── a member lost, or failed, or replaced ──► Forming(g + 1)
@@ -26,7 +26,7 @@ use super::wire::{
 };
 use crate::manifest::Fingerprint;
 
-/// How many ended processes per rank are remembered, so that a late repetition of their call is told its end again.
+/// Number of ended processes per rank that are remembered, so that a late repetition of their call gets the same end again.
 pub(super) const REMEMBERED: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum Phase {
 #[cfg_attr(test, derive(Clone))]
 struct Member {
     seat: MemberRecord,
-    /// When its lease runs out.
+    /// End of its lease.
     until: Duration,
     left: bool,
     acked: Option<Position>,
@@ -52,17 +52,17 @@ struct Joiner {
     request: JoinRequest,
     since: Duration,
     deadline: Duration,
-    /// When it is forgotten if its process asks no more.
+    /// Time at which it is forgotten if its process does not call again.
     until: Duration,
     holders: u32,
 }
 
-/// What a call changed beside its answer.
+/// The changes that a call made, besides its answer.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// To be on disk before any answer that follows from them.
     pub(super) records: Vec<Record>,
-    /// Whether those who wait for this gang must look again.
+    /// Set if the calls that wait for this gang must check again.
     pub(super) woken: bool,
 }
 
@@ -72,19 +72,19 @@ pub(super) struct Group {
     name: String,
     phase: Phase,
     generation: u64,
-    /// What ended the generation before.
+    /// The reason for the end of the previous generation.
     why: String,
     world: u32,
     members: BTreeMap<u32, Member>,
-    /// How many members have acknowledged each position, or none.
+    /// Number of members that have acknowledged each position, or none.
     standing: BTreeMap<Option<Position>, usize>,
-    /// How many members have left cleanly.
+    /// Number of members that have left cleanly.
     left: usize,
     joiners: BTreeMap<u32, Joiner>,
     retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
-    /// How many there are of these.
+    /// Their number.
     remembered: usize,
-    /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
+    /// The position at which this generation began; no rank acknowledges it, or an earlier one, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
     /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
@@ -93,9 +93,9 @@ pub(super) struct Group {
     /// The first rank that left this generation cleanly.
     gone: Option<u32>,
     lease: Duration,
-    /// Nothing is due before this; it may be earlier than what is, never later.
+    /// Nothing is due before this; it may be too early, never too late.
     quiet_until: Duration,
-    /// When somebody last called.
+    /// Time of the last call.
     pub(super) touched: Duration,
     /// Negative control: a defect that the checkers must notice.
     #[cfg(test)]
@@ -137,22 +137,22 @@ impl Group {
         self.generation
     }
 
-    /// Whether forgetting it loses nothing but a name: it has ended, or never began.
+    /// Returns true if forgetting it loses nothing but a name: it has ended, or never began.
     pub(super) fn is_spent(&self) -> bool {
         self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
     }
 
-    /// Whether it was interrupted, and its next generation continues where it was.
+    /// Returns true if it was interrupted, and its next generation continues from its acknowledged position.
     pub(super) fn resumes(&self) -> bool {
         self.phase == Phase::Forming && self.acknowledged.is_some()
     }
 
-    /// How many ranks it keeps something of.
+    /// Number of ranks of which it keeps anything.
     pub(super) fn ranks(&self) -> usize {
         self.members.len() + self.joiners.len()
     }
 
-    /// How many ended processes it remembers.
+    /// Number of ended processes that it remembers.
     pub(super) fn remembered(&self) -> usize {
         self.remembered
     }
@@ -163,7 +163,7 @@ impl Group {
         self.remembered = 0;
     }
 
-    /// Whether the rank has a place in it, though perhaps another process holds it.
+    /// Returns true if the rank has a place in it, though perhaps another process holds it.
     pub(super) fn knows(&self, rank: u32) -> bool {
         self.joiners.contains_key(&rank) || self.members.contains_key(&rank)
     }
@@ -173,12 +173,12 @@ impl Group {
         self.rounds.held()
     }
 
-    /// How many more a message of `bytes` makes of them.
+    /// Bytes by which a message of `bytes` increases those kept.
     pub(super) fn adds(&self, caller: &Caller, round: u64, bytes: u64) -> u64 {
         if self.check(caller, false).is_ok() && self.rounds.is_new(caller.rank, round) { bytes } else { 0 }
     }
 
-    /// Whether nobody is in it or waits for it.
+    /// Returns true if no rank is in it or waits for it.
     pub(super) fn is_empty(&self) -> bool {
         self.joiners.is_empty() && self.phase != Phase::Running
     }
@@ -215,7 +215,7 @@ impl Group {
         self.quiet_until = self.due().unwrap_or(Duration::MAX);
     }
 
-    /// When the next thing is due, if nobody calls before.
+    /// Time of the next event, if there is no call before.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.phase {
             Phase::Running => self.members.values().filter(|it| !it.left).map(|it| it.until).min(),
@@ -226,7 +226,7 @@ impl Group {
 
     // ---- members ----------------------------------------------------------------------------------------------------
 
-    /// Whether `caller` is a member of the running generation. `departed`: also one that has left cleanly.
+    /// Checks that `caller` is a member of the running generation. `departed`: one that has left cleanly passes too.
     pub(super) fn check(&self, caller: &Caller, departed: bool) -> Result<(), Refusal> {
         #[cfg(test)]
         match self.planted {
@@ -355,7 +355,7 @@ impl Group {
         Ok(())
     }
 
-    /// All members, who are none any more.
+    /// Takes all members out.
     fn take_members(&mut self) -> BTreeMap<u32, Member> {
         self.standing.clear();
         self.left = 0;
@@ -392,7 +392,7 @@ impl Group {
         self.check(caller, false)?;
         self.renew(now, caller.rank);
         let (rank, round, meeting) = (caller.rank, arriving.round, arriving.meeting);
-        // Whom nobody can meet any more; a round that has opened is still answered.
+        // A further round can never be complete; one that has opened is still answered.
         if let Some(gone) = self.gone.filter(|_| round > self.rounds.last().0) {
             return Err(self.gone(gone));
         }
@@ -400,7 +400,7 @@ impl Group {
         let arrived = self.rounds.arrive(now, &self.name, self.world, limit, Arriving { rank, ..arriving });
         let messages = match arrived {
             Err(refusal) => {
-                // A broken round concerns everybody in it; what else is refused, only the caller.
+                // A broken round concerns all ranks in it; any other refusal, only the caller.
                 effects.woken = !broken && self.rounds.is_broken();
                 return Err(refusal);
             }
@@ -420,7 +420,7 @@ impl Group {
                 messages
             }
         };
-        // The kind may differ from what opened only for a caller that is behind by a whole round, and it says which it wants.
+        // The kind may differ from that of the opened round only for a caller that is behind by a whole round, and it says which it wants.
         Ok(Polled::Done(Gathered(if meeting == CollectiveKind::Barrier { Arc::default() } else { messages })))
     }
 
@@ -483,7 +483,8 @@ impl Group {
         config("rank", format!("gang {} has no rank {rank}", self.name))
     }
 
-    /// A rank has acknowledged `position`. That of the gang is the least of all ranks, once each has acknowledged one in this generation.
+    /// Records that a rank acknowledged `position`. The gang's position is the least of all ranks, once each has acknowledged one in this
+    /// generation.
     fn stand(&mut self, rank: u32, position: Position) {
         let Some(member) = self.members.get_mut(&rank) else { return };
         let before = member.acked.replace(position);

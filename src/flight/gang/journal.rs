@@ -1,8 +1,8 @@
-//! What a server must still know after it was killed: generations, members, acknowledged positions, opened rounds.
+//! The state that a server must still know after it was killed: generations, members, acknowledged positions, opened rounds.
 //!
-//! An append-only file: 8 bytes `BOWGANG2`, then records of `u32 length | u32 crc32 | JSON` (little endian). A record is
-//! written before the answer that follows from it, so that killing the process loses nothing that anybody was told; the end
-//! of a generation and the beginning of one are also fsynced. A tail that was torn by a crash is cut: its answer was never sent.
+//! An append-only file: 8 bytes `BOWGANG2`, then records of `u32 length | u32 crc32 | JSON` (little endian). A record is written before the
+//! answer that follows from it, so that killing the process loses nothing that any rank was told; the end of a generation and the beginning
+//! of one are also fsynced. A tail that was torn by a crash is cut: its answer was never sent.
 //!
 //! Only such a tail is cut: bytes at the very end that are no record, with no record behind them. A whole record that this version does
 //! not understand was written by a newer one, and damage with whole records behind it is no crash: cutting either could use a generation
@@ -26,11 +26,11 @@ use crate::store::lock::{Lock, beside};
 
 const MAGIC: &[u8; 8] = b"BOWGANG2";
 const OLD_MAGIC: &[u8; 8] = b"BOWGANG1";
-/// How the JSON of every record begins.
+/// First bytes of the JSON of every record.
 const BEGINNING: &[u8] = br#"{"record":""#;
 /// Bytes before a record's JSON.
 const HEAD: usize = 8;
-/// No record is longer, in bytes: what claims to be is damage.
+/// Longest record, in bytes: a longer length is damage.
 const LONGEST: usize = 256 << 20;
 /// A file below this is not worth compacting, in bytes.
 const SMALL: u64 = 1 << 20;
@@ -59,7 +59,7 @@ pub(super) enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reads: Option<Reading>,
     },
-    /// The generation before `generation` is over. What it acknowledged is of the plan `reads`.
+    /// The generation before `generation` is over. Its acknowledgements belong to the plan `reads`.
     Raised {
         gang: String,
         generation: u64,
@@ -87,12 +87,12 @@ pub(super) enum Record {
 }
 
 impl Record {
-    /// Whether writing it may take long: it waits for the disk, or holds what ranks gathered.
+    /// Returns true if writing it may take long: it waits for the disk, or holds the messages that ranks gathered.
     pub(super) fn is_long(&self) -> bool {
         self.is_vital() || matches!(self, Self::Opened { .. })
     }
 
-    /// Whether losing it in a power cut could let two generations be taken for one.
+    /// Returns true if losing it in a power cut could let two generations be taken for one.
     pub(super) fn is_vital(&self) -> bool {
         // Two plans in one generation are as bad as two generations in one.
         !matches!(self, Self::Acked { .. } | Self::Opened { .. } | Self::Left { .. })
@@ -214,7 +214,7 @@ impl Journal {
         self.file = File::open(&self.path).expect("the journal was just open");
     }
 
-    /// Whether most of the file is history that nobody needs.
+    /// Returns true if most of the file is obsolete.
     pub(super) fn is_large(&self) -> bool {
         self.bytes > SMALL.max(self.compacted.saturating_mul(4))
     }
@@ -233,7 +233,7 @@ impl Journal {
         let new = PathBuf::from(name);
         let mut file =
             private().write(true).create(true).truncate(true).open(&new).map_err(|e| failed("rewrite", e))?;
-        // Whom its owner let read it may read it on.
+        // Readers that the owner had admitted stay admitted.
         let rights = self.file.metadata().map_err(|e| failed("stat", e))?.permissions();
         file.set_permissions(rights).map_err(|e| failed("rewrite", e))?;
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
@@ -247,7 +247,7 @@ impl Journal {
     }
 }
 
-/// How a journal is made: it tells what makes a caller a member, which is nobody else's to read.
+/// Options for creating a journal: only its owner may read it, since it holds the secrets that make a caller a member.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -276,7 +276,7 @@ fn encode(records: &[Record]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What comes next in a journal.
+/// The next part of a journal.
 enum Next {
     /// A record, and its size in the file, in bytes.
     Record(Record, u64),
@@ -308,7 +308,7 @@ fn sizes(head: &[u8]) -> Option<(usize, u32)> {
     (1..=LONGEST).contains(&length).then_some((length, crc))
 }
 
-/// Whether there is a whole record anywhere behind byte `from`, where there is none.
+/// Returns true if there is a whole record anywhere after byte `from`, at which there is none.
 fn whole_record_in(path: &Path, from: u64) -> std::io::Result<bool> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(from))?;

@@ -1,4 +1,4 @@
-//! What a peer may send in a gang call, and what is kept of it. Whatever is refused leaves nothing behind.
+//! Limits of the contents of a gang call, and the parts that are kept. A refused call leaves nothing behind.
 //!
 //! | sent | limit | kept |
 //! |---|---|---|
@@ -30,7 +30,7 @@ const NAME: usize = 128;
 const SPACE: usize = 140;
 /// Longest text of a member's information, in bytes.
 pub(super) const INFO: usize = 256;
-/// Bytes of a rank in an answer that tells of all of them.
+/// Bytes of a rank in an answer that lists all of them.
 pub(super) const ENTRY: usize = 1 << 10;
 /// Characters of a failure that are kept.
 pub(super) const FAILURE: usize = 512;
@@ -52,7 +52,7 @@ pub(super) fn space(name: &str) -> Option<&str> {
     name.split_once('/').map(|(space, _)| space)
 }
 
-/// That `name` is one for a gang, perhaps in a space of its own: then that stands before it.
+/// Checks that `name` is valid for a gang, perhaps with the prefix of a space.
 pub(super) fn name(name: &str) -> Result<(), Refusal> {
     let fits = |name: &str| (1..=NAME).contains(&name.len());
     let scoped = || name.split_once('/').is_some_and(|(space, own)| space.len() <= SPACE && fits(own));

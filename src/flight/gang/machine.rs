@@ -19,7 +19,7 @@ use super::wire::{
 /// Generations of tokens from outside are below this, so that counting never overflows, or were reached here.
 const GENERATIONS: u64 = 1 << 53;
 
-/// What happened, for the shell to carry out before it answers.
+/// The changes that the shell must carry out before it answers.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Happened {
@@ -29,7 +29,7 @@ pub(super) struct Happened {
     pub(super) woken: BTreeSet<String>,
 }
 
-/// An arrival at a round, whose message was read before anybody waits for the machine.
+/// An arrival at a round, whose message was decoded before the machine is locked.
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) request: MeetRequest,
@@ -72,7 +72,7 @@ pub(super) struct Machine {
     gangs: BTreeMap<String, Group>,
     /// The highest generation of a gang that was forgotten, in any space, as journals without spaces say it.
     floor: u64,
-    /// The same of each space: what tenants count up to is no matter of others.
+    /// The same for each space: the counts of a tenant are hidden from the others.
     floors: BTreeMap<String, u64>,
     happened: Happened,
     #[cfg(test)]
@@ -131,7 +131,7 @@ impl Machine {
         records
     }
 
-    /// What happened since it was last asked.
+    /// Takes the changes since the last call.
     pub(super) fn take_happened(&mut self) -> Happened {
         std::mem::take(&mut self.happened)
     }
@@ -150,7 +150,7 @@ impl Machine {
         self.gangs.values().filter_map(Group::due).min()
     }
 
-    /// Runs `act` on a gang at `now`, and gathers what it changed.
+    /// Runs `act` on a gang at `now`, and gathers its changes.
     fn with<T>(
         &mut self,
         now: Duration,
@@ -250,13 +250,13 @@ impl Machine {
         self.beside(name).map(Group::generation).max().unwrap_or(0).max(self.floor(name))
     }
 
-    /// Whether what the space of `name` takes is held against the limits of a tenant: not where there are no tenants.
+    /// Returns true if the space of `name` is subject to the limits of a tenant: not on a server without tenants.
     fn is_tenants(&self, name: &str) -> bool {
         self.options.tenants || limits::space(name).is_some()
     }
 
-    /// Lets go of ended processes that gangs of the space of `name` remember, of those first that nobody called for longest, until they are
-    /// as many as its ranks may have.
+    /// Forgets ended processes that gangs of the space of `name` remember, those of the gangs without calls for longest first, until there
+    /// are no more than its ranks may have.
     fn forget_ends(&mut self, name: &str) {
         let ranks = if self.is_tenants(name) { self.options.ranks_per_tenant } else { self.options.max_members };
         let most = ranks.saturating_mul(REMEMBERED);
@@ -320,8 +320,8 @@ impl Machine {
         }
     }
 
-    /// Forgets the gang that matters least, but not `name`, and with `own` one of its space; false if somebody is in each, or would go on
-    /// where it was, in a space of others.
+    /// Forgets the least important gang other than `name`, with `own` one of its space; false if each is in use, or would resume, in a
+    /// space of others.
     fn forget_one(&mut self, name: &str, own: bool) -> bool {
         let victim = self
             .gangs
@@ -361,7 +361,7 @@ impl Machine {
         self.with_member(now, caller, |group, effects| group.read(caller, reading, effects))
     }
 
-    /// What the generation of a member reads, and whether it resumes there.
+    /// The plan that the generation of a member reads, and whether the generation resumes in it.
     pub(super) fn reads(&mut self, now: Duration, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
         self.with_member(now, caller, |group, _| group.reads(caller))
     }
@@ -448,12 +448,12 @@ impl Machine {
         }
     }
 
-    /// How many ranks a gang has that is asked about.
+    /// Number of ranks of a gang, for answers about it.
     pub(super) fn ranks(&self, gang: &str) -> usize {
         self.gangs.get(gang).map_or(0, Group::ranks)
     }
 
-    /// What tells a gang at `now` from others that behave differently from here on.
+    /// Hashes everything that determines the further behaviour of a gang at `now`.
     #[cfg(test)]
     pub(super) fn identify(&self, gang: &str, now: Duration, to: &mut std::hash::DefaultHasher) {
         if let Some(group) = self.gangs.get(gang) {
@@ -461,13 +461,13 @@ impl Machine {
         }
     }
 
-    /// How many ended processes the gangs beside `name` remember.
+    /// Number of ended processes that the gangs other than `name` remember.
     #[cfg(test)]
     pub(super) fn remembered(&self, name: &str) -> usize {
         self.beside(name).map(Group::remembered).sum()
     }
 
-    /// How many gangs with a name of the kind run now.
+    /// Number of running gangs with a name of the kind.
     pub(super) fn running(&self, asked: impl Fn(&str) -> bool) -> usize {
         self.gangs.iter().filter(|(name, group)| asked(name) && group.phase() == Phase::Running).count()
     }

@@ -28,14 +28,14 @@ use super::wire::{
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 
-/// Who joins which gang.
+/// The identity of a joining rank.
 #[derive(Debug, Clone)]
 pub struct JoinOptions {
     /// The gang's name.
     pub gang: String,
     /// This rank, below `world_size`.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: u32,
     /// The share of the data, for ranks that get the same batches; `None` is share `rank` of `world_size`.
     pub share: Option<Share>,
@@ -43,7 +43,7 @@ pub struct JoinOptions {
     pub info: MemberInfo,
     /// The token of the checkpoint that was loaded. All ranks give the same, or none does.
     pub token: Option<Token>,
-    /// How long to wait for the other ranks. Default 10 minutes.
+    /// Longest wait for the other ranks. Default 10 minutes.
     pub timeout: Duration,
     /// The number of this process, new for each join. Default random; set it only to make a test repeatable.
     pub attempt: u128,
@@ -182,7 +182,7 @@ impl Member {
         self.shared.caller.attempt
     }
 
-    /// The lease: how long the server waits for a sign of life.
+    /// The lease: the time for which the server waits for a heartbeat.
     pub fn lease(&self) -> Duration {
         self.shared.lease
     }
@@ -197,7 +197,8 @@ impl Member {
         self.reads.as_ref()
     }
 
-    /// This rank has rows of the plan with this fingerprint ([`Reading::fingerprint`]): what it acknowledges from now on is of that plan.
+    /// Records that this rank reads the plan with this fingerprint ([`Reading::fingerprint`]): its acknowledgements from now on belong to
+    /// that plan.
     pub fn has_read(&self, plan: Fingerprint) {
         *lock(&self.shared.read) = Some(plan);
     }
@@ -207,7 +208,7 @@ impl Member {
         lock(&self.shared.acknowledged).map(|at| (at.epoch, at.step))
     }
 
-    /// Whether this process may still act as its rank. To be asked before anything that others see.
+    /// Checks that this process may still act as its rank. Call it before any action that others see.
     ///
     /// # Errors
     /// [`Error::Fenced`] if the generation is over, or the server was not heard of for the lease.
@@ -315,7 +316,7 @@ impl Member {
         // The server keeps no more, and refuses requests that are much longer.
         let failure = failure.map(|text| text.chars().take(FAILURE).collect());
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
-        // Nobody waits longer for a word that the others would have by the lease.
+        // Longer waits are useless: by then the others know by the lease.
         let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
         let _: serde_json::Value = shared.guard(shared.within("gang.leave", &request, longest)).await?;
         self.heartbeats.abort();

@@ -1,4 +1,4 @@
-//! What a member makes of its lease: until when it may act as its rank, whatever becomes of its server. Pure: time comes in.
+//! A member's own view of its lease: the time until which it may act as its rank, even without its server. Pure: time comes in.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ impl OwnLease {
         *self = Self::new(self.length, sent);
     }
 
-    /// When its holder must take itself for dead.
+    /// Time at which its holder must take itself for dead.
     pub(super) fn ends(&self) -> Instant {
         self.ends
     }
 
-    /// Whether it is.
+    /// Returns true if the holder must take itself for dead.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         now >= self.ends
     }

@@ -22,7 +22,7 @@ pub struct Reading {
     /// Fingerprint of the data alone; unknown where a token or an acknowledgement named the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Fingerprint>,
-    /// The plan in words, for people.
+    /// The plan in words, for display.
     pub about: String,
 }
 

@@ -16,39 +16,39 @@ pub enum Refusal {
         gang: String,
         /// The caller's generation.
         generation: u64,
-        /// What ended it.
+        /// The reason for its end.
         why: String,
     },
     /// [`Error::Timeout`].
     Timeout {
-        /// Which wait.
+        /// The wait.
         stage: String,
-        /// Who did not come.
+        /// The ranks that did not come.
         culprit: String,
-        /// How long, milliseconds.
+        /// Time waited, milliseconds.
         waited_ms: u64,
     },
     /// [`Error::Mismatch`].
     Mismatch {
-        /// What was compared.
+        /// The compared item.
         what: String,
         /// The expected side.
         expected: String,
         /// The side found.
         found: String,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
     /// [`Error::Config`].
     Config {
         /// The option.
         option: String,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// [`Error::Limit`].
     Limit {
-        /// What needs it.
+        /// The user of the limited resource.
         what: String,
         /// Asked for.
         asked: u64,
@@ -59,9 +59,9 @@ pub enum Refusal {
     },
     /// [`Error::NotFound`].
     NotFound {
-        /// What was looked for.
+        /// The missing item.
         what: String,
-        /// What there is.
+        /// The existing ones.
         hint: String,
     },
     /// Any other error of the server, as text.
@@ -95,7 +95,7 @@ fn known(name: &str, names: &'static [&'static str]) -> &'static str {
 }
 
 impl Refusal {
-    /// The error again; `peer` names the server in what has no type of its own.
+    /// Converts it back to an error; `peer` names the server in errors without a type of their own.
     pub fn into_error(self, peer: &str) -> Error {
         match self {
             Self::Fenced { gang, generation, why } => Error::Fenced { gang, generation, why },

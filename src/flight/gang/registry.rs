@@ -39,13 +39,13 @@ use crate::store::lock::Lock;
 
 pub use options::RegistryOptions;
 
-/// Nobody waits longer than this, whatever is asked for: 30 days.
+/// Longest wait, whatever is requested: 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Answers up to this are made without asking for room, in bytes.
 const SHORT: usize = 64 << 10;
 
-/// Makes room for an answer of so many bytes, which its caller may never read.
+/// Makes room for an answer of `bytes` bytes, which its caller may never read.
 pub(crate) type Room<'a> = &'a (dyn Fn(usize) -> BoxFuture<'a, Result<()>> + Send + Sync);
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Drop for Registry {
 impl Registry {
     /// Opens the gangs of the journal at `journal`, or none without a journal: then a restart of the server forgets all.
     ///
-    /// To be called within a tokio runtime, where a task watches the leases. One registry at a time has a journal open, on any host that
+    /// Must be called within a tokio runtime, where a task watches the leases. One registry at a time has a journal open, on any host that
     /// shares the file system's locks.
     ///
     /// # Errors
@@ -133,9 +133,9 @@ impl Registry {
     /// back, unless the wait was over before.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for an unknown action or gang, [`Error::Config`] and [`Error::Limit`] for a bad request,
-    /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
-    /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
+    /// [`Error::NotFound`] for an unknown action or gang, [`Error::Config`] and [`Error::Limit`] for a bad request, [`Error::Fenced`] for a
+    /// caller whose generation is over, [`Error::Mismatch`] if ranks contradict each other, [`Error::Timeout`] if a rank did not come,
+    /// [`Error::Store`] if the journal cannot be written.
     pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
         self.call_as(action, body, |gang| Ok(gang.to_owned()), &|_| Box::pin(std::future::ready(Ok(())))).await
     }
@@ -229,7 +229,7 @@ impl Registry {
         }
     }
 
-    /// Makes room for an answer that tells of each rank of `gang`.
+    /// Makes room for an answer that lists all ranks of `gang`.
     async fn make_room(&self, gang: &str, room: Room<'_>) -> Result<()> {
         let bytes = self.lock().machine.ranks(gang).saturating_mul(limits::ENTRY);
         if bytes > SHORT { room(bytes).await } else { Ok(()) }
@@ -259,7 +259,7 @@ impl Registry {
         reads.filter(|(_, resumed)| *resumed).and_then(|(reads, _)| reads.data)
     }
 
-    /// That `caller` may read `reading`, as far as that is settled. Whether it is a member its stream is told.
+    /// Checks that `caller` may read `reading`, as far as that is settled. Membership is checked by its stream.
     ///
     /// # Errors
     /// [`Error::Mismatch`] naming both plans if its generation reads another one.
@@ -271,7 +271,7 @@ impl Registry {
         }
     }
 
-    /// Binds the generation of `caller` to what its stream reads, before the first row is sent.
+    /// Binds the generation of `caller` to the plan of its stream, before the first row is sent.
     ///
     /// # Errors
     /// [`Error::Mismatch`] naming both plans if the generation reads another one; [`Error::Fenced`] if `caller` is no member of it;
@@ -280,12 +280,12 @@ impl Registry {
         self.act(|machine, now| machine.read(now, caller, reading))
     }
 
-    /// How many gangs run now.
+    /// Number of running gangs.
     pub fn running(&self) -> usize {
         self.lock().machine.running(|_| true)
     }
 
-    /// How many gangs run now in a space; without a name those that are in none.
+    /// Number of running gangs in a space; without a name, of those in no space.
     pub(crate) fn running_in(&self, space: Option<&str>) -> usize {
         self.lock().machine.running(|name| limits::space(name) == space)
     }
@@ -302,7 +302,7 @@ impl Registry {
         self.start.elapsed()
     }
 
-    /// Lets the machine decide, makes what it decided durable, and wakes whom it concerns.
+    /// Lets the machine decide, makes its decision durable, and wakes the waiting calls that it concerns.
     fn act<T>(&self, decide: impl FnOnce(&mut Machine, Duration) -> Result<T, Refusal>) -> Result<T> {
         self.decide(decide, |_, _| {})
     }
@@ -372,7 +372,7 @@ impl Registry {
             };
             let polled = self.decide(decide, |bells, polled| {
                 if matches!(polled, Ok(Polled::Waiting { .. })) {
-                    // What rings from here on is heard below.
+                    // Rings from here on are heard below.
                     bell.get_or_insert_with(|| bells.of(gang)).mark_unchanged();
                 }
             });
@@ -395,7 +395,7 @@ impl Registry {
     }
 }
 
-/// Does what waits for the disk; other tasks of this thread continue at another one meanwhile.
+/// Runs work that waits for the disk; other tasks of this thread continue on another one meanwhile.
 fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -416,13 +416,13 @@ fn arrive(machine: &mut Machine, now: Duration, meeting: &mut Meeting, left: u64
     machine.arrive(now, meeting, left)
 }
 
-/// A call that waits: when it is dropped, it lets go of what it waited for.
+/// A waiting call: dropping it withdraws its arrival or join.
 struct Held<'a, R> {
     registry: &'a Registry,
     request: R,
     hold: fn(&mut Machine, &R, Option<bool>),
     holding: bool,
-    /// Whether the call ends without having answered.
+    /// Set unless the call has been answered.
     dropped: bool,
 }
 
@@ -434,7 +434,7 @@ impl<R> Drop for Held<'_, R> {
     }
 }
 
-/// Wakes when a lease or a deadline ends, so that those who wait learn of it.
+/// Wakes when a lease or a deadline ends, so that waiting calls learn of it.
 async fn sweep(registry: Weak<Registry>) {
     loop {
         let next = {
@@ -473,7 +473,7 @@ impl Fence {
         self.share
     }
 
-    /// Whether the generation still runs and the process is still its member.
+    /// Checks that the generation still runs and the process is still its member.
     ///
     /// # Errors
     /// [`Error::Fenced`] if not; [`Error::Store`] if the registry has stopped.

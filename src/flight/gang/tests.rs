@@ -147,7 +147,7 @@ fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
         assert!(matches!(machine.ack(now, &ack), Err(Refusal::Fenced { .. })));
         assert!(matches!(machine.heartbeat(now, &callers[1]), Err(Refusal::Fenced { .. })));
         assert!(matches!(machine.members(now, &callers[1]), Err(Refusal::Fenced { .. })));
-        // A late repetition of the join of a process of that generation is told its end, and disturbs nobody.
+        // A late repetition of the join of a process of that generation gets its end, and disturbs no other.
         assert!(matches!(machine.join(now, &request(0, 3, 100)), Err(Refusal::Fenced { .. })));
         for rank in 0..3 {
             let _ = machine.join(now, &request(rank, 3, if rank == 1 { 999 } else { 200 + u128::from(rank) })).unwrap();
@@ -177,7 +177,7 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
             "the result, as often as asked for"
         );
     }
-    // One rank at a barrier, one at an all_gather: both are told, and everybody after them.
+    // One rank at a barrier, one at an all_gather: both get the mismatch, and so does every later caller.
     assert!(matches!(gather(&mut machine, 0, 2, "aa"), Ok(Polled::Waiting { .. })));
     let end = machine.meet(at(2), CollectiveKind::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
     assert!(text(end.clone()).contains("expected all_gather (rank 0 wait there), found rank 1 at barrier"));
@@ -192,7 +192,7 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
     assert!(machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[1], 1, "", 5_000)).is_ok());
     let late = text(machine.meet(at(6), CollectiveKind::Barrier, &meeting(&callers[1], 1, "", 0)).unwrap_err());
     assert!(late.contains("gang barrier waited 5 s for rank 0 of gang g at round 1"), "{late}");
-    // Who gave up has gone; the others do not open without it.
+    // A rank that gave up has gone; the others do not open without it.
     let other = machine.meet(at(6), CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 5_000)).unwrap();
     assert!(matches!(other, Polled::Waiting { missing_count: 1, .. }));
     let big = "00".repeat((1 << 20) + 1);
@@ -425,7 +425,7 @@ fn refusals_come_out_of_the_wire_as_the_errors_that_went_in() {
 
 // ---- random events --------------------------------------------------------------------------------------------------
 
-/// One process, as a trainer would be; a zombie goes on with what it knows after another took its rank.
+/// One process of a trainer; a zombie continues with its knowledge after another took its rank.
 struct Process {
     rank: u32,
     attempt: u128,
@@ -526,7 +526,7 @@ fn act(
         }
         2 => machine.heartbeat(now - start, &caller).map(drop),
         3 => {
-            // Which of two plans it reads is a matter of when it opened them.
+            // The time of opening them decides which of two plans it reads.
             let seed = random.below(2);
             let reading = Reading::new("d", Fingerprint::from_bytes([0; 32]), &PlanSpec::new(seed, 8));
             match machine.read(now - start, &caller, &reading) {

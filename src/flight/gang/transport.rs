@@ -1,4 +1,4 @@
-//! What carries the calls of a member to its registry.
+//! The transport of calls from a member to its registry.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub trait Wire: Send + Sync {
     /// Calls `action` with `body` and returns the answer. The caller stops waiting after `deadline`, and drops the future.
     fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>>;
 
-    /// Whom it calls, to be named when nobody answers.
+    /// The peer, to be named when it does not answer.
     fn peer(&self) -> String {
         "the server".to_owned()
     }

@@ -1,4 +1,4 @@
-//! What gang calls look like in bytes: JSON requests and answers, the resume token, and refusals that keep their type.
+//! The encoding of gang calls: JSON requests and answers, the resume token, and refusals that keep their type.
 //!
 //! Requests refuse unknown fields, so that a misspelled one is an error and not a default. Process ids and messages are hex.
 
@@ -26,7 +26,7 @@ pub const ACTIONS: [&str; 8] = [
     "gang.state",
 ];
 
-/// Those that wait for other ranks.
+/// Actions that wait for other ranks.
 pub(crate) const WAITS: [&str; 3] = ["gang.join", "gang.barrier", "gang.all_gather"];
 
 /// A position in training: everything up to and including step `step` of epoch `epoch` is done. Ordered.
@@ -45,18 +45,18 @@ impl std::fmt::Display for Position {
     }
 }
 
-/// Which share of the data a rank gets. Ranks with the same `rank` here are one group (tensor, pipeline or context
-/// parallel) and get the same batches.
+/// The share of the data that a rank gets. Ranks with the same `rank` here are one group (tensor, pipeline or context parallel) and get the
+/// same batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
     /// Number of the share, below `of`.
     pub rank: u32,
-    /// How many shares the data is cut into; the same for all ranks of a gang.
+    /// Number of shares that the data is cut into; the same for all ranks of a gang.
     pub of: u32,
 }
 
-/// Where a member lives, as it says itself. Each text at most 256 bytes; may be empty.
+/// The location of a member, in its own words. Each text at most 256 bytes; may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberInfo {
@@ -68,7 +68,7 @@ pub struct MemberInfo {
     pub host: String,
 }
 
-/// What a trainer keeps in its checkpoint: the position that the checkpoint holds, tied to one gang.
+/// The token that a trainer keeps in its checkpoint: the position that the checkpoint holds, tied to one gang.
 ///
 /// As text it is one line of JSON with a checksum, which guards against a damaged or mixed-up checkpoint and not against a
 /// forger: a server that must trust it wraps it in its own authenticated ticket.
@@ -127,7 +127,7 @@ impl Token {
         if token.is_intact() { Ok(token) } else { Err(wrong("the checksum does not match".into())) }
     }
 
-    /// Whether the checksum fits the fields.
+    /// Returns true if the checksum fits the fields.
     pub(crate) fn is_intact(&self) -> bool {
         self.crc32 == self.checksum()
     }
@@ -139,7 +139,7 @@ impl std::fmt::Display for Token {
     }
 }
 
-/// Who calls: one process of one rank in one generation. Everything but `join` and `state` carries it.
+/// The caller: one process of one rank in one generation. Every call except `join` and `state` carries it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caller {
@@ -162,20 +162,20 @@ pub(crate) struct JoinRequest {
     pub gang: String,
     /// This rank.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: u32,
-    /// Drawn at random for each join, so that a process is told from the one that had the rank before.
+    /// Drawn at random for each join, so that a process differs from the previous one of the rank.
     #[serde(with = "hex_u128")]
     pub attempt: u128,
     /// The share of the data; `None` is share `rank` of `world_size`.
     pub share: Option<Share>,
-    /// Where the member lives.
+    /// Location of the member.
     pub info: MemberInfo,
     /// The token of the checkpoint that the process has loaded.
     pub token: Option<Token>,
-    /// How long the process still waits for the others, milliseconds.
+    /// Time that the process still waits for the others, milliseconds.
     pub timeout_ms: u64,
-    /// How long this call may be held before it answers `waiting`, milliseconds.
+    /// Longest time for which this call may be held before it answers `waiting`, milliseconds.
     pub poll_ms: u64,
 }
 
@@ -191,7 +191,7 @@ pub struct Joined {
     /// The plan that the generation reads, if that is settled: it is where it resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<Reading>,
-    /// Whether an acknowledgement may name its plan, which older servers refuse as an unknown field.
+    /// True if an acknowledgement may name its plan, which older servers refuse as an unknown field.
     #[serde(default)]
     pub plans: bool,
 }
@@ -200,15 +200,15 @@ pub struct Joined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeetRequest {
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
     /// The round.
     pub round: u64,
     /// The message, hex; empty at a barrier.
     pub message: String,
-    /// How long the rank still waits, milliseconds.
+    /// Time that the rank still waits, milliseconds.
     pub timeout_ms: u64,
-    /// How long this call may be held before it answers `waiting`, milliseconds.
+    /// Longest time for which this call may be held before it answers `waiting`, milliseconds.
     pub poll_ms: u64,
 }
 
@@ -253,7 +253,7 @@ pub(crate) enum Polled<T> {
     Waiting {
         /// The first 16 ranks that are missing.
         missing: Vec<u32>,
-        /// How many are missing.
+        /// Number of missing ranks.
         missing_count: u64,
         /// The gang's lease, milliseconds.
         lease_ms: u64,
@@ -262,11 +262,11 @@ pub(crate) enum Polled<T> {
     Done(T),
 }
 
-/// `gang.heartbeat` and `gang.members`: nothing but who calls.
+/// `gang.heartbeat` and `gang.members`: the caller only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallerRequest {
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
 }
 
@@ -287,7 +287,7 @@ pub struct MemberEntry {
     pub rank: u32,
     /// Its share of the data.
     pub share: Share,
-    /// Where it lives.
+    /// Its location.
     pub info: MemberInfo,
 }
 
@@ -304,7 +304,7 @@ pub struct Members {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AckRequest {
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
     /// The position.
     pub position: Position,
@@ -327,13 +327,13 @@ pub struct Acked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeaveRequest {
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
     /// Why, if the rank failed; `None` is a clean end.
     pub failure: Option<String>,
 }
 
-/// `gang.state`: what is known of a gang; for people and dashboards.
+/// `gang.state`: the state of a gang; for people and dashboards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StateRequest {
@@ -350,15 +350,15 @@ pub struct State {
     pub phase: String,
     /// The generation that runs, or the one that is being formed.
     pub generation: u64,
-    /// The number of ranks; 0 while nobody has said it.
+    /// Number of ranks; 0 while it is unknown.
     pub world_size: u32,
-    /// The members of the running generation, or those who wait to join.
+    /// The members of the running generation, or the ranks that wait to join.
     pub present: Vec<MemberEntry>,
     /// Ranks that are missing: not joined yet, or left cleanly. At most the first 16.
     pub missing: Vec<u32>,
     /// The position that all ranks have acknowledged.
     pub acknowledged: Option<Position>,
-    /// What ended the generation before this one; empty if nothing did.
+    /// The reason for the end of the previous generation; empty if there was none.
     pub why: String,
     /// The plan that the generation reads, if that is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]

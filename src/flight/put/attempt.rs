@@ -1,4 +1,4 @@
-//! One attempt on its way: it holds a thread only while it writes, so that writers that say nothing stop nobody.
+//! One attempt in progress: it holds a thread only while it writes, so that silent writers do not block others.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,9 +26,9 @@ impl Buffers {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    /// Counts `now` bytes in place of `before`; whether this attempt has half of what the others leave, or more. So all together are never
-    /// too many, and of many that write alike each has its part before its row group ends: one that has little ends none because others
-    /// have much.
+    /// Counts `now` bytes in place of `before`. Returns true if this attempt has half of what the others leave, or more. So all together
+    /// are never too many, and of many that write alike each has its part before its row group ends: one that has little ends none because
+    /// others have much.
     fn count(&self, before: u64, now: u64) -> bool {
         let used = if now >= before {
             self.used.fetch_add(now - before, Ordering::AcqRel) + (now - before)
@@ -55,13 +55,13 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         if !self.ended {
-            // That the write is over changes nothing for an attempt that failed.
+            // The end of the write does not change the result of an attempt that failed.
             let _ = self.inner.book().end(&self.write, None, Instant::now());
         }
     }
 }
 
-/// What is written, and what makes batches of its messages.
+/// The writer, and the decoder of its messages.
 pub(super) struct Attempt<D> {
     /// Before the part in the book: files are gone before the attempt is.
     writer: Option<Writer>,
@@ -86,7 +86,7 @@ impl<D> Attempt<D> {
     where
         D: FnMut(&M) -> Result<Option<RecordBatch>>,
     {
-        // The message is held, and with it what it is paid with, until its rows are written. What stays longer the decoder pays for.
+        // The message and the claim that pays for it are held until its rows are written. The decoder pays for anything that stays longer.
         let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
         let writer = self.writer.as_mut().ok_or_else(over)?;
         let long_rows = &self.busy.inner.long_rows;
@@ -131,7 +131,7 @@ fn over() -> Error {
 /// An attempt between two steps. Dropped, it is removed on a thread that may block.
 pub(super) struct Running<A: Send + 'static> {
     inner: Arc<Inner>,
-    /// Whose threads it takes.
+    /// The space whose threads it uses.
     space: Option<String>,
     attempt: Option<Box<A>>,
 }
@@ -167,7 +167,7 @@ impl<A: Send + 'static> Running<A> {
         outcome
     }
 
-    /// Removes what was not finished, and waits until it is.
+    /// Removes an unfinished attempt, and waits until it is gone.
     pub(super) async fn end(mut self) {
         if let Some(attempt) = self.attempt.take() {
             discard(attempt).await;
@@ -212,7 +212,7 @@ mod tests {
         for ended in &all {
             assert!(ended.iter().all(|bytes| *bytes >= 90), "{ended:?}");
         }
-        // Of one that says nothing any more, others do not suffer.
+        // A silent attempt does not hold up others.
         let (buffers, mut silent) = (Buffers::new(1600), [0]);
         row_groups(&buffers, &mut silent, 1, 790);
         for ended in row_groups(&buffers, &mut [0; 3], 1, 10_000) {

@@ -49,7 +49,7 @@ pub(super) struct Directory {
     /// Negative control: a defect that must be noticed.
     #[cfg(test)]
     planted: model::Planted,
-    /// Held while it is open: another server would take living attempts for what a killed one left.
+    /// Held while it is open: another server would take live attempts for leftovers of a killed one.
     _lock: Arc<Lock>,
 }
 
@@ -66,13 +66,13 @@ pub(super) struct Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // Nobody is left to be told; what stays is hidden, and the next start removes it.
+        // The error has no recipient; leftovers are hidden, and the next start removes them.
         let _ = self.files.remove_directory(&self.directory);
     }
 }
 
-/// Bytes that are kept of finished row groups of an attempt at most where memory is short, about: so many, or one in so many of the row
-/// group that ends. Of wide rows a file would have one row group else.
+/// Most bytes kept of finished row groups of an attempt if memory is short, approximately: `FOOTER`, or one in `FOOTER_PART` of the row
+/// group that ends if that is more. With less, files of wide rows would have a single row group each.
 const FOOTER: usize = 1 << 20;
 const FOOTER_PART: usize = 8;
 
@@ -92,7 +92,7 @@ impl Writer {
         self.disk.resize(self.writer.stored_bytes())
     }
 
-    /// Bytes of memory that the row group that is gathered takes, and what is kept of those before it.
+    /// Bytes of memory of the row group being gathered, and of the data kept of those before it.
     pub(super) fn gathered(&self) -> u64 {
         self.writer.memory_size() as u64
     }
@@ -121,7 +121,7 @@ impl Piece {
 }
 
 impl Directory {
-    /// Opens `root`, whose lock this is, and removes what a killed process left.
+    /// Opens `root`, whose lock is `lock`, and removes leftovers of a killed process.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -136,7 +136,7 @@ impl Directory {
         disk: DiskQuotas,
         lock: Arc<Lock>,
     ) -> Result<Self> {
-        // What is linked to is compared as it is written, so it must not depend on where this process stands.
+        // Targets of links are compared as text, so they must not depend on this process's working directory.
         let root = files.canonical(root).map_err(|error| failed("open", root, error))?;
         let directory = Self {
             root,
@@ -148,7 +148,7 @@ impl Directory {
             _lock: lock,
         };
         directory.sweep()?;
-        // That there is a hidden directory must be known on the disk before a name leads into it.
+        // The hidden directory must be on the disk before a name leads into it.
         directory.flush(&directory.root)?;
         let hidden = directory.root.join(HIDDEN);
         let is_dataset = |name: &&String| *name != STAGED && directory.files.is_directory(&hidden.join(name));
@@ -198,7 +198,7 @@ impl Directory {
         self.disk.measure(dataset, &versions, pieces.iter().map(|piece| &piece.disk))
     }
 
-    /// Where readers find the version that is current now: not by the dataset's name, which leads to another one after the next commit.
+    /// The path of the current version: not the dataset's name, which leads to another one after the next commit.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
         // Whatever else lies there was not written here, and is not shown.
         let path = self.version(dataset).ok()??;
@@ -251,15 +251,14 @@ impl Directory {
         Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
     }
 
-    /// Makes `pieces` visible, which is remembered as `once`. On an error, readers see what they saw before, and the pieces are as they
-    /// were.
+    /// Makes `pieces` visible, remembered under the name `once`. On an error, readers see the former state, and the pieces are unchanged.
     ///
-    /// A disk that fails after the link was turned is answered by turning it back. Where even that fails the commit is there, and so is its
-    /// answer; only a power cut could still take it away, of which a warning tells.
+    /// If the disk fails after the link was turned, the link is turned back. If even that fails, the commit is visible and is answered as
+    /// made; only a power cut could still undo it, and a warning says so.
     pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let committed = self.make(write, once, mode, pieces)?;
         if let Err(error) = self.measure(write.dataset(), pieces) {
-            // What the attempts took stays counted in its place, until they are gone.
+            // The files of the attempts stay charged to them until they are gone.
             tracing::warn!(error = %error.chain(), "what a dataset takes of the disk is not known until its next commit");
         }
         Ok(committed)
@@ -297,7 +296,8 @@ impl Directory {
         if let Err(error) = self.flush(&self.root) {
             match self.turn_back(write.dataset(), before.as_deref()) {
                 Ok(()) => {
-                    // What a power cut leaves the name at must be whole: this version goes once the old name is on the disk.
+                    // A version that the name may lead to after a power cut must be whole: this one is removed only once the old name is on
+                    // the disk.
                     if self.flush(&self.root).is_ok() {
                         let _ = self.files.remove_directory(&directory);
                     }
@@ -315,7 +315,7 @@ impl Directory {
                 }
             }
         }
-        // From here on it is there: the commit's record in it answers whoever asks again.
+        // From here on the commit stands: its record in this version answers a repeated call.
         self.forget(&self.root.join(versions), &[Some(directory), before]);
         Ok(committed)
     }
@@ -331,7 +331,7 @@ impl Directory {
         }
     }
 
-    /// Removes all versions in `versions` but those that are `kept`. The commit is made: what stays harms nobody.
+    /// Removes all versions in `versions` except those that are `kept`. The commit is made: leftovers do no harm.
     fn forget(&self, versions: &Path, kept: &[Option<PathBuf>]) {
         let stays = |error: &dyn std::fmt::Display, directory: &Path| {
             tracing::warn!(%error, directory = %directory.display(), "an old version stays until the next start");
@@ -349,21 +349,21 @@ impl Directory {
         }
     }
 
-    /// Removes the dataset; false if there was none. The link goes first: with it all of the dataset is gone for readers, and what a
-    /// process that is killed here leaves is removed by the next start.
+    /// Removes the dataset; false if there was none. The link is removed first, which hides the whole dataset from readers; the next start
+    /// removes the leftovers of a process killed here.
     pub(super) fn drop_dataset(&self, dataset: &str) -> Result<bool> {
         if self.version(dataset)?.is_none() {
             return Ok(false);
         }
         let path = self.root.join(dataset);
         self.files.remove_file(&path).map_err(|error| failed("remove", &path, error))?;
-        // The link must not come back after a crash without what it led to.
+        // The link must not come back after a crash without its target.
         self.flush(&self.root)?;
         let versions = self.root.join(HIDDEN).join(dataset);
         if let Err(error) = self.files.remove_directory(&versions) {
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
         }
-        // It is dropped, whatever comes of counting it.
+        // The dataset is dropped even if counting its disk space fails.
         if let Err(error) = self.measure(dataset, &[]) {
             tracing::warn!(error = %error.chain(), "what a dropped dataset took of the disk is counted until the next start");
         }
@@ -381,7 +381,7 @@ impl Directory {
     ) -> Result<()> {
         let parent = self.root.join(HIDDEN).join(write.dataset());
         self.files.create_directories(&parent).map_err(|error| failed("create", &parent, error))?;
-        // One that could not be removed after it had failed: perhaps the disk still has the name at it.
+        // A directory that could not be removed after a failure: the name on the disk may still lead to it.
         if self.files.is_directory(directory) {
             self.flush(&self.root)?;
             self.files.remove_directory(directory).map_err(|error| failed("remove", directory, error))?;
@@ -419,13 +419,13 @@ impl Directory {
 
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
-        // Each has its own: commits of other datasets go on at the same time.
+        // Each dataset has its own aside, because commits of other datasets run concurrently.
         let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join(format!("_link.{dataset}")));
         turn(&*self.files, &path, version, &new)
     }
 }
 
-/// Whether a link is one that [`Directory::show`] makes for `dataset`: to a version of its own.
+/// Returns true if a link is one that [`Directory::show`] makes for `dataset`: to a version of its own.
 fn leads_to_version(link: &Path, dataset: &str) -> bool {
     let Ok(version) = link.strip_prefix(Path::new(HIDDEN).join(dataset)) else { return false };
     let mut parts = version.components();

@@ -1,7 +1,7 @@
-//! The disk of a directory's datasets: what each space has there, held against its quota.
+//! The disk use of a directory's datasets: that of each space, checked against its quota.
 //!
-//! Counted are bytes of files, each once however many versions of a dataset link to it: of attempts that are staged or under way, and of the
-//! versions that are kept. They are measured when the directory is opened and after each commit, so that nothing is lost over a restart.
+//! It counts the bytes of files, each once however many versions of a dataset link to it: of attempts that are staged or under way, and of
+//! the kept versions. They are measured when the directory is opened and after each commit, so that the count survives a restart.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -15,9 +15,9 @@ use crate::store::directory::failed;
 /// Bytes on the disk that written datasets may take, by space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskQuotas {
-    /// Of each space that is not named; none for as many as there are.
+    /// Quota of each space that is not named; `None` for no limit.
     pub default: Option<u64>,
-    /// Of spaces by name; `common` is that of names in no other one.
+    /// Quotas of spaces by name; `common` is that of names in no other one.
     pub spaces: BTreeMap<String, u64>,
 }
 
@@ -29,14 +29,14 @@ impl DiskQuotas {
     }
 }
 
-/// What is on the disk.
+/// The files on the disk.
 #[derive(Debug)]
 pub(super) struct Disk {
     quotas: DiskQuotas,
     spaces: Mutex<HashMap<Option<String>, Usage>>,
 }
 
-/// What one space has.
+/// The files of one space.
 #[derive(Debug, Default)]
 struct Usage {
     /// Bytes of versions, by dataset.
@@ -76,8 +76,8 @@ impl Disk {
         DiskClaim { disk: Arc::clone(self), space: space.map(str::to_owned), bytes: 0 }
     }
 
-    /// Looks at what the versions of `dataset` take, which lie in the directory `versions`. What the attempts had, of which some files are
-    /// theirs now, is counted no more.
+    /// Measures the versions of `dataset`, which lie in the directory `versions`. The attempts, of which some files are theirs now, are no
+    /// longer charged.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -104,7 +104,7 @@ impl Disk {
     }
 }
 
-/// What an attempt has on the disk, given back on drop.
+/// The disk space of an attempt, returned on drop.
 #[derive(Debug)]
 pub(super) struct DiskClaim {
     disk: Arc<Disk>,
@@ -113,7 +113,7 @@ pub(super) struct DiskClaim {
 }
 
 impl DiskClaim {
-    /// Has `bytes` instead of what it had. On an error, nothing has changed.
+    /// Changes its size to `bytes`. On an error, nothing has changed.
     ///
     /// # Errors
     /// [`Error::Limit`] where the space would have more than its quota.

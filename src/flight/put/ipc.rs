@@ -1,8 +1,8 @@
 //! Arrow IPC messages that a writer puts, checked before Arrow decodes them.
 //!
-//! Arrow takes lengths, counts and sizes from the message as they are: it allocates what a compressed buffer announces, and asserts that
-//! buffers lie within the body. So all of them are held against the body here, first: what passes takes no more memory than the
-//! message itself, and decodes or fails without a panic. What the Parquet writer will take for it is bounded too.
+//! Arrow trusts the lengths, counts and sizes of a message: it allocates the size that a compressed buffer announces, and asserts that
+//! buffers lie within the body. So all of them are checked against the body here, first: a message that passes takes no more memory than
+//! its own size, and decodes or fails without a panic. The memory that the Parquet writer will need for it is bounded too.
 
 mod bounds;
 
@@ -26,10 +26,10 @@ pub(crate) const MAX_HEADER: usize = 1 << 20;
 /// Most columns of a stream, counted as Parquet stores them.
 const MAX_COLUMNS: usize = 10_000;
 
-/// How many times the longest message writing a batch may take: enough for lists of single bytes.
+/// Memory for writing a batch, as a multiple of the longest message: enough for lists of single bytes.
 const WRITTEN: u64 = 16;
 
-/// What a header may unfold to: a flatbuffer may point to one string or table from many places.
+/// Most entries that a header may unfold to: a flatbuffer may point to one string or table from many places.
 const OPTIONS: VerifierOptions = VerifierOptions {
     max_depth: 64,
     max_tables: 100_000,
@@ -37,16 +37,16 @@ const OPTIONS: VerifierOptions = VerifierOptions {
     ignore_missing_null_terminator: false,
 };
 
-/// What a dictionary that is kept is paid with.
+/// The claim that pays for a kept dictionary.
 pub(crate) type Paid = Box<dyn Send>;
 
 /// Decodes the messages of one stream.
 pub(crate) struct Decoder {
     schema: SchemaRef,
     dictionaries: HashMap<i64, ArrayRef>,
-    /// Bytes of the bodies of the dictionaries that are held, and what they are paid with: they outlive their messages.
+    /// Bytes of the bodies of kept dictionaries, and the claim that pays for them: they outlive their messages.
     held: HashMap<i64, (usize, Paid)>,
-    /// Pays for so many bytes that are kept.
+    /// Claims `bytes` for a kept dictionary.
     keep: Box<dyn Fn(usize) -> Result<Paid> + Send>,
     /// Bytes that the cells of a batch may take, and dictionaries together.
     limit: usize,
@@ -59,11 +59,11 @@ impl std::fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for what follows the schema in `header`; the cells of a batch may take `limit` bytes. `keep` pays for the bytes of a
-    /// dictionary, which stays until the stream ends or another takes its place.
+    /// Makes a decoder for the messages after the schema in `header`; the cells of a batch may take `limit` bytes. `keep` pays for the
+    /// bytes of a dictionary, which stays until the stream ends or another takes its place.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no schema; [`Error::Unsupported`] for columns of types that nobody writes, and for too many.
+    /// [`Error::Mismatch`] for anything but a schema; [`Error::Unsupported`] for columns of types that cannot be written, and for too many.
     pub(crate) fn new(
         header: &[u8],
         limit: usize,
@@ -91,12 +91,11 @@ impl Decoder {
         &self.schema
     }
 
-    /// The batch in a message; none if the message is a dictionary, or metadata alone.
+    /// Decodes the batch in a message; `None` if the message is a dictionary, or metadata alone.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no batch of the schema; [`Error::Unsupported`] for compressed bodies and growing
-    /// dictionaries; [`Error::Limit`] for one whose cells take more than the message could hold, and for a dictionary that there is no room
-    /// for.
+    /// [`Error::Mismatch`] for anything but a batch of the schema; [`Error::Unsupported`] for compressed bodies and delta dictionaries;
+    /// [`Error::Limit`] for a batch whose cells take more than the message could hold, and for a dictionary without room.
     pub(crate) fn decode(&mut self, header: &[u8], body: &Buffer) -> Result<Option<RecordBatch>> {
         if header.is_empty() && body.is_empty() {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! What the Parquet writer takes beside the rows that it is given: numbers for each value of a list or struct, of all its leaves at once.
+//! Memory that the Parquet writer takes besides the rows: numbers for each value of a list or struct, of all its leaves at once.
 //!
-//! A value may take no byte of a message, and some of these numbers: a column of nulls below a list, a bit of a list of truths. So they
-//! are counted before the writer makes them.
+//! A value may take no byte of a message and still some of these numbers: a column of nulls below a list, a bit of a list of booleans. So
+//! they are counted before the writer makes them.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::DataType;

@@ -19,7 +19,7 @@ use crate::dataset::{FileWriter, Sink, WriterOptions};
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Reservation, SystemAllocator};
 
-/// Bytes that a growing file asks for beyond what it needs at least: headers, levels, the footer.
+/// Bytes that a growing file claims beyond its minimum: headers, levels, the footer.
 const SPARE: usize = 64 << 10;
 
 /// Numbers of the stores of this process.
@@ -72,7 +72,7 @@ impl Piece {
     }
 }
 
-/// What writes to one space may use: a pool of its own, within the whole.
+/// Memory for the writes to one space: a pool of its own, within the whole.
 #[derive(Debug)]
 struct Share {
     own: Arc<Pool>,
@@ -99,7 +99,7 @@ impl Charge {
         Self { own: share.own.nothing(), whole: share.whole.as_ref().map(Pool::nothing), share: Arc::clone(share) }
     }
 
-    /// Holds `bytes` instead of what it held. On an error, it holds what it held.
+    /// Changes its size to `bytes`. On an error, the size is unchanged.
     fn resize(&mut self, bytes: u64) -> Result<()> {
         let held = self.own.bytes();
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -142,9 +142,9 @@ impl Growing {
 }
 
 impl Sink for Growing {
-    /// Growing by pieces would copy what is there again and again.
+    /// Growing in pieces would copy the content again and again.
     fn expect(&mut self, bytes: usize) {
-        // Where it does not fit it may still be less: writing finds out.
+        // If the estimate does not fit, the real size still may: writing shows it.
         let _ = self.reserve(bytes, (self.bytes.len() / 4).max(bytes / 64 + SPARE));
     }
 }
@@ -230,7 +230,7 @@ impl Memory {
         self.budget.own.used() as u64
     }
 
-    /// What writes to `space` use: three quarters at most of one tenant's, so that it cannot keep the others out.
+    /// Memory for the writes to `space`: at most three quarters for one tenant's, so that it cannot keep the others out.
     fn share(&self, space: Option<&str>) -> Arc<Share> {
         let Some(space) = space else { return Arc::clone(&self.budget) };
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,7 +248,7 @@ impl Memory {
         self.datasets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where readers find the dataset.
+    /// The URL that readers open.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
         Some(format!("memory://{}/{}/", self.host, self.datasets().get(dataset)?.current.directory))
     }
@@ -324,7 +324,7 @@ impl Memory {
 
     async fn remove(&self, version: &Version) {
         for (name, _) in &version.files {
-            // What is not there needs no removing.
+            // A missing dataset needs no removal.
             let _ = self.store.delete(&version.path(name)).await;
         }
     }

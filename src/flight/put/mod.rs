@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 /// Longest name of a dataset, and longest id of a write.
 const MAX_NAME: usize = 128;
 
-/// One write: all that one commit makes visible.
+/// One write: everything that one commit makes visible.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WriteId {
     dataset: String,
@@ -77,7 +77,7 @@ impl WriteId {
     }
 }
 
-/// What the space of names in no other one is called.
+/// The name of the space for names in no other one.
 pub(crate) const COMMON: &str = "common";
 
 /// The space that is part of the name of `dataset`; none for the common one.
@@ -85,7 +85,7 @@ fn space_of(dataset: &str) -> Option<&str> {
     dataset.rsplit_once('@').map(|(space, _)| space)
 }
 
-/// What a commit does with a dataset that is there already.
+/// Treatment of an existing dataset by a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -102,13 +102,13 @@ pub enum Mode {
 pub struct Token {
     /// The task: which part of the write.
     pub task: u32,
-    /// Which try at the task, as its writer counts.
+    /// Number of the attempt at the task, as counted by its writer.
     pub attempt: u32,
-    /// Which staging of that attempt: a call that was repeated because its answer was lost has another number.
+    /// Number of the staging of that attempt: a call that was repeated because its answer was lost has another one.
     pub number: u64,
 }
 
-/// What [`Staging::stage`] wrote.
+/// The result of [`Staging::stage`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staged {
     /// To be given to the commit.
@@ -119,7 +119,7 @@ pub struct Staged {
     pub bytes: u64,
 }
 
-/// What [`Staging::commit`] made visible.
+/// The result of [`Staging::commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// Rows of this write.
@@ -138,7 +138,7 @@ fn columns(schema: &arrow::datatypes::Schema) -> Vec<String> {
     schema.fields().iter().map(column).collect()
 }
 
-/// What is known of a version of a dataset beside its files.
+/// The record of a version of a dataset, beside its files.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
     /// Commits that made it and those before it, the newest last.

@@ -32,11 +32,11 @@ pub struct StagingOptions {
     pub max_attempts: usize,
     /// Bytes of row groups that attempts gather at once, in a directory; beyond it row groups end early. Default 256 MiB.
     pub buffer_bytes: u64,
-    /// Bytes on the disk of what is staged and committed in each space, in a directory. Default as many as there are.
+    /// Disk quotas of spaces in a directory: bytes of staged and committed files. Unlimited by default.
     pub disk: DiskQuotas,
-    /// How files are written. The schema of Petastorm and `overwrite` have no place here.
+    /// Options of writing files. The schema of Petastorm and `overwrite` do not apply here.
     pub writer: WriterOptions,
-    /// How long a directory that another process has is waited for. Default not at all.
+    /// Longest wait for a directory that another process has open. Default none.
     pub lock_patience: Duration,
 }
 
@@ -57,13 +57,13 @@ impl Default for StagingOptions {
 /// Threads that write at once: far fewer than the runtime has for work that may block, which reading needs too.
 const THREADS: usize = 16;
 
-/// Of these, so many at most for the tenants of one space.
+/// The most of these for the tenants of one space.
 const THREADS_OF_ONE: usize = THREADS - THREADS / 4;
 
-/// How long a commit waits for others of its dataset.
+/// Longest wait of a commit for others of its dataset.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where writes are gathered and committed. Clones are the same staging.
+/// The place where writes are gathered and committed. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Staging {
     inner: Arc<Inner>,
@@ -84,10 +84,10 @@ pub(super) struct Inner {
     pub(super) long_rows: Mutex<()>,
 }
 
-/// Semaphores by name, for as long as somebody has one.
+/// Semaphores by name, each alive as long as it is in use.
 type Named<K> = Mutex<HashMap<K, Arc<Semaphore>>>;
 
-/// The semaphore of `name`, new with so many `permits`.
+/// The semaphore of `name`; a new one has `permits` permits.
 fn named<K: Hash + Eq>(all: &Named<K>, name: K, permits: usize) -> Arc<Semaphore> {
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|_, known| Arc::strong_count(known) > 1);
@@ -122,8 +122,8 @@ pub(super) enum Writer {
 }
 
 impl Staging {
-    /// Writes become directories of Parquet files below `root`, which is made. What a killed process left there is removed; the
-    /// files that readers see are never touched. Needs a runtime.
+    /// Stages writes as directories of Parquet files below `root`, which is made. Leftovers of a killed process are removed; the files that
+    /// readers see are never touched. Needs a runtime.
     ///
     /// # Errors
     /// [`Error::Config`] for impossible options; [`Error::Closed`] naming the process that has `root`; [`Error::Store`].
@@ -134,7 +134,7 @@ impl Staging {
         Ok(Self::new(Target::Directory(opened), &options))
     }
 
-    /// Writes become Parquet files in memory, of at most `budget` bytes together with what is staged. Needs a runtime.
+    /// Stages writes as Parquet files in memory, of at most `budget` bytes together with the staged ones. Needs a runtime.
     ///
     /// # Errors
     /// [`Error::Config`] for impossible options.
@@ -172,8 +172,8 @@ impl Staging {
     /// that names the token. If this future is dropped, or `batches` ends with an error, nothing stays.
     ///
     /// # Errors
-    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota
-    /// of disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; what the writer says.
+    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota of
+    /// disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; those of the writer.
     pub async fn stage(
         &self,
         write: &WriteId,
@@ -212,21 +212,21 @@ impl Staging {
         outcome
     }
 
-    /// Makes the attempts of `tokens` visible at once, as `mode` says, and removes all others of the write. A write that was
-    /// committed before is left as it is, whatever the tokens, and has the same answer; so has one that was committed by a process
-    /// before this one, in a directory. Goes on to its end even if this future is dropped.
+    /// Makes the attempts of `tokens` visible at once, according to `mode`, and removes all others of the write. A write that was committed
+    /// before is unchanged, whatever the tokens, and has the same answer; so has one that was committed by a process before this one, in a
+    /// directory. Runs to its end even if this future is dropped.
     ///
     /// # Errors
-    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different
-    /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Timeout`] where others
-    /// change the dataset for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. A disk that fails when the rows are visible already is
-    /// answered by taking them back; where that fails too the commit is made, and the log warns.
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different columns;
+    /// [`Error::Config`] if the dataset must not exist; [`Error::Closed`] after an abort; [`Error::Timeout`] if others change the dataset
+    /// for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. If the
+    /// disk fails when the rows are already visible, they are taken back; if that fails too, the commit is made, and the log warns.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         self.commit_as(write, write.id(), mode, tokens).await
     }
 
-    /// [`commit`](Self::commit), remembered under the name `once` in place of the write's own id: of several writes with one name, the
-    /// tries at one thing, the first to be committed counts. The others have its answer, and what they staged is removed.
+    /// As [`commit`](Self::commit), remembered under the name `once` in place of the write's own id: of several writes with one name, which
+    /// are attempts at the same thing, the first to be committed counts. The others get its answer, and their staged rows are removed.
     ///
     /// # Errors
     /// As [`commit`](Self::commit); [`Error::Config`] if `once` is no name.
@@ -263,8 +263,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Ends all open writes to `dataset` whose ids begin with `prefix`, as [`abort`](Self::abort) does, and says how many: for a
-    /// writer that does not know what its tasks began. Ids that were not seen here before may begin afterwards.
+    /// Ends all open writes to `dataset` whose ids begin with `prefix`, as [`abort`](Self::abort) does, and returns their number: for a
+    /// writer that does not know the ids of its tasks. Ids not seen before may begin afterwards.
     ///
     /// # Errors
     /// [`Error::Config`] unless the prefix could be an id.
@@ -279,9 +279,9 @@ impl Staging {
         count
     }
 
-    /// Removes a dataset with all that it takes; false if there was none. Writes under way go on: the next commit makes it anew, with
-    /// its own rows only. Commits that were made stay made: repeating one brings nothing back. Who reads the dataset meanwhile finds
-    /// its files gone. Goes on to its end even if this future is dropped.
+    /// Removes a dataset with all its files; false if there was none. Open writes continue: the next commit makes it anew, from its own
+    /// rows only. Commits stay made: repeating one restores nothing. A reader of the dataset then finds its files gone. Runs to its end
+    /// even if this future is dropped.
     ///
     /// # Errors
     /// [`Error::Config`] if this names no dataset, or one that was not written here; [`Error::Store`]: then it is as it was, or gone.
@@ -328,7 +328,7 @@ impl Staging {
     }
 }
 
-/// What staged files cannot have.
+/// Checks the options that staged files do not support.
 fn writer_options(options: &StagingOptions) -> Result<WriterOptions> {
     if options.time_to_live.is_zero() {
         return Err(Error::config("time_to_live", "must be more than 0 s"));
@@ -457,7 +457,7 @@ impl Writer {
         }
     }
 
-    /// What was staged, its rows and its bytes.
+    /// A staged attempt, its rows and its bytes.
     pub(super) fn finish(self) -> Result<(Piece, u64, u64)> {
         let (piece, (rows, bytes)) = match self {
             Self::Directory(writer) => {
@@ -480,7 +480,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     joined(tokio::task::spawn_blocking(work).await)
 }
 
-/// Drops what takes files with it where that may block. A failure has nobody to be told to.
+/// Drops values that remove files, on a thread that may block. A failure has no recipient.
 pub(super) async fn discard<T: Send + 'static>(gone: T) {
     let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
 }

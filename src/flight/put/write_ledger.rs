@@ -1,4 +1,4 @@
-//! Which attempts of which writes are staged, and what may be done with them: pure decisions, with the clock as an argument.
+//! The ledger of staged attempts by write, and the decisions about them: pure, with the clock as an argument.
 
 #[cfg(test)]
 mod model;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 use super::{Committed, Staged, Token, WriteId};
 use crate::error::{Error, Result};
 
-/// How many times the writes of one space there are of all.
+/// Ratio of the most writes in all spaces to those in one.
 const SPACES: usize = 16;
 
-/// All writes. `P` is what was staged; dropping it removes it.
+/// All writes. `P` is a staged attempt; dropping it removes it.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct WriteLedger<P> {
     writes: HashMap<WriteId, Write<P>>,
     numbers: u64,
-    /// Of one space.
+    /// Most writes of one space.
     max_writes: usize,
     max_attempts: usize,
 }
@@ -36,7 +36,7 @@ struct Write<P> {
 }
 
 impl<P> Write<P> {
-    /// Whether nothing can come of it any more, and nothing is under way.
+    /// Returns true if nothing can come of it any more, and nothing is under way.
     fn is_over(&self) -> bool {
         self.busy == 0 && matches!(self.phase, Phase::Committed(_) | Phase::Aborted)
     }
@@ -50,7 +50,7 @@ enum Phase {
     Aborted,
 }
 
-/// What a commit has to do.
+/// The work of a commit.
 #[derive(Debug)]
 pub(super) enum Commit<P> {
     /// It was made before: this was the answer.
@@ -89,8 +89,8 @@ impl<P: Clone> WriteLedger<P> {
         Ok(Token { task, attempt, number: self.numbers })
     }
 
-    /// Whether `write` is known or may be: among the writes of its space, so that none keeps the others out, and among all. Those that
-    /// are over make room, the oldest first: what they were told is told again from the dataset's record.
+    /// Returns true if `write` is known or there is room for it: among the writes of its space, so that none keeps the others out, and
+    /// among all. Finished writes make room, the oldest first: their answers are repeated from the dataset's record.
     fn has_room(&mut self, write: &WriteId) -> bool {
         if self.writes.contains_key(write) {
             return true;
@@ -105,7 +105,7 @@ impl<P: Clone> WriteLedger<P> {
         oldest.is_some_and(|oldest| self.writes.remove(&oldest).is_some())
     }
 
-    /// An attempt ends: with what it staged, or without. Each [`begin`](Self::begin) has one.
+    /// Ends an attempt, with its staged result or without. Each [`begin`](Self::begin) has one end.
     ///
     /// # Errors
     /// [`Error::Closed`] if the write was ended meanwhile: the attempt does not count.
@@ -162,7 +162,7 @@ impl<P: Clone> WriteLedger<P> {
         Ok(Commit::Publish(chosen.into_values().collect()))
     }
 
-    /// A commit ends: `committed` if it was made. Returns what nobody needs any more.
+    /// Ends a commit: `committed` if it was made. Returns attempts that are no longer needed.
     pub(super) fn end_commit(&mut self, write: &WriteId, committed: Option<Committed>, now: Instant) -> Vec<P> {
         let Some(known) = self.writes.get_mut(write) else { return Vec::new() };
         known.touched = now;
@@ -178,7 +178,7 @@ impl<P: Clone> WriteLedger<P> {
         }
     }
 
-    /// Ends a write. Returns what nobody needs any more. One that is unknown is remembered as aborted, so that its stragglers are
+    /// Ends a write. Returns attempts that are no longer needed. An unknown write is remembered as aborted, so that its stragglers are
     /// refused.
     ///
     /// # Errors
@@ -202,8 +202,8 @@ impl<P: Clone> WriteLedger<P> {
         Ok(std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect())
     }
 
-    /// Ends all writes to `dataset` that are open and whose ids begin with `prefix`: those that are known, so that ones with ids not
-    /// seen before can begin. Returns how many, and what nobody needs any more.
+    /// Ends all known open writes to `dataset` whose ids begin with `prefix`; ids not seen before can still begin. Returns their number,
+    /// and attempts that are no longer needed.
     pub(super) fn abort_all(&mut self, dataset: &str, prefix: &str, now: Instant) -> (usize, Vec<P>) {
         let (mut count, mut gone) = (0, Vec::new());
         for (write, known) in &mut self.writes {
@@ -217,7 +217,7 @@ impl<P: Clone> WriteLedger<P> {
         (count, gone)
     }
 
-    /// Forgets writes that nothing was done with for `ttl`. Returns what nobody needs any more.
+    /// Forgets writes without activity for `ttl`. Returns attempts that are no longer needed.
     pub(super) fn expire(&mut self, ttl: Duration, now: Instant) -> Vec<P> {
         let mut gone = Vec::new();
         self.writes.retain(|_, write| {

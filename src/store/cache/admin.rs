@@ -1,4 +1,4 @@
-//! What people do with the directory of a cache: look at it, check it, and remove it.
+//! Administration of a cache's directory: show it, check it, and remove it.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use super::ledger::is_at;
 use super::readers::Readers;
 use crate::error::Result;
 
-/// What is in a cache.
+/// The content of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The directory.
@@ -28,11 +28,11 @@ pub struct Status {
     pub objects: u64,
     /// Blocks that processes are fetching.
     pub awaited: u64,
-    /// Bytes as the ledger has them: what processes hold against their limit.
+    /// Bytes according to the ledger, which processes compare with their limit.
     pub accounted: u64,
 }
 
-/// What a check of a cache found.
+/// The result of a check of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// The directory.
@@ -45,7 +45,7 @@ pub struct Verified {
     pub damaged: Vec<String>,
 }
 
-/// What was removed of a cache.
+/// The removed part of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// The directory.
@@ -54,11 +54,11 @@ pub struct Removed {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether the directory is gone; it stays where there is something in it that is not the cache's.
+    /// True if the directory is gone; it stays if it holds anything that is not the cache's.
     pub gone: bool,
 }
 
-/// What is in the cache in `path`.
+/// Reads the content of the cache in `path`.
 ///
 /// # Errors
 /// [`Error::NotFound`](crate::Error::NotFound) and [`Error::Config`](crate::Error::Config) where no cache is;
@@ -66,7 +66,7 @@ pub struct Removed {
 pub fn status(path: &Path) -> Result<Status> {
     let directory = Directory::existing(path)?;
     let list = |error| failed("list", path, error);
-    // First of all it gives back what killed processes left.
+    // First, room taken by killed processes is freed.
     let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
     let accounted = disk.keeper().used();
     let (blocks, fetched) = (directory.blocks().map_err(list)?, directory.fetched().map_err(list)?);

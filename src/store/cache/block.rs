@@ -1,7 +1,7 @@
-//! Names of what is kept: a range of bytes of one pinned version of one object.
+//! Names of blocks: a range of bytes of one pinned version of one object.
 //!
-//! The version is part of the name, so a name never means other bytes: an object that is replaced has other blocks, and those of the old
-//! version are used by nobody any more.
+//! The version is part of the name, so a name never means other bytes: a replaced object has other blocks, and those of the old version are
+//! no longer used.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::super::stamp::Stamp;
 
-/// One version of one object: a digest of where it is and of what tells the version from others.
+/// One version of one object: a digest of its address and of the data that distinguish the version from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ObjectKey(pub(super) [u8; 16]);
 
 impl ObjectKey {
-    /// That of the version `stamp` of the object at `address` of the store `origin`; none where nothing but the size tells versions apart.
+    /// The version `stamp` of the object at `address` of the store `origin`; `None` if only the size distinguishes versions.
     pub(super) fn of(origin: &str, address: &str, stamp: &Stamp) -> Option<Self> {
         let strong = stamp.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         // A strong tag is the version; the time that a listing gives may be finer than that of an answer.
@@ -61,7 +61,7 @@ impl Block {
         self.end - self.start
     }
 
-    /// Whether all of `range` is in it.
+    /// Returns true if all of `range` is in it.
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
         self.start <= range.start && range.end <= self.end
     }
@@ -73,7 +73,7 @@ impl Block {
         (directory, format!("{hex}-{:x}-{:x}", self.start, self.end))
     }
 
-    /// The block whose file has this name; none for a name that is none of ours.
+    /// The block whose file has this name; `None` for a foreign name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut parts = name.split('-');
         let (hex, start, end) = (parts.next()?, parts.next()?, parts.next()?);

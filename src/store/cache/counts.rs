@@ -1,4 +1,4 @@
-//! What a cache did, counted for each reader and for all of them.
+//! Counters of a cache, for each reader and for all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,11 +25,11 @@ pub struct CacheStats {
     pub refused: u64,
     /// Ranges that others had to make room for.
     pub evicted: u64,
-    /// Ranges whose copy was damaged or was not what it should be: removed, and fetched again.
+    /// Ranges whose copy was damaged or was another block: removed, and fetched again.
     pub damaged: u64,
     /// Times that the disk of the cache failed or was full, or another process held it: the origin was read instead.
     pub failures: u64,
-    /// Ranges of objects whose versions cannot be told apart: always fetched.
+    /// Ranges of objects whose versions cannot be distinguished: always fetched.
     pub bypassed: u64,
 }
 
@@ -53,7 +53,7 @@ impl CacheStats {
         }
     }
 
-    /// What was counted after `before`.
+    /// The difference to `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The directory of a cache: what is in it, and that it is one.
+//! The directory of a cache: its layout, and the mark that identifies it.
 //!
 //! ```text
 //!   BOWSTRING_CACHE      says that the directory is a cache: without it nothing is touched
@@ -23,7 +23,7 @@ const MARKED: &str = "{\"bowstring_cache\": 1}\n";
 const BLOCKS: &str = "blocks";
 const FETCH: &str = "fetch";
 pub(super) const LEDGER: &str = "ledger";
-/// Where it is written anew.
+/// Name of the ledger while it is rewritten.
 pub(super) const LEDGER_ASIDE: &str = "ledger.new";
 const LOCK: &str = "lock";
 
@@ -115,13 +115,13 @@ impl Directory {
         Err(Error::config("cache", problem))
     }
 
-    /// Where the file of `block` is.
+    /// Path of the file of `block`.
     pub(super) fn block(&self, block: &Block) -> PathBuf {
         let (directory, name) = block.name();
         self.path.join(BLOCKS).join(directory).join(name)
     }
 
-    /// Where `block` is while it is fetched.
+    /// Path of `block` while it is fetched.
     pub(super) fn fetch(&self, block: &Block) -> PathBuf {
         self.path.join(FETCH).join(block.name().1)
     }
@@ -134,7 +134,7 @@ impl Directory {
         self.path.join(LOCK)
     }
 
-    /// That it is still a cache.
+    /// Checks that it is still a cache.
     pub(super) fn check_mark(&self) -> io::Result<()> {
         match self.is_marked() {
             Ok(true) => Ok(()),
@@ -154,7 +154,7 @@ impl Directory {
         let mut found = Vec::new();
         for directory in entries(&self.path.join(BLOCKS))? {
             for path in entries(&directory)? {
-                // A file under the wrong directory is none of ours.
+                // A file under the wrong directory is not the cache's.
                 found.extend(named(&path).filter(|block| self.block(block) == path));
             }
         }
@@ -166,7 +166,7 @@ impl Directory {
         Ok(entries(&self.path.join(FETCH))?.iter().filter_map(|path| named(path)).collect())
     }
 
-    /// Removes what is ours and the directory, if nothing else is in it; whether it is gone.
+    /// Removes the cache's own files and the directory, if nothing else is in it; returns true if it is gone.
     pub(super) fn remove(&self) -> io::Result<bool> {
         for block in self.blocks()? {
             gone(fs::remove_file(self.block(&block)))?;
@@ -187,7 +187,7 @@ impl Directory {
     }
 }
 
-/// Opens the file `path` to write it, which is made if there is none; never what a link names.
+/// Opens the file `path` for writing, and creates it if there is none; never follows a link.
 pub(super) fn writable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -200,7 +200,7 @@ pub(super) fn writable(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Directories that others than their owner do not look into: a cache has what only its owner's credentials give.
+/// Directories closed to others than their owner: a cache holds data that only its owner's credentials give access to.
 fn private() -> DirBuilder {
     #[allow(unused_mut, reason = "only Unix has modes")]
     let mut builder = DirBuilder::new();
@@ -220,7 +220,7 @@ fn named(path: &Path) -> Option<Block> {
     Block::parse(path.file_name()?.to_str()?)
 }
 
-/// What is gone already is as good as removed.
+/// A missing file counts as removed.
 pub(super) fn gone(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -228,7 +228,7 @@ pub(super) fn gone(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether a directory was removed; it stays where somebody else's files are in it.
+/// Removes a directory unless foreign files are in it; returns true if it is gone.
 fn is_empty(outcome: io::Result<()>) -> io::Result<bool> {
     match outcome {
         Ok(()) => Ok(true),
@@ -273,7 +273,7 @@ mod tests {
         let place = directory.block(&block);
         directory.prepare(&place).unwrap();
         fs::write(&place, "x").unwrap();
-        // A block's name at another place, and names of somebody else.
+        // A block's name in another place, and foreign names.
         let others = [
             path.join("blocks/notes"),
             path.join("blocks/ab/mine"),

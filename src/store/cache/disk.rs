@@ -4,7 +4,7 @@
 //!   look ─► blocks/.. there and its checksums agree ─► hit
 //!        └► claim (fetch/.. locked) ─► the origin is read ─► room in the ledger ─► written ─► renamed to blocks/..
 //! ```
-//! Whatever the disk does, the worst is a read of the origin: each failure is counted, and told once.
+//! Failures of the disk cost at most a read of the origin: each is counted, and logged once.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -27,12 +27,12 @@ use crate::error::Result;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often a file is opened that its holder renames or removes meanwhile.
+/// Attempts to open a file that its holder renames or removes meanwhile.
 const TRIES: usize = 100;
 /// After a failure to write, so long nothing is written.
 const REST: Duration = Duration::from_secs(10);
 
-/// How the bytes of a block come to the disk; tests have disks that fail.
+/// Writes the bytes of a block to the disk; tests have disks that fail.
 type WriteBlock = fn(&mut File, &Block, &[u8]) -> io::Result<()>;
 
 /// See the module.
@@ -42,9 +42,9 @@ pub(super) struct Disk {
     limit: AtomicU64,
     ledger: Mutex<Ledger>,
     keeper: Mutex<Keeper>,
-    /// Whose plans say when blocks are due.
+    /// The readers whose plans tell when blocks are due.
     readers: Arc<Readers>,
-    /// When it failed last.
+    /// Time of the last failure.
     failed: Mutex<Option<Instant>>,
     told: AtomicBool,
     write: WriteBlock,
@@ -55,28 +55,28 @@ pub(super) struct Disk {
 pub(super) enum Found {
     Hit(Bytes),
     Miss,
-    /// It was there, and was not what it should be.
+    /// It was there, but was damaged or another block.
     Damaged,
     /// The disk failed.
     Failed,
 }
 
-/// The outcome of an attempt to be the one who fetches a block.
+/// The outcome of an attempt to claim the fetch of a block.
 #[derive(Debug)]
 pub(super) enum Claimed {
     Mine(Claim),
-    /// Somebody has it already.
+    /// It is in the cache already.
     There,
-    /// Somebody fetches it just now.
+    /// Another reader is fetching it.
     Busy,
     /// The disk fails, or takes no writes: it is fetched, and not kept.
     Failed,
 }
 
-/// What became of a block that was fetched.
+/// The outcome of a fetched block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// It is kept, and so many others went.
+    /// It is kept, and this many others were evicted.
     Kept(u64),
     /// Everything there is needed sooner.
     Refused,
@@ -93,8 +93,8 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Whoever waits for the lock looks whether the name still means this file; and so does this, since the cache may have been removed
-        // and begun anew.
+        // A process that waited for the lock checks that the name still means this file; and so does this one, since the cache may have
+        // been removed and begun anew.
         if !self.renamed && is_at(&self.file, &self.path) {
             drop(fs::remove_file(&self.path));
         }
@@ -122,10 +122,10 @@ impl Disk {
         let (limit, told) = (AtomicU64::new(limit), AtomicBool::new(false));
         let (keeper, failed) = (Mutex::default(), Mutex::new(None));
         let disk = Self { directory, limit, ledger, keeper, readers, failed, told, write };
-        // What killed processes left goes now.
+        // Leftovers of killed processes are removed now.
         let reaped = disk.change(|disk, ledger| {
             disk.reap(ledger)?;
-            // Those that were killed before they took room.
+            // Leftovers of processes that were killed before they took room.
             disk.directory.fetched()?.iter().try_for_each(|block| disk.release(block).map(drop))
         });
         if let Err(error) = reaped {
@@ -152,7 +152,7 @@ impl Disk {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// What is kept, for a moment.
+    /// The keeper, locked briefly.
     pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +194,7 @@ impl Disk {
         }
     }
 
-    /// Removes a block that is not what it should be, unless another process has replaced it meanwhile; whether it was removed.
+    /// Removes a damaged or wrong block, unless another process has replaced it meanwhile; returns true if it was removed.
     pub(super) fn discard(&self, block: &Block, file: &File, path: &Path) -> bool {
         let removed = self.change(|disk, ledger| {
             let is_there = is_at(file, path);
@@ -274,7 +274,7 @@ impl Disk {
     fn try_store(&self, claim: &mut Claim, block: &Block, bytes: &[u8], due: Due) -> io::Result<Stored> {
         let size = file::size(block.len());
         let room = self.change(|disk, ledger| {
-            // This process has the claim and there is no file, so what the ledger has of it is of one that was killed.
+            // This process has the claim and there is no file, so the ledger's entry for it is that of a killed process.
             if disk.keeper().has(block) {
                 ledger.append(&[(Event::Removed, *block)])?;
                 disk.keeper().remove(block);
@@ -283,8 +283,8 @@ impl Disk {
                 disk.reap(ledger)?;
             }
             let Some(going) = disk.keeper().make_room(size, disk.limit(), due) else { return Ok(None) };
-            // So that whoever reaps looks for them, if this process is killed before it says that they are gone. A full disk takes no word
-            // of it, and has to be emptied all the same.
+            // Tells a later clean-up to look for them, if this process is killed before it records their removal. A full disk cannot record
+            // this, and has to be emptied all the same.
             let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
             drop(ledger.append(&leaving));
             let mut events = Vec::with_capacity(going.len() + 1);
@@ -318,7 +318,7 @@ impl Disk {
         claim.file.flush()?;
         let path = self.directory.block(block);
         self.change(|disk, ledger| {
-            // Somebody who looked through the directory may have taken it for lost, or has removed the cache and begun anew.
+            // Another process that scanned the directory may have taken it for lost, or has removed the cache and begun anew.
             if !disk.keeper().has(block) || !is_at(&claim.file, &claim.path) {
                 return Ok(Stored::Refused);
             }
@@ -336,7 +336,7 @@ impl Disk {
         })
     }
 
-    /// Does `work` with the lock of the ledger, knowing what all processes did.
+    /// Runs `work` under the lock of the ledger, with the changes of all processes applied.
     pub(super) fn change<T>(&self, work: impl FnOnce(&Self, &mut Ledger) -> io::Result<T>) -> io::Result<T> {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let _locked = self.lock()?;
@@ -355,7 +355,7 @@ impl Disk {
         work(self, &mut ledger)
     }
 
-    /// What `events` make of what is known, or all that is, where they are all there is.
+    /// Applies `events` to the keeper, or replaces its content if they are complete.
     fn apply(&self, events: Vec<(Event, Block)>, all: bool) {
         if events.is_empty() && !all {
             return;
@@ -386,7 +386,7 @@ impl Disk {
     fn lock(&self) -> io::Result<Locked> {
         let (path, begin) = (self.directory.lock(), Instant::now());
         loop {
-            // One that was removed is not begun anew by who still reads through it.
+            // A removed cache is not begun anew by processes that still read through it.
             self.directory.check_mark()?;
             let file = writable(&path)?;
             match file.try_lock() {
@@ -429,7 +429,7 @@ impl Disk {
         ledger.append(&events)
     }
 
-    /// Removes what a process that has ended left of `block`; false if a process has it.
+    /// Removes the leftovers of `block` of a process that has ended; false if a live process has it.
     fn release(&self, block: &Block) -> io::Result<bool> {
         let path = self.directory.fetch(block);
         let file = match File::open(&path) {
@@ -444,7 +444,7 @@ impl Disk {
         Ok(true)
     }
 
-    /// Whether it failed a moment ago.
+    /// Returns true if it failed a moment ago.
     fn rests(&self) -> bool {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.is_some_and(|failed| failed.elapsed() < REST)

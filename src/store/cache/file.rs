@@ -1,10 +1,10 @@
-//! A block as a file: who it is, checksums, and its bytes. Nothing of it is believed before its checksums agree.
+//! A block as a file: its identity, checksums, and its bytes. None of it is trusted before its checksums agree.
 //!
 //! ```text
 //!   magic, version, bytes per checksum, object, start, end, checksum of all this and of the list │ checksums │ bytes
 //! ```
-//! A file is written once and then never changed. Nothing brings it to the disk: what a loss of power makes of it, the checksums tell, and
-//! it is a copy.
+//! A file is written once and then never changed. It is not flushed to the disk: checksums detect the damage of a power cut, and the block
+//! is only a copy.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ use super::block::Block;
 const MAGIC: [u8; 8] = *b"BOWBLOCK";
 const VERSION: u32 = 1;
 
-/// Bytes that one checksum is of: what is read at least.
+/// Bytes per checksum, which is also the least that is read.
 const PIECE: u64 = 64 << 10;
 
 /// Bytes before the list of checksums.
@@ -29,7 +29,7 @@ const HEAD: usize = 56;
 pub(super) enum Bad {
     /// There is none.
     Gone,
-    /// It is not what its name says, or damaged.
+    /// It is another block than its name says, or damaged.
     Damaged(&'static str),
     /// The disk fails.
     Failed(io::Error),

@@ -1,8 +1,8 @@
-//! When open plans need blocks next, by arithmetic: no disk, no clock.
+//! The times at which open plans need blocks next, by arithmetic: no disk, no clock.
 //!
-//! A plan says in which steps of this epoch and the next it needs each row group; the dataset says where these lie. So the next use of a
-//! block is that of the row groups whose bytes it has, over all plans that are open in the process: the nearest of them. One epoch ahead is
-//! enough: what is needed later than the end of the next epoch is needed last, whenever that is.
+//! A plan tells in which steps of this epoch and the next it needs each row group; the dataset tells their places. So the next use of a
+//! block is the nearest use of the row groups whose bytes it holds, over all plans that are open in the process. One epoch ahead is enough:
+//! blocks needed later than the end of the next epoch rank last, whenever that is.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::block::{Block, ObjectKey};
 
-/// Where row groups, or units of them, lie: by object, in the order of their first bytes.
+/// The places of row groups, or units of them: by object, in the order of their first bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
     objects: HashMap<ObjectKey, Vec<Span>>,
@@ -28,7 +28,7 @@ struct Span {
 }
 
 impl Spans {
-    /// Of the row groups `spans`: the object, the bytes from the first to the last one that is read, and the number.
+    /// Makes the spans of the row groups `spans`: the object, the bytes from the first to the last one that is read, and the number.
     pub(crate) fn new(spans: impl Iterator<Item = (ObjectKey, Range<u64>, u32)>) -> Self {
         let mut found = Self::default();
         for (object, range, group) in spans {
@@ -61,7 +61,7 @@ impl Spans {
 #[derive(Debug)]
 pub(crate) struct Foreseen {
     spans: Arc<Spans>,
-    /// Where the steps of each row group begin, and the end.
+    /// Start of each row group's steps, and the end.
     first: Vec<u32>,
     /// Ascending for each row group; those of the next epoch are counted on from this one's.
     steps: Vec<u64>,
@@ -95,7 +95,7 @@ impl Foreseen {
     }
 }
 
-/// One plan that is open, how far it is, and how fast.
+/// An open plan, its position, and its speed.
 #[derive(Debug, Clone)]
 pub(super) struct OpenPlan {
     pub(super) foreseen: Arc<Foreseen>,
@@ -107,15 +107,15 @@ pub(super) struct OpenPlan {
     pub(super) pace: f64,
 }
 
-/// Who reads a block: which of the plans, and for which row group, if that is known.
+/// A reader of a block: its plan, and its row group, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadBy {
     pub(super) plan: usize,
     pub(super) group: Option<u32>,
 }
 
-/// When `block` is needed next by any of `plans`, in their order; after the present use of it, where it is `read`. None if none is known to
-/// need it.
+/// Time at which `block` is needed next by any of `plans`, given in order; after its present use if it is `read`. `None` if no plan is
+/// known to need it.
 pub(super) fn due(plans: &[OpenPlan], block: &Block, read: Option<ReadBy>) -> Option<u64> {
     let mut soonest = None;
     for (number, plan) in plans.iter().enumerate() {

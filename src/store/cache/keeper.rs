@@ -1,9 +1,9 @@
-//! What is kept and what goes, by arithmetic: no disk, no clock.
+//! The decision which blocks are kept and which are evicted, by arithmetic: no disk, no clock.
 //!
-//! Every block has a time at which it is needed next, on a scale that all plans of the process share. What is needed last goes first
-//! (Belady), and a block that is needed later than everything kept is not taken in. Within one job no policy can have more hits than the
-//! share of the data that fits; what this one avoids is to lose what is about to be read, as least recently used does. Among several jobs it
-//! has more.
+//! Every block has a time at which it is needed next, on a scale that all plans of the process share. The block that is needed last is
+//! evicted first (Belady), and a block that is needed later than everything kept is not stored. Within one job no policy can have more hits
+//! than the share of the data that fits; this one avoids the loss of blocks that are about to be read, which least recently used suffers.
+//! Among several jobs it has more hits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -14,7 +14,7 @@ use super::block::{Block, ObjectKey};
 /// Blocks of one object that are looked at for one that covers a range.
 const LOOKS: usize = 64;
 
-/// When a block is needed: what is greater goes first.
+/// The time at which a block is needed: the greatest is evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Due {
     /// The end of a file, which each opening reads: small, and the last to go.
@@ -30,7 +30,7 @@ struct Held {
     /// Bytes of its file.
     bytes: u64,
     due: Due,
-    /// Whether it is there, or only room is taken for it.
+    /// True if it is there; false if only room is taken for it.
     is_there: bool,
 }
 
@@ -54,12 +54,12 @@ impl Keeper {
         self.used
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// All blocks, whether each is there, and the bytes of its file.
+    /// All blocks, true for those that are there, and the bytes of their files.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (&Block, bool, u64)> {
         self.blocks.iter().map(|(block, held)| (block, held.is_there, held.bytes))
     }
@@ -69,12 +69,12 @@ impl Keeper {
         self.awaited.iter().copied().collect()
     }
 
-    /// Whether `block` is here, or has room.
+    /// Returns true if `block` is here, or has room.
     pub(super) fn has(&self, block: &Block) -> bool {
         self.blocks.contains_key(block)
     }
 
-    /// When `block` is needed.
+    /// Time at which `block` is needed.
     pub(super) fn due(&self, block: &Block) -> Option<Due> {
         self.blocks.get(block).map(|held| held.due)
     }
@@ -106,7 +106,7 @@ impl Keeper {
         if let Some(held) = self.blocks.get_mut(block) {
             held.is_there = true;
             let due = held.due;
-            // Whoever looked for room meanwhile has dropped its entry.
+            // A search for room meanwhile has dropped its entry.
             self.push(due, *block);
         }
     }
@@ -148,7 +148,7 @@ impl Keeper {
             if matches!(held.due, Due::Opening(_)) {
                 continue;
             }
-            // What nobody needs any more was used when it was used last.
+            // A block that no plan needs any more ranks by its last use.
             let last = match held.due {
                 Due::Unknown(_) | Due::Opening(_) => held.due,
                 Due::At(_) => Due::Unknown(Reverse(self.uses)),
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(keeper.make_room(10, 40, Due::At(60)), Some(vec![block(2, 0, 10)]));
         keeper.insert(block(4, 0, 10), 10, Due::At(60), false);
         assert_eq!(keeper.used(), 40);
-        // What has no bytes yet does not go.
+        // A block without bytes yet is not evicted.
         assert_eq!(keeper.make_room(10, 40, Due::At(55)), None);
         keeper.arrived(&block(4, 0, 10));
         keeper.touch(&block(1, 0, 10), Due::At(70));

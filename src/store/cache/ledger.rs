@@ -1,8 +1,8 @@
-//! What is in a cache's directory, for all processes that share it: one file that grows by a record for each change.
+//! The list of a cache's content, shared by all processes: one file that grows by a record for each change.
 //!
-//! Whoever changes something holds the lock of the directory, reads what others wrote since, and appends. Room is taken before bytes are
-//! written and given back after they are gone, so a process that is killed leaves too much in the list and never too little. A record that
-//! is not whole is cut off. After a start of the machine, when what was written last may be lost, and where the file is damaged, the list is
+//! A process that changes something holds the lock of the directory, reads the others' records, and appends its own. Room is taken before
+//! bytes are written and given back after they are gone, so a process that is killed leaves too much in the list and never too little. An
+//! incomplete record is cut off. After a start of the machine, when the last writes may be lost, and if the file is damaged, the list is
 //! made anew from the directory: the blocks are the truth.
 
 use std::fs::{self, File};
@@ -18,13 +18,13 @@ use super::directory::{LEDGER_ASIDE, gone, writable};
 const RECORD: usize = 48;
 const MAGIC: [u8; 8] = *b"BOWLEDG1";
 
-/// A ledger never has so many bytes: the directory tells faster then.
+/// Most bytes of a ledger: beyond that, scanning the directory is faster.
 const MOST: u64 = 256 << 20;
 
 /// Records beyond the blocks that there are before the file is written anew.
 const STALE_RECORDS: usize = 4096;
 
-/// What happened to a block.
+/// A change of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// Room was taken for it.
@@ -49,12 +49,12 @@ impl Event {
     }
 }
 
-/// What others did since the last look.
+/// The others' changes since the last look.
 #[derive(Debug)]
 pub(super) enum News {
     /// These things, in order.
     Events(Vec<(Event, Block)>),
-    /// Nobody knows; the directory has to be looked through, and the outcome [written](Ledger::rewrite).
+    /// Unknown; the directory has to be scanned, and the outcome [written](Ledger::rewrite).
     Lost,
 }
 
@@ -73,7 +73,7 @@ impl Ledger {
         Self { path, file: None, read: 0, boot: boot() }
     }
 
-    /// What was written since the last call; from the beginning if another process wrote the file anew.
+    /// Reads the records since the last call; from the beginning if another process rewrote the file.
     pub(super) fn news(&mut self) -> io::Result<(bool, News)> {
         let mut anew = false;
         if self.file.as_ref().is_none_or(|file| !is_at(file, &self.path)) {
@@ -125,7 +125,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether most of the file says what is not so any more, where there are `blocks` blocks.
+    /// Returns true if most of the file is obsolete, given that there are `blocks` blocks.
     pub(super) fn is_stale(&self, blocks: usize) -> bool {
         self.read as usize / RECORD > 3 * blocks + STALE_RECORDS
     }
@@ -179,7 +179,7 @@ fn parse(record: &[u8]) -> Option<(Event, Block)> {
     (start < end).then_some((Event::of(*record.first()?)?, Block { object, start, end }))
 }
 
-/// What is another after each start of the machine; the same for ever where the system does not say.
+/// An identifier that changes with each start of the machine; constant if the system has none.
 fn boot() -> [u8; 16] {
     let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let mut boot = [0; 16];
@@ -226,7 +226,7 @@ mod tests {
         two.append(&[(Event::Removed, block(0)), (Event::Awaited, block(5))]).unwrap();
         assert_eq!(events(&mut one), [(Event::Removed, block(0)), (Event::Awaited, block(5))]);
         assert_eq!((events(&mut one), events(&mut two)), (vec![], vec![]));
-        // What a killed process wrote in part is no event, and is written over.
+        // The incomplete record of a killed process is no event, and is overwritten.
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(&record(Event::Arrived, &block(5))[..20]).unwrap();
         assert_eq!(events(&mut two), []);

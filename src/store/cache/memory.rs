@@ -1,4 +1,4 @@
-//! The tier in the memory of this process: for whoever has no disk, or little data.
+//! The tier in the memory of this process: for machines without a disk, or for small data.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl Memory {
         Some((bytes.slice(offset..offset.checked_add(length)?), block))
     }
 
-    /// Keeps `block`, due at `due`, if there is room or others are needed later: how many others went.
+    /// Keeps `block`, due at `due`, if there is room or others are needed later. Returns the number of evicted ones.
     pub(super) fn store(&self, block: &Block, bytes: Bytes, due: Due) -> Option<u64> {
         let mut kept = self.kept();
         let going = kept.keeper.make_room(block.len(), self.limit(), due)?;

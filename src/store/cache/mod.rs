@@ -5,8 +5,8 @@
 //!                                 └───► somebody fetches it just now ──► wait for that one
 //!                                 └───► the origin ──► whoever asked, and the cache if the plans need it soon enough
 //! ```
-//! Nothing above knows of it, but for one thing: open plans tell it when they need what next. What is kept is decided in `keeper` and
-//! `foresight`, without a disk or a clock. Files of this machine are not cached.
+//! Nothing above knows of it, with one exception: open plans tell it when they need blocks. `keeper` and `foresight` decide what is kept,
+//! without a disk or a clock. Files of this machine are not cached.
 
 mod admin;
 mod block;

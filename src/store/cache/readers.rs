@@ -1,4 +1,4 @@
-//! Who reads through a cache in this process, and when each of their plans needs a block.
+//! The readers of a cache in this process, and the times at which their plans need a block.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,10 +10,10 @@ use super::foresight::{Foreseen, OpenPlan, ReadBy, due};
 
 /// Steps after which a plan's speed is known.
 const KNOWN_AFTER: u64 = 2;
-/// Time of a step on the scale of all plans, in microseconds, while nobody's speed is known.
+/// Time of a step on the scale of all plans, in microseconds, while no speed is known.
 const UNKNOWN_PACE: f64 = 1000.0;
 
-/// One open dataset: what it needs next, and what it got.
+/// One open dataset: its next uses, and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     plan: Mutex<Option<Active>>,
@@ -44,7 +44,7 @@ impl Reader {
         self.position.fetch_max(step, Ordering::Relaxed);
     }
 
-    /// What came from the cache, and what did not, for this dataset.
+    /// Hits and misses of this dataset.
     pub(crate) fn stats(&self) -> CacheStats {
         self.counts.snapshot()
     }
@@ -101,7 +101,7 @@ impl Readers {
         }
     }
 
-    /// When each block is needed, as of now.
+    /// Time at which each block is needed, as of now.
     pub(super) fn foresee(&self) -> Foresight {
         let (mut readers, mut plans) = (Vec::new(), Vec::new());
         for reader in self.all() {
@@ -122,7 +122,8 @@ pub(super) struct Foresight {
 }
 
 impl Foresight {
-    /// When `block` is needed next; after its present use, where one of the readers has just read it, for a row group if that is known.
+    /// Time at which `block` is needed next; after its present use, if one of the readers has just read it, for a row group if that is
+    /// known.
     pub(super) fn due(&self, block: &Block, read: Option<(&Arc<Reader>, Option<u32>)>) -> Option<u64> {
         let read = read.and_then(|(reader, group)| {
             let plan = self.readers.iter().position(|found| Arc::ptr_eq(found, reader))?;

@@ -1,7 +1,7 @@
 //! A cache as all datasets of this process share it: one for each directory.
 //!
-//! A range is looked for in the cache, then among what others are fetching, in this process and in others, and only then fetched. What was
-//! fetched goes to whoever asked at once, and into the cache beside that.
+//! A range is looked up in the cache, then among the fetches in progress, in this process and in others, and only then fetched. Fetched
+//! bytes go to the caller at once, and concurrently into the cache.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,22 +22,23 @@ use crate::error::{Error, Result};
 
 /// The word for a cache in memory.
 const MEMORY: &str = "memory";
-/// Bytes that may be on their way into the cache at once, beyond what their readers hold; in units of a permit.
+/// Most bytes on their way into the cache at once, beyond those that readers hold; in units of a permit.
 const WRITING: usize = 256 << 20;
 const PERMIT: usize = 4 << 10;
-/// How long another process may take to fetch a range before it is fetched here as well.
+/// Time that another process may take to fetch a range before it is fetched here as well.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pauses between two looks at what another process is fetching.
+/// Shortest and longest pause between two checks of another process's fetch.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// After so long, and so many blocks in so many, it is asked anew when each block is needed.
+/// The due times of kept blocks are computed again after this time, or once more than one in `REORDER_PART` of them, and `REORDER_LEAST`,
+/// have come since.
 const REORDER_AFTER: Duration = Duration::from_secs(10);
 const REORDER_PART: usize = 8;
 const REORDER_LEAST: usize = 64;
 
-/// Of all caches that this process ever had.
+/// Counters of all caches that this process has had.
 static TOTAL: LazyLock<Counts> = LazyLock::new(Counts::default);
 
-/// What all caches of this process did since it began.
+/// Counters of all caches of this process since it began.
 pub fn totals() -> CacheStats {
     TOTAL.snapshot()
 }
@@ -50,7 +51,7 @@ pub struct Cache {
     counts: Counts,
     flights: Mutex<HashMap<Block, Weak<Flight>>>,
     writing: Arc<Semaphore>,
-    /// When the order was made last, and blocks that came since.
+    /// Time of the last ordering, and number of blocks since.
     ordered: Mutex<(Instant, usize)>,
 }
 
@@ -60,24 +61,24 @@ enum Tier {
     Memory(Memory),
 }
 
-/// A range that somebody fetches, or whose bytes are on their way to the disk.
+/// A range being fetched, or whose bytes are on their way to the disk.
 #[derive(Debug, Default)]
 struct Flight(tokio::sync::Mutex<Option<Bytes>>);
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
     /// The row group, or unit of one, that it is read for.
     pub(crate) group: Option<u32>,
-    /// Whether each opening of the dataset reads it.
+    /// True if each opening of the dataset reads it.
     pub(crate) opening: bool,
-    /// Whether it is only loaded, to be read later.
+    /// True if it is only loaded, to be read later.
     pub(crate) ahead: bool,
 }
 
 impl Cache {
-    /// The cache at `place`, a directory or `memory`, that may take `limit` bytes; half of what is free on its disk without one. Caches of one
-    /// place are one; the last limit counts.
+    /// Opens the cache at `place`, a directory or `memory`, that may take `limit` bytes; by default half of the free space on its disk.
+    /// Caches of one place are one; the last limit counts.
     ///
     /// # Errors
     /// [`Error::Config`] for a place that is no cache and has other files, and for memory without a limit; [`Error::Store`] where it
@@ -140,7 +141,7 @@ impl Cache {
         self.kept(|keeper| (keeper.used(), keeper.len()))
     }
 
-    /// What it did for all readers of this process.
+    /// Its counters for all readers of this process.
     pub fn stats(&self) -> CacheStats {
         self.counts.snapshot()
     }
@@ -183,7 +184,7 @@ impl Cache {
         }
     }
 
-    /// When `block` is needed, once `reader` has read it.
+    /// Time at which `block` is needed, after `reader` has read it.
     fn due(&self, reader: &Arc<Reader>, block: &Block, wanted: Wanted) -> Due {
         if wanted.opening {
             return Due::Opening(self.kept(Keeper::tick));
@@ -235,7 +236,7 @@ impl Cache {
         None
     }
 
-    /// The bytes of `block`: from here, from whoever is fetching them, or by `fetch`.
+    /// The bytes of `block`: from here, from another reader's fetch, or by `fetch`.
     ///
     /// # Errors
     /// Those of `fetch`.
@@ -277,7 +278,7 @@ impl Cache {
             },
         };
         let bytes = fetch.await?;
-        // Those who wait get it, whether it is kept or not.
+        // Waiting readers get it, whether it is kept or not.
         *slot = Some(bytes.clone());
         drop(slot);
         self.count(reader, Event::Miss(bytes.len() as u64));
@@ -296,7 +297,7 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Writes a block beside whoever goes on with its bytes. `flight` has them until they are there.
+    /// Writes a block while its reader continues with the bytes. `flight` holds them until they are written.
     async fn store(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
@@ -330,7 +331,7 @@ impl Cache {
         }
     }
 
-    /// Waits until all that was fetched is written, or refused.
+    /// Waits until all fetched blocks are written, or refused.
     pub(crate) async fn settle(&self) {
         drop(self.writing.acquire_many((WRITING / PERMIT) as u32).await);
     }
@@ -365,7 +366,7 @@ impl Cache {
                     if let Some(bytes) = self.look(reader, block, wanted).await {
                         return Err(bytes);
                     }
-                    // What is damaged is removed by the look; what stays cannot be removed.
+                    // The look-up removes damaged blocks; those that stay cannot be removed.
                     unusable += 1;
                     if unusable > 1 {
                         self.count(reader, Event::Failed);

@@ -1,4 +1,4 @@
-//! The policy over whole runs, without a disk: how many hits it has of those that are possible, beside least recently used.
+//! The policy over whole runs, without a disk: its hits relative to the possible ones, compared with least recently used.
 #![allow(clippy::print_stdout, reason = "tests print their figures")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -59,8 +59,8 @@ impl Job {
     }
 }
 
-/// The share of reads that were hits, of jobs of these seeds that take turns, with a cache of so many row groups; `ahead` steps are read before
-/// the one that is over.
+/// The share of hits among the reads of jobs of these seeds that take turns, with a cache of `capacity` row groups; `ahead` steps are read
+/// before the one that is over.
 fn hits(seeds: &[u64], capacity: u64, ahead: usize) -> f64 {
     let spans = (0..GROUPS).map(|group| (block(group).object, block(group).start..block(group).end, group));
     let spans = Arc::new(Spans::new(spans));
@@ -96,7 +96,7 @@ fn hits(seeds: &[u64], capacity: u64, ahead: usize) -> f64 {
     hits as f64 / reads as f64
 }
 
-/// The same where what was used longest ago goes.
+/// The same with the least recently used one evicted.
 fn least_recently_used(seeds: &[u64], capacity: usize) -> f64 {
     let (mut used, mut by_time): (HashMap<u32, u64>, BTreeMap<u64, u32>) = Default::default();
     let (mut hits, mut reads, mut now) = (0_u64, 0_u64, 0_u64);

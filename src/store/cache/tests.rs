@@ -59,7 +59,7 @@ fn place(directory: &Path) -> &str {
     directory.to_str().unwrap()
 }
 
-/// Files of blocks below `directory`, and the bytes of them and of what is being fetched.
+/// Files of blocks below `directory`, and their bytes including those being fetched.
 fn taken(directory: &Path) -> (usize, u64) {
     let mut found = (0, 0);
     for below in ["blocks", "fetch"] {
@@ -84,7 +84,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn a_range_is_fetched_once_whoever_asks() {
     for memory in [false, true] {
         let root = tempfile::tempdir().unwrap();
-        // One cache in memory for all of this test's process: another limit is another cache to nobody.
+        // One cache in memory for the whole process of this test, so the limit must be the same everywhere.
         let cache = Cache::open(if memory { "memory" } else { place(root.path()) }, Some(64 << 20)).unwrap();
         let (origin, wanted) = (Arc::new(Origin::default()), block(u64::from(memory), 300_000));
         runtime().block_on(async {
@@ -199,7 +199,7 @@ fn damage_anywhere_is_read_again_from_the_origin_and_counted() {
         );
         assert_eq!(fs::read(&path).unwrap(), whole, "it is replaced");
     }
-    // Somebody removes it, or puts a directory there.
+    // The block is removed, or replaced by a directory.
     fs::remove_file(&path).unwrap();
     read();
     assert_eq!(origin.requests(), 1);
@@ -278,7 +278,7 @@ fn two_processes_count_together() {
         assert_eq!(store(disk, number, number), Some(Stored::Kept(0)));
     }
     assert_eq!(store(&one, 3, 0), None, "the other has it");
-    // Each knows what the other has, and of those blocks not when they are needed: they go first.
+    // Each knows the other's blocks but not when they are needed: they go first.
     assert_eq!(store(&one, 5, 100), Some(Stored::Kept(1)));
     assert_eq!(store(&two, 6, 100), Some(Stored::Kept(1)));
     assert_eq!(taken(root.path()), (5, limit));
@@ -288,7 +288,7 @@ fn two_processes_count_together() {
     assert!(matches!(two.claim(&wanted), Claimed::Busy));
     drop(claim);
     assert!(matches!(two.claim(&wanted), Claimed::Mine(_)));
-    // A process that ended in the middle: room is taken, a part is there, and nobody has the lock.
+    // A process ended in the middle: room is taken, a part is there, and the lock is free.
     let lost = block(10, 1000);
     fs::write(root.path().join("fetch").join(lost.name().1), [0; 500]).unwrap();
     one.change(|disk, ledger| {
@@ -299,7 +299,7 @@ fn two_processes_count_together() {
     .unwrap();
     assert_eq!(store(&two, 11, 1), Some(Stored::Kept(1)), "its room is given back");
     assert!(taken(root.path()).1 <= limit && !root.path().join("fetch").join(lost.name().1).exists());
-    // The ledger is lost: the directory tells.
+    // The ledger is lost: it is made from the directory.
     fs::write(root.path().join("ledger"), "nonsense").unwrap();
     let three = open();
     assert_eq!(three.keeper().used(), taken(root.path()).1);
@@ -319,7 +319,7 @@ fn what_killed_processes_left_is_given_back_by_the_next_one() {
     disk.change(|_, ledger| ledger.append(&[(Event::Awaited, gone), (Event::Awaited, stays)])).unwrap();
     let directory = Directory::existing(root.path()).unwrap();
     fs::remove_file(directory.block(&gone)).unwrap();
-    // And killed before it had room for what it fetches; a process that lives has another one.
+    // And killed before it had room for its fetch; a live process has another one.
     let (left, fetched) = (block(3, 1000), block(4, 1000));
     fs::write(directory.fetch(&left), "half").unwrap();
     let living = disk.claim(&fetched);

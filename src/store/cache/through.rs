@@ -1,4 +1,4 @@
-//! A dataset's way through a cache: what the objects of its stores are read by.
+//! A dataset's way through a cache: the readers of its stores' objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,12 +17,12 @@ use crate::error::Result;
 /// Variables of the environment that object_store reads begin with these.
 const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
 
-/// Where a cache is, and what it may take.
+/// The place of a cache, and its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachePlace {
     /// A directory of this machine, or `memory`.
     pub place: String,
-    /// Bytes that it may take; half of what is free on its disk without.
+    /// Most bytes that it may take; by default half of the free space on its disk.
     pub bytes: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl CacheReader {
         self.reader.reached(step);
     }
 
-    /// What this reader had from the cache, and what not.
+    /// Hits and misses of this reader.
     pub(crate) fn stats(&self) -> CacheStats {
         self.reader.stats()
     }
@@ -64,7 +64,7 @@ impl CacheReader {
         &self.cache
     }
 
-    /// Waits until all that was fetched is written.
+    /// Waits until all fetched blocks are written.
     pub(crate) async fn settle(&self) {
         self.cache.settle().await;
     }
@@ -83,7 +83,7 @@ impl Through {
         Self { reader, origin: origin(prefix, options, std::env::vars_os().filter_map(text)) }
     }
 
-    /// The name of the version `stamp` of the object at `address`; none where versions cannot be told apart.
+    /// The name of the version `stamp` of the object at `address`; `None` if versions cannot be distinguished.
     pub(in crate::store) fn key(&self, address: &str, stamp: &Stamp) -> Option<ObjectKey> {
         ObjectKey::of(&self.origin, address, stamp)
     }
@@ -117,7 +117,7 @@ fn text((name, value): (std::ffi::OsString, std::ffi::OsString)) -> Option<(Stri
     Some((name.into_string().ok()?, value.into_string().ok()?))
 }
 
-/// What tells a store from others whose addresses are the same: where its bucket or container is.
+/// The settings that distinguish a store from others with the same addresses: the location of its bucket or container.
 fn origin(
     prefix: &str,
     options: &BTreeMap<String, String>,
@@ -130,8 +130,8 @@ fn origin(
     let ours = |name: &str| CLOUDS.iter().any(|cloud| name.starts_with(cloud));
     let set = environment.filter(|(name, _)| ours(name) && tells(name)).map(|(_, value)| value);
     let given = options.iter().filter(|(name, _)| tells(name)).map(|(_, value)| value.clone());
-    // Which of them wins the store knows. One too many costs a read, one too few gives the bytes of another store; the same said by another
-    // name is the same.
+    // Only the store knows which of them wins. One too many costs a read, one too few gives the bytes of another store; the same value
+    // under another name is the same.
     let values: BTreeSet<String> = set.chain(given).collect();
     let values: Vec<_> = values.iter().map(|value| value.trim_end_matches('/')).collect();
     format!("{prefix}\n{}", values.join("\n"))

@@ -1,4 +1,4 @@
-//! What a catalog answers, and what of it a store is opened with: pure, so that any answer can be tried.
+//! Responses of a catalog, and the options and credentials for a store in them: pure, so that tests can try any response.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,12 +18,12 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// What stands before `namespaces` in the paths of this catalog.
+    /// Path segments before `namespaces`.
     pub(super) fn prefix(&self) -> Option<&str> {
         self.of("prefix")
     }
 
-    /// The address that it is to be asked at from here on.
+    /// Address for all further requests.
     pub(super) fn uri(&self) -> Option<&str> {
         self.overrides.get("uri").map(String::as_str)
     }
@@ -33,7 +33,7 @@ impl Config {
     }
 }
 
-/// `GET v1/{prefix}/namespaces/{namespace}/tables/{table}`, and what comes to renew its credentials.
+/// `GET v1/{prefix}/namespaces/{namespace}/tables/{table}`; also the response that renews credentials.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Loaded {
@@ -42,17 +42,17 @@ pub(super) struct Loaded {
     #[serde(default)]
     config: BTreeMap<String, String>,
     #[serde(default)]
-    storage_credentials: Vec<Lent>,
+    storage_credentials: Vec<StorageCredentials>,
 }
 
-/// Credentials of what begins so.
+/// Credentials for locations that begin with `prefix`.
 #[derive(Debug, Deserialize)]
-struct Lent {
+struct StorageCredentials {
     prefix: String,
     config: BTreeMap<String, String>,
 }
 
-/// A token, as OAuth2 has it.
+/// An access token of OAuth2.
 #[derive(Deserialize)]
 pub(super) struct Token {
     access_token: String,
@@ -60,7 +60,7 @@ pub(super) struct Token {
     expires_in: Option<u64>,
 }
 
-/// What an answer that is an error says.
+/// The body of an error response.
 #[derive(Debug, Deserialize)]
 struct Refusal {
     error: Reason,
@@ -74,29 +74,29 @@ struct Reason {
     kind: String,
 }
 
-/// What a store is opened with.
+/// Options and credentials for a store.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Lending {
-    /// By the names of `storage_options`.
+pub(super) struct StoreAccess {
+    /// Keys are names of `storage_options`.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) credentials: Option<Credentials>,
 }
 
-/// The answer in `body`; what is wrong with it quotes nothing of it.
+/// Parses `body`. The error quotes nothing of it, since it may hold secrets.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body)
         .map_err(|error| format!("an answer is not what the interface says, at its column {}", error.column()))
 }
 
 impl Token {
-    /// As credentials that are got at `now`.
+    /// The token as credentials that were issued at `now`.
     pub(super) fn credentials(self, now: SystemTime) -> Credentials {
         let expires = self.expires_in.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
         Credentials::new([("token".to_owned(), self.access_token)], expires)
     }
 }
 
-/// What the error in `body` says.
+/// The message of the error in `body`, at most 300 characters.
 pub(super) fn reason(body: &[u8]) -> Option<String> {
     let Refusal { error: Reason { message, kind } } = serde_json::from_slice(body).ok()?;
     let text = if kind.is_empty() { message } else { format!("{kind}: {message}") };
@@ -105,21 +105,21 @@ pub(super) fn reason(body: &[u8]) -> Option<String> {
 }
 
 impl Loaded {
-    /// What the objects below `location` are read with.
-    pub(super) fn lending(&self, location: &str) -> Lending {
+    /// Options and credentials for objects below `location`.
+    pub(super) fn store_access(&self, location: &str) -> StoreAccess {
         let mut config = self.config.clone();
-        // Hadoop's names of a scheme are the same store.
+        // Hadoop's schemes name the same store.
         let plain = |text: &str| text.replacen("s3a://", "s3://", 1).replacen("s3n://", "s3://", 1);
         let location = plain(location);
-        let of = self.storage_credentials.iter().filter(|lent| location.starts_with(&plain(&lent.prefix)));
-        if let Some(longest) = of.max_by_key(|lent| lent.prefix.len()) {
+        let matching = self.storage_credentials.iter().filter(|one| location.starts_with(&plain(&one.prefix)));
+        if let Some(longest) = matching.max_by_key(|one| one.prefix.len()) {
             config.extend(longest.config.clone());
         }
         let get = |key: &str| config.get(key).filter(|value| !value.is_empty()).cloned();
-        let mut lending = Lending::default();
+        let mut access = StoreAccess::default();
         let mut set = |name: &str, value: Option<String>| {
             if let Some(value) = value {
-                lending.settings.insert(name.to_owned(), value);
+                access.settings.insert(name.to_owned(), value);
             }
         };
         let scheme = location.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -146,7 +146,7 @@ impl Loaded {
                 (vec![("bearer_token", get("gcs.oauth2.token"))], until("gcs.oauth2.token-expires-at"))
             }
             "abfs" | "abfss" | "wasb" | "wasbs" | "az" | "azure" | "adl" => {
-                // Of the account in the address, or of the only one where the address names none.
+                // The account in the address, or the only account where the address has none.
                 let account = location.split_once('@').and_then(|(_, host)| host.split(['.', '/']).next());
                 let of = |key: &str| {
                     let mut keyed = config.iter().filter_map(|(name, value)| Some((name.strip_prefix(key)?, value)));
@@ -164,8 +164,8 @@ impl Loaded {
         };
         let values: Vec<(String, String)> =
             values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        lending.credentials = (!values.is_empty()).then(|| Credentials::new(values, expires));
-        lending
+        access.credentials = (!values.is_empty()).then(|| Credentials::new(values, expires));
+        access
     }
 }
 
@@ -173,8 +173,8 @@ impl Loaded {
 mod tests {
     use super::*;
 
-    fn lent(json: &str, location: &str) -> Lending {
-        parse::<Loaded>(json.as_bytes()).unwrap().lending(location)
+    fn access(json: &str, location: &str) -> StoreAccess {
+        parse::<Loaded>(json.as_bytes()).unwrap().store_access(location)
     }
 
     fn given(values: &[(&str, &str)], millis: Option<u64>) -> Option<Credentials> {
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_lends_its_credentials() {
+    fn the_longest_prefix_gives_the_credentials() {
         let json = r#"{"metadata-location":"s3://b/t/metadata/v1.metadata.json","metadata":{"x":1},
             "config":{"s3.endpoint":"http://h:1","s3.path-style-access":"true","client.region":"eu-west-1","s3.access-key-id":"a","s3.secret-access-key":"b"},
             "storage-credentials":[
                 {"prefix":"s3://b/t/data","config":{"s3.access-key-id":"no","s3.secret-access-key":"no"}},
                 {"prefix":"s3","config":{"s3.access-key-id":"short","s3.secret-access-key":"short"}},
                 {"prefix":"s3a://b/t","config":{"s3.access-key-id":"id","s3.secret-access-key":"key","s3.session-token":"tok","s3.session-token-expires-at-ms":"1500"}}]}"#;
-        let found = lent(json, "s3://b/t/metadata/v1.metadata.json");
+        let found = access(json, "s3://b/t/metadata/v1.metadata.json");
         let key = [("access_key_id", "id"), ("secret_access_key", "key"), ("token", "tok")];
         assert_eq!(found.credentials, given(&key, Some(1500)));
         let settings: Vec<_> = found.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
@@ -201,21 +201,21 @@ mod tests {
             ("aws_virtual_hosted_style_request", "false"),
         ];
         assert_eq!(settings, expected);
-        let other = lent(json, "s3://other/t");
+        let other = access(json, "s3://other/t");
         assert_eq!(other.credentials, given(&[("access_key_id", "short"), ("secret_access_key", "short")], None));
-        assert_eq!(lent(r#"{"config":{"s3.access-key-id":"alone"}}"#, "s3://b/t").credentials, None);
+        assert_eq!(access(r#"{"config":{"s3.access-key-id":"alone"}}"#, "s3://b/t").credentials, None);
     }
 
     #[test]
     fn other_clouds_have_tokens() {
         let json = r#"{"config":{"gcs.oauth2.token":"g","gcs.oauth2.token-expires-at":"7","adls.sas-token.one.dfs.core.windows.net":"s1",
             "adls.sas-token.two":"s2","adls.sas-token-expires-at-ms.two":"9"}}"#;
-        assert_eq!(lent(json, "gs://b/t").credentials, given(&[("bearer_token", "g")], Some(7)));
-        let one = lent(json, "abfss://c@one.dfs.core.windows.net/t").credentials;
+        assert_eq!(access(json, "gs://b/t").credentials, given(&[("bearer_token", "g")], Some(7)));
+        let one = access(json, "abfss://c@one.dfs.core.windows.net/t").credentials;
         assert_eq!(one, given(&[("sas_token", "s1")], None));
-        let two = lent(json, "abfss://c@two.dfs.core.windows.net/t").credentials;
+        let two = access(json, "abfss://c@two.dfs.core.windows.net/t").credentials;
         assert_eq!(two, given(&[("sas_token", "s2")], Some(9)));
-        assert_eq!(lent(json, "file:///t"), Lending::default());
+        assert_eq!(access(json, "file:///t"), StoreAccess::default());
     }
 
     #[test]

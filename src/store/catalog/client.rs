@@ -1,4 +1,4 @@
-//! Requests to a catalog: who asks, which answers are waited for, and how large they may be.
+//! Requests to a catalog: authorization, retries and a limit of the response size.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use reqwest::{Method, StatusCode};
 use url::Url;
 
 use super::answers::{self, Token};
-use super::settings::{Settings, Who};
+use super::settings::{Auth, Settings};
 use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, told};
+use crate::store::credentials::{CredentialSource, Credentials, store_error};
 
-/// Bytes of an answer: the metadata of a table are in it.
+/// Maximum bytes of a response, which has the whole metadata of a table.
 const MOST: usize = 256 << 20;
 
-/// Times that a request is sent again where the network or the server fails, and the wait before the first and the longest.
+/// Retries of a request after a failure of network or server, and the first and the longest wait between them.
 const RETRIES: u32 = 5;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// An answer, read to its end.
+/// A response, read to its end.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
@@ -33,18 +33,18 @@ pub(super) struct Answer {
 pub(super) struct Client {
     http: reqwest::Client,
     authorization: Authorization,
-    /// The catalog, in messages.
+    /// Address of the catalog, for messages.
     name: String,
 }
 
 enum Authorization {
     Nobody,
     Token(HeaderValue),
-    /// Tokens that a client is given, each for its time.
+    /// Tokens of OAuth2, which expire.
     Given(CredentialSource),
 }
 
-/// Its own text has the proxy's password.
+/// The derived text would show the proxy's password.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("catalog", &self.name).finish_non_exhaustive()
@@ -60,7 +60,7 @@ impl Client {
             source: error.without_url().into(),
         };
         let mut builder = reqwest::Client::builder()
-            // A token goes to nobody whom an answer names.
+            // A token never goes to a host that a response names.
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(settings.connect_timeout)
             .read_timeout(settings.timeout)
@@ -70,18 +70,18 @@ impl Client {
             builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
         }
         let http = builder.build().map_err(failed)?;
-        let authorization = match &settings.who {
-            Who::Nobody => Authorization::Nobody,
-            Who::Token(token) => Authorization::Token(bearer(token.reveal())?),
-            Who::Client { .. } => {
-                let tokens = Tokens { http: http.clone(), who: settings.who.clone() };
+        let authorization = match &settings.auth {
+            Auth::Nobody => Authorization::Nobody,
+            Auth::Token(token) => Authorization::Token(bearer(token.reveal())?),
+            Auth::Client { .. } => {
+                let tokens = Tokens { http: http.clone(), auth: settings.auth.clone() };
                 Authorization::Given(CredentialSource::new(Arc::new(tokens)))
             }
         };
         Ok(Self { http, authorization, name })
     }
 
-    /// What is at `url`; once more with another token, if the one is refused and another can be had.
+    /// Gets `url`; once more with a new token, if the first is refused and tokens can be renewed.
     pub(super) async fn get(&self, url: &Url, headers: &[(&'static str, &'static str)]) -> Result<Answer> {
         let mut renewed = false;
         loop {
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// That the catalog answered `answer` when it was to `operation`.
+    /// The error for response `answer` to `operation`.
     pub(super) fn failed(&self, operation: &str, answer: &Answer) -> Error {
         let reason = answers::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
         let what = match is_refusal(answer.status) {
@@ -140,7 +140,7 @@ fn bearer(token: &str) -> Result<HeaderValue> {
     Ok(header)
 }
 
-/// Sends `request` until there is an answer to go on with.
+/// Sends `request`, with retries, until the response is one to act on.
 async fn patient(name: &str, request: &(dyn Fn() -> reqwest::RequestBuilder + Sync)) -> Result<Answer> {
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Store {
         operation: "ask the catalog".to_owned(),
@@ -170,7 +170,7 @@ async fn patient(name: &str, request: &(dyn Fn() -> reqwest::RequestBuilder + Sy
     }
 }
 
-/// An answer; none of one that is too large.
+/// Sends `request` once; `None` for a response that is too large.
 async fn once(request: reqwest::RequestBuilder) -> std::result::Result<Option<Answer>, reqwest::Error> {
     let mut response = request.send().await?;
     let (status, mut body) = (response.status(), Vec::new());
@@ -183,10 +183,10 @@ async fn once(request: reqwest::RequestBuilder) -> std::result::Result<Option<An
     Ok(Some(Answer { status, body: body.into() }))
 }
 
-/// Gives tokens to a client.
+/// Gets tokens by `client_credentials`.
 struct Tokens {
     http: reqwest::Client,
-    who: Who,
+    auth: Auth,
 }
 
 impl fmt::Debug for Tokens {
@@ -200,13 +200,13 @@ impl CredentialProvider for Tokens {
     type Credential = Credentials;
 
     async fn get_credential(&self) -> object_store::Result<Arc<Credentials>> {
-        self.ask().await.map(Arc::new).map_err(told)
+        self.ask().await.map(Arc::new).map_err(store_error)
     }
 }
 
 impl Tokens {
     async fn ask(&self) -> Result<Credentials> {
-        let Who::Client { id, secret, scope, at } = &self.who else { return Ok(Credentials::default()) };
+        let Auth::Client { id, secret, scope, at } = &self.auth else { return Ok(Credentials::default()) };
         let form = {
             let mut form = url::form_urlencoded::Serializer::new(String::new());
             form.append_pair("grant_type", "client_credentials");

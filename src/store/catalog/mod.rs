@@ -1,7 +1,7 @@
-//! Tables of Iceberg by their names in a catalog, of which the REST interface is spoken here.
+//! Tables of Iceberg by name in a catalog with Iceberg's REST interface.
 //!
 //! ```text
-//!   iceberg://db.table ─settings─► client ─config, load─► answers: where the metadata are, options and credentials of the store
+//!   iceberg://db.table ─settings─► client ─config, load─► answers: location of the metadata, options and credentials of the store
 //!                                    ▲                        │
 //!                                    └──── renewed, by ───────┴─► CredentialSource ─► the store that the table is read from
 //! ```
@@ -12,7 +12,7 @@ mod settings;
 mod table;
 
 pub(super) use settings::KEYS;
-pub(super) use table::{Told, table};
+pub(super) use table::{CatalogTable, table};
 
-/// The scheme of such names.
+/// Scheme of the names of tables.
 pub(super) const SCHEME: &str = "iceberg://";

@@ -1,4 +1,4 @@
-//! Which catalog is asked, as whom, and how: `storage_options`, by the names that PyIceberg has for them.
+//! Address, authorization and connection of a catalog, from `storage_options` under PyIceberg's names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use url::Url;
 use crate::error::{Error, Result};
 use crate::store::secret::Secret;
 
-/// Keys of `storage_options` that are a catalog's alone.
+/// Keys of `storage_options` that only catalogs use.
 pub(in crate::store) const KEYS: &[&str] = &[
     "iceberg_uri",
     "iceberg_warehouse",
@@ -18,12 +18,12 @@ pub(in crate::store) const KEYS: &[&str] = &[
     "iceberg_oauth2_server_uri",
 ];
 
-/// Who asks.
+/// How requests are authorized.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Auth {
     Nobody,
     Token(Secret),
-    /// A client, as OAuth2 has it, at whose address a token is had.
+    /// A client of OAuth2, which gets tokens at `at`.
     Client {
         id: String,
         secret: Secret,
@@ -35,11 +35,11 @@ pub(super) enum Who {
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Without a slash at its end.
+    /// No slash at its end.
     pub(super) uri: Url,
     pub(super) warehouse: Option<String>,
-    pub(super) who: Who,
-    /// How long one answer may take to begin or go on.
+    pub(super) auth: Auth,
+    /// Maximum wait for the start of a response, and for each further part.
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) proxy: Option<Secret>,
@@ -48,8 +48,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
+    /// Reads them from `options`.
+    ///
     /// # Errors
-    /// [`Error::Config`] for what is missing or wrong.
+    /// [`Error::Config`] for a key that is missing or has a wrong value.
     pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Self> {
         let wrong = |problem: &str| Error::config("storage_options", problem);
         let option = |name: &str| {
@@ -72,12 +74,12 @@ impl Settings {
         let uri = address(uri)
             .ok_or_else(|| wrong("iceberg_uri is no address of a catalog, such as https://host/catalog"))?;
         let plain = |text: &&str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        let who = match (option("iceberg_token"), option("iceberg_credential")) {
+        let auth = match (option("iceberg_token"), option("iceberg_credential")) {
             (Some(_), Some(_)) => {
                 return Err(wrong("iceberg_token and iceberg_credential both say who asks; give one"));
             }
             (Some(token), None) => match plain(&token) {
-                true => Who::Token(Secret::new(token)),
+                true => Auth::Token(Secret::new(token)),
                 false => return Err(wrong("iceberg_token has characters that no token has")),
             },
             (None, Some(credential)) => {
@@ -87,9 +89,9 @@ impl Settings {
                     None => below(&uri, &["v1", "oauth", "tokens"]),
                 };
                 let scope = option("iceberg_scope").unwrap_or("catalog").to_owned();
-                Who::Client { id: id.to_owned(), secret: Secret::new(secret), scope, at }
+                Auth::Client { id: id.to_owned(), secret: Secret::new(secret), scope, at }
             }
-            (None, None) => Who::Nobody,
+            (None, None) => Auth::Nobody,
         };
         let seconds = |name: &'static str, usual: u64| match option(name) {
             None => Ok(Duration::from_secs(usual)),
@@ -100,7 +102,7 @@ impl Settings {
         Ok(Self {
             uri,
             warehouse: option("iceberg_warehouse").map(str::to_owned),
-            who,
+            auth,
             timeout: seconds("timeout", 30)?,
             connect_timeout: seconds("connect_timeout", 5)?,
             proxy: option("proxy_url").map(Secret::new),
@@ -112,7 +114,7 @@ impl Settings {
     }
 }
 
-/// The address below `url` whose path goes on with `parts`.
+/// `url` with `parts` appended to its path.
 pub(super) fn below(url: &Url, parts: &[&str]) -> Url {
     let mut url = url.clone();
     if let Ok(mut segments) = url.path_segments_mut() {

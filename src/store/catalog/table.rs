@@ -1,4 +1,4 @@
-//! A table of a catalog: where its metadata are, and the credentials that its files are read with.
+//! A table of a catalog: the location of its metadata, and credentials for its files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,27 +10,27 @@ use object_store::path::Path;
 use reqwest::StatusCode;
 use url::Url;
 
-use super::answers::{self, Config, Lending, Loaded};
+use super::answers::{self, Config, Loaded, StoreAccess};
 use super::client::{Answer, Client};
 use super::settings::{Settings, below};
 use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, told};
+use crate::store::credentials::{CredentialSource, Credentials, store_error};
 
-/// What asks a catalog for credentials with a table.
+/// Header that asks a catalog for credentials with a table.
 const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");
 
-/// What stands between the levels of a namespace.
+/// Separator of the levels of a namespace.
 const LEVELS: &str = "\u{1f}";
 
-/// A table that a catalog told of.
+/// A table as a catalog describes it.
 #[derive(Debug)]
-pub(in crate::store) struct Told {
-    /// The address of its current metadata.
+pub(in crate::store) struct CatalogTable {
+    /// Address of its current metadata.
     pub(in crate::store) metadata: String,
-    /// Options of its store, by their names.
+    /// Options of its store; keys are names of `storage_options`.
     pub(in crate::store) settings: BTreeMap<String, String>,
     pub(in crate::store) credentials: Option<CredentialSource>,
-    /// Whether the catalog is one of this machine, which may name files of it.
+    /// The catalog is on this machine, and may name files of it.
     pub(in crate::store) is_near: bool,
 }
 
@@ -44,11 +44,11 @@ fn parts(name: &str) -> Option<(Vec<String>, String)> {
     (!parts.is_empty() && !odd(&table) && !parts.iter().any(odd)).then_some((parts, table))
 }
 
-/// Asks for the table `name`.
+/// Loads the table `name`.
 ///
 /// # Errors
-/// [`Error::Config`] for a name that is none, and for settings; [`Error::NotFound`] for a table that is not there; [`Error::Store`].
-pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, String>) -> Result<Told> {
+/// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Store`].
+pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, String>) -> Result<CatalogTable> {
     let settings = Settings::new(options)?;
     let (namespace, table) = parts(name).ok_or_else(|| {
         Error::config("urls", format!("{name} names no table of a catalog: write iceberg://namespace.table"))
@@ -67,11 +67,11 @@ pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, Strin
     let uri = match config.uri().map(|uri| Url::parse(uri.trim_end_matches('/'))) {
         None => settings.uri.clone(),
         Some(Ok(uri)) if uri.origin() == settings.uri.origin() => uri,
-        // Tokens are for the one that was named.
+        // Tokens are for the host in `iceberg_uri`.
         Some(_) => return Err(wrong(&client, "it names another host for itself: give that as iceberg_uri".to_owned())),
     };
     let mut path = vec!["v1"];
-    // A prefix may have several parts.
+    // A prefix may have several segments.
     path.extend(config.prefix().into_iter().flat_map(|prefix| prefix.split('/').filter(|part| !part.is_empty())));
     let namespace = namespace.join(LEVELS);
     path.extend(["namespaces", namespace.as_str(), "tables", table.as_str()]);
@@ -80,15 +80,21 @@ pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, Strin
     let metadata = loaded.metadata_location.clone();
     let metadata = metadata.ok_or_else(|| wrong(&client, "a table has no metadata-location".to_owned()))?;
     let is_near = matches!(settings.uri.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    let Lending { settings, credentials } = loaded.lending(&metadata);
+    let StoreAccess { settings, credentials } = loaded.store_access(&metadata);
     let credentials = credentials.map(|first| {
         let (client, name, location) = (Arc::new(client), name.to_owned(), metadata.clone());
-        CredentialSource::new(Arc::new(Lender { client, at, name, location, first: Mutex::new(Some(first)) }))
+        CredentialSource::new(Arc::new(VendedCredentials {
+            client,
+            at,
+            name,
+            location,
+            first: Mutex::new(Some(first)),
+        }))
     });
-    Ok(Told { metadata, settings, credentials, is_near })
+    Ok(CatalogTable { metadata, settings, credentials, is_near })
 }
 
-/// What the catalog says of the table `name` at `at`.
+/// Loads the table `name` from `at`.
 async fn load(client: &Client, at: &Url, name: &str) -> Result<Loaded> {
     let answer: Answer = client.get(at, &[DELEGATION]).await?;
     if answer.status == StatusCode::NOT_FOUND {
@@ -98,11 +104,14 @@ async fn load(client: &Client, at: &Url, name: &str) -> Result<Loaded> {
     if !answer.status.is_success() {
         return Err(client.failed("load the table", &answer));
     }
-    answers::parse(&answer.body).map_err(|what| client.broken("read the answer of the catalog", what))
+    // The response has the whole metadata of the table: too much to parse on a thread that does I/O.
+    let parsed = tokio::task::spawn_blocking(move || answers::parse(&answer.body)).await;
+    let parsed = parsed.unwrap_or_else(|error| Err(format!("an answer was not read: {error}")));
+    parsed.map_err(|what| client.broken("read the answer of the catalog", what))
 }
 
-/// Gives the credentials that a catalog lends with a table: those of the first answer, and new ones with each later.
-struct Lender {
+/// Provides vended credentials: those of the first response, then new ones from each further request.
+struct VendedCredentials {
     client: Arc<Client>,
     at: Url,
     name: String,
@@ -110,14 +119,14 @@ struct Lender {
     first: Mutex<Option<Credentials>>,
 }
 
-impl fmt::Debug for Lender {
+impl fmt::Debug for VendedCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the catalog of {}", self.name)
     }
 }
 
 #[async_trait]
-impl CredentialProvider for Lender {
+impl CredentialProvider for VendedCredentials {
     type Credential = Credentials;
 
     async fn get_credential(&self) -> object_store::Result<Arc<Credentials>> {
@@ -125,11 +134,11 @@ impl CredentialProvider for Lender {
         if let Some(first) = first {
             return Ok(Arc::new(first));
         }
-        let loaded = load(&self.client, &self.at, &self.name).await.map_err(told)?;
-        let lent = loaded.lending(&self.location).credentials;
+        let loaded = load(&self.client, &self.at, &self.name).await.map_err(store_error)?;
+        let credentials = loaded.store_access(&self.location).credentials;
         let none =
-            || Error::config("storage_options", format!("the catalog lends no more credentials for {}", self.name));
-        lent.map(Arc::new).ok_or_else(|| told(none()))
+            || Error::config("storage_options", format!("the catalog vends no more credentials for {}", self.name));
+        credentials.map(Arc::new).ok_or_else(|| store_error(none()))
     }
 }
 

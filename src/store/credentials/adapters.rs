@@ -10,7 +10,7 @@ use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
 use url::Url;
 
 use super::renewing::Renewing;
-use super::source::{CredentialSource, told};
+use super::source::{CredentialSource, store_error};
 use crate::error::Error;
 
 /// Gives a store its kind of credentials.
@@ -28,8 +28,8 @@ macro_rules! adapter {
             type Credential = $credential;
 
             async fn get_credential(&self) -> Result<Arc<$credential>> {
-                let given = self.0.0.get().await.map_err(told)?;
-                given.credentials.$convert().map(Arc::new).map_err(told)
+                let given = self.0.0.get().await.map_err(store_error)?;
+                given.credentials.$convert().map(Arc::new).map_err(store_error)
             }
         }
     };
@@ -39,7 +39,7 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// The store at `url` of `scheme`, told `settings`, with credentials from `source`.
+/// Opens the store at `url` of `scheme` with `settings` and credentials from `source`.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,

@@ -11,13 +11,13 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use super::source::{CredentialSource, Given, told};
+use super::source::{CredentialSource, Given, store_error};
 
-/// How object_store begins what it says of an answer that is an error. The type of that error is private, and those around it have the
-/// address in their texts.
+/// Prefix of object_store's messages for error answers. The type of that error is private, and those around it have the address in their
+/// texts.
 const ANSWER: &str = "Server returned non-2xx status code: ";
 
-/// What S3 says of a token that is over, in an answer that is no 401 or 403.
+/// S3's codes for an expired token, in an answer that is neither 401 nor 403.
 const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
 
 /// See the module.
@@ -32,7 +32,7 @@ impl Renewing {
         Self { store, source }
     }
 
-    /// What `work` gives, or, if its credentials were refused, gives with others.
+    /// Returns the result of `work`, or, if its credentials were refused, its result with others.
     async fn twice<T, F: Future<Output = Result<T>>>(&self, work: impl Fn() -> F) -> Result<T> {
         let given = known(&self.source).await?;
         match work().await {
@@ -48,10 +48,10 @@ impl Renewing {
 
 /// The credentials that a request will have.
 async fn known(source: &CredentialSource) -> Result<Arc<Given>> {
-    source.get().await.map_err(told)
+    source.get().await.map_err(store_error)
 }
 
-/// Whether other credentials may help.
+/// Returns true if other credentials may help.
 fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::Unauthenticated { .. } | StoreError::PermissionDenied { .. } => true,

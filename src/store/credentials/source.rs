@@ -1,4 +1,4 @@
-//! Where credentials come from: a provider, what it gave last, and when it is asked again.
+//! The source of credentials: a provider, its last result, and the time of the next request.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -40,20 +40,20 @@ impl CredentialProvider for Function {
     }
 }
 
-/// How long before their end credentials are renewed; those of a short life are in their last fifth.
+/// Time before their end at which credentials are renewed; short-lived ones in their last fifth.
 const EARLY: Duration = Duration::from_secs(300);
 
-/// How long a provider that failed is left alone while what it gave is still good.
+/// Time for which a failed provider is left alone while its last credentials are still good.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How long a request waits for a provider: without credentials, and with some that are still good.
+/// Longest wait of a request for a provider: without credentials, and with some that are still good.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
 
-/// A refusal asks for other credentials only so long after the last one that did: who lacks a right is refused with any.
+/// Least time between two refusals that request other credentials: a caller without a right is refused with any.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// Credentials from a provider. It is asked when they are first needed, shortly before they expire, and once where a store refuses them: not
-/// for each request, and never twice at a time. Clones share what was given.
+/// Credentials from a provider. It is called when they are first needed, shortly before they expire, and once if a store refuses them: not
+/// for each request, and never concurrently. Clones share the credentials.
 #[derive(Clone)]
 pub struct CredentialSource {
     inner: Arc<Inner>,
@@ -64,12 +64,12 @@ struct Inner {
     state: Mutex<State>,
 }
 
-/// An error of ours on its way through a store.
-pub(in crate::store) fn told(error: Error) -> object_store::Error {
+/// One of this crate's errors on its way through a store.
+pub(in crate::store) fn store_error(error: Error) -> object_store::Error {
     object_store::Error::Generic { store: "credentials", source: Box::new(error) }
 }
 
-/// One that all who wait may poll: whoever goes leaves it to the others.
+/// A call that all waiters may poll: one that leaves does not stop it for the others.
 type Asking = Shared<BoxFuture<'static, Result<Arc<Given>, Arc<Error>>>>;
 
 #[derive(Default)]
@@ -77,18 +77,18 @@ struct State {
     number: u64,
     given: Option<Arc<Given>>,
     asking: Option<Asking>,
-    /// When the provider is asked again, after it failed.
+    /// Time at which the provider is called again after a failure.
     rest: Option<SystemTime>,
-    /// When a refusal had it asked.
+    /// Time of the last refusal that called it.
     refused: Option<Instant>,
 }
 
-/// What a provider gave.
+/// The result of a provider.
 #[derive(Debug)]
 pub(in crate::store) struct Given {
     pub(in crate::store) credentials: Credentials,
     number: u64,
-    /// When to renew it.
+    /// Time of renewal.
     renew: Option<SystemTime>,
 }
 
@@ -105,12 +105,12 @@ impl fmt::Debug for CredentialSource {
 }
 
 impl CredentialSource {
-    /// What `provider` gives. Its `Debug` text names it in errors.
+    /// Makes a source of `provider`. Its `Debug` text names it in errors.
     pub fn new(provider: Arc<dyn CredentialProvider<Credential = Credentials>>) -> Self {
         Self { inner: Arc::new(Inner { provider, state: Mutex::default() }) }
     }
 
-    /// What `function` gives, which is called where it may block; `name` names it in errors.
+    /// Makes a source of `function`, which is called where it may block; `name` names it in errors.
     pub fn of_function(
         name: impl Into<String>,
         function: impl Fn() -> Result<Credentials, Source> + Send + Sync + 'static,
@@ -148,13 +148,13 @@ impl CredentialSource {
         if let Ok(answer) = tokio::time::timeout(wait, asking).await {
             return answer.map_err(|error| Error::again(&error));
         }
-        // It is still asked, for whoever comes later.
+        // The call continues for later requests.
         self.inner.lock().rest = SystemTime::now().checked_add(AGAIN);
         let culprit = format!("{:?}", self.inner.provider);
         good.ok_or(Error::Timeout { stage: "credentials", culprit, waited: wait })
     }
 
-    /// That a store refused `given`: what is not newer is asked for again.
+    /// Records that a store refused `given`: unless there are newer credentials, they are requested again.
     pub(in crate::store) fn refused(&self, given: &Given) {
         let mut state = self.inner.lock();
         let rests = state.refused.is_some_and(|last| last.elapsed() < REFUSED);
@@ -169,7 +169,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the provider, and keeps what it gives in `inner`, if that is still there.
+    /// Calls the provider, and keeps its result in `inner`, if that still exists.
     fn ask(&self, inner: Weak<Self>) -> Asking {
         let provider = Arc::clone(&self.provider);
         let asking = async move {
@@ -211,7 +211,7 @@ impl Inner {
     }
 }
 
-/// What was given, asked for at `asked`, and got at `now`.
+/// Credentials, requested at `asked`, and received at `now`.
 fn given(credentials: &Credentials, asked: SystemTime, now: SystemTime) -> Result<Given, Source> {
     let credentials = credentials.clone();
     let renew = match credentials.expires() {
@@ -273,7 +273,7 @@ mod tests {
         let given = futures::future::join_all(waiting).await;
         assert_eq!(provider.asked.load(Ordering::SeqCst), 1);
         assert_eq!(token(&source).await, "0");
-        // Of many that were refused the same, one asks.
+        // Of many refusals of the same credentials, one calls the provider.
         for given in &given {
             source.refused(given.as_ref().unwrap());
         }

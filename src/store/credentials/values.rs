@@ -32,7 +32,7 @@ impl Credentials {
         self.expires
     }
 
-    /// That all are of letters that a header may have: a store would not say what is wrong.
+    /// Checks that all consist of characters that a header may have: a store would not explain the error.
     fn check(&self) -> Result<()> {
         let odd = self.values.iter().find(|(_, value)| !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         odd.map_or(Ok(()), |(key, _)| {
@@ -77,7 +77,7 @@ impl Credentials {
     pub(super) fn azure(&self) -> Result<AzureCredential> {
         self.check()?;
         const NAMES: &[&str] = &["bearer_token", "token", "sas_token", "access_key", "account_key"];
-        // What an error of these says may quote them.
+        // Messages of these errors may quote secrets.
         let wrong = |name: &str| Error::config("credential_provider", format!("its {name} is none of Azure"));
         let mut found = None;
         for (key, value) in &self.values {
@@ -89,7 +89,7 @@ impl Credentials {
                 Ok(AzureConfigKey::AccessKey) => {
                     AzureCredential::AccessKey(AzureAccessKey::try_new(value).map_err(|_| wrong("access_key"))?)
                 }
-                // What polars gives beside it.
+                // Keys that polars adds.
                 Ok(AzureConfigKey::AccountName) => continue,
                 _ => return Err(odd(key, "Azure", NAMES)),
             };

@@ -1,4 +1,4 @@
-//! The client of a cluster: deadlines, and asking again where that may help.
+//! The client of a cluster: deadlines, and repeated calls after errors that may pass.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -16,7 +16,7 @@ use super::problem::{Asked, Problem, broken};
 use super::settings::Settings;
 use crate::error::Error;
 
-/// How long one operation is tried again, as object_store does; name nodes change places in some seconds, and restart in minutes.
+/// Time for the retries of one operation, the same as object_store's; name nodes change places in some seconds, and restart in minutes.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The same for a cluster that never answered: its address may be wrong.
@@ -25,14 +25,13 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(15);
 /// The shortest and the longest wait in between.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Where the name node listens for whoever names no port.
+/// Default port of a name node.
 const PORT: u16 = 8020;
 
-/// How often the client goes on to the next name node by itself: enough to come by all of two or three. Here it is asked again for longer than
-/// that.
+/// Key for the number of name nodes that the client tries next within one call: enough for two or three. [`Cluster::ask`] repeats the call.
 const FAILOVERS: &str = "dfs.client.failover.max.attempts";
 
-/// Whether `address` names one name node, and no name service.
+/// Returns true if `address` names a single name node, not a name service.
 fn has_port(address: &str) -> bool {
     url::Url::parse(address).is_ok_and(|url| url.port().is_some())
 }
@@ -51,12 +50,13 @@ pub(super) struct Cluster {
     address: String,
     settings: Settings,
     live: Mutex<Option<Arc<Live>>>,
-    /// A name node that hung may be the first again: any other one then has to be.
+    /// True after a name node hung: new clients try the name nodes in a random order, so that it is not always the first.
     shuffled: AtomicBool,
+    /// True once the cluster has answered a call.
     answered: AtomicBool,
 }
 
-/// How long an operation still goes on.
+/// The deadline of an operation, and the wait before its next retry.
 #[derive(Debug)]
 pub(super) struct Patience {
     end: Instant,
@@ -68,7 +68,7 @@ impl Patience {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Waits a while, longer each time; false if there is no time left.
+    /// Waits, longer each time; returns false if there is no time left.
     pub(super) async fn again(&mut self) -> bool {
         if self.left() <= self.wait {
             return false;
@@ -80,10 +80,10 @@ impl Patience {
 }
 
 impl Cluster {
-    /// The cluster at `address`, which nobody is asked of yet.
+    /// Returns the cluster at `address` without a call to it.
     ///
     /// # Errors
-    /// [`Error::Config`] if nothing says where its name nodes are; told by the first call where this is outside a runtime.
+    /// [`Error::Config`] if the configuration has no name nodes for it; outside a runtime the first call returns this error.
     pub(super) fn new(address: String, settings: Settings) -> crate::error::Result<Self> {
         let (shuffled, answered) = (AtomicBool::new(false), AtomicBool::new(false));
         let cluster = Self { address, settings, live: Mutex::new(None), shuffled, answered };
@@ -97,13 +97,13 @@ impl Cluster {
         &self.address
     }
 
-    /// The client of this runtime.
+    /// Returns the client of this runtime.
     pub(super) fn live(&self) -> Result<Arc<Live>> {
         let here = Handle::try_current().map_err(|_| broken("HDFS is read from within a runtime"))?;
         self.on(here.id()).map_err(broken)
     }
 
-    /// The client of `runtime`, which is the current one.
+    /// Returns the client of `runtime`, the current one.
     fn on(&self, runtime: Id) -> crate::error::Result<Arc<Live>> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = live.as_ref().filter(|live| live.runtime == runtime) {
@@ -116,7 +116,7 @@ impl Cluster {
 
     fn client(&self) -> crate::error::Result<Client> {
         let built = match self.built(&self.address) {
-            // Not a name service of the configuration, so a host.
+            // The configuration has no such name service, so this is a host.
             Err(HdfsError::InvalidArgument(_)) if !has_port(&self.address) && self.address.starts_with("hdfs://") => {
                 self.built(&format!("{}:{PORT}", self.address))
             }
@@ -157,7 +157,7 @@ impl Cluster {
         builder.build()
     }
 
-    /// What `error` means, of the file at `path`.
+    /// Classifies `error` about the file at `path`.
     pub(super) fn problem(&self, error: HdfsError, asked: Asked, path: &str) -> Problem {
         Problem::of(error, asked, &self.address, &self.settings.source(), path)
     }
@@ -168,12 +168,12 @@ impl Cluster {
         Patience { end, wait: BACKOFF.0 }
     }
 
-    /// How long a name node may take to answer.
+    /// Returns the time that a name node may take to answer.
     pub(super) fn limit(&self, patience: &Patience) -> Duration {
         self.settings.timeout.min(patience.left())
     }
 
-    /// The outcome of `call` within `limit`, whatever the client does.
+    /// Runs `call` for at most `limit`; a panic of the client is an error.
     pub(super) async fn guarded<T>(
         &self,
         limit: Duration,
@@ -200,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// What a name node answers to `call` about `path`, asked again where that may help.
+    /// Runs `call` about `path` at a name node, and repeats it after errors that may pass.
     pub(super) async fn ask<T, F>(&self, path: &str, call: impl Fn(Arc<Live>) -> F) -> Result<T>
     where
         F: Future<Output = hdfs_native::Result<T>>,
@@ -218,7 +218,7 @@ impl Cluster {
                 self.renew(&live);
             }
             if !problem.passing || !patience.again().await {
-                // The last call may just have had no time.
+                // The last call may have had too little time: the error before it says more.
                 let cut = problem.hung && limit < self.settings.timeout;
                 return Err(before.filter(|_| cut).unwrap_or(problem.error));
             }
@@ -227,7 +227,7 @@ impl Cluster {
         }
     }
 
-    /// Forgets a client whose connection hangs, which would go on to be used.
+    /// Drops a client with a hanging connection, so that the next call makes a new one.
     pub(super) fn renew(&self, stale: &Arc<Live>) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, stale)) {

@@ -1,11 +1,11 @@
-//! HDFS, `hdfs://nameservice/path` and `viewfs://...`, as a store that is only read.
+//! HDFS, `hdfs://nameservice/path` and `viewfs://...`, as a read-only store.
 //!
 //! ```text
-//!   file ─asked once─► name node: version, blocks and where they are ─kept open─► ranges from DataNodes, which ask nobody
+//!   file ─opened once─► name node: version, blocks and their DataNodes ─kept open─► ranges from DataNodes, without the name node
 //! ```
 //!
-//! The protocol is spoken by [`hdfs_native`], without Java. Its own object store asks the name node twice for each range; this one keeps
-//! files open, and asks again whether a file is still the same when it was last asked some seconds ago, or when DataNodes refuse.
+//! [`hdfs_native`] speaks the protocol, without Java. Its own object store asks the name node twice for each range. This one keeps files
+//! open, and checks the version of a file again some seconds after the last check, or when DataNodes refuse.
 
 mod cluster;
 mod problem;

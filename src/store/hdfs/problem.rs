@@ -1,30 +1,30 @@
-//! What an error of HDFS means: whether asking again may help, which kind of error it is, and what to do.
+//! Classifies errors of HDFS: if a retry may help, the kind of error, and the remedy.
 
 use hdfs_native::HdfsError;
 use object_store::Error as StoreError;
 
 use crate::error::Error;
 
-/// Most characters of what a server says that a message has.
+/// Most characters of a server's text in a message.
 const MOST: usize = 300;
 
 /// An error, and whether it may pass.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) passing: bool,
-    /// Nothing came: the connection is of no use any more.
+    /// No answer came: the connection is unusable.
     pub(super) hung: bool,
     pub(super) error: StoreError,
 }
 
-/// Who was asked.
+/// The receiver of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     NameNode,
     DataNodes,
 }
 
-/// What a store says that is at fault, in the words of `problem`.
+/// Makes a store's error with the text of `problem`.
 pub(super) fn broken(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
     StoreError::Generic { store: "hdfs", source: problem.into() }
 }
@@ -33,7 +33,7 @@ pub(super) fn missing(path: &str) -> StoreError {
     StoreError::NotFound { path: path.to_owned(), source: "HDFS has no such file".into() }
 }
 
-/// The first line of what a server says, which goes on with where in Java it was.
+/// Returns the first line of a server's text; a Java stack trace follows it.
 fn line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().chars().take(MOST).collect()
 }
@@ -47,7 +47,7 @@ impl Problem {
         Self { passing: true, hung: false, error: broken(problem) }
     }
 
-    /// What `error` means, of the file at `path`; `cluster` is its address, `source` where that is looked up.
+    /// Classifies `error` about the file at `path`; `cluster` is the cluster's address, `source` the origin of its configuration.
     pub(super) fn of(error: HdfsError, asked: Asked, cluster: &str, source: &str, path: &str) -> Self {
         let kerberos = |what: String| {
             let source = format!(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_fails_is_that_of_whoever_was_asked() {
+    fn a_failed_connection_is_charged_to_the_receiver_of_the_call() {
         let refused = || HdfsError::IOError(std::io::ErrorKind::ConnectionRefused.into());
         let (passing, _, text) = problem(refused(), Asked::NameNode);
         assert!(passing && text.contains("no name node of hdfs://ns") && text.contains("/c"), "{text}");

@@ -1,4 +1,4 @@
-//! Files that are kept open: what a name node said of their blocks, so that a range asks it nothing.
+//! Files that are kept open with the locations of their blocks, so that ranges need no call to a name node.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use object_store::path::Path;
 use tokio::runtime::Id;
 use tokio::time::Instant;
 
-/// Most files that are kept open; each takes some kilobytes, for its blocks, and no connection.
+/// Most files that are kept open; each takes some kilobytes for its blocks, and no connection.
 const MOST: usize = 1024;
 
-/// After how long a name node is asked whether the file is still the same.
+/// Time after which the version of a file is checked at a name node again.
 const CHECKED: Duration = Duration::from_secs(10);
 
 /// One version of one file.
@@ -36,26 +36,26 @@ impl Opened {
         Self { reader, meta, runtime, checked: Mutex::new(Instant::now()) }
     }
 
-    /// Whether it can be read on `runtime`: its connections are made where it was opened.
+    /// Returns true if it can be read on `runtime`: its connections belong to the runtime that opened it.
     pub(super) fn is_of(&self, runtime: Id) -> bool {
         self.runtime == runtime
     }
 
-    /// Whether a name node said of late that the file is this one.
+    /// Returns true if a name node confirmed this version recently.
     pub(super) fn is_fresh(&self) -> bool {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < CHECKED
     }
 
-    /// A name node says so now.
+    /// Records that a name node confirmed this version now.
     pub(super) fn is_checked(&self) {
         *self.checked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
-/// A file that may be open. Whoever opens it holds the lock, so that all others get the same.
+/// A file that may be open. The opening task holds the lock, so all others get the same file.
 pub(super) type Slot = Arc<tokio::sync::Mutex<Option<Arc<Opened>>>>;
 
-/// See the module. The one that was used longest ago is closed for a new one.
+/// See the module. A new file replaces the least recently used one.
 #[derive(Debug, Default)]
 pub(super) struct Readers(Mutex<Kept>);
 
@@ -66,7 +66,7 @@ struct Kept {
 }
 
 impl Readers {
-    /// The one of the file at `path`.
+    /// Returns the slot of the file at `path`.
     pub(super) fn slot(&self, path: &Path) -> Slot {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.uses += 1;

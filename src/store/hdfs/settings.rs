@@ -1,4 +1,4 @@
-//! Which configuration of Hadoop counts, and who asks: `storage_options` first, then the variables that Hadoop's own client looks at.
+//! The Hadoop configuration and the user: from `storage_options`, then from the variables that Hadoop's own client reads.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::store::keys;
 
-/// How long a DataNode may say nothing.
+/// Key for the time that a DataNode may be silent.
 const SOCKET_TIMEOUT: &str = "dfs.client.socket-timeout";
 
-/// What a file of delegation tokens begins with; then its format, 0 or 1.
+/// First bytes of a file of delegation tokens; its format follows, 0 or 1.
 const TOKENS: &[u8] = b"HDTS";
 
 /// See the module.
@@ -21,21 +21,21 @@ const TOKENS: &[u8] = b"HDTS";
 pub(in crate::store) struct Settings {
     /// The directory of `core-site.xml` and `hdfs-site.xml`.
     pub(super) directory: Option<PathBuf>,
-    /// Keys of Hadoop that go before those of the files.
+    /// Keys of Hadoop that override those of the files.
     pub(super) pairs: BTreeMap<String, String>,
     pub(super) user: Option<String>,
     pub(super) principal: Option<String>,
     pub(super) keytab: Option<String>,
     pub(super) cache: Option<String>,
-    /// How long a name node may take to answer.
+    /// Time that a name node may take to answer.
     pub(super) timeout: Duration,
 }
 
 impl Settings {
-    /// From `options`, and from the variables of `environment`.
+    /// Reads `options` and the variables of `environment`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a value that is wrong: no duration, no directory, a file of tokens that is none.
+    /// [`Error::Config`] for a wrong value: no duration, no directory, an invalid file of tokens.
     pub(in crate::store) fn new(
         options: &BTreeMap<String, String>,
         environment: &dyn Fn(&str) -> Option<OsString>,
@@ -78,7 +78,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Where the configuration is from, as a message has it.
+    /// Returns the origin of the configuration, for messages.
     pub(super) fn source(&self) -> String {
         match &self.directory {
             Some(directory) => format!("the configuration in {}", directory.display()),
@@ -87,7 +87,7 @@ impl Settings {
     }
 }
 
-/// The directory of the configuration: one that is named must be there.
+/// Returns the directory of the configuration; a named one must exist.
 fn directory(given: Option<PathBuf>, variable: &dyn Fn(&str) -> Option<PathBuf>) -> Result<Option<PathBuf>> {
     let named = match given {
         Some(directory) => Some((directory, "hdfs_conf_dir")),
@@ -103,7 +103,7 @@ fn directory(given: Option<PathBuf>, variable: &dyn Fn(&str) -> Option<PathBuf>)
     Err(Error::config("storage_options", problem))
 }
 
-/// That the file at `path` can have tokens in it: the client leaves out what it cannot read, and then asks as nobody.
+/// Checks that the file at `path` is a file of tokens: the client ignores files that it cannot read, and then calls without a user.
 fn check_tokens(path: &Path) -> Result<()> {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(TOKENS.len() as u64 + 1).read_to_end(&mut start));
@@ -161,7 +161,7 @@ mod tests {
         assert!(!found.pairs.contains_key("timeout") && !found.pairs.contains_key("hdfs_user"));
         let found = settings(&[("dfs.client.socket-timeout", "5"), ("timeout", "7s")], &[]).unwrap();
         assert_eq!(found.pairs["dfs.client.socket-timeout"], "5");
-        // What the site says of it stays.
+        // The configuration of the site stays.
         assert!(!settings(&[], &[]).unwrap().pairs.contains_key("dfs.client.socket-timeout"));
         assert!(settings(&[("timeout", "soon")], &[]).unwrap_err().to_string().contains("timeout"));
         let error = settings(&[("hdfs_kerberos_keytab", "/k")], &[]).unwrap_err().to_string();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_that_is_none_is_told_and_not_left_out() {
+    fn an_invalid_file_of_tokens_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         let path = path.to_str().unwrap();

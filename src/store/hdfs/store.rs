@@ -1,7 +1,6 @@
-//! The files of a cluster as an object store that is only read.
+//! The files of a cluster as a read-only object store.
 //!
-//! HDFS has no entity tags. A version is told by modification time, which has milliseconds, and size; both together are the tag here, as
-//! they are of files of this machine.
+//! HDFS has no entity tags. Modification time, in milliseconds, and size identify a version; together they are the tag, as for local files.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +24,7 @@ use super::readers::{Opened, Readers};
 use super::settings::Settings;
 use crate::error::Error;
 
-/// How often a file that changes meanwhile is opened again.
+/// Most attempts to open a file that changes meanwhile.
 const OPENINGS: usize = 4;
 
 /// See the module. Copies are the same store.
@@ -44,14 +43,14 @@ impl Hdfs {
     /// The cluster at `address`, scheme and authority.
     ///
     /// # Errors
-    /// [`Error::Config`] if nothing says where its name nodes are.
+    /// [`Error::Config`] if the configuration has no name nodes for it.
     pub(in crate::store) fn new(address: String, settings: Settings) -> crate::error::Result<Self> {
         let cluster = Cluster::new(address, settings)?;
         Ok(Self { inner: Arc::new(Inner { cluster, readers: Readers::default() }) })
     }
 }
 
-/// The path as HDFS has it.
+/// Returns the path in HDFS.
 fn absolute(path: &Path) -> String {
     format!("/{path}")
 }
@@ -63,7 +62,7 @@ fn meta(location: Path, status: &FileStatus) -> ObjectMeta {
     ObjectMeta { location, last_modified, size, e_tag: Some(format!("\"{modified:x}-{size:x}\"")), version: None }
 }
 
-/// What is listed, by its name in the store.
+/// Converts an entry of a listing, under its name in the store.
 fn listed(status: &FileStatus) -> Result<ObjectMeta> {
     Ok(meta(Path::parse(status.path.trim_start_matches('/'))?, status))
 }
@@ -96,7 +95,7 @@ impl Inner {
                 .cluster
                 .ask(path.as_ref(), |live| async move { Ok((live.client.read(name).await?, live.runtime)) });
             let (reader, runtime) = opened.await?;
-            // Blocks do not say which version they are of: that of both looks, if it is the same.
+            // Blocks do not name their version: it is that of both checks, if these agree.
             let after = self.status(path).await?;
             if before == after && reader.file_length() as u64 == after.size {
                 return Ok(Opened::new(reader, after, runtime));
@@ -106,7 +105,7 @@ impl Inner {
         Err(broken("the file is being written: read it when its writer has closed it"))
     }
 
-    /// The file at `path`, open: as it is kept, unless that is `stale`, has another tag than `wanted`, or is no longer the file.
+    /// Returns the open file at `path`: the kept one, unless it is `stale`, its tag is not `wanted`, or the file has changed.
     async fn opened(&self, path: &Path, wanted: Option<&str>, stale: Option<&Arc<Opened>>) -> Result<Arc<Opened>> {
         let slot = self.readers.slot(path);
         let mut slot = slot.lock().await;
@@ -131,7 +130,7 @@ impl Inner {
         Ok(opened)
     }
 
-    /// The bytes `range` of `opened`, the file at `path`; from the blocks as they are now, if DataNodes refuse.
+    /// Reads `range` of `opened`, the file at `path`; if DataNodes refuse, opens it again for the current blocks.
     async fn bytes(&self, path: &Path, opened: Arc<Opened>, range: Range<u64>) -> Result<Bytes> {
         let tag = opened.meta.e_tag.clone();
         let whole = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
@@ -170,7 +169,7 @@ impl fmt::Display for Hdfs {
     }
 }
 
-/// A listing on its way: the directories that are left, and the one that is being read.
+/// A running listing: the remaining directories, and the one that is being read.
 struct Walk {
     inner: Arc<Inner>,
     directories: Vec<String>,
@@ -178,7 +177,7 @@ struct Walk {
     deep: bool,
 }
 
-/// A directory, and the last name of it that came: a name node gives them in an order of its own, always the same.
+/// A directory and its last listed name: the order of a name node's listing never changes.
 struct Level {
     entries: ListStatusIterator,
     live: Arc<Live>,
@@ -192,7 +191,7 @@ impl Walk {
         Self { inner: Arc::clone(inner), directories, current: None, deep }
     }
 
-    /// The next file, and directory if only one is listed; none after the last.
+    /// Returns the next file, or directory unless the listing is recursive; `None` after the last.
     async fn next(&mut self) -> Result<Option<FileStatus>> {
         loop {
             let mut level = match self.current.take() {
@@ -203,7 +202,7 @@ impl Walk {
                 },
             };
             let Some(status) = self.inner.entry(&mut level).await? else { continue };
-            // What is listed may be a file, and is then itself.
+            // The listed path may be a file; its listing is the file itself.
             let is_itself = status.path == level.path;
             self.current = Some(level);
             if status.isdir && self.deep {
@@ -221,11 +220,11 @@ impl Inner {
         Ok(Level { entries: live.client.list_status_iter(&path, false), live, path, last })
     }
 
-    /// The next one in a directory; none at its end, or if it is gone: stores know of no directories.
+    /// Returns the next entry of a directory; `None` at its end, or if the directory is gone: a store has no directories.
     async fn entry(&self, level: &mut Level) -> Result<Option<FileStatus>> {
         let name = level.path.trim_start_matches('/').to_owned();
         let mut patience = self.cluster.patience();
-        // Another listing goes on behind what came of the one that failed.
+        // After a failure a new listing skips the entries that the failed one returned.
         let mut skip: Option<String> = None;
         loop {
             let next = async { level.entries.next().await.transpose() };

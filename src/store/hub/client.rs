@@ -16,7 +16,7 @@ use url::Url;
 
 use super::settings::Settings;
 use super::signed;
-use crate::store::credentials::{CredentialSource, told};
+use crate::store::credentials::{CredentialSource, store_error};
 
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
@@ -164,8 +164,8 @@ impl Client {
         };
         let mut renewed = false;
         loop {
-            let given = source.get().await.map_err(told)?;
-            let header = bearer(&given.credentials.hub().map_err(told)?)?;
+            let given = source.get().await.map_err(store_error)?;
+            let header = bearer(&given.credentials.hub().map_err(store_error)?)?;
             let answer = self.patient(method, url, range, most, Some(Some(&header))).await?;
             if renewed || !matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(answer);

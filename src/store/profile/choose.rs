@@ -1,4 +1,4 @@
-//! Whether a profile gives the credentials of S3, and which: after keys and web identities that are given, before what a machine has.
+//! The choice of a profile for the credentials of S3: after given keys and web identities, before the machine's own role.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use super::profiles::Profiles;
 use super::provider::Provider;
 use crate::error::{Error, Result};
 
-/// The region of whoever names none, as object_store has it.
+/// The default region, as in object_store.
 const REGION: &str = "us-east-1";
 
-/// The profile whose name nobody gives.
+/// The default profile.
 const DEFAULT: &str = "default";
 
 const KEYS: &[&str] = &["aws_access_key_id", "access_key_id", "aws_secret_access_key", "secret_access_key"];
@@ -23,17 +23,17 @@ const STS: &[&str] = &["aws_endpoint_url_sts", "endpoint_url_sts"];
 const WEB: &[&str] = &["aws_web_identity_token_file", "web_identity_token_file"];
 const UNSIGNED: &[&str] = &["aws_skip_signature", "skip_signature"];
 
-/// What a profile gives.
+/// The contribution of a profile.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Chosen {
     /// Credentials, unless it says nothing of them.
     pub(in crate::store) source: Option<CredentialSource>,
-    /// Options of the store that nobody else gives: region and endpoint.
+    /// Options of the store that are not given elsewhere: region and endpoint.
     pub(in crate::store) settings: Vec<(String, String)>,
 }
 
-/// What the profile gives that `options` or the variables of `environment` name, or the default one; nothing where they give keys
-/// themselves, or ask for none.
+/// Reads the profile that `options` or the variables of `environment` name, or the default one; nothing if they give keys themselves, or
+/// request none.
 ///
 /// # Errors
 /// [`Error::NotFound`] for a profile that is not there; [`Error::Config`] for one that contradicts itself or other options;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-/// What a section says, by key.
+/// The entries of a section, by key.
 pub(super) type Section = BTreeMap<String, String>;
 
-/// The sections in `text` by name. What is no section, key or comment is passed over, as AWS's own tools do. An indented line belongs to
-/// the key above it: `s3.endpoint_url`.
+/// The sections in `text` by name. Lines that are not a section, key or comment are skipped, as AWS's own tools do. An indented line
+/// belongs to the key above it: `s3.endpoint_url`.
 pub(super) fn parse(text: &str) -> BTreeMap<String, Section> {
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     let mut here: Option<String> = None;

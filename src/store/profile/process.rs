@@ -10,13 +10,13 @@ use super::super::credentials::Credentials;
 use super::times;
 use crate::error::Source;
 
-/// How long the command may run.
+/// Time limit of the command.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most bytes that it may print.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the command prints.
+/// The output of the command.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Printed {
@@ -27,10 +27,10 @@ struct Printed {
     expiration: Option<String>,
 }
 
-/// Runs `command`, whose errors go where those of this process go, and reads what it prints.
+/// Runs `command`, whose standard error is that of this process, and reads its output.
 ///
 /// # Errors
-/// What is wrong with it, without a word of what it printed.
+/// The fault, without any of the output.
 pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     let words = split(command).ok_or("the credential_process has a quote that is not closed")?;
     let (program, rest) = words.split_first().ok_or("the credential_process is empty")?;
@@ -43,7 +43,7 @@ pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     if !status.success() {
         return Err(format!("credential_process {program} ended with {status}").into());
     }
-    // An error would quote what stands there.
+    // The error would quote the output.
     let printed: Printed = serde_json::from_slice(&stdout)
         .map_err(|_| format!("credential_process {program} prints no credentials of version 1 as JSON"))?;
     if printed.version != 1 {
@@ -61,7 +61,7 @@ pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     Ok(keys(printed.access_key_id, printed.secret_access_key, printed.session_token, expires))
 }
 
-/// How `child` ended and what it printed; none if that takes longer than `limit`, and it is ended.
+/// Waits for `child`; returns its status and its output, or `None` if it takes longer than `limit` and was killed.
 fn output(child: &mut Child, limit: Duration) -> Result<Option<(ExitStatus, Vec<u8>)>, Source> {
     let stdout = child.stdout.take().ok_or("the command has no output")?;
     let reading = std::thread::spawn(move || {
@@ -74,7 +74,7 @@ fn output(child: &mut Child, limit: Duration) -> Result<Option<(ExitStatus, Vec<
             let bytes = reading.join().map_err(|_| "its output was not read")??;
             return Ok((bytes.len() as u64 <= MAX_BYTES).then_some((status, bytes)));
         }
-        // One that prints too much waits for a reader that has gone.
+        // A command that prints too much would wait for a reader that has gone.
         if start.elapsed() > limit {
             drop((child.kill(), child.wait()));
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What the files say, and by which means a profile gets credentials.
+//! The content of the files, and the means by which a profile gets credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 8;
 pub(super) enum Means {
     /// By keys that stand in a file.
     Keys { id: String, secret: String, token: Option<String> },
-    /// By what a command prints.
+    /// From the output of a command.
     Process(String),
     /// By a login of IAM Identity Center.
     Sso { cache: PathBuf, region: String, account: String, role: String, profile: String },
@@ -80,12 +80,12 @@ impl Profiles {
         found
     }
 
-    /// Whether there is a profile `name`.
+    /// Returns true if there is a profile `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.profiles.contains_key(name)
     }
 
-    /// What profile `name` says of `key`.
+    /// The value of `key` in profile `name`.
     pub(super) fn value(&self, name: &str, key: &str) -> Option<&str> {
         self.profiles.get(name)?.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -154,7 +154,7 @@ impl Profiles {
         if let Some(command) = value("credential_process") {
             return Ok(Some(Means::Process(command.to_owned())));
         }
-        // Half of what it takes must not become the role of the machine.
+        // Incomplete settings must not fall back to the role of the machine.
         let halves = [
             ("sso_start_url", "sso_account_id"),
             ("sso_session", "sso_account_id"),
@@ -198,7 +198,7 @@ impl Profiles {
     }
 }
 
-/// Whether `text` can stand in the name of a host.
+/// Returns true if `text` is valid within a host name.
 pub(super) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

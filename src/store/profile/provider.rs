@@ -23,7 +23,7 @@ pub(super) struct Provider {
     name: String,
     means: Means,
     region: String,
-    /// Where STS is, if not where AWS has it.
+    /// Address of STS, if not AWS's own.
     sts: Option<Url>,
     /// The same of IAM Identity Center's portal.
     portal: Option<Url>,
@@ -97,7 +97,7 @@ impl Provider {
     }
 }
 
-/// Where the services of `region` are.
+/// Domain of the services of `region`.
 fn domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
@@ -115,7 +115,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, Source> {
 }
 
 impl fmt::Debug for Provider {
-    /// What names it in errors.
+    /// Its name in errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "profile {} of AWS", self.name)
     }

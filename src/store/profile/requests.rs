@@ -1,4 +1,4 @@
-//! What is asked of AWS: a role (STS), and the credentials of a login (IAM Identity Center).
+//! Requests to AWS: for a role (STS), and for the credentials of a login (IAM Identity Center).
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use super::process::keys;
 use super::times;
 use crate::error::Source;
 
-/// How long an answer may take, and how often it is asked for.
+/// Time limit of an answer, and the number of attempts.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 3;
 
@@ -109,7 +109,7 @@ pub(super) async fn role(
     Ok(keys(part("AccessKeyId")?, part("SecretAccessKey")?, Some(part("SessionToken")?), Some(expires)))
 }
 
-/// What the tools keep of a login.
+/// The file that the tools keep of a login.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Login {
@@ -133,10 +133,11 @@ struct Role {
     expiration: u64,
 }
 
-/// The credentials of `role` in `account`, for the login that `kept` is the file of, at the portal `endpoint`. `login` is what to do without.
+/// The credentials of `role` in `account`, for the login in the file `kept`, from the portal `endpoint`. `login` names the remedy if there
+/// is none.
 ///
 /// # Errors
-/// What is wrong with the login.
+/// The fault of the login.
 pub(super) async fn sso(
     endpoint: &Url,
     kept: &[u8],

@@ -17,21 +17,21 @@ use super::iceberg::in_store;
 use super::support::{open, rows, runtime, text};
 use crate::support;
 
-/// What a catalog of the test does.
+/// Behaviour of the test's catalog.
 #[derive(Default)]
 struct State {
-    /// What it answers for the table, but for its keys.
+    /// Response for the table, without keys.
     table: Mutex<Value>,
-    /// Keys are lent by their numbers: `key-1` with the first answer.
+    /// Number of the last key that was vended: `key-1` comes with the first response.
     lent: AtomicU64,
-    /// Milliseconds that a key is good for; without end if there are none.
+    /// Milliseconds that a key is valid; without limit if 0.
     life: AtomicU64,
-    /// The token that is asked for; none if nobody is asked for one.
+    /// The token that requests must have, if any.
     token: Mutex<Option<String>>,
     tokens: AtomicU64,
-    /// One line a request.
+    /// One line per request.
     requests: Mutex<Vec<String>>,
-    /// Requests that are answered by 503 first.
+    /// Number of requests that still get a 503.
     busy: AtomicU64,
 }
 
@@ -102,7 +102,7 @@ struct Catalog {
 }
 
 impl Catalog {
-    /// One whose table has its metadata at `metadata`, in `store`.
+    /// Starts a catalog whose table has its metadata at `metadata`, in `store`.
     fn start(metadata: &str, store: &Server) -> Self {
         let state = Arc::new(State::default());
         let endpoint = store.url("");
@@ -136,7 +136,7 @@ fn table() -> (Server, Catalog, Vec<String>) {
     (server, catalog, expected)
 }
 
-/// The same rows by the runtime that the dataset was opened on.
+/// Number of rows, which takes no reading.
 fn count(dataset: &Dataset) -> u64 {
     dataset.manifest().rows()
 }
@@ -152,7 +152,7 @@ fn a_name_leads_to_the_rows_and_keys_come_with_it() {
     );
     let signers = server.signers();
     assert!(!signers.is_empty() && signers.iter().all(|signer| signer == "key-1 us-east-1"), "{signers:?}");
-    // A warehouse has its own place among the paths, and whoever has keys and a region uses those.
+    // A warehouse has its own prefix of paths; keys and region of the user win.
     let own =
         [("iceberg_warehouse", "w/1"), ("access_key_id", "own"), ("secret_access_key", "own"), ("Region", "eu-west-1")];
     open(&[NAME], catalog.options(&own)).unwrap();
@@ -161,7 +161,7 @@ fn a_name_leads_to_the_rows_and_keys_come_with_it() {
     assert!(asked[1].starts_with("GET /catalog/v1/ware/house/namespaces/"), "{asked:?}");
     let signers = server.signers();
     assert!(!signers.is_empty() && signers.iter().all(|signer| signer == "own eu-west-1"), "{signers:?}");
-    // What is told of a moment is so later.
+    // The same table is current.
     let current = runtime().block_on(dataset.is_current(&[NAME.to_owned()], &catalog.options(&[])));
     assert!(current.unwrap());
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use roaring::RoaringTreemap;
 use serde_json::{Value, json};
 
@@ -78,7 +79,9 @@ fn map<T>(counted: &[Counted], of: impl Fn(&Counted) -> Option<T>, bytes: impl F
 }
 
 impl File {
+    /// A data file with the rows of its footer; with one row where there is no such file.
     pub(super) fn data(path: &Path) -> Self {
+        let footer = fs::File::open(path).ok().and_then(|file| SerializedFileReader::new(file).ok());
         Self {
             path: text(path).to_owned(),
             content: 0,
@@ -86,7 +89,7 @@ impl File {
             status: 1,
             sequence: None,
             partition: None,
-            rows: 1,
+            rows: footer.map_or(1, |reader| reader.metadata().file_metadata().num_rows()),
             ids: Vec::new(),
             referenced: None,
             range: None,

@@ -1,5 +1,5 @@
-//! Files of tables that a filter leaves out before they are opened: the rows, their order and their numbers are those without that, and nothing
-//! of such files is read.
+//! Files of tables that a filter prunes before they are opened: rows, their order and their numbers are the same as without pruning, and no
+//! byte of a pruned file is read.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -14,6 +14,7 @@ use arrow::array::{
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
+use bowstring::Error;
 use bowstring::dataset::filter::Expr;
 use bowstring::dataset::{Dataset, OpenOptions, Selector};
 use serde_json::json;
@@ -28,13 +29,13 @@ fn filtered(filter: &str) -> OpenOptions {
     OpenOptions { filter: Some(Expr::parse(filter).unwrap()), ..OpenOptions::default() }
 }
 
-/// How many row groups a table has, those without rows included.
+/// Number of row groups of a table, those without rows included.
 fn groups(table: &Path) -> u32 {
     let whole = open(&[text(table)], OpenOptions::default()).unwrap();
     whole.row_group_counts().values().sum::<usize>() as u32
 }
 
-/// The same filter where no file is left out: a selector counts row groups.
+/// The same filter without pruning of files: a selector counts row groups.
 fn unpruned(table: &Path, filter: &str, groups: u32) -> Dataset {
     let selector = Some(Selector::RowGroups { row_groups: (0..groups).collect() });
     open(&[text(table)], OpenOptions { selector, ..filtered(filter) }).unwrap()
@@ -49,7 +50,7 @@ fn numbers(dataset: &Dataset) -> Vec<u64> {
         .collect()
 }
 
-/// Holds a filter over a table against the same without leaving files out; how many files were left that have no such row, of how many.
+/// Compares a filter with and without pruning of files. Returns the number of files of either dataset.
 fn held(table: &Path, filter: &str, groups: u32) -> (usize, usize) {
     let (pruned, whole) = (open(&[text(table)], filtered(filter)).unwrap(), unpruned(table, filter, groups));
     let place = || format!("{} {filter}", table.display());
@@ -59,7 +60,7 @@ fn held(table: &Path, filter: &str, groups: u32) -> (usize, usize) {
     (pruned.manifest().files.len(), whole.manifest().files.len())
 }
 
-/// How a filter writes the value in `column` at `row`, if it has values there that it can compare.
+/// The literal for the value of `column` at `row`, if filters can compare it.
 fn literal(column: &ArrayRef, row: usize) -> Option<String> {
     if column.is_null(row) {
         return None;
@@ -124,7 +125,7 @@ fn filters_over_tables_of_others_select_the_same_rows_under_the_same_numbers() {
     assert!(asked * every > 300 && fewer * every > 50, "{fewer} of {asked}");
 }
 
-/// The data files of a table in a store that are asked for when it is opened with `filter`, of how many.
+/// Number of data files of a table in a store that are requested when it is opened with `filter`, and of all.
 fn asked_for(server: &Server, url: &str, filter: &str) -> (usize, usize) {
     let options = |filter| OpenOptions { storage_options: server.storage_options(), ..filter };
     let whole = open(&[url], options(OpenOptions::default())).unwrap();
@@ -194,8 +195,31 @@ fn what_is_left_out_of_a_table_of_iceberg_need_not_be_there() {
 }
 
 #[test]
+fn a_file_with_other_rows_than_its_table_states_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(&folder.path().join("iceberg"), &[(1, "id", "int")]);
+    let path = table.file("0.parquet", &[(1, "id", ints(&[Some(1), Some(2)]))]);
+    table.snapshot(1, 1000, &[Manifest(0, 1, vec![File { rows: 3, ..File::data(&path) }])]);
+    table.commit(1);
+    let delta = folder.path().join("delta");
+    let stated = r#"{"numRecords":3}"#.to_owned();
+    delta_table(&delta, &[vec![Row::default(), Row::default()]], &[Some(stated)]);
+    for (table, filter) in [(&table.path, "id > 0"), (&delta, "n is null")] {
+        let error = open(&[text(table)], filtered(filter)).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+        for part in ["0.parquet", "2 rows", "3 by"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    assert!(open(&[text(&table.path)], OpenOptions::default()).is_err(), "a manifest states them without a filter too");
+    table.snapshot(2, 2000, &[Manifest(0, 2, vec![File { rows: -1, ..File::data(&path) }])]);
+    table.commit(2);
+    assert_eq!(numbers(&open(&[text(&table.path)], filtered("id = 2")).unwrap()), [1], "of unknown rows");
+}
+
+#[test]
 fn partitions_of_iceberg_leave_files_out_by_what_they_were_made_of() {
-    // The hash is held against the specification elsewhere, and against Spark's tables above.
+    // Other tests check the hash against the specification and against Spark's tables.
     let bucket = |value: i64| {
         let found = (0..4).find(|bucket| keeps_bucket(value, *bucket));
         found.unwrap()
@@ -224,7 +248,7 @@ fn partitions_of_iceberg_leave_files_out_by_what_they_were_made_of() {
     }
 }
 
-/// Whether a file in bucket `bucket` of 4 is opened where a filter asks for `value`.
+/// Tests whether a file in bucket `bucket` of 4 is opened for a filter that asks for `value`.
 fn keeps_bucket(value: i64, bucket: i64) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let mut table = Table::new(folder.path(), &[(1, "id", "int")]);
@@ -232,7 +256,7 @@ fn keeps_bucket(value: i64, bucket: i64) -> bool {
     let path = table.path.join("data/none.parquet");
     table.snapshot(1, 1000, &[Manifest(1, 1, vec![File::data(&path).at(Some(bucket))])]);
     table.commit(1);
-    // There is no such file, so that opening it fails.
+    // The file does not exist: opening it fails.
     open(&[text(&table.path)], filtered(&format!("id = {value}"))).is_err()
 }
 
@@ -398,7 +422,7 @@ fn delta_table(path: &Path, files: &[Vec<Row>], statistics: &[Option<String>]) {
     fs::write(log.join(format!("{:020}.json", 0)), lines.join("\n")).unwrap();
 }
 
-/// What a manifest says of the columns of a file, as Java writes it: strings of 16 characters, NaN outside all bounds.
+/// Metrics of a file as Iceberg's Java library writes them: strings of 16 characters, bounds without NaN.
 fn iceberg_statistics(random: &mut Random, rows: &[Row]) -> Vec<Counted> {
     let cut = |text: &str| text.chars().take(16).collect::<String>();
     let most = |text: String| {
@@ -500,7 +524,7 @@ fn any_filter(random: &mut Random) -> String {
     }
 }
 
-/// One random table in both formats, with filters over it; how many files were left over how many times all of them.
+/// Tries filters on one random table in both formats. Returns the sums of files with and without pruning.
 fn random_tables(seed: u64) -> (usize, usize) {
     let (mut random, folder) = (Random(seed), tempfile::tempdir().unwrap());
     let files: Vec<Vec<Row>> = (0..5)

@@ -1,4 +1,4 @@
-//! What tells a gang from others that behave differently from here on: times count from now, and words do not count.
+//! The identity of a gang's state in tests: equal states behave alike from here on. Times count from now, and texts do not count.
 
 use std::hash::{DefaultHasher, Hash as _};
 use std::time::Duration;
@@ -21,7 +21,8 @@ impl Group {
             (rank, ended.iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>()).hash(to);
         }
         self.rounds.identify(to);
-        // Left out, as these decide nothing: counts of what is above, when joins began, when somebody called. `quiet_until` must not be late.
+        // Left out, as these decide nothing: counts of the above, start times of joins, the time of the last call. `quiet_until` must not
+        // be late.
         assert!(self.due().is_none_or(|due| self.quiet_until <= due), "something is due that nobody looks for");
     }
 }

@@ -1,4 +1,4 @@
-//! How a gang comes together: who may join, who is missing, whether all mean the same, and where they start.
+//! The formation of a gang: which ranks may join and which are missing, whether their requests agree, and the position at which they start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal
 use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
 use crate::manifest::Fingerprint;
 
-/// Where a generation begins: after which position, and of which plan that is.
+/// The start of a generation: the position after which it begins, and the plan of that position.
 pub(super) type Start = (Option<Position>, Option<Reading>);
 
 impl Group {
@@ -74,7 +74,7 @@ impl Group {
         if self.joiners.len() == self.world as usize {
             return self.form(now, effects).map(Polled::Done);
         }
-        // A deadline that is over already is over for everybody who waits.
+        // A deadline that has already passed is over for all waiting ranks.
         self.tick(now, effects);
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
             return Err((*end.1).clone());
@@ -83,7 +83,7 @@ impl Group {
         Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
     }
 
-    /// Whether `request` fits a gang of `world` ranks and `shares` shares.
+    /// Checks that `request` fits a gang of `world` ranks and `shares` shares.
     fn agrees(&self, request: &JoinRequest, world: u32, shares: Option<u32>) -> Result<(), Refusal> {
         let (name, rank) = (&self.name, request.rank);
         if request.world_size != world {
@@ -139,8 +139,7 @@ impl Group {
         Ok(self.joined())
     }
 
-    /// The position at which the joiners start, and of which plan it is: what their tokens say, if all say the same, else the
-    /// acknowledged one.
+    /// The position at which the joiners start, with its plan: that of their tokens if all agree, else the acknowledged one.
     fn agreed_start(&self) -> Result<Start, Refusal> {
         let shares = self.joiners.values().next().map_or(0, |it| share(&it.request).of);
         let held: BTreeSet<u32> = self.joiners.values().map(|it| share(&it.request).rank).collect();
@@ -160,7 +159,7 @@ impl Group {
         let other: Vec<u32> = self.joiners.iter().filter(|(_, it)| token(it) != expected).map(|(r, _)| *r).collect();
         let Some(differs) = other.first().and_then(|rank| self.joiners.get(rank)) else {
             let Some((_, position, plan)) = expected else { return Ok(acknowledged()) };
-            // Of a plan that is known here, more than the token's fingerprint may be known.
+            // If the plan is known here, more than the token's fingerprint may be known.
             let known = self.reads.clone().filter(|reads| Some(reads.plan) == plan);
             return Ok((Some(position), known.or_else(|| plan.map(Reading::named))));
         };

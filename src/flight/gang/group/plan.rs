@@ -1,11 +1,11 @@
-//! That all ranks of a generation read one plan.
+//! The rule that all ranks of a generation read one plan.
 
 use super::super::journal::Record;
 use super::super::wire::{Caller, Reading, Refusal};
 use super::Group;
 
 impl Group {
-    /// `caller` begins to read, or acknowledges what it read: it binds the generation, or reads what that is bound to.
+    /// `caller` begins to read, or acknowledges its reads: it binds the generation, or must read the plan that binds it.
     pub(in super::super) fn read(
         &mut self,
         caller: &Caller,
@@ -40,7 +40,7 @@ impl Group {
         Ok(())
     }
 
-    /// What the generation reads, if that is settled, and whether it resumes there.
+    /// The plan that the generation reads, if that is settled, and whether the generation resumes in it.
     pub(in super::super) fn reads(&self, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
         self.check(caller, false)?;
         Ok(self.reads.clone().map(|reads| (reads, self.base.is_some())))

@@ -1,4 +1,4 @@
-//! What a gang writes down, and how it becomes itself again from that.
+//! The records that a gang writes, and its reconstruction from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::super::wire::{Refusal, from_hex, to_hex};
 use super::{Group, Phase};
 
 impl Group {
-    /// Takes over what a record says. Members of a running generation get a lease until `until`.
+    /// Applies a record. Members of a running generation get a lease until `until`.
     pub(in super::super) fn replay(&mut self, record: &Record, until: Duration) {
         match record {
             Record::Formed { generation, at, acknowledged, members, reads, .. } => {
@@ -33,7 +33,7 @@ impl Group {
                 self.phase = Phase::Ended;
                 self.rounds = Collectives::default();
                 self.generation = *generation;
-                // All have left, also those of whom a compacted journal does not say so.
+                // All have left, including those for which a compacted journal has no record.
                 self.members.values_mut().for_each(|member| member.left = true);
                 self.left = self.members.len();
             }
@@ -48,7 +48,7 @@ impl Group {
                 if self.depart(*rank) {
                     self.gone.get_or_insert(*rank);
                 }
-                // Whoever wrote this may have been killed before it wrote that all have left.
+                // The server may have been killed before it wrote that all have left.
                 if self.left == self.members.len() {
                     self.phase = Phase::Ended;
                     self.rounds = Collectives::default();

@@ -64,7 +64,7 @@ fn a_tail_torn_at_any_byte_keeps_all_whole_records_and_goes_on() {
     }
 }
 
-/// That a journal of `bytes` is refused and left alone; the error.
+/// Expects a journal of `bytes` to be refused and left unchanged; returns the error.
 fn refused(path: &Path, bytes: &[u8]) -> Error {
     std::fs::write(path, bytes).unwrap();
     let error = opened(path).unwrap_err();
@@ -101,7 +101,7 @@ fn damage_is_cut_at_the_very_end_alone() {
             assert_eq!(opened(&path).unwrap().1, first, "bit at byte {at}");
         }
     }
-    // What file systems leave of a write that a power cut interrupted.
+    // Remains of a write that a power cut interrupted, as file systems leave them.
     std::fs::write(&path, [&bytes[..end], &[0; 200]].concat()).unwrap();
     assert_eq!(opened(&path).unwrap().1, first);
     assert_eq!(std::fs::read(&path).unwrap().len(), end);

@@ -1,10 +1,10 @@
-//! What may happen to a gang under test, and how it is told.
+//! The actions of a gang under test, and their descriptions in traces.
 
 use std::fmt;
 
 use super::life::{Flight, Life, Link};
 
-/// What may happen.
+/// An action.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Act {
     /// The call of a process reaches the server.
@@ -32,7 +32,7 @@ pub(super) enum Act {
     Crash {
         compacted: bool,
     },
-    /// Killed when so many records of the append for this call were written.
+    /// Killed after `written` records of the append for this call.
     Torn {
         at: usize,
         written: usize,
@@ -77,7 +77,7 @@ impl fmt::Display for Act {
     }
 }
 
-/// An action that can be told: in place of numbers, who does what.
+/// An action with a description that names ranks and calls instead of indices.
 pub(super) struct Told {
     pub(super) act: Act,
     pub(super) words: String,

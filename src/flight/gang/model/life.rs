@@ -1,4 +1,4 @@
-//! One moment of a gang under test: the machine itself, its disk, the processes of its ranks, and what is on its way between them.
+//! One moment of a gang under test: the machine itself, its disk, the processes of its ranks, and the messages between them.
 
 use std::hash::DefaultHasher;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 pub(super) const LEASE: u8 = 2;
 pub(super) const GRACE: u8 = 1;
 
-/// What a process is about.
+/// The current task of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     Joining,
@@ -30,13 +30,13 @@ pub(super) enum Stage {
     Acking,
     Meeting,
     Leaving,
-    /// It tells that it failed.
+    /// It reports that it failed.
     Failing,
     /// It has left, or has given up.
     Over,
 }
 
-/// Where its call is.
+/// The progress of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Flight {
     /// On its way, or lost and to be repeated.
@@ -50,7 +50,7 @@ pub(super) enum Flight {
     Lost,
 }
 
-/// Where its heartbeat is; `ago` counts ticks since it was sent.
+/// The progress of its heartbeat; `ago` counts ticks since it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Beat {
     None,
@@ -58,7 +58,7 @@ pub(super) enum Beat {
     Answered { ago: u8, answer: Answer },
 }
 
-/// What the network does to a process.
+/// The state of a process's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Link {
     Whole,
@@ -102,7 +102,7 @@ impl Process {
         self.lease.is_some()
     }
 
-    /// What it asks now.
+    /// Its current call.
     pub(super) fn call(&self) -> Call {
         let generation = self.generation;
         match self.stage {
@@ -124,13 +124,13 @@ pub(super) fn number(rank: usize, life: u8) -> Number {
 #[derive(Debug, Clone)]
 pub(super) struct Life {
     pub(super) now: Duration,
-    /// When the server started, whose clock begins then.
+    /// Start of the server, at which its clock begins.
     started: Duration,
     pub(super) machine: Machine,
-    /// What is on its disk, as few records, and the promises then.
+    /// The records on its disk, compacted at every durable write, and the promises at that time.
     disk: Vec<Record>,
     kept: Spec,
-    /// What a power cut may take away, each record with the promises after it.
+    /// Records that a power cut may take away, each with the promises after it.
     loose: Vec<(Record, Spec)>,
     pub(super) spec: Spec,
     pub(super) processes: Vec<Process>,
@@ -140,7 +140,7 @@ pub(super) struct Life {
     pub(super) faults: u8,
 }
 
-/// What is wrong with the server of the gang, to be caught.
+/// Defects of the gang's server, for the checkers to catch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Shell {
     /// Nothing is brought to the disk.
@@ -236,7 +236,7 @@ impl Life {
         (answer, self.happened())
     }
 
-    /// What has to be written; whoever waits is woken.
+    /// Takes the records to be written, and wakes waiting calls.
     pub(super) fn happened(&mut self) -> Vec<Record> {
         let happened = self.machine.take_happened();
         if !happened.woken.is_empty() {
@@ -254,13 +254,13 @@ impl Life {
         }
     }
 
-    /// Time goes by at the server, which looks after what is due.
+    /// Time passes at the server, which handles everything that is due.
     pub(super) fn sweep(&mut self) -> Vec<Record> {
         self.machine.tick(self.clock());
         self.happened()
     }
 
-    /// Writes records; without power cuts what is written is durable.
+    /// Writes records; without power cuts, written records are durable.
     pub(super) fn write(&mut self, records: Vec<Record>, power: bool, shell: Shell) {
         if records.is_empty() {
             return;
@@ -275,7 +275,7 @@ impl Life {
         }
     }
 
-    /// The server is killed, and comes back with what is on its disk, `lost` of the last records gone.
+    /// The server is killed, and comes back from its disk, without the last `lost` records.
     pub(super) fn restart(&mut self, lost: usize, compacted: bool, shell: Shell) -> Result<(), String> {
         let kept = if shell.no_journal { 0 } else { self.loose.len() - lost };
         let promised = match kept {
@@ -326,7 +326,7 @@ impl Life {
         Ok(())
     }
 
-    /// What is on the disk, without the last append.
+    /// The records on the disk, without the last append.
     pub(super) fn durable(&self) -> Vec<Record> {
         [self.disk.clone(), self.loose.iter().map(|(record, _)| record.clone()).collect()].concat()
     }
@@ -362,7 +362,7 @@ impl Life {
         }
     }
 
-    /// Whether anything is on its way that the network will bring.
+    /// Returns true if any message is in flight that the network will deliver.
     pub(super) fn is_busy(&self) -> bool {
         self.processes.iter().any(|process| {
             let moves = process.stage != Stage::Over && process.link != Link::Cut;
@@ -382,7 +382,8 @@ impl Life {
             let sent = if it.stage == Stage::Joining { it.ago } else { 0 };
             tell(to, &(it.generation, it.step, it.round, it.plan, it.outdated, it.is_zombie, sent));
         }
-        // Machine and promises say together what is on the disk, but for a new run that has not begun, and for what a power cut takes away.
+        // Machine and promises together determine the disk, except for a new run that has not begun, and for records that a power cut may
+        // take away.
         tell(to, &matches!(self.disk.last(), Some(Record::Ended { .. })));
         for (record, spec) in &self.loose {
             tell(to, &format!("{record:?}"));
@@ -396,7 +397,7 @@ fn meeting(caller: Caller, round: u64) -> Meeting {
     Meeting::new(CollectiveKind::Barrier, request, 0).expect("an empty message fits")
 }
 
-/// That `machine` is in a state that `spec` knows, as far as it must survive a restart.
+/// Checks that `machine` is in the state of `spec`, as far as it must survive a restart.
 pub(super) fn refines(machine: &Machine, spec: &Spec) -> Result<(), String> {
     let (mut phase, mut generation, mut committed, mut opened) = (Phase::Forming, None, None, 0);
     let mut seats = Vec::new();

@@ -1,4 +1,4 @@
-//! What a gang promises, as an abstract machine that shares no code with the gang: another way to the truth than what it checks.
+//! The promises of a gang, as an abstract machine that shares no code with it.
 //!
 //! Generations, processes, steps and rounds are plain numbers; step 0 is the start. Times are ticks. It hears each call with the answer that
 //! the gang gave, and says whether the promises allow that answer.
@@ -6,14 +6,14 @@
 /// The number of a process: no two have the same.
 pub(super) type Process = u16;
 
-/// What a process asks.
+/// A call of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
-    /// To be a member, or give up after some ticks.
+    /// Joins as a member, or gives up after some ticks.
     Join {
         patience: u8,
     },
-    /// Which plan it reads.
+    /// Names the plan that it reads.
     Read {
         generation: u64,
         plan: u8,
@@ -37,7 +37,7 @@ pub(super) enum Call {
     },
 }
 
-/// What it is told.
+/// An answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
     Joined {
@@ -99,7 +99,7 @@ pub(super) struct Spec {
     asking: Vec<Option<Asking>>,
     /// Processes that are over, and whether a restart may have made the gang forget that.
     over: Vec<(Process, bool)>,
-    /// Those whose lease ran out.
+    /// Processes whose lease ran out.
     pub(super) lost: Vec<Process>,
 }
 
@@ -134,7 +134,7 @@ impl Spec {
         self.generation + u64::from(self.phase == Phase::Forming)
     }
 
-    /// Whether `process` is rank `rank` of the generation that runs, and has not left.
+    /// Returns true if `process` is rank `rank` of the running generation, and has not left.
     fn may_act(&self, rank: usize, process: Process, generation: u64) -> bool {
         let seat = self.seats.get(rank).is_some_and(|seat| seat.process == process && !seat.left);
         self.phase == Phase::Running && generation == self.generation && seat
@@ -264,7 +264,7 @@ impl Spec {
                     Err(format!("process {process} is over, and was answered {answer:?}"))
                 };
             }
-            // Where that was forgotten, it is a new process.
+            // If its end was forgotten, it is a new process.
             let mut forgotten = self.clone();
             forgotten.over.retain(|(it, _)| *it != process);
             return match forgotten.join(rank, process, patience, answer) {
@@ -288,7 +288,7 @@ impl Spec {
         match self.phase {
             Phase::Running => self.end(),
             Phase::Ended => {
-                // A new run, from the beginning. Who was in the last one is not kept.
+                // A new run, from the beginning. The members of the last one may be forgotten.
                 self.over.extend(self.seats.iter().map(|seat| (seat.process, false)));
                 self.over.sort_unstable();
                 (self.phase, self.committed, self.plan) = (Phase::Forming, 0, None);

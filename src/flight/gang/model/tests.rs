@@ -6,12 +6,12 @@ use crate::flight::explore::{Broken, explore};
 /// More than any of these gangs has.
 const MOST: usize = 20_000_000;
 
-/// Whether the machine has the time for the larger ones.
+/// Returns true if there is time for the larger gangs.
 fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()
 }
 
-/// That `gang` breaks no promise.
+/// Checks that `gang` breaks no promise.
 #[expect(clippy::print_stdout, reason = "the figures of the test")]
 fn holds(name: &str, gang: &Gang) {
     match explore(gang, MOST) {
@@ -89,7 +89,7 @@ fn a_power_cut_takes_no_generation_away() {
     holds("2 ranks, power cuts", &Gang::new(2, if soak() { 2 } else { 1 }, 2, kinds));
 }
 
-// ---- what must not go unnoticed -------------------------------------------------------------------------------------
+// ---- defects that must be caught ------------------------------------------------------------------------------------
 
 #[test]
 fn planted_defects_are_caught_by_short_traces() {

@@ -1,4 +1,4 @@
-//! What all gangs of a server may take, and those of one tenant.
+//! Limits of all gangs of a server, and of those of one tenant.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct RegistryOptions {
     /// A member that was not heard of for so long is lost. Default 10 s.
     pub lease: Duration,
-    /// How much longer members have after a restart of the server. Default 10 s.
+    /// Time by which leases are extended after a restart of the server. Default 10 s.
     pub grace: Duration,
     /// The longest time that one call is held before it answers "not yet". Default 30 s.
     pub max_poll: Duration,
@@ -23,7 +23,7 @@ pub struct RegistryOptions {
     pub max_members: usize,
     /// The most bytes of messages of all gangs together. Default 256 MiB.
     pub max_held: u64,
-    /// Whether callers are tenants, so that gangs in no space are those of the tenants of the common one, and not of everybody. Default
+    /// True if callers are tenants, so that gangs in no space belong to the tenants of the common one rather than to every caller. Default
     /// false.
     pub tenants: bool,
     /// The most gangs of one tenant, or of those that share a space. Default 256.

@@ -1,4 +1,4 @@
-//! What the ranks of a gang saw, in the order in which it happened, and a checker that knows only the promises.
+//! The observations of the ranks of a gang, in order, and a checker that knows only the promises.
 //!
 //! Shares no code with the gang: generations, ranks, rounds and steps are plain numbers here. A step counts from 1; position
 //! 0 is the start. The gang's acknowledged position makes steps committed: those of generation g are the steps after the
@@ -23,7 +23,7 @@ pub(crate) enum Entry {
     Acked { generation: u64, rank: u32, step: u64, all: u64 },
 }
 
-/// Every broken promise, in words. `lossless`: no answer was lost, so that what was seen is all there was.
+/// Every broken promise, in words. `lossless`: no answer was lost, so that the observations are complete.
 pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<String> {
     let mut found = Vec::new();
     let mut began: BTreeMap<u64, u64> = BTreeMap::new();
@@ -85,7 +85,7 @@ pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<S
             }
         }
     }
-    // What goes on after a step is the plan that the step is of.
+    // A generation that continues after a step reads the plan of that step.
     let mut read = None;
     for (generation, at) in &began {
         read = read.filter(|_| *at > 0);
@@ -123,7 +123,7 @@ pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<S
     found
 }
 
-/// How many steps are committed at the end, as far as anybody was told.
+/// Number of steps committed at the end, as far as any rank was told.
 pub(crate) fn progress(entries: &[Entry]) -> u64 {
     entries.iter().map(|it| if let Entry::Acked { all, .. } = it { *all } else { 0 }).max().unwrap_or(0)
 }

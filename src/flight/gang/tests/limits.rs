@@ -1,4 +1,4 @@
-//! Whatever a peer sends is bounded, and what is refused leaves nothing behind: the table of `limits`, line by line.
+//! All contents of calls are bounded, and a refused call leaves nothing behind: the table of `limits`, line by line.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn ranks_and_messages_of_all_gangs_together_are_bounded() {
     let _ = gather(&mut machine, 0, 1, &"00".repeat(6)).expect("the same again takes no more room");
     let met = gather(&mut machine, 1, 1, &"00".repeat(4)).unwrap();
     assert!(matches!(met, Polled::Done(_)));
-    // A result is kept for whoever asks again, until the next round; a barrier needs no room.
+    // A result is kept for repeated calls until the next round; a barrier needs no room.
     assert!(gather(&mut machine, 0, 2, "00").is_err());
     let barrier = |machine: &mut Machine, rank| {
         machine.meet(at(0), CollectiveKind::Barrier, &meeting(&member(rank), 2, "", 60_000))
@@ -130,7 +130,7 @@ fn one_tenant_cannot_take_what_another_needs() {
     let _ = machine.join(at(0), &of("anna/b", 1, 4)).unwrap();
     let _ = machine.join(at(0), &of("anna/b", 2, 4)).unwrap();
     assert_eq!(refused(machine.join(at(0), &of("anna/b", 3, 4))), "gang_ranks_per_tenant");
-    // Others have their own, and who is in no space has all there are.
+    // Other tenants have limits of their own, and gangs in no space are subject to the server's only.
     for gang in ["bert/a", "bert/b", "a", "b", "c"] {
         let _ = done(machine.join(at(0), &of(gang, 0, 1)));
     }
@@ -178,7 +178,7 @@ fn generations_of_one_tenants_tokens_are_no_matter_of_another() {
             let token = end(&mut machine, gang, 1, 3);
             assert_eq!(done(machine.join(at(2), &alone(gang, 4, Some(token)))).resume, Some(position));
         }
-        // What was reached here may come back, and nothing beyond it.
+        // Generations reached here may come back, and none beyond them.
         end(&mut machine, "evil/b", joined.generation + 1, 2);
         let beyond = Some(Token::new("evil/a", (1 << 53) + 2, position));
         assert!(matches!(machine.join(at(3), &alone("evil/a", 5, beyond)), Err(Refusal::Config { .. })));
@@ -226,7 +226,7 @@ fn ended_processes_of_all_gangs_of_a_tenant_are_bounded() {
     for gang in ["anna/a", "anna/b", "anna/c", "bert/a"] {
         for rank in 0..50 {
             let asked = JoinRequest { gang: gang.into(), timeout_ms: 0, ..request(rank, 100, rank.into()) };
-            // Its time is up at once, and it is told so again.
+            // Its time is up at once, and a repetition gets the same answer.
             for _ in 0..2 {
                 assert!(matches!(machine.join(at(0), &asked), Err(Refusal::Timeout { .. })), "{gang}, rank {rank}");
             }

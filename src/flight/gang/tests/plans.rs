@@ -1,4 +1,5 @@
-//! One plan for each generation: who binds it, who is refused, what survives a restart, and what older versions leave open.
+//! One plan for each generation: the calls that bind it and those that are refused, the state after a restart, and requests of older
+//! versions.
 
 use super::super::journal::Record;
 use super::super::wire::Reading;
@@ -43,7 +44,7 @@ fn two_plans_in_one_generation_are_a_mismatch_that_names_both() {
         assert!(other.contains(part), "no {part} in {other}");
     }
     assert!(other.len() < 3500, "{} bytes do not fit in the trailers of an answer", other.len());
-    // Nobody but a member binds anything.
+    // Only a member binds anything.
     let (mut machine, callers) = running(2);
     assert!(matches!(machine.read(at(1), &caller(0, 1, 5), &ours), Err(Refusal::Fenced { .. })));
     assert_eq!(machine.reads(at(1), &callers[0]).unwrap(), None);
@@ -64,7 +65,7 @@ fn an_acknowledgement_and_a_token_are_of_the_plan_that_was_read() {
     let other = machine.ack(at(1), &ack(&callers[1], 4, Some(plan(2).plan))).unwrap_err();
     assert!(matches!(other, Refusal::Mismatch { .. }));
     assert_eq!(machine.state(at(1), "g").unwrap().acknowledged, Some(Position { epoch: 0, step: 3 }));
-    // Where nothing was read here, the first acknowledgement says what is read.
+    // If nothing was read here, the first acknowledgement names the plan.
     let (mut machine, callers) = running(2);
     machine.ack(at(1), &ack(&callers[0], 3, Some(plan(1).plan))).unwrap();
     assert!(machine.ack(at(1), &ack(&callers[1], 3, Some(plan(2).plan))).is_err());
@@ -92,7 +93,7 @@ fn who_resumes_goes_on_with_the_plan_of_the_position_and_who_begins_anew_is_free
         machine.ack(at(1), &ack(&callers[0], 3, None)).unwrap();
         restart(&mut machine);
         assert!(machine.read(at(1), &callers[1], &plan(2)).is_err());
-        // One rank acknowledged nothing: all begin anew, with what is there now.
+        // One rank acknowledged nothing: all begin anew, with the current data.
         let (joined, callers) = again(&mut machine, 2, 2, None);
         assert_eq!((joined.resume, joined.reads), (None, None));
         machine.read(at(2), &callers[0], &plan(2)).unwrap();

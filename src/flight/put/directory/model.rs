@@ -1,6 +1,6 @@
 //! Commits on a disk that is killed, fails or loses its power at each step: a dataset is then the old one or the new one, whole.
 //!
-//! The directory is the code itself. What readers see is read from the disk by other means, and held against a list of rows.
+//! The directory is the real code. The model reads the readers' view from the disk by other means, and compares it with a list of rows.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(super) enum Planted {
     Unremembered,
 }
 
-/// What a driver does, again and again until it is done.
+/// An operation of the driver, repeated until it is done.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     /// Commits a write, remembered as `once`, of tasks with a row each.
@@ -61,7 +61,7 @@ const PLAN: &[Op] = &[
     commit("f", "f", Mode::Create, &[7]),
 ];
 
-/// What the promises say: the rows that readers see, and the commits that are remembered.
+/// The promised state: the rows that readers see, and the commits that are remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Promise {
     rows: Option<Vec<u8>>,
@@ -69,7 +69,7 @@ struct Promise {
 }
 
 impl Promise {
-    /// After `op`; whether it is refused.
+    /// The state after `op`, and true if `op` is refused.
     fn after(&self, op: Op) -> (Self, bool) {
         let mut after = self.clone();
         match op {
@@ -90,17 +90,17 @@ impl Promise {
 #[derive(Debug, Clone)]
 struct Moment {
     files: Arc<CrashingFiles>,
-    /// Whether a process has the directory open.
+    /// True if a process has the directory open.
     is_open: bool,
-    /// Which step of the plan is to be done.
+    /// The next operation of the plan.
     at: usize,
     promise: Promise,
-    /// What may be there instead after a power cut: an error was told, or a warning.
+    /// The alternative state after a power cut, if the last operation ended with an error or a warning.
     perhaps: Option<Promise>,
     faults: u8,
 }
 
-/// What happens, with what comes of it.
+/// An event and its outcome.
 #[derive(Debug)]
 struct Event {
     words: String,
@@ -141,10 +141,10 @@ impl Put {
         }
     }
 
-    /// The start of a process: it removes what another one left.
+    /// The start of a process: it removes leftovers of another one.
     fn open(&self, files: &Arc<CrashingFiles>) -> Result<Directory> {
         let (options, disk) = (WriterOptions::default(), DiskQuotas::default());
-        // As who takes the lock does before.
+        // As a process does before it takes the lock.
         let hidden = Path::new("/").join(HIDDEN);
         files.create_directories(&hidden).map_err(|error| failed("create", &hidden, error))?;
         let files = Arc::clone(files) as Arc<dyn Files>;
@@ -229,7 +229,7 @@ impl Put {
                 return Err(format!("it failed by itself: {}", error.chain()));
             }
             Ok(()) => {
-                // On a disk that fails for good, a warning tells that a power cut may undo it.
+                // On a disk that fails for good, a warning says that a power cut may undo it.
                 next.perhaps = matches!(fate, Fate::FailsForGood(_)).then(|| moment.promise.clone());
                 (next.promise, next.at) = (after, moment.at + 1);
             }
@@ -319,7 +319,7 @@ fn seen(tree: &Tree) -> Result<Option<Vec<u8>>, String> {
     rows.map(row).collect::<Result<Vec<u8>, String>>().map(Some)
 }
 
-/// That a start leaves nothing but the version that is seen.
+/// Checks that a start leaves only the visible version.
 fn litter(tree: &Tree, is_there: bool) -> Result<(), String> {
     let files = CrashingFiles::new(tree.clone(), Fate::Well, Quirks::default());
     let hidden = Path::new("/").join(HIDDEN);
@@ -363,7 +363,7 @@ impl System for Put {
         event.after.clone()
     }
 
-    /// That a commit is answered as it was made, by each process.
+    /// Checks that every process answers a commit as it was made.
     fn check(&self, moment: &Moment) -> Result<(), String> {
         if !moment.is_open {
             return Ok(());

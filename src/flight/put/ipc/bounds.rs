@@ -1,4 +1,4 @@
-//! What a batch's message says of rows and buffers, against the bytes that came with it.
+//! Checks of the rows and buffers that a batch's message announces, against the bytes that came with it.
 
 use arrow::datatypes::{
     DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, validate_decimal_precision_and_scale,
@@ -23,7 +23,7 @@ pub(super) fn leaves(kind: &DataType) -> usize {
     }
 }
 
-/// Refuses columns that nobody writes to Parquet, and sizes that no type has.
+/// Refuses columns that cannot be written to Parquet, and sizes that no type has.
 pub(super) fn admit(name: &str, kind: &DataType) -> Result<()> {
     let unsupported =
         || Err(Error::unsupported(format!("putting column {name:?} of {kind}"), "put a type that Parquet has"));
@@ -162,7 +162,7 @@ impl<'m, N: Iterator<Item = &'m FieldNode>, B: Iterator<Item = &'m Buffer>> Walk
         self.values(if rows == 0 { 0 } else { rows + 1 }, width)
     }
 
-    /// Takes all that belongs to an array; its rows.
+    /// Takes all parts of an array; returns its rows.
     fn array(&mut self, kind: &DataType) -> Result<u64> {
         let (rows, nulls) = self.node()?;
         if *kind == DataType::Null {
@@ -226,7 +226,7 @@ impl<'m, N: Iterator<Item = &'m FieldNode>, B: Iterator<Item = &'m Buffer>> Walk
     }
 }
 
-/// What a message should have been, and what it is.
+/// An error with the expected form of a message and the form found.
 pub(super) fn malformed(expected: &str, found: impl std::fmt::Display) -> Error {
     Error::Mismatch {
         what: "an Arrow message that is put".to_owned(),

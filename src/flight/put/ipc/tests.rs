@@ -135,7 +135,7 @@ fn dictionaries_are_paid_for_as_long_as_they_are_held() {
     assert_eq!(kept.load(Ordering::Relaxed), 0);
 }
 
-/// A batch of one column that says of itself what is told.
+/// A batch of one column with this announced shape.
 fn claimed(rows: i64, nulls: i64, buffers: &[Place], compressed: bool) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let nodes = builder.create_vector(&[FieldNode::new(rows, nulls)]);
@@ -170,7 +170,7 @@ fn what_a_message_claims_is_held_against_its_body() {
     let try_it = |rows, nulls, buffers: [(i64, i64); 2], compressed| {
         let buffers = buffers.map(|(at, length)| Place::new(at, length));
         let mut decoder = Decoder::new(&schema, LIMIT, free).unwrap();
-        // What lz4 would announce: nearly as much as there may be.
+        // A size that lz4 would announce: nearly the maximum.
         let body = [(i64::MAX - 64).to_le_bytes(), [0; 8]].concat();
         decoder.decode(&claimed(rows, nulls, &buffers, compressed), &Buffer::from(body.as_slice()))
     };
@@ -273,7 +273,7 @@ fn damaged_messages_are_refused_without_a_panic() {
             Ok(Ok(_)) => taken += 1,
             Ok(Err(Error::Mismatch { .. } | Error::Unsupported { .. } | Error::Limit { .. })) => refused += 1,
             Ok(Err(other)) => panic!("{other}"),
-            // All that panic are told of, not the first alone.
+            // Every panic is reported, not only the first.
             Err(_) => panics += 1,
         }
     }

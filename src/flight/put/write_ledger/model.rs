@@ -1,7 +1,8 @@
-//! Two tries at one thing, each with attempts that are repeated, broken, aborted and forgotten, and a server that restarts: every order of steps.
+//! Two tries at one thing, each with attempts that are repeated, broken, aborted and forgotten, and a server that restarts: every order of
+//! steps.
 //!
-//! The ledger is the code itself; the steps between its calls are those of `Staging`. What was published is published once, of attempts
-//! that were staged whole, are named by their driver, and are there.
+//! The ledger is the real code; the steps between its calls are those of `Staging`. The result is published once, from attempts that were
+//! staged whole, are named by their driver, and still exist.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::hash::DefaultHasher;
 use super::*;
 use crate::flight::explore::{Explored, System, explore, tell};
 
-/// How long a write is remembered.
+/// Time for which a write is remembered.
 const TTL: Duration = Duration::from_secs(1);
 
 /// Attempts of a write that its driver begins.
@@ -23,7 +24,7 @@ struct Driver {
     under_way: Vec<Token>,
     /// The attempt that counts: the last one that was staged.
     staged: Option<Token>,
-    /// It was told that it is committed, or that it is aborted.
+    /// It was answered as committed, or as aborted.
     committed: bool,
     aborted: bool,
 }
@@ -34,7 +35,7 @@ struct Desk {
     drivers: [Driver; 2],
     /// The write that is being published, with its pieces: one at a time for a dataset.
     publishing: Option<(usize, Vec<u64>)>,
-    /// What readers see, which outlives the server: the first of the tries to be published.
+    /// The pieces that readers see, which outlive the server: the first of the tries to be published.
     published: Option<Vec<u64>>,
     /// Pieces whose files are removed.
     removed: BTreeSet<u64>,
@@ -213,7 +214,7 @@ impl System for Office {
                 if self.keeps_removed {
                     desk.book = kept;
                 }
-                // What is forgotten is neither committed nor aborted for those who ask.
+                // A forgotten write is neither committed nor aborted for later calls.
                 desk.drivers.iter_mut().for_each(|driver| (driver.committed, driver.aborted) = (false, false));
             }
             Act::Restart { published } => {
@@ -231,7 +232,7 @@ impl System for Office {
         Ok(desk)
     }
 
-    /// That each piece is in the book or removed, and nothing that is removed can be committed.
+    /// Checks that each piece is in the book or removed, and that no removed piece can be committed.
     fn check(&self, desk: &Desk) -> Result<(), String> {
         for (write, known) in &desk.book.writes {
             for (token, (_, piece)) in &known.attempts {
