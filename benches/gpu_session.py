@@ -2,6 +2,7 @@
 
     python benches/gpu_session.py --part A --out gpu-out     facts, bits, reuse, frameworks, graphs, bus, sanitizer, a full GPU
     python benches/gpu_session.py --part B --out gpu-out     decoding, ResNet-50 fed in several ways, plain batches, nvJPEG, a soak
+    python benches/gpu_session.py --only bits,h2d --scale 0.5     two stages, each in half of its seconds
     python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: a smoke test
     python benches/gpu_session.py --dry-run --fake DIR       the same with device="cuda:0" over the fake driver in DIR
 
@@ -51,6 +52,7 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
 )
 # A stage works for its seconds; importing, opening and writing data need some more. After that it is killed.
 GRACE = 1.25
+OPENING = 30
 DRY_SECONDS = 10
 DRY_LIMIT = 240
 
@@ -62,7 +64,7 @@ def run_stage(name: str, file: str, seconds: int, extra: dict[str, str], args: a
     given = {
         "device": args.device,
         "dry": args.dry_run,
-        "seconds": DRY_SECONDS if args.dry_run else seconds,
+        "seconds": DRY_SECONDS if args.dry_run else seconds * args.scale,
         "data": str(args.data),
         "photos": str(args.photos),
         "result": str(result),
@@ -70,7 +72,7 @@ def run_stage(name: str, file: str, seconds: int, extra: dict[str, str], args: a
     environment = {**os.environ, **extra}
     if args.fake:
         environment["LD_LIBRARY_PATH"] = f"{args.fake}:{environment.get('LD_LIBRARY_PATH', '')}"
-    limit = DRY_LIMIT if args.dry_run else seconds * GRACE
+    limit = DRY_LIMIT if args.dry_run else max(seconds * args.scale * GRACE, seconds * args.scale + OPENING)
     began = time.perf_counter()
     document: dict[str, Any]
     try:
@@ -133,6 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("A", "B"), action="append", help="both if none is given")
     parser.add_argument("--only", help="stages by name, separated by commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the seconds of each stage")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"))
     parser.add_argument("--data", type=Path, help="where data is written; a temporary directory if not given")
     parser.add_argument("--photos", type=Path, default=PHOTOS, help="a Parquet file with a column `image` of JPEGs")

@@ -106,7 +106,7 @@ def photos(settings: Settings, copies: int) -> Path:
 
 
 def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bool = False) -> Path:
-    """Makes a dataset with a column ``array`` of ``width`` elements: all of row ``i`` are ``i``, or random bits.
+    """Makes a dataset with a column ``array`` of ``width`` elements: all of row ``i`` are ``i``, wrapped, or random bits.
 
     Batches deliver it as ``array__values``, one row after another, and ``array__offsets``.
     """
@@ -121,7 +121,7 @@ def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bo
             if random:
                 array = dice.integers(0, 256, width * np.dtype(dtype).itemsize, np.uint8).view(dtype)
             else:
-                array = np.full(width, row, dtype)
+                array = np.full(width, np.array(row).astype(dtype))
             np.save(source / f"{row:08}.npy", array)
         bowstring.convert(source, folder, from_format="numpy", to="parquet", compression="none", rows_per_group=64)
         shutil.rmtree(source)
