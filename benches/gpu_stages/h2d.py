@@ -11,17 +11,19 @@ MIB = 1 << 20
 ROW = 1 * MIB
 
 
-def copies(source: Any, device: str, times: int) -> float:
-    """Returns the median seconds of a copy of ``source``."""
+def copies(sources: dict[str, Any], device: str, times: int) -> dict[str, float]:
+    """Returns GB/s of copies of each source, by the median; the sources take turns, so that all meet the same machine."""
     import torch
 
-    clock, target = Clock(True), torch.empty_like(source, device=device)
-    taken = []
+    clock = Clock(True)
+    target = torch.empty_like(next(iter(sources.values())), device=device)
+    taken: dict[str, list[float]] = {name: [] for name in sources}
     for _ in range(times + 3):
-        first = clock.mark()
-        target.copy_(source, non_blocking=True)
-        taken.append(clock.between(first, clock.mark()))
-    return median(taken[3:]) or 0.0
+        for name, source in sources.items():
+            first = clock.mark()
+            target.copy_(source.reshape(target.shape), non_blocking=True)
+            taken[name].append(clock.between(first, clock.mark()))
+    return {name: target.nbytes / (median(seconds[3:]) or 1.0) / 1e9 for name, seconds in taken.items()}
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -35,17 +37,15 @@ def run(settings: Settings) -> dict[str, Any]:
             if not more():
                 break
             nbytes = size * MIB
-            pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-            row: dict[str, float | None] = {
-                "torch pinned": nbytes / copies(pinned, settings.device, 20) / 1e9,
-                "pageable": nbytes / copies(torch.empty(nbytes, dtype=torch.uint8).fill_(1), settings.device, 5) / 1e9,
-            }
-            del pinned
             data = numbers(settings, 512, ROW, "uint8")
             ours = loader(settings, data, size, columns="array", device="pinned")
             batch = next(iter(ours))["array__values"]
-            row["bowstring pinned"] = nbytes / copies(batch, settings.device, 20) / 1e9
-            del batch
+            pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            row: dict[str, float | None] = dict(
+                copies({"torch pinned": pinned, "bowstring pinned": batch}, settings.device, 40)
+            )
+            row |= copies({"pageable": torch.empty(nbytes, dtype=torch.uint8).fill_(1)}, settings.device, 5)
+            del pinned, batch
             ours.close()
             # Through the ring: bounded by decoding as well, so not the ceiling of the bus.
             ring = loader(settings, data, size, columns="array")

@@ -28,7 +28,7 @@ pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dy
             let problem = "a server reads with credentials of its own; leave it out, and give the server's token in storage_options";
             return Err(Error::config("credential_provider", problem));
         }
-        return Ok(Box::new(RemoteSource::open(options, None, memory.allocator)?));
+        return Ok(Box::new(RemoteSource::open(options, None, &memory)?));
     }
     Ok(Box::new(LocalSource::open_in(options.clone(), memory)?))
 }
@@ -37,7 +37,7 @@ pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dy
 #[cfg(feature = "flight")]
 pub(super) fn in_gang(gang: &Gang) -> impl Open {
     |options: &LoaderOptions, memory: BatchMemory| -> Result<Box<dyn BatchSource>> {
-        Ok(Box::new(RemoteSource::open(options, Some(gang), memory.allocator)?))
+        Ok(Box::new(RemoteSource::open(options, Some(gang), &memory)?))
     }
 }
 

@@ -27,6 +27,7 @@ pub use caching_allocator::CachingAllocator;
 pub use mapping::Mapping;
 #[cfg(target_os = "linux")]
 pub use pages::Access;
+pub(crate) use pool::Spare;
 pub(crate) use pool::buffer_bytes;
 pub use pool::{Pool, Reservation};
 #[cfg(all(target_os = "linux", feature = "flight"))]

@@ -1,5 +1,6 @@
 //! One byte budget with first-come-first-served reservations, and the free list of batch buffers.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 #[cfg(feature = "convert")]
 use std::pin::pin;
@@ -25,9 +26,21 @@ const SIZE_CLASS: usize = 4096;
 /// it will reuse are taken.
 const RECYCLED_PART: usize = 16;
 
-/// Bytes of buffers kept even though the budget is claimed, where that is allowed. A claim that is not a buffer yet
-/// needs none of its memory, and a new buffer would have to be cleared.
+/// Bytes of [`Spare::Some`].
 const SPARE: usize = 8 << 20;
+
+/// Returned buffers that a pool keeps in addition to its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spare {
+    /// None.
+    None,
+    /// Up to 8 MiB, where the budget is claimed: a claim that is not a buffer yet needs none of its memory, and a new buffer
+    /// would have to be cleared.
+    Some,
+    /// This many, of any size, and all in addition to the budget: for memory that is expensive to allocate. One of
+    /// them serves for a buffer of half its size and more.
+    Buffers(usize),
+}
 
 /// A budget beyond this counts as unlimited, and lends nothing.
 const UNLIMITED: usize = 1 << 40;
@@ -42,14 +55,12 @@ pub(crate) fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
 }
 
-/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; spare buffers, at most 8 MiB, come
-/// on top.
+/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; [`Spare`] buffers come on top.
 #[derive(Debug)]
 pub struct Pool {
     allocator: Arc<dyn HostAllocator>,
     budget: usize,
-    /// Maximum bytes of spare buffers.
-    most_spare: usize,
+    spare: Spare,
     /// Set if freed blocks may be kept in the rest of the budget.
     recycles: bool,
     state: Mutex<State>,
@@ -84,23 +95,29 @@ impl State {
         self.used.checked_add(bytes).is_some_and(|sum| sum <= budget)
     }
 
-    /// Keeps `raw` beyond the budget, with as many of the others as fit in `most` bytes. Returns those that do not.
-    fn spare(&mut self, raw: Raw, most: usize) -> Vec<Raw> {
+    /// Keeps `raw` beyond the budget, with as many of the others as `most` allows. Returns those that it does not.
+    fn spare(&mut self, raw: Raw, most: Spare) -> Vec<Raw> {
         self.spare.push_back(raw);
         let mut replaced = Vec::new();
-        while self.spare.iter().map(Raw::capacity).sum::<usize>() > most {
+        while match most {
+            Spare::None => !self.spare.is_empty(),
+            Spare::Some => self.spare.iter().map(Raw::capacity).sum::<usize>() > SPARE,
+            Spare::Buffers(count) => self.spare.len() > count,
+        } {
             replaced.extend(self.spare.pop_front());
         }
         replaced
     }
 
-    /// Takes a recycled buffer of this capacity.
-    fn take(&mut self, capacity: usize) -> Option<Raw> {
+    /// Takes a recycled buffer of this capacity, or of up to `most`.
+    fn take(&mut self, capacity: usize, most: usize) -> Option<Raw> {
         if let Some(raw) = self.kept.get_mut(&capacity).and_then(Vec::pop) {
             self.kept_bytes -= capacity;
             return Some(raw);
         }
-        let at = self.spare.iter().rposition(|raw| raw.capacity() == capacity)?;
+        let fitting = self.spare.iter().enumerate().filter(|(_, raw)| (capacity..=most).contains(&raw.capacity()));
+        // Of equal ones the latest, whose pages are more likely in a cache.
+        let (at, _) = fitting.min_by_key(|(at, raw)| (raw.capacity(), Reverse(*at)))?;
         self.spare.remove(at)
     }
 
@@ -123,25 +140,24 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        Self::keeping(0, true, allocator, budget)
+        Self::keeping(Spare::None, true, allocator, budget)
     }
 
-    /// As [`new`](Self::new), but keeps some returned buffers beyond its budget: for memory that nobody else uses
-    /// meanwhile.
-    pub(crate) fn with_spare(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        Self::keeping(SPARE, true, allocator, budget)
+    /// As [`new`](Self::new), but keeps `spare` in addition.
+    pub(crate) fn with_spare(spare: Spare, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        Self::keeping(spare, true, allocator, budget)
     }
 
     /// As [`new`](Self::new), but without freed blocks beyond it: for memory that is kept, or not made of buffers.
     pub(crate) fn without_recycling(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        Self::keeping(0, false, allocator, budget)
+        Self::keeping(Spare::None, false, allocator, budget)
     }
 
-    fn keeping(most_spare: usize, recycles: bool, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+    fn keeping(spare: Spare, recycles: bool, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         if recycles {
             caching_allocator::lend(recyclable(budget));
         }
-        Arc::new(Self { allocator, budget, most_spare, recycles, state: Mutex::default() })
+        Arc::new(Self { allocator, budget, spare, recycles, state: Mutex::default() })
     }
 
     /// The budget, in bytes.
@@ -366,8 +382,10 @@ impl Reservation {
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub(crate) fn allocate_in(mut self, len: usize, room: usize) -> Result<HostBuffer> {
-        let capacity = buffer_bytes(len.max(room));
-        let kept = self.pool.lock().take(capacity);
+        let needed = buffer_bytes(len.max(room));
+        let most = if matches!(self.pool.spare, Spare::Buffers(_)) { needed.saturating_mul(2) } else { needed };
+        let kept = self.pool.lock().take(needed, most);
+        let capacity = kept.as_ref().map_or(needed, Raw::capacity);
         self.grow(capacity);
         self.shrink_to(capacity);
         let raw = match kept {
@@ -410,12 +428,13 @@ impl Charge {
             let mut state = self.pool.lock();
             let bytes = self.bytes.load(Ordering::Acquire);
             let held = state.used - bytes + state.kept_bytes;
-            if state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
+            let is_beyond = matches!(self.pool.spare, Spare::Buffers(_));
+            if !is_beyond && state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
                 state.kept_bytes += raw.capacity();
                 state.kept.entry(raw.capacity()).or_default().push(raw);
                 Vec::new()
             } else {
-                state.spare(raw, self.pool.most_spare)
+                state.spare(raw, self.pool.spare)
             }
         } else {
             vec![raw]
@@ -511,7 +530,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_buffer_that_comes_back_while_all_is_claimed_is_taken_for_the_next_one() {
-        let pool = Pool::with_spare(Arc::new(SystemAllocator), 2 * SIZE_CLASS);
+        let pool = Pool::with_spare(Spare::Some, Arc::new(SystemAllocator), 2 * SIZE_CLASS);
         let buffer = pool.reserve(SIZE_CLASS).await.unwrap().allocate(SIZE_CLASS).unwrap();
         let address = buffer.as_ptr();
         buffer.deliver();
@@ -526,12 +545,36 @@ mod tests {
     #[tokio::test]
     async fn spare_buffers_are_few_bytes() {
         let big = SPARE / 2 + SIZE_CLASS;
-        let pool = Pool::with_spare(Arc::new(SystemAllocator), 2 * big);
+        let pool = Pool::with_spare(Spare::Some, Arc::new(SystemAllocator), 2 * big);
         let buffers = [(); 2].map(|()| pool.try_reserve(big).unwrap().allocate(big).unwrap());
         buffers.iter().for_each(HostBuffer::deliver);
         let claims = [pool.try_reserve(big).unwrap(), pool.try_reserve(big).unwrap()];
         drop(buffers);
         assert_eq!(pool.lock().spare.len(), 1, "two are more than {SPARE} bytes");
         drop(claims);
+    }
+
+    #[test]
+    fn expensive_buffers_are_kept_by_number_though_they_exceed_the_estimate_and_vary_in_size() {
+        // The claims were estimated at one size class each.
+        let pool = Pool::with_spare(Spare::Buffers(2), Arc::new(SystemAllocator), 2 * SIZE_CLASS);
+        let deliver = |classes: [usize; 2]| {
+            let buffers = classes.map(|classes| {
+                let buffer = pool.try_reserve(SIZE_CLASS).unwrap().allocate(classes * SIZE_CLASS).unwrap();
+                buffer.deliver();
+                buffer
+            });
+            let mut addresses = buffers.each_ref().map(HostBuffer::as_ptr);
+            addresses.sort_unstable();
+            addresses
+        };
+        let first = deliver([100, 90]);
+        for classes in [[90, 100], [90, 95], [50, 91], [51, 50], [99, 89]] {
+            assert_eq!(deliver(classes), first, "{classes:?}");
+        }
+        assert_eq!(pool.used(), 0);
+        // Less than half of a buffer is not worth it, and the oldest make room.
+        deliver([10, 11]);
+        assert_eq!(pool.lock().spare.iter().map(Raw::capacity).sum::<usize>(), 21 * SIZE_CLASS);
     }
 }

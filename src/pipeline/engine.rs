@@ -15,7 +15,7 @@ use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
 use super::stats::Stats;
 use crate::error::{Error, Result};
-use crate::memory::{HostAllocator, SystemAllocator};
+use crate::memory::{HostAllocator, Spare, SystemAllocator};
 use crate::plan::{Order, Share};
 use crate::schema::Schema;
 use crate::tensor::{Batch, Next};
@@ -53,6 +53,14 @@ pub struct BatchMemory {
     pub returning: usize,
 }
 
+impl BatchMemory {
+    /// What a pool of these batches keeps of them, with `at_once` undelivered ones.
+    pub(crate) fn spare(&self, at_once: usize) -> Spare {
+        // Counted, not weighed: the size of a batch of lists is only an estimate until it is made.
+        if self.returning == 0 { Spare::Some } else { Spare::Buffers(self.returning.saturating_add(at_once)) }
+    }
+}
+
 impl Default for BatchMemory {
     /// Pageable memory, which is the consumer's once it is delivered.
     fn default() -> Self {
@@ -62,16 +70,14 @@ impl Default for BatchMemory {
 
 fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
     let at_once = super::batches_at_once(settings.prefetch);
-    // Returned memory is kept in addition to claims on memory not yet taken, so there is room for both.
-    let kept = if parts.memory.returning == 0 { 0 } else { parts.memory.returning.saturating_add(at_once) };
     let means = Means {
         workers: Workers::new(settings.threads)?,
+        spare: parts.memory.spare(at_once),
         allocator: parts.memory.allocator,
         budget: settings.budget,
         groups: None,
         batches: parts.batches,
-        keep: (parts.batches / at_once).saturating_mul(kept),
-        spare: kept == 0,
+        keep: 0,
         pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,

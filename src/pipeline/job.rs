@@ -12,7 +12,7 @@ use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
 use crate::dataset::{Chunk, Cost, Dataset, Projection, Sizes};
 use crate::error::{Error, Result};
-use crate::memory::{HostAllocator, Pool, SystemAllocator};
+use crate::memory::{HostAllocator, Pool, Spare, SystemAllocator};
 use crate::page;
 
 /// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there
@@ -145,8 +145,8 @@ pub(super) struct Means {
     pub(super) batches: usize,
     /// Bytes of returned buffers kept for later batches, beyond the budget.
     pub(super) keep: usize,
-    /// Set if some more buffers are kept beyond that.
-    pub(super) spare: bool,
+    /// Returned buffers kept in addition.
+    pub(super) spare: Spare,
     /// The batch pool of an earlier job, if its kept buffers are to be reused.
     pub(super) pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer.
@@ -180,14 +180,13 @@ impl Job {
         let Means { workers, allocator, budget, groups, batches, keep, spare, pool, prefetch, bad_rows } = means;
         let pool_bytes = batches.saturating_add(keep);
         let pool = pool.filter(|pool| pool.budget() == pool_bytes);
-        let new = if spare { Pool::with_spare } else { Pool::new };
         let local = sources.iter().all(|source| source.dataset.is_local());
         let reads_at_once = (workers.threads() + 1).max(if local { 0 } else { REMOTE_READS });
         Self {
             sources,
             // Row groups never leave this process: any memory does.
             groups: groups.unwrap_or_else(|| Pool::new(Arc::new(SystemAllocator), budget - batches)),
-            batches: pool.unwrap_or_else(|| new(allocator, pool_bytes)),
+            batches: pool.unwrap_or_else(|| Pool::with_spare(spare, allocator, pool_bytes)),
             workers,
             reads: Semaphore::new(reads_at_once),
             reads_at_once,

@@ -24,7 +24,7 @@ use crate::codec::{BadRows, Columns, Rows};
 use crate::dataset::{Dataset, OpenOptions, Sizes};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
-use crate::memory::{HostAllocator, Pool, SystemAllocator};
+use crate::memory::{HostAllocator, Pool, Spare, SystemAllocator};
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
 use crate::schema::Schema;
 use crate::tensor::Batch;
@@ -401,7 +401,7 @@ impl Run {
             // At most the budget, which is a usize.
             batches: batches as usize,
             keep: self.keep,
-            spare: false,
+            spare: Spare::None,
             pool: self.pool,
             prefetch: self.prefetch,
             bad_rows,

@@ -9,7 +9,7 @@ use super::reader::Reader;
 use super::reader_state::Expected;
 use super::shared::SharedReader;
 use crate::error::Result;
-use crate::memory::SystemAllocator;
+use crate::memory::{Spare, SystemAllocator};
 use crate::plan::Plan;
 
 impl PreparedPlan {
@@ -32,7 +32,7 @@ impl PreparedPlan {
             groups: None,
             batches: 0,
             keep: 0,
-            spare: false,
+            spare: Spare::None,
             pool: None,
             prefetch: 1,
             bad_rows: self.bad_rows,

@@ -10,6 +10,7 @@
 
 mod access;
 mod address;
+mod away;
 pub mod cache;
 #[cfg(feature = "cloud")]
 mod catalog;

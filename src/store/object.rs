@@ -10,7 +10,9 @@ use futures::FutureExt;
 use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
+use tokio::time::Instant;
 
+use super::away::{PATIENCE, PAUSE, is_away};
 use super::cache::{ObjectKey, Wanted};
 use super::found::Found;
 use super::place::Place;
@@ -222,8 +224,21 @@ impl Object {
             .await
     }
 
-    /// One range, from the store.
+    /// One range, from the store, which may be away for a while.
     async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
+        let began = Instant::now();
+        loop {
+            match self.fetch_once(range.clone()).await {
+                Err(error) if is_away(&error) && began.elapsed() < PATIENCE => {
+                    tracing::warn!("waiting for a store that is away: {}", error.chain());
+                    tokio::time::sleep(PAUSE).await;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    async fn fetch_once(&self, range: Range<u64>) -> Result<Bytes> {
         let ranges = vec![range.clone()];
         let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
         Ok(self.take(result, ranges).await?.pop().unwrap_or_default())

@@ -20,8 +20,8 @@ use crate::flight::gang::{Member, Reading};
 use crate::flight::request::StreamRequest;
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
-use crate::memory::{HostAllocator, Pool};
-use crate::pipeline::{BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
+use crate::memory::Pool;
+use crate::pipeline::{BatchMemory, BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
 use crate::store::cache::CacheStats;
@@ -79,16 +79,12 @@ struct Counters {
 impl RemoteSource {
     /// Opens the dataset at the servers that `options.urls` name; several addresses are replicas of one dataset, which divide the ranks
     /// among them and replace one another. A member of a `gang` gets its share of the data, and nothing after its generation is over.
-    /// Batches are received into memory of `allocator`; those that come through shared memory stay there.
+    /// Batches are received into `memory`; those that come through shared memory stay there.
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and the
     /// server's errors.
-    pub(crate) fn open(
-        options: &LoaderOptions,
-        gang: Option<&Gang>,
-        allocator: Arc<dyn HostAllocator>,
-    ) -> Result<Self> {
+    pub(crate) fn open(options: &LoaderOptions, gang: Option<&Gang>, memory: &BatchMemory) -> Result<Self> {
         let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
         let share = share(options, gang)?;
@@ -142,7 +138,7 @@ impl RemoteSource {
             info,
             announced,
             columns,
-            pool: Pool::new(allocator, budget),
+            pool: Pool::with_spare(memory.spare(prefetch.saturating_add(1)), Arc::clone(&memory.allocator), budget),
             prefetch,
             timeout,
             names_version: options.order_version.is_some(),

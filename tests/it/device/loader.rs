@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, FixedSizeListBuilder, Float64Builder, Int8Builder, Int16Builder, Int32Builder};
-use arrow::array::{Int64Array, ListBuilder, RecordBatch};
+use arrow::array::{Int64Array, Int64Builder, ListBuilder, RecordBatch};
 use bowstring::codec::image::{Crop, ImageOptions, Normalize};
 use bowstring::codec::{BadRows, Lengths, Lists, Nulls, Padded, Scalar, Truncate};
 use bowstring::device::{Consumer, Device, DeviceBatch, DeviceValue, Fence, Host, Kind, Sim, Target, Targets};
@@ -274,6 +274,32 @@ fn tables_are_copied_once_and_nothing_is_allocated_for_later_epochs() {
     all_given_back(&sim);
     let mut on_host = Loader::open_on(&options, Arc::new(Host::default())).unwrap();
     assert!(epoch(&mut on_host) == epoch(&mut cpu(&options)), "the host as a device");
+}
+
+/// Lists of one value each: in the file a few bytes, so the batches are larger than expected by far, and of many sizes.
+#[test]
+fn batches_larger_than_estimated_reuse_page_locked_memory_too() {
+    let files = TempDir::new().unwrap();
+    let mut words = ListBuilder::new(Int64Builder::new());
+    for row in 0..160 {
+        words.append_value(std::iter::repeat_n(Some(row), 3000 + (row as usize * 37) % 1000));
+    }
+    let batch = RecordBatch::try_from_iter([("words", Arc::new(words.finish()) as ArrayRef)]).unwrap();
+    let file = File::create(files.path().join("lists.parquet")).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(8)).build();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let options = LoaderOptions { device_slots: 3, ..options(files.path(), 8, 0, 1) };
+    let mut expected = cpu(&options);
+    let sim = Sim::new(5);
+    let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+    for round in 0..5 {
+        assert!(epoch(&mut loader) == epoch(&mut expected), "epoch {round}");
+    }
+    // 100 batches. As many blocks as can be in flight, and some that were too small for later batches.
+    let most = options.prefetch as u64 + 2 + options.device_slots as u64 + 1;
+    assert!(sim.counters().pinned <= 2 * most, "{:?}", sim.counters());
 }
 
 #[test]

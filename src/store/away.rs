@@ -1,0 +1,127 @@
+//! A store that answered before and is away now, as while it is restarted or fails over: which failures pass by themselves,
+//! and for how long a read waits for it.
+//!
+//! `object_store` repeats a request ten times, and a store that refuses connections uses these up within seconds. Opening a
+//! dataset fails then: the address may be wrong. A read of an object that was opened is begun anew.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Prefix of object_store's messages for error answers, whose type is private.
+#[cfg(feature = "cloud")]
+const ANSWER: &str = "Server returned non-2xx status code: ";
+
+/// Time for which an opened store may be away.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause between two rounds of requests.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Returns true if the store could not be reached, or said that it is not able to answer now.
+#[cfg(feature = "cloud")]
+pub(super) fn is_away(error: &Error) -> bool {
+    use std::error::Error as _;
+
+    use object_store::client::{HttpError, HttpErrorKind};
+
+    std::iter::successors(error.source(), |error| (**error).source()).any(|error| {
+        match error.downcast_ref::<HttpError>() {
+            Some(error) => matches!(
+                error.kind(),
+                HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Timeout | HttpErrorKind::Interrupted
+            ),
+            None => {
+                let text = error.to_string();
+                text.strip_prefix(ANSWER).is_some_and(|answer| answer.starts_with('5') || answer.starts_with("429"))
+            }
+        }
+    })
+}
+
+/// Without other stores than this machine's.
+#[cfg(not(feature = "cloud"))]
+pub(super) fn is_away(_: &Error) -> bool {
+    false
+}
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use object_store::client::{HttpError, HttpErrorKind};
+
+    use super::*;
+    use crate::store::{Access, find};
+
+    fn of(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        let source = Box::new(object_store::Error::Generic { store: "S3", source: source.into() });
+        Error::Store { operation: "read".to_owned(), url: "s3://a/b".to_owned(), source }
+    }
+
+    #[test]
+    fn only_failures_that_pass_are_waited_for() {
+        let failed = |kind| is_away(&of(HttpError::new(kind, io::Error::other("why"))));
+        assert!(failed(HttpErrorKind::Connect) && failed(HttpErrorKind::Interrupted) && failed(HttpErrorKind::Timeout));
+        assert!(!failed(HttpErrorKind::Decode) && !failed(HttpErrorKind::Unknown));
+        let answered = |status: &str| is_away(&of(format!("{ANSWER}{status}: <Error/>")));
+        assert!(answered("503 Service Unavailable") && answered("429 Too Many Requests"));
+        assert!(!answered("403 Forbidden") && !answered("404 Not Found"));
+        assert!(!is_away(&Error::SourceChanged { file: "a".to_owned(), was: "1".to_owned(), now: "2".to_owned() }));
+    }
+
+    /// Serves `bytes` by HTTP, one request a connection, to all but the first `deaf` connections after the first two.
+    fn serve(bytes: &'static [u8], deaf: usize) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/a.bin", listener.local_addr().unwrap());
+        let served = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&served);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let number = counter.fetch_add(1, Ordering::Relaxed);
+                if (2..2 + deaf).contains(&number) {
+                    continue;
+                }
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(io::Result::ok);
+                let request = lines.next().unwrap_or_default();
+                let headers: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+                let range = headers.iter().find_map(|line| line.strip_prefix("range: bytes=")?.split_once('-'));
+                let (first, last) =
+                    range.map_or((0, bytes.len() - 1), |(first, last)| (first.parse().unwrap(), last.parse().unwrap()));
+                let mut answer = format!(
+                    "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"1\"\r\nContent-Length: {}\r\n\
+                     Content-Range: bytes {first}-{last}/{}\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n",
+                    last + 1 - first,
+                    bytes.len()
+                )
+                .into_bytes();
+                if request.starts_with("GET") {
+                    answer.extend_from_slice(&bytes[first..=last]);
+                } else {
+                    answer = String::from_utf8(answer).unwrap().replace("206 Partial Content", "200 OK").into_bytes();
+                }
+                stream.write_all(&answer).unwrap();
+            }
+        });
+        (url, served)
+    }
+
+    #[tokio::test]
+    async fn a_read_of_an_opened_object_waits_for_a_store_that_is_away() {
+        let (url, served) = serve(b"0123456789", 12);
+        let options = BTreeMap::new();
+        let found = find(&[url], Access::from(&options), 10).await.unwrap();
+        let object = found.files[0].tail(4).await.unwrap().object;
+        let opened = served.load(Ordering::Relaxed);
+        assert!(opened <= 2, "{opened} requests");
+        assert_eq!(object.read_range(2..5).await.unwrap(), b"234"[..]);
+        // All tries of one request and a look at the object failed.
+        assert!(served.load(Ordering::Relaxed) > 13);
+    }
+}
