@@ -415,13 +415,16 @@ impl Error {
         }
     }
 
-    /// The text of this error and of all its causes, separated by `: `.
+    /// The text of this error and of all its causes, separated by `: `. Causes that those before them quote are left out.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
+            let more = error.to_string();
+            if !text.contains(&more) {
+                text.push_str(": ");
+                text.push_str(&more);
+            }
             cause = error.source();
         }
         text
@@ -459,6 +462,29 @@ mod tests {
         let error = Arc::new(error);
         let again = Error::again(&error);
         assert_eq!((again.chain(), again.kind()), (error.chain(), error.kind()));
+    }
+
+    /// An error whose text has that of its cause, as those of stores.
+    #[derive(Debug)]
+    struct Quoting(std::io::Error);
+
+    impl fmt::Display for Quoting {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "no answer: {}", self.0)
+        }
+    }
+
+    impl StdError for Quoting {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_that_is_quoted_is_not_repeated() {
+        let source = Box::new(Quoting(std::io::Error::other("connection refused")));
+        let error = Error::Store { operation: "read".to_owned(), url: "s3://a/b".to_owned(), source };
+        assert_eq!(error.chain(), format!("{error}: no answer: connection refused"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
 #[cfg(feature = "cloud")]
+mod home;
+#[cfg(feature = "cloud")]
 mod hub;
 mod keys;
 mod known;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::store::home;
 use crate::store::secret::Secret;
 
 /// The Hub of whoever names none.
@@ -101,12 +101,11 @@ fn is_true(text: &str) -> bool {
 
 /// The token that `hf auth login` left.
 fn of_file(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<String>> {
-    let path = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let path = |name: &str| home::path(environment, name);
     let named = path("HF_TOKEN_PATH");
-    let cache =
-        || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME").or_else(|| path("USERPROFILE"))?.join(".cache")));
-    let home = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
-    let Some(file) = named.or_else(|| Some(home()?.join("token"))) else { return Ok(None) };
+    let cache = || path("XDG_CACHE_HOME").or_else(|| Some(home::home(environment)?.join(".cache")));
+    let own = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
+    let Some(file) = named.or_else(|| Some(own()?.join("token"))) else { return Ok(None) };
     let failed = |error: std::io::Error| Error::Store {
         operation: "read the token of the Hub".to_owned(),
         url: file.display().to_string(),
@@ -157,6 +156,7 @@ mod tests {
         assert_eq!(token(&[], &[home, xdg]).as_deref(), Some("hf_xdg"));
         let own = ("HF_HOME", own.as_str());
         assert_eq!(token(&[], &[home, xdg, own]).as_deref(), Some("hf_own"));
+        assert_eq!(token(&[], &[home, xdg, ("HF_HOME", "~/own")]).as_deref(), Some("hf_own"));
         let named = ("HF_TOKEN_PATH", named.as_str());
         assert_eq!(token(&[], &[home, own, named]).as_deref(), Some("hf_named"));
         let old = ("HUGGING_FACE_HUB_TOKEN", "hf_old");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::ini::{self, Section};
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
+use crate::store::home;
 
 /// Most bytes of one of these files.
 const MAX_BYTES: u64 = 4 << 20;
@@ -49,10 +50,9 @@ impl Profiles {
     /// # Errors
     /// [`Error::Store`], [`Error::Limit`].
     pub(super) fn read(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // Without a home there is none: never a directory that the process happens to be in.
-        let home = set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".aws"));
-        let read = |variable: &str, name: &str| match (set(variable), &home) {
+        let home = home::home(environment).map(|home| home.join(".aws"));
+        let read = |variable: &str, name: &str| match (home::path(environment, variable), &home) {
             (Some(path), _) => text(&path, true),
             (None, Some(home)) => text(&home.join(name), false),
             (None, None) => Ok(String::new()),
@@ -314,6 +314,8 @@ mod tests {
         assert!(read(&[("HOME", &home)]).unwrap().has("base"));
         let both = read(&[("HOME", &home), ("AWS_CONFIG_FILE", &other)]).unwrap();
         assert!(both.has("base") && both.has("far"));
+        let tilde = read(&[("HOME", folder.path()), ("AWS_CONFIG_FILE", Path::new("~/other"))]).unwrap();
+        assert!(tilde.has("far"));
         assert!(!read(&[("HOME", folder.path())]).unwrap().has("default"), "no file says nothing");
         assert!(matches!(read(&[("AWS_CONFIG_FILE", folder.path())]), Err(Error::Store { .. })));
     }
