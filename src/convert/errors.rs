@@ -30,7 +30,17 @@ pub(crate) fn refused(format: Format, field: &Field, hint: &str) -> Error {
     )
 }
 
-/// Reports a value that a format cannot hold; `row` counts within the output of the writer, which may have rows of several source files.
-pub(crate) fn refused_value(format: Format, column: &str, row: u64, what: &str, hint: &str) -> Error {
-    Error::unsupported(format!("{what} in column {column:?} (row {row} of its output) in {format}"), hint.to_owned())
+/// Reports a value that a format cannot hold, by its row in the batch given to the writer.
+pub(crate) fn refused_value(format: Format, column: &str, row: usize, what: &str, hint: &str) -> Error {
+    Error::unsupported(format!("{what} in {format}"), hint.to_owned())
+        .at(Place::default().column(column).row(row as u64))
+}
+
+/// Changes the row of the batch that an error of a writer names, where it names one, to what `row` says of it.
+pub(crate) fn with_row(error: Error, row: impl FnOnce(u64) -> Option<u64>) -> Error {
+    let Some(place) = error.place().filter(|place| place.file.is_none()).cloned() else { return error };
+    match place.row {
+        Some(told) => error.at(Place { row: row(told), ..place }),
+        None => error,
+    }
 }

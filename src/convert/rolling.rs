@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use serde_json::Value;
 
-use crate::convert::errors::unexpected;
+use crate::convert::errors::{unexpected, with_row};
 use crate::convert::options::Packing;
 use crate::convert::sink::{Part, Writer};
 use crate::error::Result;
@@ -106,7 +106,8 @@ impl Writer for Dealt {
                 (first..batch.num_rows()).step_by(count).filter_map(|row| u32::try_from(row).ok()).collect();
             if !rows.is_empty() {
                 let taken = arrow::compute::take_record_batch(batch, &rows).map_err(unexpected)?;
-                writer.write(&taken)?;
+                let dealt = |row: u64| rows.values().get(usize::try_from(row).ok()?).map(|row| u64::from(*row));
+                writer.write(&taken).map_err(|error| with_row(error, dealt))?;
             }
         }
         self.next = (self.next + batch.num_rows()) % count;

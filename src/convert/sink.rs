@@ -59,7 +59,7 @@ pub trait Writer: Send {
     /// Adds rows.
     ///
     /// # Errors
-    /// `Unsupported` for values that the format cannot hold, by column and row; `Store` if the disk fails.
+    /// `Unsupported` for values that the format cannot hold, by column and row of the batch; `Store` if the disk fails.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
 
     /// Ends the files, without flushing them.

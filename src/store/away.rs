@@ -92,8 +92,11 @@ mod tests {
                 let request = lines.next().unwrap_or_default();
                 let headers: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
                 let range = headers.iter().find_map(|line| line.strip_prefix("range: bytes=")?.split_once('-'));
-                let (first, last) =
-                    range.map_or((0, bytes.len() - 1), |(first, last)| (first.parse().unwrap(), last.parse().unwrap()));
+                let (first, last) = match range {
+                    None => (0, bytes.len() - 1),
+                    Some(("", length)) => (bytes.len() - length.parse::<usize>().unwrap(), bytes.len() - 1),
+                    Some((first, last)) => (first.parse().unwrap(), last.parse().unwrap()),
+                };
                 let mut answer = format!(
                     "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"1\"\r\nContent-Length: {}\r\n\
                      Content-Range: bytes {first}-{last}/{}\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n",

@@ -392,7 +392,7 @@ impl Encoder {
         let mut values = Arc::clone(column);
         while let Some(inner) = item(values.data_type()).cloned() {
             let large = DataType::LargeList(Arc::new(Field::new("item", inner, true)));
-            let list = as_type_of(field.name(), 0, &values, &large)?;
+            let list = as_type_of(field.name(), &values, &large)?;
             let list = list.as_list::<i64>().clone();
             values = Arc::clone(list.values());
             lists.push(list);
@@ -406,15 +406,15 @@ impl Encoder {
             Of::Bytes => DataType::BinaryView,
         };
         let values = if of == Of::Bytes && matches!(values.data_type(), DataType::FixedSizeBinary(_)) {
-            as_type_of(field.name(), 0, &as_type_of(field.name(), 0, &values, &DataType::Binary)?, &target)
+            as_type_of(field.name(), &as_type_of(field.name(), &values, &DataType::Binary)?, &target)
         } else {
-            as_type_of(field.name(), 0, &values, &target)
+            as_type_of(field.name(), &values, &target)
         };
         let values = values?;
         Ok(Self { name: field.name().clone(), of, levels: lists.len(), values, lists })
     }
 
-    fn kind(&self, range: std::ops::Range<usize>, row: u64) -> Result<Kind> {
+    fn kind(&self, range: std::ops::Range<usize>, row: usize) -> Result<Kind> {
         let nulls = self.values.nulls().is_some_and(|nulls| range.clone().any(|at| nulls.is_null(at)));
         if nulls {
             let hint = "a feature has no nulls in it";
@@ -437,7 +437,7 @@ impl Encoder {
     }
 
     /// Adds row `at` of the batch to `example`; a null adds nothing.
-    pub(crate) fn add(&self, at: usize, row: u64, example: &mut Example) -> Result<()> {
+    pub(crate) fn add(&self, at: usize, example: &mut Example) -> Result<()> {
         let range = |list: &LargeListArray, at: usize| {
             let offsets = list.value_offsets();
             let of = |at: usize| offsets.get(at).map_or(0, |offset| *offset as usize);
@@ -445,17 +445,17 @@ impl Encoder {
         };
         let kind = match (self.levels, self.lists.first(), self.lists.get(1)) {
             (0, ..) if self.values.is_null(at) => return Ok(()),
-            (0, ..) => self.kind(at..at + 1, row)?,
+            (0, ..) => self.kind(at..at + 1, at)?,
             (_, Some(list), _) if list.is_null(at) => return Ok(()),
-            (1, Some(list), _) => self.kind(range(list, at), row)?,
+            (1, Some(list), _) => self.kind(range(list, at), at)?,
             (_, Some(outer), Some(inner)) => {
                 let mut steps = FeatureList::default();
                 for step in range(outer, at) {
                     if inner.is_null(step) {
                         let hint = "a step has no nulls in it";
-                        return Err(refused_value(Format::Tfrecord, &self.name, row, "a null in a list", hint));
+                        return Err(refused_value(Format::Tfrecord, &self.name, at, "a null in a list", hint));
                     }
-                    steps.feature.push(Feature { kind: Some(self.kind(range(inner, step), row)?) });
+                    steps.feature.push(Feature { kind: Some(self.kind(range(inner, step), at)?) });
                 }
                 let lists = example.feature_lists.get_or_insert_default();
                 lists.feature_list.insert(self.name.clone(), steps);

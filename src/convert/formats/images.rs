@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, StringBuilder};
-use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, Metadata, Schema, SchemaRef};
 use serde_json::{Value, json};
 
@@ -310,7 +310,7 @@ impl Sink for FolderSink {
         for part in parts {
             let label = part.extra.get("label").and_then(Value::as_i64);
             let class = part.name.split('/').next().unwrap_or_default();
-            labels.add(class, label).map_err(|other| several(class, label, other, String::new()))?;
+            labels.add(class, label).map_err(|other| several(class, label, other))?;
         }
         labels.write(directory)
     }
@@ -327,10 +327,10 @@ struct FolderWriter {
 }
 
 /// Reports a class with two labels: a directory has only one.
-fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> Error {
+fn several(class: &str, one: Option<i64>, other: Option<i64>) -> Error {
     let shown = |label: Option<i64>| label.map_or_else(|| "null".to_owned(), |label| label.to_string());
     Error::unsupported(
-        format!("the class {class:?} with the labels {} and {}{place} in images", shown(other), shown(one)),
+        format!("the class {class:?} with the labels {} and {} in images", shown(other), shown(one)),
         "a class has one label; leave out `label`, or leave out `class` for directories named by the label",
     )
 }
@@ -351,7 +351,7 @@ impl FolderWriter {
         let (Some(column), Some(name)) = (column, name) else { return Ok(None) };
         if column.is_null(at) {
             let hint = "it names a directory or file";
-            return Err(refused_value(Format::Images, name, self.rows, "a null", hint));
+            return Err(refused_value(Format::Images, name, at, "a null", hint));
         }
         Ok(Some(column.as_string::<i32>().value(at).to_owned()))
     }
@@ -369,24 +369,24 @@ impl Writer for FolderWriter {
         let images = images.as_binary_view();
         let labels = match self.sink.labelled.then(|| batch.column_by_name("label")).flatten() {
             Some(labels) => {
-                let options = CastOptions { safe: false, ..CastOptions::default() };
-                Some(cast_with_options(labels, &DataType::Int64, &options).map_err(|error| {
-                    let what = format!("a label beyond int64 ({error})");
-                    refused_value(Format::Images, "label", self.rows, &what, "")
-                })?)
+                let cast = cast(labels, &DataType::Int64).map_err(unexpected)?;
+                if let Some(at) = (0..labels.len()).find(|at| labels.is_valid(*at) && cast.is_null(*at)) {
+                    return Err(refused_value(Format::Images, "label", at, "a label beyond int64", ""));
+                }
+                Some(cast)
             }
             None => None,
         };
         for at in 0..batch.num_rows() {
             if images.is_null(at) {
-                return Err(refused_value(Format::Images, &self.sink.image, self.rows, "a null", "a row is an image"));
+                return Err(refused_value(Format::Images, &self.sink.image, at, "a null", "a row is an image"));
             }
             let image = images.value(at);
             let class = self.text(classes.as_ref(), self.sink.class.as_ref(), at)?;
             if let Some(class) = class.as_ref().filter(|class| !is_plain(class)) {
                 let what = format!("the class {:?}", class.chars().take(60).collect::<String>());
                 let name = self.sink.class.as_deref().unwrap_or("class");
-                return Err(refused_value(Format::Images, name, self.rows, &what, "it cannot name a directory"));
+                return Err(refused_value(Format::Images, name, at, &what, "it cannot name a directory"));
             }
             let ending = match probe(image).map(|info| info.format.name()) {
                 Ok("JPEG") => "jpg",
@@ -396,7 +396,7 @@ impl Writer for FolderWriter {
                 Ok(_) => "bmp",
                 Err(error) => {
                     let what = format!("something that is not an image ({error})");
-                    return Err(refused_value(Format::Images, &self.sink.image, self.rows, &what, ""));
+                    return Err(refused_value(Format::Images, &self.sink.image, at, &what, ""));
                 }
             };
             let given = self.text(paths.as_ref(), self.sink.path.as_ref(), at)?;
@@ -409,15 +409,15 @@ impl Writer for FolderWriter {
                 Some(name) => {
                     let what = format!("the path {:?}", name.chars().take(60).collect::<String>());
                     let column = self.sink.path.as_deref().unwrap_or("path");
-                    return Err(refused_value(Format::Images, column, self.rows, &what, "it cannot name a file"));
+                    return Err(refused_value(Format::Images, column, at, &what, "it cannot name a file"));
                 }
                 None => format!("{}_{:08}.{ending}", self.prefix, self.rows),
             };
             let label = labels.as_ref().filter(|labels| labels.is_valid(at));
             let label = label.map(|labels| labels.as_primitive::<Int64Type>().value(at));
             if let Some(class) = class.as_ref().filter(|_| self.sink.labelled) {
-                let place = || format!(" (row {} of its output)", self.rows);
-                self.labels.add(class, label).map_err(|other| several(class, label, other, place()))?;
+                let row = Place::default().column("label").row(at as u64);
+                self.labels.add(class, label).map_err(|other| several(class, label, other).at(row))?;
             }
             let name = class.map_or_else(|| file.clone(), |class| format!("{class}/{file}"));
             let path = self.directory.join(&name);
@@ -428,13 +428,7 @@ impl Writer for FolderWriter {
             if path.exists() {
                 let column = self.sink.path.as_deref().unwrap_or("path");
                 let what = format!("a second file {name:?}");
-                return Err(refused_value(
-                    Format::Images,
-                    column,
-                    self.rows,
-                    &what,
-                    "leave the column out for numbers",
-                ));
+                return Err(refused_value(Format::Images, column, at, &what, "leave the column out for numbers"));
             }
             // Not flushed one by one: millions of files would take days.
             std::fs::write(&path, image).map_err(|error| crate::store::directory::failed("write", &path, error))?;

@@ -228,7 +228,7 @@ pub(crate) fn plain_schema(schema: &Schema) -> Schema {
 
 /// Returns the batch with plain strings and bytes; a slice is written without the data around it.
 pub(crate) fn compact(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
-    let column = |(column, field): (&ArrayRef, &FieldRef)| as_type_of(field.name(), 0, column, field.data_type());
+    let column = |(column, field): (&ArrayRef, &FieldRef)| as_type_of(field.name(), column, field.data_type());
     let columns = batch.columns().iter().zip(schema.fields()).map(column).collect::<Result<_>>()?;
     RecordBatch::try_new(Arc::clone(schema), columns).map_err(unexpected)
 }

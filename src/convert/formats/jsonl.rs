@@ -404,9 +404,8 @@ impl Sink for JsonSink {
 
     fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let packing = self.packing;
-        let make = move |path: &Path| -> Result<Box<dyn Rows>> {
-            Ok(Box::new(JsonRows { output: Output::create(path, packing)?, rows: 0 }))
-        };
+        let make =
+            move |path: &Path| -> Result<Box<dyn Rows>> { Ok(Box::new(JsonRows(Output::create(path, packing)?))) };
         Ok(RollingWriter::writer(directory, &ending("jsonl", self.packing), self.target, Arc::new(make)))
     }
 
@@ -415,16 +414,13 @@ impl Sink for JsonSink {
     }
 }
 
-struct JsonRows {
-    output: Output,
-    rows: u64,
-}
+struct JsonRows(Output);
 
 impl Rows for JsonRows {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
             if let Some(Unheld { row, what, hint }) = unheld(column)? {
-                return Err(refused_value(Format::Jsonl, field.name(), self.rows + row as u64, what, hint));
+                return Err(refused_value(Format::Jsonl, field.name(), row, what, hint));
             }
         }
         let names = batch.schema_ref().fields().iter().map(|field| field.name().clone());
@@ -436,16 +432,15 @@ impl Rows for JsonRows {
         let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(&mut text);
         writer.write(&shown).and_then(|()| writer.finish()).map_err(unexpected)?;
         drop(writer);
-        self.rows += batch.num_rows() as u64;
-        self.output.put(&text)
+        self.0.put(&text)
     }
 
     fn bytes(&self) -> u64 {
-        self.output.bytes()
+        self.0.bytes()
     }
 
     fn finish(self: Box<Self>) -> Result<(u64, Value)> {
-        Ok((self.output.close()?, Value::Null))
+        Ok((self.0.close()?, Value::Null))
     }
 }
 

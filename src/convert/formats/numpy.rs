@@ -236,7 +236,7 @@ struct ArrayWriter {
 
 impl ArrayWriter {
     fn cell(&self, column: &ArrayRef, at: usize) -> Result<Vec<u8>> {
-        let refused = |what: &str, hint: &str| refused_value(Format::Numpy, &self.sink.array, self.rows, what, hint);
+        let refused = |what: &str, hint: &str| refused_value(Format::Numpy, &self.sink.array, at, what, hint);
         if column.is_null(at) {
             return Err(refused("a null", "a row is a file"));
         }
@@ -260,9 +260,9 @@ impl Writer for ArrayWriter {
         let column = match item(column.data_type()) {
             Some(inner) => {
                 let large = DataType::LargeList(Arc::new(Field::new("item", inner.clone(), true)));
-                as_type_of(&self.sink.array, self.rows, column, &large)?
+                as_type_of(&self.sink.array, column, &large)?
             }
-            None => as_type_of(&self.sink.array, self.rows, column, &DataType::BinaryView)?,
+            None => as_type_of(&self.sink.array, column, &DataType::BinaryView)?,
         };
         let paths = self.sink.path.as_ref().and_then(|name| batch.column_by_name(name));
         let paths = paths.map(|paths| as_type(paths, &DataType::Utf8)).transpose()?;
@@ -281,7 +281,7 @@ impl Writer for ArrayWriter {
                     };
                     if !path.split('/').all(plain) {
                         let what = format!("the path {:?}", path.chars().take(60).collect::<String>());
-                        return Err(refused_value(Format::Numpy, column, self.rows, &what, "it cannot name a file"));
+                        return Err(refused_value(Format::Numpy, column, at, &what, "it cannot name a file"));
                     }
                     format!("{path}.{ending}")
                 }
@@ -294,7 +294,7 @@ impl Writer for ArrayWriter {
             }
             if path.exists() {
                 let column = self.sink.path.as_deref().unwrap_or("path");
-                return Err(refused_value(Format::Numpy, column, self.rows, &format!("a second file {name:?}"), ""));
+                return Err(refused_value(Format::Numpy, column, at, &format!("a second file {name:?}"), ""));
             }
             // Not flushed one by one, as in image folders.
             std::fs::write(&path, &cell).map_err(|error| crate::store::directory::failed("write", &path, error))?;

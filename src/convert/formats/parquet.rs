@@ -221,7 +221,7 @@ impl Sink for ParquetSink {
     fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let writer = DatasetWriter::create(&directory.join("files"), Arc::clone(&self.schema), self.options.clone())?;
         let cells = self.described.clone();
-        Ok(Box::new(ParquetWriter { directory: directory.to_owned(), writer, cells, rows: 0, written: false }))
+        Ok(Box::new(ParquetWriter { directory: directory.to_owned(), writer, cells, written: false }))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
@@ -242,19 +242,16 @@ struct ParquetWriter {
     directory: PathBuf,
     writer: DatasetWriter,
     cells: Option<Described>,
-    rows: u64,
     written: bool,
 }
 
 impl Writer for ParquetWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.written = true;
-        let outcome = match &self.cells {
-            Some(described) => self.writer.write(&described.encode(batch, self.rows)?),
+        match &self.cells {
+            Some(described) => self.writer.write(&described.encode(batch)?),
             None => self.writer.write(batch),
-        };
-        self.rows += batch.num_rows() as u64;
-        outcome
+        }
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<Part>> {

@@ -45,12 +45,12 @@ impl Described {
     }
 
     /// Returns `batch` with its lists encoded as cells.
-    pub(crate) fn encode(&self, batch: &RecordBatch, row: u64) -> Result<RecordBatch> {
+    pub(crate) fn encode(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let mut columns = Vec::with_capacity(batch.num_columns());
         for (field, column) in self.schema.fields().iter().zip(batch.columns()) {
             columns.push(match item(column.data_type()) {
-                Some(item) => arrays(field.name(), column, item, row)?,
-                None => as_type_of(field.name(), row, column, field.data_type())?,
+                Some(item) => arrays(field.name(), column, item)?,
+                None => as_type_of(field.name(), column, field.data_type())?,
             });
         }
         RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(unexpected)
@@ -76,12 +76,12 @@ impl Described {
 }
 
 /// Encodes lists as NumPy arrays, one per row.
-fn arrays(name: &str, column: &ArrayRef, item: &DataType, row: u64) -> Result<ArrayRef> {
+fn arrays(name: &str, column: &ArrayRef, item: &DataType) -> Result<ArrayRef> {
     let Some(dtype) = dtype(item) else {
-        return Err(refused_value(Format::Petastorm, name, row, "a list of something else than numbers", ""));
+        return Err(refused_value(Format::Petastorm, name, 0, "a list of something else than numbers", ""));
     };
     let large = DataType::LargeList(Arc::new(Field::new("item", item.clone(), true)));
-    let lists = as_type_of(name, row, column, &large)?;
+    let lists = as_type_of(name, column, &large)?;
     let lists = lists.as_list::<i64>();
     let mut cells = BinaryBuilder::new();
     for at in 0..lists.len() {
@@ -91,7 +91,7 @@ fn arrays(name: &str, column: &ArrayRef, item: &DataType, row: u64) -> Result<Ar
         }
         let values = lists.value(at);
         if values.null_count() > 0 {
-            return Err(refused_value(Format::Petastorm, name, row + at as u64, "a null in a list", ""));
+            return Err(refused_value(Format::Petastorm, name, at, "a null in a list", ""));
         }
         cells.append_value(npy_cell(dtype, &[values.len()], &values)?);
     }

@@ -310,7 +310,7 @@ impl Sink for RecordSink {
         // If any column has steps, all records are sequences: TensorFlow parses a file as one of the two.
         let sequence = self.schema.fields().iter().any(|field| example::is_sequence(field.data_type()));
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
-            Ok(Box::new(RecordRows { output: Output::create(path, packing)?, sequence, rows: 0 }))
+            Ok(Box::new(RecordRows { output: Output::create(path, packing)?, sequence }))
         };
         Ok(RollingWriter::writer(directory, &ending("tfrecord", self.packing), self.target, Arc::new(make)))
     }
@@ -323,7 +323,6 @@ impl Sink for RecordSink {
 struct RecordRows {
     output: Output,
     sequence: bool,
-    rows: u64,
 }
 
 impl Rows for RecordRows {
@@ -338,18 +337,17 @@ impl Rows for RecordRows {
                 example.feature_lists = Some(Default::default());
             }
             for column in &columns {
-                column.add(at, self.rows, &mut example)?;
+                column.add(at, &mut example)?;
             }
             record.clear();
-            example
-                .encode(&mut record)
-                .map_err(|error| Error::unsupported(format!("a record of row {} ({error})", self.rows), ""))?;
+            example.encode(&mut record).map_err(|error| {
+                Error::unsupported(format!("a record ({error})"), "").at(Place::default().row(at as u64))
+            })?;
             write_record(&record, &mut out);
             if out.len() >= 256 << 10 {
                 self.output.put(&out)?;
                 out.clear();
             }
-            self.rows += 1;
         }
         self.output.put(&out)
     }

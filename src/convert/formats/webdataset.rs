@@ -478,7 +478,7 @@ impl TarRows {
         let Some(keys) = keys else { return Ok(format!("{}_{:08}", self.prefix, self.rows)) };
         let wrong = |what: &str| {
             let hint = "a key is a relative path whose last part has no dot; leave the column out for numbers";
-            refused_value(Format::Webdataset, KEY, self.rows, what, hint)
+            refused_value(Format::Webdataset, KEY, at, what, hint)
         };
         if keys.is_null(at) {
             return Err(wrong("a null"));
@@ -505,21 +505,20 @@ impl Rows for TarRows {
         for ((member, column), field) in self.members.iter().zip(batch.columns()).zip(batch.schema_ref().fields()) {
             let bytes = |column: &ArrayRef| match column.data_type() {
                 DataType::FixedSizeBinary(_) => {
-                    let plain = as_type_of(field.name(), self.rows, column, &DataType::Binary)?;
-                    as_type_of(field.name(), self.rows, &plain, &DataType::BinaryView)
+                    let plain = as_type_of(field.name(), column, &DataType::Binary)?;
+                    as_type_of(field.name(), &plain, &DataType::BinaryView)
                 }
-                _ => as_type_of(field.name(), self.rows, column, &DataType::BinaryView),
+                _ => as_type_of(field.name(), column, &DataType::BinaryView),
             };
             let column = match member {
                 Member::Key => {
-                    keys = Some(as_type_of(field.name(), self.rows, column, &DataType::Utf8View)?);
+                    keys = Some(as_type_of(field.name(), column, &DataType::Utf8View)?);
                     Arc::clone(column)
                 }
                 Member::Text(_) | Member::Bytes(_) | Member::Image(_) | Member::Anew(_) => bytes(column)?,
-                Member::Integer(_) => as_type_of(field.name(), self.rows, column, &DataType::Int64)?,
+                Member::Integer(_) => as_type_of(field.name(), column, &DataType::Int64)?,
                 Member::Json(_) => {
                     if let Some(Unheld { row, what, hint }) = unheld(column)? {
-                        let row = self.rows + row as u64;
                         return Err(refused_value(Format::Webdataset, field.name(), row, what, hint));
                     }
                     Arc::new(jsonl::texts(column)?)
@@ -559,7 +558,7 @@ impl Rows for TarRows {
             }
             if !any {
                 let hint = "a sample is its members: without any it is nothing";
-                return Err(refused_value(Format::Webdataset, KEY, self.rows, "a row of nulls only", hint));
+                return Err(refused_value(Format::Webdataset, KEY, at, "a row of nulls only", hint));
             }
             self.rows += 1;
             self.last = Some(key);

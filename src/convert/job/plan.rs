@@ -54,7 +54,7 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     if !unchanged {
         Destination::of(dst, "dst")?.vacant(options.replace())?;
     }
-    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?;
+    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?.1;
     let format = FormatOptions::default().with_null("null");
     let mut sample = Vec::new();
     for column in shown.columns() {

@@ -17,7 +17,7 @@ use crate::codec::image::{Format, ImageDecoder, ImageOptions, Info, Layout, Size
 use crate::convert::errors::unexpected;
 use crate::convert::options::ConvertOptions;
 use crate::convert::types::is_binary;
-use crate::convert::values::cells::as_type_of;
+use crate::convert::values::cells::as_type_at;
 use crate::convert::values::sample::{IMAGE_KEY, NO_IMAGES, is_image};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, STORED_KEY, Stored};
@@ -110,8 +110,8 @@ impl Resizer {
     }
 
     fn column(&self, column: &ArrayRef, name: &str, place: &dyn Fn(usize) -> Place) -> Result<ArrayRef> {
-        let first = place(0).row.unwrap_or(0);
-        let views = as_type_of(name, first, column, &DataType::BinaryView)?;
+        let row = |at| place(at).row.unwrap_or_default();
+        let views = as_type_at(name, row, column, &DataType::BinaryView)?;
         let views = views.as_binary_view();
         let mut made = BinaryBuilder::new();
         for at in 0..views.len() {

@@ -25,7 +25,7 @@ use super::journal::Done;
 use super::publish::Staging;
 use super::scatter::{ALL, Scatter, Scattered, part, sorted};
 use crate::convert::budget::{Budget, Progress};
-use crate::convert::errors::{FAULT, differs, unexpected};
+use crate::convert::errors::{FAULT, differs, unexpected, with_row};
 use crate::convert::formats::ipc;
 use crate::convert::parallel::parallel;
 use crate::convert::source::slices;
@@ -82,7 +82,8 @@ pub(crate) fn run(
                 if let Some(digest) = &mut digest {
                     digest.add(&piece)?;
                 }
-                writer.write(&piece)?;
+                // Its row of the source is not known here.
+                writer.write(&piece).map_err(|error| with_row(error, |_| None))?;
                 rows += piece.num_rows() as u64;
             }
             Ok(())
@@ -141,9 +142,9 @@ fn scatter(
     mut rows: Scatter,
 ) -> Result<()> {
     let (mut shard, mut row) = (usize::MAX, 0);
-    let read = job.feed(task, budget, progress, &mut |number, batch| {
-        if number != shard {
-            (shard, row) = (number, 0);
+    let read = job.feed(task, budget, progress, &mut |origin, batch| {
+        if origin.shard != shard {
+            (shard, row) = (origin.shard, 0);
         }
         let draws: Vec<u64> = (row..row + batch.num_rows() as u64).map(|row| draw(seed, shard, row)).collect();
         row += batch.num_rows() as u64;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::RecordBatch;
+use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 
 use super::Job;
@@ -14,9 +14,45 @@ use crate::convert::check::digest::Summing;
 use crate::convert::errors::unexpected;
 use crate::convert::rolling::Dealt;
 use crate::convert::sink::Writer;
+use crate::convert::source::Source;
 use crate::convert::values::cells::as_type_at;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
+
+/// Where the rows of a batch come from.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// Number of the shard.
+    pub(crate) shard: usize,
+    /// Row of the shard that was the first before the filter.
+    first: u64,
+    /// What the filter selected.
+    selected: Option<BooleanArray>,
+}
+
+impl Origin {
+    /// Row of the shard that row `at` of the batch is.
+    fn row(&self, at: usize) -> u64 {
+        let before = self.selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
+        self.first + before.unwrap_or(at) as u64
+    }
+
+    /// Names the place in the source that an error of a writer is about.
+    fn name(&self, error: Error, source: &dyn Source) -> Error {
+        let told = error.place().cloned().unwrap_or_default();
+        let is_of_data = told.row.is_some() || matches!(error, Error::Unsupported { .. });
+        if told.file.is_some() || !is_of_data {
+            return error;
+        }
+        let Place { row, column, .. } = told;
+        let at = row.and_then(|row| usize::try_from(row).ok()).map(|row| self.row(row));
+        let place = source.place(self.shard, at.unwrap_or(self.first));
+        match at {
+            Some(_) => error.at(Place { column, ..place }),
+            None => error.at(Place { row: None, row_group: None, column, ..place }),
+        }
+    }
+}
 
 impl Job {
     /// Returns the budget of all tasks, excluding the memory reserved per thread.
@@ -31,17 +67,11 @@ impl Job {
         let mut writer = self.writer(task, directory, files)?;
         let mut digest = self.summing();
         let mut rows = 0;
-        let read = self.feed(task, budget, progress, &mut |shard, batch| {
+        let read = self.feed(task, budget, progress, &mut |origin, batch| {
             if let Some(digest) = &mut digest {
                 digest.add(batch)?;
             }
-            writer.write(batch).map_err(|error| match error {
-                // A value that a format cannot hold is reported with its row in the source file, rather than in the task.
-                Error::Unsupported { place: None, .. } => {
-                    error.at(Place { row: None, row_group: None, ..self.source.place(shard, 0) })
-                }
-                other => other,
-            })?;
+            writer.write(batch).map_err(|error| origin.name(error, &*self.source))?;
             rows += batch.num_rows() as u64;
             progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
             Ok(())
@@ -71,8 +101,8 @@ impl Job {
         Ok(Box::new(Dealt { writers, next: 0 }))
     }
 
-    /// Passes the batches of a task to `consume`, ready for writing, each with the number of its shard. Returns the number of rows read
-    /// of the source, before filtering.
+    /// Passes the batches of a task to `consume`, ready for writing, each with its origin. Returns the number of rows read of the
+    /// source, before filtering.
     ///
     /// # Errors
     /// `Corrupt` if a shard yields another number of rows than its index declares.
@@ -81,7 +111,7 @@ impl Job {
         task: usize,
         budget: &Budget,
         progress: &Progress,
-        consume: &mut dyn FnMut(usize, &RecordBatch) -> Result<()>,
+        consume: &mut dyn FnMut(&Origin, &RecordBatch) -> Result<()>,
     ) -> Result<u64> {
         let mut read = 0;
         for number in self.tasks.get(task).cloned().unwrap_or_default() {
@@ -93,10 +123,10 @@ impl Job {
                     return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
                 }
                 let rows = batch.num_rows() as u64;
-                let batch = self.transform(batch, number, row)?;
+                let (origin, batch) = self.transform(batch, number, row)?;
                 row += rows;
                 if batch.num_rows() > 0 {
-                    consume(number, &batch)?;
+                    consume(&origin, &batch)?;
                 }
                 let now = batches.consumed();
                 progress.bytes.fetch_add(now.saturating_sub(consumed), Ordering::Relaxed);
@@ -113,18 +143,14 @@ impl Job {
         Ok(read)
     }
 
-    /// Applies the filter, the selection of columns and the casts to a batch.
-    pub(crate) fn transform(&self, batch: RecordBatch, shard: usize, row: u64) -> Result<RecordBatch> {
+    /// Applies the filter, the selection of columns and the casts to a batch, whose first row is row `first` of its shard.
+    pub(crate) fn transform(&self, batch: RecordBatch, shard: usize, first: u64) -> Result<(Origin, RecordBatch)> {
         let selected = self.filter.as_ref().map(|filter| filter.evaluate(&batch)).transpose()?;
         let batch = match &selected {
             Some(selected) => filter_record_batch(&batch, selected).map_err(unexpected)?,
             None => batch,
         };
-        let stored = |at: usize| {
-            // Row before the filter.
-            let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
-            row + before.unwrap_or(at) as u64
-        };
+        let origin = Origin { shard, first, selected };
         let mut columns = Vec::with_capacity(self.schema.fields().len());
         for field in self.schema.fields() {
             let Some(column) = batch.column_by_name(field.name()) else {
@@ -133,18 +159,21 @@ impl Job {
                     hint: String::new(),
                 });
             };
-            columns.push(as_type_at(field.name(), stored, column, field.data_type()).map_err(|error| {
-                let at = error.place().and_then(|place| place.row);
-                error.at(self.source.place(shard, at.unwrap_or(row)).column(field.name().as_str()))
-            })?);
+            columns.push(as_type_at(field.name(), |at| origin.row(at), column, field.data_type()).map_err(
+                |error| {
+                    let at = error.place().and_then(|place| place.row);
+                    error.at(self.source.place(shard, at.unwrap_or(first)).column(field.name().as_str()))
+                },
+            )?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let batch =
             RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(unexpected)?;
-        match &self.pixels {
-            Some(pixels) => pixels.apply(&batch, &|at| self.source.place(shard, stored(at))),
-            None => Ok(batch),
-        }
+        let batch = match &self.pixels {
+            Some(pixels) => pixels.apply(&batch, &|at| self.source.place(shard, origin.row(at)))?,
+            None => batch,
+        };
+        Ok((origin, batch))
     }
 }
 
@@ -174,8 +203,42 @@ mod tests {
         let out = dst.path().join("out");
         let error = convert(directory.path().to_str().unwrap(), &out, &options, &Progress::default()).unwrap_err();
         let said = error.chain();
-        assert!(said.contains("b.parquet") && !said.contains("a.parquet") && said.contains("row 2 of"), "{said}");
+        assert!(
+            said.contains("b.parquet") && !said.contains("a.parquet") && said.contains("column x, row 1"),
+            "{said}"
+        );
         assert!(error.place().is_some_and(|place| place.file.is_some()), "{said}");
+    }
+
+    #[test]
+    fn the_row_of_a_refused_value_is_that_of_the_source_through_filters_and_dealing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.parquet");
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..20));
+        let mut values: Vec<_> = (0..20).map(f64::from).collect();
+        values[13] = f64::NAN;
+        let batch =
+            RecordBatch::try_from_iter([("id", ids), ("x", Arc::new(Float64Array::from(values)) as _)]).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        for (shards, shuffle) in [(None, None), (Some(3), None), (Some(3), Some(1))] {
+            let options = ConvertOptions {
+                to: Some(Format::Jsonl),
+                filter: Some("id >= 5 and id != 8".parse().unwrap()),
+                shards,
+                shuffle,
+                ..ConvertOptions::default()
+            };
+            let dst = tempfile::tempdir().unwrap();
+            let out = dst.path().join("out");
+            let error = convert(path.to_str().unwrap(), &out, &options, &Progress::default()).unwrap_err();
+            let place = error.place().unwrap_or_else(|| panic!("{}", error.chain()));
+            assert_eq!(place.column.as_deref(), Some("x"), "{}", error.chain());
+            // A shuffle mixes the rows of all files before they are written.
+            assert_eq!(place.row, shuffle.is_none().then_some(13), "{}", error.chain());
+            assert_eq!(place.file.is_some(), shuffle.is_none(), "{}", error.chain());
+        }
     }
 
     #[test]

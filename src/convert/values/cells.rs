@@ -83,7 +83,7 @@ fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {
 pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Result<ArrayRef> {
     let Some(inner) = item(field.data_type()) else {
         // As bytes of the requested kind.
-        return as_type_of(field.name(), 0, &(Arc::new(cells.clone()) as ArrayRef), field.data_type());
+        return as_type_of(field.name(), &(Arc::new(cells.clone()) as ArrayRef), field.data_type());
     };
     let place =
         |row: usize| Place { column: Some(field.name().as_str().into()), row: Some(row as u64), ..Place::default() };
@@ -116,7 +116,7 @@ pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Resu
         Some(NullBuffer::from(valid)),
     );
     let list: ArrayRef = Arc::new(list.map_err(unexpected)?);
-    as_type_of(field.name(), 0, &list, field.data_type())
+    as_type_of(field.name(), &list, field.data_type())
 }
 
 /// Casts values to another layout or type; a value that does not fit is an error. For arrays without a name.
@@ -124,9 +124,9 @@ pub(crate) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef
     cast(array, data_type).map_err(|misfit| unfit(Place::default(), |at| at as u64, &misfit))
 }
 
-/// The same for column `name`, whose first row has the number `row`.
-pub(crate) fn as_type_of(name: &str, row: u64, array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
-    as_type_at(name, |at| row + at as u64, array, data_type)
+/// The same for column `name`.
+pub(crate) fn as_type_of(name: &str, array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
+    as_type_at(name, |at| at as u64, array, data_type)
 }
 
 /// The same, with the row number of each position given by `row`.

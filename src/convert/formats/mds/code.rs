@@ -29,52 +29,52 @@ pub(super) struct Coder<'a> {
 }
 
 impl<'a> Coder<'a> {
-    pub(super) fn new(name: &'a str, encoding: &'a Encoding, column: &ArrayRef, row: u64) -> Result<Self> {
+    pub(super) fn new(name: &'a str, encoding: &'a Encoding, column: &ArrayRef) -> Result<Self> {
         if has_nulls(column) {
             let at = column.logical_nulls().and_then(|nulls| nulls.iter().position(|valid| !valid)).unwrap_or(0);
             let hint = "MDS has no nulls: filter them out, or leave the column out";
-            return Err(refused_value(Format::Mds, name, row + at as u64, "a null", hint));
+            return Err(refused_value(Format::Mds, name, at, "a null", hint));
         }
         let mut coder =
             Self { name, encoding, array: Arc::clone(column), width: 0, fixed: Vec::new(), codec: Codec::Npy };
         match encoding {
             Encoding::Number(dtype, _) => {
                 let kind = number(*dtype).unwrap_or(DataType::Int64);
-                let array = as_type_of(name, row, column, &kind)?;
+                let array = as_type_of(name, column, &kind)?;
                 coder.fixed = number_bytes(&array)?;
                 coder.width = dtype.size();
             }
             Encoding::Json if !is_text(column.data_type()) => {
                 if let Some(Unheld { row: at, what, hint }) = unheld(column)? {
-                    return Err(refused_value(Format::Mds, name, row + at as u64, what, hint));
+                    return Err(refused_value(Format::Mds, name, at, what, hint));
                 }
                 let texts: ArrayRef = Arc::new(jsonl::texts(column)?);
-                coder.array = as_type_of(name, row, &texts, &DataType::BinaryView)?;
+                coder.array = as_type_of(name, &texts, &DataType::BinaryView)?;
             }
             Encoding::Digits(_) => {
-                let texts = as_type_of(name, row, column, &DataType::Utf8)?;
-                coder.array = as_type_of(name, row, &texts, &DataType::BinaryView)?;
+                let texts = as_type_of(name, column, &DataType::Utf8)?;
+                coder.array = as_type_of(name, &texts, &DataType::BinaryView)?;
             }
             Encoding::Array { .. } | Encoding::Images(..) if item(column.data_type()).is_some() => {
                 let inner = item(column.data_type()).cloned().unwrap_or(DataType::Null);
                 let inner = if matches!(encoding, Encoding::Images(..)) { DataType::BinaryView } else { inner };
                 let large = DataType::LargeList(Arc::new(Field::new("item", inner, true)));
-                coder.array = as_type_of(name, row, column, &large)?;
+                coder.array = as_type_of(name, column, &large)?;
             }
             _ => {
                 let plain = match column.data_type() {
-                    DataType::FixedSizeBinary(_) => as_type_of(name, row, column, &DataType::Binary)?,
+                    DataType::FixedSizeBinary(_) => as_type_of(name, column, &DataType::Binary)?,
                     _ => Arc::clone(column),
                 };
-                coder.array = as_type_of(name, row, &plain, &DataType::BinaryView)?;
+                coder.array = as_type_of(name, &plain, &DataType::BinaryView)?;
             }
         }
         Ok(coder)
     }
 
     /// Appends the value of row `at` of the batch.
-    pub(super) fn put(&self, at: usize, row: u64, out: &mut Vec<u8>) -> Result<()> {
-        let refused = |what: &str| refused_value(Format::Mds, self.name, row, what, "");
+    pub(super) fn put(&self, at: usize, out: &mut Vec<u8>) -> Result<()> {
+        let refused = |what: &str| refused_value(Format::Mds, self.name, at, what, "");
         match self.encoding {
             Encoding::Number(..) => {
                 let cell = self.fixed.get(at * self.width..(at + 1) * self.width);
@@ -96,7 +96,7 @@ impl<'a> Coder<'a> {
                         let codec = if cell.starts_with(b"PK") { Codec::Npz } else { self.codec };
                         npy_read(codec, cell, || Place {
                             column: Some(self.name.into()),
-                            row: Some(row),
+                            row: Some(at as u64),
                             ..Place::default()
                         })?
                     }
@@ -218,7 +218,7 @@ mod tests {
         taker.push(&cell).unwrap();
         let array = taker.finish().unwrap();
         let mut out = Vec::new();
-        Coder::new("x", &encoding, &array, 0).unwrap().put(0, 0, &mut out).unwrap();
+        Coder::new("x", &encoding, &array).unwrap().put(0, &mut out).unwrap();
         assert_eq!(out, cell);
         for cut in 0..cell.len() {
             assert!(taker.push(&cell[..cut]).is_err(), "{cut}");

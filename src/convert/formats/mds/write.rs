@@ -59,7 +59,7 @@ impl Sink for MdsSink {
             let body = path.with_extension("body");
             let samples = Output::create(&body, Packing::None)?;
             let (path, columns) = (path.to_owned(), columns.clone());
-            Ok(Box::new(MdsRows { path, body, samples, columns, packing, sizes: Vec::new(), rows: 0 }))
+            Ok(Box::new(MdsRows { path, body, samples, columns, packing, sizes: Vec::new() }))
         };
         Ok(RollingWriter::writer(directory, "mds", self.target.min(MAX_SHARD), Arc::new(make)))
     }
@@ -100,7 +100,6 @@ struct MdsRows {
     columns: Vec<(String, Encoding)>,
     packing: Packing,
     sizes: Vec<u32>,
-    rows: u64,
 }
 
 impl Rows for MdsRows {
@@ -110,7 +109,7 @@ impl Rows for MdsRows {
             let Some(column) = batch.column_by_name(name) else {
                 return Err(Error::NotFound { what: format!("column {name:?} of a batch"), hint: String::new() });
             };
-            coders.push(Coder::new(name, encoding, column, self.rows)?);
+            coders.push(Coder::new(name, encoding, column)?);
         }
         let (mut head, mut body, mut out) = (Vec::new(), Vec::new(), Vec::new());
         for at in 0..batch.num_rows() {
@@ -118,12 +117,11 @@ impl Rows for MdsRows {
             body.clear();
             for (coder, (name, encoding)) in coders.iter().zip(&self.columns) {
                 let start = body.len();
-                coder.put(at, self.rows, &mut body)?;
+                coder.put(at, &mut body)?;
                 let len = body.len() - start;
                 if encoding.size().is_none() {
                     let len = u32::try_from(len);
-                    let len =
-                        len.map_err(|_| refused_value(Format::Mds, name, self.rows, "a value of over 4 GiB", ""))?;
+                    let len = len.map_err(|_| refused_value(Format::Mds, name, at, "a value of over 4 GiB", ""))?;
                     head.extend_from_slice(&len.to_le_bytes());
                 }
             }
@@ -131,12 +129,11 @@ impl Rows for MdsRows {
             let total = self.samples.given() + (out.len() + size) as u64 + 8 * self.sizes.len() as u64;
             if total > MAX_SHARD - MAX_CONFIG {
                 let hint = "a shard has at most 4 GiB; write more of them";
-                return Err(refused_value(Format::Mds, "shard", self.rows, "too many bytes", hint));
+                return Err(refused_value(Format::Mds, "shard", at, "too many bytes", hint));
             }
             out.extend_from_slice(&head);
             out.extend_from_slice(&body);
             self.sizes.push(u32::try_from(size).unwrap_or(u32::MAX));
-            self.rows += 1;
             if out.len() >= 1 << 20 {
                 self.samples.put(&out)?;
                 out.clear();
