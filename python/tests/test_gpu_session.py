@@ -1,6 +1,7 @@
 """The verification on a GPU can be run: every stage exists, the parts fit their time, and a dry run on the CPU passes."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,16 +34,19 @@ def test_parts_fit_ten_minutes_and_every_stage_is_a_file():
 
 @pytest.mark.timeout(600)
 def test_a_dry_run_on_the_cpu_passes(tmp_path):
-    stages = ["bits", "reuse", "jax", "tensorflow", "h2d", "train-ours-1", "soak"]
+    stages = ["bits", "reuse", "h2d", "train-ours-1"]
+    if "BOWSTRING_SOAK" in os.environ:
+        # Each imports a framework in a process of its own.
+        stages += ["jax", "tensorflow", "tabular", "soak"]
     command = [sys.executable, str(SCRIPT), "--dry-run", "--out", str(tmp_path), "--only", ",".join(stages)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     session = json.loads((tmp_path / "session.json").read_text())
     assert done.returncode == 0, f"{done.stdout}\n{session}"
-    assert list(session["stages"]) == stages
+    assert set(session["stages"]) == set(stages)
     assert session["stages"]["bits"]["compared"] > 50
     assert session["stages"]["bits"]["wrong"] == 0
     assert session["stages"]["h2d"]["skipped"]
-    for framework in ("jax", "tensorflow"):
+    for framework in {"jax", "tensorflow"} & set(stages):
         assert session["stages"][framework].get("skipped") or session["stages"][framework]["compared"] >= 16
     assert all(seen > 0 and wrong == 0 for seen, wrong in session["stages"]["reuse"]["seen_and_wrong"].values())
     # Each stage's own file has the same content.
