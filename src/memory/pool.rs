@@ -26,7 +26,7 @@ const SIZE_CLASS: usize = 4096;
 /// it will reuse are taken.
 const RECYCLED_PART: usize = 16;
 
-/// Bytes of [`Spare::Some`].
+/// Bytes of [`Spare::Little`].
 const SPARE: usize = 8 << 20;
 
 /// Returned buffers that a pool keeps in addition to its budget.
@@ -36,7 +36,7 @@ pub(crate) enum Spare {
     None,
     /// Up to 8 MiB, where the budget is claimed: a claim that is not a buffer yet needs none of its memory, and a new buffer
     /// would have to be cleared.
-    Some,
+    Little,
     /// This many, of any size, and all in addition to the budget: for memory that is expensive to allocate. One of
     /// them serves for a buffer of half its size and more.
     Buffers(usize),
@@ -55,7 +55,7 @@ pub(crate) fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
 }
 
-/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; [`Spare`] buffers come on top.
+/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; spare buffers come on top.
 #[derive(Debug)]
 pub struct Pool {
     allocator: Arc<dyn HostAllocator>,
@@ -101,7 +101,7 @@ impl State {
         let mut replaced = Vec::new();
         while match most {
             Spare::None => !self.spare.is_empty(),
-            Spare::Some => self.spare.iter().map(Raw::capacity).sum::<usize>() > SPARE,
+            Spare::Little => self.spare.iter().map(Raw::capacity).sum::<usize>() > SPARE,
             Spare::Buffers(count) => self.spare.len() > count,
         } {
             replaced.extend(self.spare.pop_front());
@@ -530,7 +530,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_buffer_that_comes_back_while_all_is_claimed_is_taken_for_the_next_one() {
-        let pool = Pool::with_spare(Spare::Some, Arc::new(SystemAllocator), 2 * SIZE_CLASS);
+        let pool = Pool::with_spare(Spare::Little, Arc::new(SystemAllocator), 2 * SIZE_CLASS);
         let buffer = pool.reserve(SIZE_CLASS).await.unwrap().allocate(SIZE_CLASS).unwrap();
         let address = buffer.as_ptr();
         buffer.deliver();
@@ -545,7 +545,7 @@ mod tests {
     #[tokio::test]
     async fn spare_buffers_are_few_bytes() {
         let big = SPARE / 2 + SIZE_CLASS;
-        let pool = Pool::with_spare(Spare::Some, Arc::new(SystemAllocator), 2 * big);
+        let pool = Pool::with_spare(Spare::Little, Arc::new(SystemAllocator), 2 * big);
         let buffers = [(); 2].map(|()| pool.try_reserve(big).unwrap().allocate(big).unwrap());
         buffers.iter().for_each(HostBuffer::deliver);
         let claims = [pool.try_reserve(big).unwrap(), pool.try_reserve(big).unwrap()];
