@@ -14,10 +14,10 @@ ROWS, WIDTH, BATCH = 512, 4096, 16
 SLOW = 3_000_000  # cycles, some 1.5 ms
 
 
-def torch_wrong(settings: Settings, fence: str, count: int, more: Any, *, untold: bool = False) -> tuple[int, int]:
+def torch_wrong(settings: Settings, fence: str, count: int, more: Any, *, ungiven: bool = False) -> tuple[int, int]:
     """Counts batches and wrong ones, read by torch on two side streams in turn after a delay.
 
-    With ``untold`` batches are taken on another stream than the one that reads them.
+    With ``ungiven`` batches are taken on another stream than the one that reads them.
     """
     import torch
 
@@ -33,11 +33,11 @@ def torch_wrong(settings: Settings, fence: str, count: int, more: Any, *, untold
     source, seen = forever(batches), 0
     while seen < count and (more() or seen < 8):
         side = seen % 2
-        if untold:
+        if ungiven:
             batch = next(source)
             streams[side].wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(streams[side]):
-            if not untold:
+            if not ungiven:
                 batch = next(source)
             if gpu:
                 torch.cuda._sleep(SLOW)
@@ -94,10 +94,10 @@ def run(settings: Settings) -> dict[str, Any]:
                 except Exception as error:  # JAX is missing or has no GPU: the rest still counts
                     result[f"jax {mode}"] = f"{type(error).__name__}: {error}"[:300]
         with busy(settings.seconds / 10) as more:
-            result["control: untold stream"] = torch_wrong(settings, "stream", 400, more, untold=True)
+            result["control: stream not given"] = torch_wrong(settings, "stream", 400, more, ungiven=True)
     counted = {name: pair for name, pair in result.items() if isinstance(pair, tuple) and "control" not in name}
     required = {name: pair for name, pair in counted.items() if name.startswith("torch")}
-    control = result.get("control: untold stream")
+    control = result.get("control: stream not given")
     return {
         "ok": all(seen > 0 and wrong == 0 for seen, wrong in required.values()) and (control is None or control[1] > 0),
         "seen_and_wrong": result,

@@ -11,9 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns};
 use crate::pipeline::{Kind, LoaderOptions};
+use crate::store::at_home;
 use crate::{Error, Result};
-
-use crate::cli::interrupt::at_home;
 
 /// The dataset and the access to it.
 #[derive(Debug, Clone, Parser)]

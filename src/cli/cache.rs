@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use crate::store::at_home;
 use crate::store::cache::{self, Removed, Status, Verified};
 
-use crate::cli::interrupt::at_home;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 

@@ -12,9 +12,10 @@ use serde::Serialize;
 
 use crate::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
 use crate::dataset::filter::Expr;
+use crate::store::at_home;
 use crate::{Error, Result};
 
-use crate::cli::interrupt::{INTERRUPTED, Interrupt, at_home};
+use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
 use crate::cli::streams::{self, DASH, Directory};
 use crate::cli::table::{Table, bytes, count, plural, rate, seconds};

@@ -41,12 +41,3 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 }
-
-/// Expands a `~` at the start of `path` to the home directory: a shell does not do so inside quotes, or after `--flag=`.
-pub(crate) fn at_home(path: &str) -> String {
-    let home = std::env::var("HOME").ok().filter(|home| !home.is_empty());
-    match (path.strip_prefix('~'), home) {
-        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
-        _ => path.to_owned(),
-    }
-}

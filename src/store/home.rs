@@ -1,4 +1,4 @@
-//! Paths in environment variables, as the tools read them whose variables they are.
+//! The home of this user, and `~` at the beginning of paths.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,16 +9,29 @@ pub(super) fn home(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<Pat
     set("HOME").or_else(|| set("USERPROFILE"))
 }
 
-/// The path that the variable `name` holds; `~` at its beginning is the home. `None` if the variable is missing or empty.
-pub(super) fn path(environment: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    let path = environment(name).filter(|value| !value.is_empty()).map(PathBuf::from)?;
-    match (path.strip_prefix("~"), home(environment)) {
-        (Ok(rest), Some(home)) => Some(home.join(rest)),
-        _ => Some(path),
+/// Expands a `~` at the start of `path` to the home of the process's user: a shell does not do so inside quotes, or after
+/// `--flag=`.
+#[cfg(feature = "cli")]
+pub(crate) fn at_home(path: &str) -> String {
+    expand(path, &|name| std::env::var_os(name))
+}
+
+fn expand(path: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> String {
+    let home = home(environment).and_then(|home| home.into_os_string().into_string().ok());
+    match (path.strip_prefix('~'), home) {
+        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
+        _ => path.to_owned(),
     }
 }
 
-#[cfg(test)]
+/// The path that the variable `name` holds; `~` at its beginning is the home. `None` if the variable is missing or empty.
+#[cfg(feature = "cloud")]
+pub(super) fn path(environment: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    let path = environment(name).filter(|value| !value.is_empty())?;
+    Some(path.to_str().map_or_else(|| PathBuf::from(&path), |path| PathBuf::from(expand(path, environment))))
+}
+
+#[cfg(all(test, feature = "cloud"))]
 mod tests {
     use std::path::Path;
 

@@ -10,7 +10,8 @@
 
 mod access;
 mod address;
-mod away;
+#[cfg(feature = "cloud")]
+mod answer;
 pub mod cache;
 #[cfg(feature = "cloud")]
 mod catalog;
@@ -27,7 +28,7 @@ mod found;
 pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
-#[cfg(feature = "cloud")]
+#[cfg(any(feature = "cli", feature = "cloud"))]
 mod home;
 #[cfg(feature = "cloud")]
 mod hub;
@@ -47,6 +48,7 @@ mod stamp;
 mod table;
 #[cfg(feature = "convert")]
 mod tree;
+mod unavailable;
 pub(crate) mod walk;
 
 pub use access::Access;
@@ -57,6 +59,8 @@ pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
 pub use find::{Listing, find};
 pub use found::Found;
+#[cfg(feature = "cli")]
+pub(crate) use home::at_home;
 pub(crate) use known::{Base, index_here, is_local};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};

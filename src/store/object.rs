@@ -12,11 +12,11 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
-use super::away::{PATIENCE, PAUSE, is_away};
 use super::cache::{ObjectKey, Wanted};
 use super::found::Found;
 use super::place::Place;
 use super::stamp::Stamp;
+use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
 use crate::error::{Error, Result};
 
 /// Ranges of one read that are asked for at once.
@@ -224,13 +224,13 @@ impl Object {
             .await
     }
 
-    /// One range, from the store, which may be away for a while.
+    /// One range, from the store, which may be unavailable for a while.
     async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
         let began = Instant::now();
         loop {
             match self.fetch_once(range.clone()).await {
-                Err(error) if is_away(&error) && began.elapsed() < PATIENCE => {
-                    tracing::warn!("waiting for a store that is away: {}", error.chain());
+                Err(error) if is_unavailable(&error) && began.elapsed() < PATIENCE => {
+                    tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
                     tokio::time::sleep(PAUSE).await;
                 }
                 read => return read,

@@ -12,10 +12,7 @@ use object_store::{
 };
 
 use super::source::{CredentialSource, Given, store_error};
-
-/// Prefix of object_store's messages for error answers. The type of that error is private, and those around it have the address in their
-/// texts.
-const ANSWER: &str = "Server returned non-2xx status code: ";
+use crate::store::answer::answers;
 
 /// S3's codes for an expired token, in an answer that is neither 401 nor 403.
 const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
@@ -57,12 +54,10 @@ fn is_refusal(error: &StoreError) -> bool {
         StoreError::Unauthenticated { .. } | StoreError::PermissionDenied { .. } => true,
         StoreError::Generic { source, .. } => {
             let first: &(dyn std::error::Error + 'static) = &**source;
-            std::iter::successors(Some(first), |error| (**error).source()).any(|error| {
-                error.to_string().strip_prefix(ANSWER).is_some_and(|answer| {
-                    answer.starts_with("401 ")
-                        || answer.starts_with("403 ")
-                        || OVER.iter().any(|code| answer.contains(code))
-                })
+            answers(first).any(|answer| {
+                answer.starts_with("401 ")
+                    || answer.starts_with("403 ")
+                    || OVER.iter().any(|code| answer.contains(code))
             })
         }
         _ => false,

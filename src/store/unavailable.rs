@@ -1,5 +1,5 @@
-//! A store that answered before and is away now, as while it is restarted or fails over: which failures pass by themselves,
-//! and for how long a read waits for it.
+//! A store that answered before and is unavailable now, as while it is restarted or fails over: which failures pass by
+//! themselves, and for how long a read waits for it.
 //!
 //! `object_store` repeats a request ten times, and a store that refuses connections uses these up within seconds. Opening a
 //! dataset fails then: the address may be wrong. A read of an object that was opened is begun anew.
@@ -8,11 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Prefix of object_store's messages for error answers, whose type is private.
-#[cfg(feature = "cloud")]
-const ANSWER: &str = "Server returned non-2xx status code: ";
-
-/// Time for which an opened store may be away.
+/// Time for which an opened store may be unavailable.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pause between two rounds of requests.
@@ -20,28 +16,28 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns true if the store could not be reached, or said that it is not able to answer now.
 #[cfg(feature = "cloud")]
-pub(super) fn is_away(error: &Error) -> bool {
+pub(super) fn is_unavailable(error: &Error) -> bool {
     use std::error::Error as _;
 
     use object_store::client::{HttpError, HttpErrorKind};
 
-    std::iter::successors(error.source(), |error| (**error).source()).any(|error| {
-        match error.downcast_ref::<HttpError>() {
-            Some(error) => matches!(
+    use super::answer::answers;
+
+    let Some(cause) = error.source() else { return false };
+    let is_cut_off = std::iter::successors(Some(cause), |error| (**error).source())
+        .filter_map(|error| error.downcast_ref::<HttpError>())
+        .any(|error| {
+            matches!(
                 error.kind(),
                 HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Timeout | HttpErrorKind::Interrupted
-            ),
-            None => {
-                let text = error.to_string();
-                text.strip_prefix(ANSWER).is_some_and(|answer| answer.starts_with('5') || answer.starts_with("429"))
-            }
-        }
-    })
+            )
+        });
+    is_cut_off || answers(cause).any(|answer| answer.starts_with('5') || answer.starts_with("429"))
 }
 
 /// Without other stores than this machine's.
 #[cfg(not(feature = "cloud"))]
-pub(super) fn is_away(_: &Error) -> bool {
+pub(super) fn is_unavailable(_: &Error) -> bool {
     false
 }
 
@@ -66,13 +62,18 @@ mod tests {
 
     #[test]
     fn only_failures_that_pass_are_waited_for() {
-        let failed = |kind| is_away(&of(HttpError::new(kind, io::Error::other("why"))));
+        let failed = |kind| is_unavailable(&of(HttpError::new(kind, io::Error::other("why"))));
         assert!(failed(HttpErrorKind::Connect) && failed(HttpErrorKind::Interrupted) && failed(HttpErrorKind::Timeout));
         assert!(!failed(HttpErrorKind::Decode) && !failed(HttpErrorKind::Unknown));
-        let answered = |status: &str| is_away(&of(format!("{ANSWER}{status}: <Error/>")));
+        let answered =
+            |status: &str| is_unavailable(&of(format!("Server returned non-2xx status code: {status}: <Error/>")));
         assert!(answered("503 Service Unavailable") && answered("429 Too Many Requests"));
         assert!(!answered("403 Forbidden") && !answered("404 Not Found"));
-        assert!(!is_away(&Error::SourceChanged { file: "a".to_owned(), was: "1".to_owned(), now: "2".to_owned() }));
+        assert!(!is_unavailable(&Error::SourceChanged {
+            file: "a".to_owned(),
+            was: "1".to_owned(),
+            now: "2".to_owned()
+        }));
     }
 
     /// Serves `bytes` by HTTP, one request a connection. As many connections as the number says are closed unanswered.
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_of_an_opened_object_waits_for_a_store_that_is_away() {
+    async fn a_read_of_an_opened_object_waits_for_a_store_that_is_unavailable() {
         let (url, deaf) = serve(b"0123456789");
         let options = BTreeMap::new();
         let found = find(&[url], Access::from(&options), 10).await.unwrap();
