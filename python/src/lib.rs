@@ -13,6 +13,7 @@ mod dlpack;
 mod doctor;
 mod errors;
 mod field;
+mod files;
 mod fork;
 mod gang;
 mod index;
@@ -55,6 +56,8 @@ mod _native {
     use super::convert::{PyConversion, convert, convert_plan, convert_task, verify};
     #[pymodule_export]
     use super::doctor::doctor;
+    #[pymodule_export]
+    use super::files::{PyFile, PyFileSystem};
     #[pymodule_export]
     use super::gang::PyGang;
     #[pymodule_export]

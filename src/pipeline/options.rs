@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 #[cfg(feature = "cloud")]
 use crate::store::CredentialSource;
+use crate::store::FileOptions;
 use crate::store::cache::CachePlace;
 
 /// Maximum memory for evaluating a filter, if the budget is larger.
@@ -249,6 +250,21 @@ impl LoaderOptions {
             ngram: self.ngram.clone(),
             limits: self.limits.clone(),
             ..OpenOptions::default()
+        })
+    }
+
+    /// The options of files of the same stores, of a model or a table, read through the same cache.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an empty cache and an impossible timeout.
+    pub fn file_options(&self) -> Result<FileOptions> {
+        Ok(FileOptions {
+            storage_options: self.storage_options.clone(),
+            #[cfg(feature = "cloud")]
+            credential_provider: self.credential_provider.clone(),
+            cache: self.cache_place()?,
+            timeout: self.deadline()?,
+            max_files: self.limits.max_files,
         })
     }
 

@@ -77,15 +77,31 @@ pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
 #[derive(Debug)]
 pub(super) struct Stores<'a> {
     access: Access<'a>,
-    known: HashMap<String, Place>,
+    known: KnownStores,
 }
+
+/// Stores that are open, by the beginning of their addresses.
+pub(super) type KnownStores = HashMap<String, Place>;
 
 impl<'a> Stores<'a> {
     /// # Errors
     /// [`Error::Config`] for options that no store knows.
     pub(super) fn new(access: Access<'a>) -> Result<Self> {
+        Self::knowing(access, HashMap::new())
+    }
+
+    /// As [`new`](Self::new), with stores that were opened before with the same access.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn knowing(access: Access<'a>, known: KnownStores) -> Result<Self> {
         keys::check(access.options)?;
-        Ok(Self { access, known: HashMap::new() })
+        Ok(Self { access, known })
+    }
+
+    /// The stores that it has opened.
+    pub(super) fn into_known(self) -> KnownStores {
+        self.known
     }
 
     /// Options that stores are opened with.

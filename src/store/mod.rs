@@ -6,7 +6,8 @@
 //!
 //! Everything goes through [`object_store`], so local disks, S3, GCS, Azure and HTTP behave alike. This module adds
 //! the pin: every read names the entity tag it expects, or compares size and time where a store has none, and a file that
-//! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
+//! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions. [`FileSystem`] gives the
+//! same to programs that know only files.
 
 mod access;
 mod address;
@@ -23,6 +24,7 @@ pub(crate) mod directory;
 mod display;
 #[cfg(feature = "flight")]
 pub(crate) mod files;
+mod filesystem;
 mod find;
 mod found;
 pub(crate) mod glob;
@@ -57,6 +59,7 @@ pub(crate) use address::mount;
 #[cfg(feature = "cloud")]
 pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
+pub use filesystem::{Entry, File, FileOptions, FileSystem};
 pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(feature = "cli")]

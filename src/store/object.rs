@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -12,7 +13,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
-use super::cache::{ObjectKey, Wanted};
+use super::cache::{Held, ObjectKey, Wanted, Whole};
 use super::found::Found;
 use super::place::Place;
 use super::stamp::Stamp;
@@ -225,7 +226,7 @@ impl Object {
     }
 
     /// One range, from the store, which may be unavailable for a while.
-    async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
+    pub(super) async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
         let began = Instant::now();
         loop {
             match self.fetch_once(range.clone()).await {
@@ -247,6 +248,46 @@ impl Object {
     /// The name of this version in the cache that it is read through, if it is read through one.
     pub(crate) fn cache_key(&self) -> Option<ObjectKey> {
         self.place.cache.as_ref()?.key(&self.url(), &self.stamp)
+    }
+
+    /// Whether it is read through a cache that can tell its versions apart.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cache_key().is_some()
+    }
+
+    /// All of the pinned version as a file of this machine, in the cache that it is read through. Another process may fetch it for
+    /// `patience` without progress.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without a cache; [`Error::Unsupported`] if versions cannot be distinguished; as [`read`](Self::read) and of the
+    /// cache.
+    pub(crate) async fn copy(&self, patience: Duration) -> Result<Held> {
+        let Some(cache) = &self.place.cache else {
+            let problem = format!(
+                "{} is in a store, so a path to it needs a cache on a disk of this machine: set cache, e.g. /nvme/bowstring, or \
+                 BOWSTRING_CACHE",
+                self.url()
+            );
+            return Err(Error::config("cache", problem));
+        };
+        let Some(whole) = self.whole(patience) else {
+            let hint = "read it without local_path; its store tells neither a strong entity tag nor a time";
+            return Err(Error::unsupported(
+                format!("a copy of {}, of which no version can be told,", self.url()),
+                hint,
+            ));
+        };
+        cache.hold(&whole, |range| self.fetch(range)).await
+    }
+
+    /// As [`copy`](Self::copy), if it is there already.
+    pub(crate) async fn copy_here(&self, patience: Duration) -> Option<Held> {
+        let (cache, whole) = (self.place.cache.as_ref()?, self.whole(patience)?);
+        cache.held(&whole).await
+    }
+
+    fn whole(&self, patience: Duration) -> Option<Whole> {
+        Some(Whole { key: self.cache_key()?, size: self.stamp.size, url: self.url(), patience })
     }
 
     /// Reads one range of the pinned version, one that each opening reads.

@@ -18,6 +18,8 @@ const ROLES: &[(&str, fn())] = &[
     ("corrupt::in_a_small_process", crate::corrupt::in_a_small_process),
     #[cfg(target_os = "linux")]
     ("crash::make", crate::crash::make),
+    #[cfg(all(feature = "cloud", unix))]
+    ("files::reader", crate::files::reader),
     ("kill::worker", crate::kill::worker),
     ("memory::many_epochs", crate::memory::many_epochs),
     ("memory::slow_consumer", crate::memory::slow_consumer),

@@ -61,6 +61,9 @@ mod dataset;
 mod device;
 /// Columns with special types of Spark and Hugging Face.
 mod features;
+/// Files of stores for programs that know only files.
+#[cfg(all(feature = "cloud", unix))]
+mod files;
 /// Filters on written files.
 mod filter;
 /// The server and its client.

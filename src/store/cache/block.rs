@@ -1,4 +1,4 @@
-//! Names of blocks: a range of bytes of one pinned version of one object.
+//! Names of blocks: a range of bytes of one pinned version of one object, or all of it as a file.
 //!
 //! The version is part of the name, so a name never means other bytes: a replaced object has other blocks, and those of the old version are
 //! no longer used.
@@ -42,18 +42,46 @@ impl ObjectKey {
     }
 }
 
+/// The form in which a block lies on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Form {
+    /// Checksums, then a range of bytes.
+    Range,
+    /// All bytes of the object and nothing else, for programs that open the file themselves; the checksums lie beside it.
+    Whole,
+}
+
 /// A range of bytes of one version of one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Block {
     pub(super) object: ObjectKey,
     pub(super) start: u64,
     pub(super) end: u64,
+    pub(super) form: Form,
 }
 
 impl Block {
     /// `range` of `object`; none for an empty one.
     pub(super) fn new(object: ObjectKey, range: &Range<u64>) -> Option<Self> {
-        (range.start < range.end).then_some(Self { object, start: range.start, end: range.end })
+        (range.start < range.end).then_some(Self { object, start: range.start, end: range.end, form: Form::Range })
+    }
+
+    /// All `size` bytes of `object`, as a file.
+    pub(super) fn whole(object: ObjectKey, size: u64) -> Self {
+        Self { object, start: 0, end: size, form: Form::Whole }
+    }
+
+    /// Returns true for the whole object as a file.
+    pub(super) fn is_whole(&self) -> bool {
+        self.form == Form::Whole
+    }
+
+    /// Returns true if there can be such a block: only a whole object may be empty.
+    pub(super) fn is_possible(&self) -> bool {
+        match self.form {
+            Form::Range => self.start < self.end,
+            Form::Whole => self.start == 0,
+        }
     }
 
     /// Its bytes.
@@ -70,13 +98,17 @@ impl Block {
     pub(super) fn name(&self) -> (String, String) {
         let hex = self.object.hex();
         let directory = hex.get(..2).unwrap_or_default().to_owned();
-        (directory, format!("{hex}-{:x}-{:x}", self.start, self.end))
+        let name = match self.form {
+            Form::Range => format!("{hex}-{:x}-{:x}", self.start, self.end),
+            Form::Whole => format!("{hex}-{:x}", self.end),
+        };
+        (directory, name)
     }
 
     /// The block whose file has this name; `None` for a foreign name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut parts = name.split('-');
-        let (hex, start, end) = (parts.next()?, parts.next()?, parts.next()?);
+        let (hex, first, second) = (parts.next()?, parts.next()?, parts.next());
         if parts.next().is_some() || hex.len() != 32 {
             return None;
         }
@@ -85,9 +117,12 @@ impl Block {
             *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
         }
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
-        let block = Self { object: ObjectKey(key), start: number(start)?, end: number(end)? };
+        let block = match second {
+            Some(end) => Self { object: ObjectKey(key), start: number(first)?, end: number(end)?, form: Form::Range },
+            None => Self::whole(ObjectKey(key), number(first)?),
+        };
         // Another spelling of it would be another file.
-        (block.start < block.end && block.name().1 == name).then_some(block)
+        (block.is_possible() && block.name().1 == name).then_some(block)
     }
 }
 
@@ -126,6 +161,10 @@ mod tests {
         let block = Block::new(object, &(4..300)).unwrap();
         let (directory, name) = block.name();
         assert_eq!((Block::parse(&name), name.starts_with(&directory)), (Some(block), true));
+        for size in [0, 300] {
+            let whole = Block::whole(object, size);
+            assert_eq!(Block::parse(&whole.name().1), Some(whole));
+        }
         for wrong in [
             "",
             "x",
@@ -133,6 +172,7 @@ mod tests {
             &name.to_uppercase(),
             &format!("{name}-1"),
             &format!("{name}0-"),
+            &format!("{}-012c", &name[..32]),
             &format!("{}-04-12c", &name[..32]),
         ] {
             assert_eq!(Block::parse(wrong), None, "{wrong}");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   BOWSTRING_CACHE      says that the directory is a cache: without it nothing is touched
-//!   blocks/ab/NAME       blocks, whole and never changed
+//!   blocks/ab/NAME       blocks, whole and never changed; those that are files of other programs have their checksums in NAME.sums
 //!   fetch/NAME           a block that some process fetches, locked by it until it has its name
 //!   ledger, lock         what there is, and the lock of whoever changes that
 //! ```
@@ -26,6 +26,8 @@ pub(super) const LEDGER: &str = "ledger";
 /// Name of the ledger while it is rewritten.
 pub(super) const LEDGER_ASIDE: &str = "ledger.new";
 const LOCK: &str = "lock";
+/// Ending of the checksums that lie beside a file.
+const SUMS: &str = "sums";
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -121,6 +123,20 @@ impl Directory {
         self.path.join(BLOCKS).join(directory).join(name)
     }
 
+    /// Path of the checksums that lie beside `block`, a whole object.
+    pub(super) fn sums(&self, block: &Block) -> PathBuf {
+        self.block(block).with_extension(SUMS)
+    }
+
+    /// Removes the file of `block`, and what lies beside it.
+    pub(super) fn delete(&self, block: &Block) -> io::Result<()> {
+        if block.is_whole() {
+            // In this order: a file without checksums is removed by whoever wants it next.
+            gone(fs::remove_file(self.sums(block)))?;
+        }
+        gone(fs::remove_file(self.block(block)))
+    }
+
     /// Path of `block` while it is fetched.
     pub(super) fn fetch(&self, block: &Block) -> PathBuf {
         self.path.join(FETCH).join(block.name().1)
@@ -169,7 +185,15 @@ impl Directory {
     /// Removes the cache's own files and the directory, if nothing else is in it; returns true if it is gone.
     pub(super) fn remove(&self) -> io::Result<bool> {
         for block in self.blocks()? {
-            gone(fs::remove_file(self.block(&block)))?;
+            self.delete(&block)?;
+        }
+        for directory in entries(&self.path.join(BLOCKS))? {
+            // Checksums whose file never came, since their process was killed.
+            let beside =
+                entries(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == SUMS));
+            let ours =
+                beside.filter(|path| named(&path.with_extension("")).is_some_and(|block| self.sums(&block) == *path));
+            ours.map(|path| gone(fs::remove_file(path))).collect::<io::Result<()>>()?;
         }
         for block in self.fetched()? {
             gone(fs::remove_file(self.fetch(&block)))?;

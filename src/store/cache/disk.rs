@@ -8,14 +8,15 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
 use super::block::Block;
+use super::claim::{Claim, Claimed};
 use super::directory::{Directory, gone, writable};
 use super::file::{self, Bad};
 use super::keeper::{Due, Keeper};
@@ -27,8 +28,6 @@ use crate::error::Result;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Attempts to open a file that its holder renames or removes meanwhile.
-const TRIES: usize = 100;
 /// After a failure to write, so long nothing is written.
 const REST: Duration = Duration::from_secs(10);
 
@@ -61,18 +60,6 @@ pub(super) enum Found {
     Failed,
 }
 
-/// The outcome of an attempt to claim the fetch of a block.
-#[derive(Debug)]
-pub(super) enum Claimed {
-    Mine(Claim),
-    /// It is in the cache already.
-    There,
-    /// Another reader is fetching it.
-    Busy,
-    /// The disk fails, or takes no writes: it is fetched, and not kept.
-    Failed,
-}
-
 /// The outcome of a fetched block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
@@ -81,25 +68,6 @@ pub(super) enum Stored {
     /// Everything there is needed sooner.
     Refused,
     Failed,
-}
-
-/// The right to fetch a block, which ends with the process.
-#[derive(Debug)]
-pub(super) struct Claim {
-    file: File,
-    path: PathBuf,
-    renamed: bool,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // A process that waited for the lock checks that the name still means this file; and so does this one, since the cache may have
-        // been removed and begun anew.
-        if !self.renamed && is_at(&self.file, &self.path) {
-            drop(fs::remove_file(&self.path));
-        }
-        drop(self.file.unlock());
-    }
 }
 
 /// The lock of the ledger.
@@ -126,7 +94,7 @@ impl Disk {
         let reaped = disk.change(|disk, ledger| {
             disk.reap(ledger)?;
             // Leftovers of processes that were killed before they took room.
-            disk.directory.fetched()?.iter().try_for_each(|block| disk.release(block).map(drop))
+            disk.directory.fetched()?.iter().try_for_each(|block| disk.directory.release(block).map(drop))
         });
         if let Err(error) = reaped {
             disk.tell("read", &error);
@@ -142,6 +110,23 @@ impl Disk {
 
     pub(super) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Says that `block` was used just now.
+    pub(super) fn touch(&self, block: &Block) {
+        let mut keeper = self.keeper();
+        let now = Due::Unknown(keeper.tick());
+        keeper.touch(block, now);
+    }
+
+    /// Bytes of `block` that whoever fetches it has written, and when; none if nobody does.
+    pub(super) fn fetched_so_far(&self, block: &Block) -> Option<(u64, SystemTime)> {
+        let found = fs::metadata(self.directory.fetch(block)).ok()?;
+        Some((found.len(), found.modified().ok()?))
     }
 
     pub(super) fn limit(&self) -> u64 {
@@ -200,7 +185,7 @@ impl Disk {
             let is_there = is_at(file, path);
             if is_there {
                 drop(ledger.append(&[(Event::Awaited, *block)]));
-                gone(fs::remove_file(path))?;
+                disk.directory.delete(block)?;
                 disk.keeper().remove(block);
                 ledger.append(&[(Event::Removed, *block)])?;
             }
@@ -217,7 +202,7 @@ impl Disk {
         if self.rests() {
             return Claimed::Failed;
         }
-        match self.try_claim(block) {
+        match self.directory.claim(block) {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.fail("write", &error);
@@ -226,54 +211,43 @@ impl Disk {
         }
     }
 
-    fn try_claim(&self, block: &Block) -> io::Result<Claimed> {
-        let path = self.directory.fetch(block);
-        for _ in 0..TRIES {
-            let file = match writable(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.directory.prepare(&path)?;
-                    writable(&path)?
-                }
-                opened => opened?,
-            };
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Claimed::Busy),
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-            if !is_at(&file, &path) {
-                continue;
-            }
-            let claim = Claim { file, path, renamed: false };
-            let is_there = fs::symlink_metadata(self.directory.block(block)).is_ok();
-            return Ok(if is_there { Claimed::There } else { Claimed::Mine(claim) });
-        }
-        Ok(Claimed::Busy)
-    }
-
     /// Keeps `block`, which was claimed and is due at `due`, if there is room or others are needed later.
     pub(super) fn store(&self, mut claim: Claim, block: &Block, bytes: &[u8], due: Due) -> Stored {
         match self.try_store(&mut claim, block, bytes, due) {
             Ok(stored) => stored,
             Err(error) => {
-                // The room that was taken is given back; if even that fails, the next process that needs it does.
-                let given_back = self.change(|disk, ledger| {
-                    if disk.keeper().has(block) && !claim.renamed {
-                        disk.keeper().remove(block);
-                        ledger.append(&[(Event::Removed, *block)])?;
-                    }
-                    Ok(())
-                });
-                drop(given_back);
+                self.give_back(&claim, block);
                 self.fail("write", &error);
                 Stored::Failed
             }
         }
     }
 
+    /// Gives back the room that was taken for `block`, which could not be written; if even that fails, the next process that needs it does.
+    pub(super) fn give_back(&self, claim: &Claim, block: &Block) {
+        let given_back = self.change(|disk, ledger| {
+            if disk.keeper().has(block) && !claim.is_renamed() {
+                disk.keeper().remove(block);
+                ledger.append(&[(Event::Removed, *block)])?;
+            }
+            Ok(())
+        });
+        drop(given_back);
+    }
+
     fn try_store(&self, claim: &mut Claim, block: &Block, bytes: &[u8], due: Due) -> io::Result<Stored> {
+        let Some(evicted) = self.reserve(block, due)? else { return Ok(Stored::Refused) };
+        let file = claim.emptied()?;
+        (self.write)(file, block, bytes)?;
+        file.flush()?;
+        self.publish(claim, block, None).map(|is_kept| if is_kept { Stored::Kept(evicted) } else { Stored::Refused })
+    }
+
+    /// Takes room for `block`, which was claimed, if there is any or others are needed later and not held. Returns the number of those
+    /// that had to go.
+    pub(super) fn reserve(&self, block: &Block, due: Due) -> io::Result<Option<u64>> {
         let size = file::size(block.len());
-        let room = self.change(|disk, ledger| {
+        self.change(|disk, ledger| {
             // This process has the claim and there is no file, so the ledger's entry for it is that of a killed process.
             if disk.keeper().has(block) {
                 ledger.append(&[(Event::Removed, *block)])?;
@@ -282,7 +256,10 @@ impl Disk {
             if disk.keeper().used().saturating_add(size) > disk.limit() {
                 disk.reap(ledger)?;
             }
-            let Some(going) = disk.keeper().make_room(size, disk.limit(), due) else { return Ok(None) };
+            // Nobody begins to hold them until they are gone.
+            let mut locked = Vec::new();
+            let is_held = |block: &Block| !disk.directory.may_go(block, &mut locked);
+            let Some(going) = disk.keeper().make_room(size, disk.limit(), due, is_held) else { return Ok(None) };
             // Tells a later clean-up to look for them, if this process is killed before it records their removal. A full disk cannot record
             // this, and has to be emptied all the same.
             let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
@@ -291,7 +268,7 @@ impl Disk {
             let mut outcome = Ok(());
             for block in &going {
                 if outcome.is_ok() {
-                    outcome = gone(fs::remove_file(disk.directory.block(block)));
+                    outcome = disk.directory.delete(block);
                 }
                 if outcome.is_ok() {
                     events.push((Event::Removed, *block));
@@ -310,29 +287,28 @@ impl Disk {
             outcome?;
             disk.keeper().insert(*block, size, due, false);
             Ok(Some(going.len() as u64))
-        })?;
-        let Some(evicted) = room else { return Ok(Stored::Refused) };
-        // A process that was killed may have left a part.
-        claim.file.set_len(0)?;
-        (self.write)(&mut claim.file, block, bytes)?;
-        claim.file.flush()?;
+        })
+    }
+
+    /// Gives the file of `block`, for which room was taken, its name; `sums` are what lies beside it. Returns false if it is not wanted any
+    /// more.
+    pub(super) fn publish(&self, claim: &mut Claim, block: &Block, sums: Option<&[u8]>) -> io::Result<bool> {
         let path = self.directory.block(block);
         self.change(|disk, ledger| {
             // Another process that scanned the directory may have taken it for lost, or has removed the cache and begun anew.
-            if !disk.keeper().has(block) || !is_at(&claim.file, &claim.path) {
-                return Ok(Stored::Refused);
+            if !disk.keeper().has(block) || !claim.is_valid() {
+                return Ok(false);
             }
-            match fs::rename(&claim.path, &path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    disk.directory.prepare(&path)?;
-                    fs::rename(&claim.path, &path)?;
-                }
-                renamed => renamed?,
+            disk.directory.prepare(&path)?;
+            if let Some(sums) = sums {
+                let beside = disk.directory.sums(block);
+                gone(fs::remove_file(&beside))?;
+                writable(&beside)?.write_all(sums)?;
             }
-            claim.renamed = true;
+            claim.rename(&path)?;
             disk.keeper().arrived(block);
             ledger.append(&[(Event::Arrived, *block)])?;
-            Ok(Stored::Kept(evicted))
+            Ok(true)
         })
     }
 
@@ -415,7 +391,7 @@ impl Disk {
         let awaited = self.keeper().awaited();
         let mut events = Vec::new();
         for block in awaited {
-            if !self.release(&block)? {
+            if !self.directory.release(&block)? {
                 continue;
             }
             let is_there = fs::symlink_metadata(self.directory.block(&block)).is_ok();
@@ -423,25 +399,11 @@ impl Disk {
                 self.keeper().arrived(&block);
             } else {
                 self.keeper().remove(&block);
+                drop(self.directory.delete(&block));
             }
             events.push((if is_there { Event::Arrived } else { Event::Removed }, block));
         }
         ledger.append(&events)
-    }
-
-    /// Removes the leftovers of `block` of a process that has ended; false if a live process has it.
-    fn release(&self, block: &Block) -> io::Result<bool> {
-        let path = self.directory.fetch(block);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        if file.try_lock().is_err() || !is_at(&file, &path) {
-            return Ok(false);
-        }
-        drop(Claim { file, path, renamed: false });
-        Ok(true)
     }
 
     /// Returns true if it failed a moment ago.
@@ -450,7 +412,8 @@ impl Disk {
         failed.is_some_and(|failed| failed.elapsed() < REST)
     }
 
-    fn fail(&self, what: &str, error: &io::Error) {
+    /// Notes a failure: for a while nothing is written.
+    pub(super) fn fail(&self, what: &str, error: &io::Error) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.tell(what, error);
     }

@@ -19,10 +19,10 @@ const MAGIC: [u8; 8] = *b"BOWBLOCK";
 const VERSION: u32 = 1;
 
 /// Bytes per checksum, which is also the least that is read.
-const PIECE: u64 = 64 << 10;
+pub(super) const PIECE: u64 = 64 << 10;
 
 /// Bytes before the list of checksums.
-const HEAD: usize = 56;
+pub(super) const HEAD: usize = 56;
 
 /// Why a file does not give its bytes.
 #[derive(Debug)]
@@ -45,11 +45,16 @@ impl From<io::Error> for Bad {
     }
 }
 
-fn pieces(length: u64) -> u64 {
+pub(super) fn pieces(length: u64) -> u64 {
     length.div_ceil(PIECE)
 }
 
-/// Bytes of the file of a block of `length` bytes.
+/// The checksums of `bytes`, piece by piece.
+pub(super) fn sums(bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks(PIECE as usize).flat_map(|piece| XxHash3_64::oneshot(piece).to_le_bytes()).collect()
+}
+
+/// Bytes of the file of a block of `length` bytes, or of a whole object and its checksums.
 pub(super) fn size(length: u64) -> u64 {
     length.saturating_add(HEAD as u64).saturating_add(pieces(length).saturating_mul(8))
 }
@@ -73,9 +78,7 @@ pub(super) fn write(file: &mut impl Write, block: &Block, bytes: &[u8]) -> io::R
     if bytes.len() as u64 != block.len() {
         return Err(io::Error::other("it has another length than its name says"));
     }
-    let sums: Vec<u8> =
-        bytes.chunks(PIECE as usize).flat_map(|piece| XxHash3_64::oneshot(piece).to_le_bytes()).collect();
-    file.write_all(&head(block, &sums))?;
+    file.write_all(&head(block, &sums(bytes)))?;
     file.write_all(bytes)
 }
 

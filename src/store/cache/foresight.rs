@@ -141,7 +141,7 @@ mod tests {
     const KEY: ObjectKey = ObjectKey([7; 16]);
 
     fn block(start: u64, end: u64) -> Block {
-        Block { object: KEY, start, end }
+        Block::new(KEY, &(start..end)).unwrap()
     }
 
     fn plan(uses: &[(u32, u64)], position: u64, pace: f64) -> OpenPlan {

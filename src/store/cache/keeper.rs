@@ -96,7 +96,10 @@ impl Keeper {
         } else {
             self.awaited.insert(block);
         }
-        self.objects.entry(block.object).or_default().insert((block.start, block.end));
+        // Programs open whole objects as files; ranges are not read of them.
+        if !block.is_whole() {
+            self.objects.entry(block.object).or_default().insert((block.start, block.end));
+        }
         self.push(due, block);
     }
 
@@ -124,6 +127,9 @@ impl Keeper {
         let Some(held) = self.blocks.remove(block) else { return };
         self.awaited.remove(block);
         self.used = self.used.saturating_sub(held.bytes);
+        if block.is_whole() {
+            return;
+        }
         if let Some(ranges) = self.objects.get_mut(&block.object) {
             ranges.remove(&(block.start, block.end));
             if ranges.is_empty() {
@@ -173,17 +179,23 @@ impl Keeper {
     pub(super) fn covering(&self, object: &ObjectKey, range: &Range<u64>) -> Option<Block> {
         let ranges = self.objects.get(object)?;
         let before = ranges.range(..=(range.start, u64::MAX)).rev().take(LOOKS);
-        let mut blocks = before.map(|(start, end)| Block { object: *object, start: *start, end: *end });
+        let mut blocks = before.filter_map(|(start, end)| Block::new(*object, &(*start..*end)));
         blocks.find(|block| block.covers(range) && self.blocks.get(block).is_some_and(|held| held.is_there))
     }
 
     /// Makes room for `bytes` within `limit`, for a block that is due at `due`: which blocks go. None if it is needed later than what
-    /// would have to go for it; nothing has changed then.
-    pub(super) fn make_room(&mut self, bytes: u64, limit: u64, due: Due) -> Option<Vec<Block>> {
+    /// would have to go for it; nothing has changed then. Blocks that are `held` stay.
+    pub(super) fn make_room(
+        &mut self,
+        bytes: u64,
+        limit: u64,
+        due: Due,
+        mut held: impl FnMut(&Block) -> bool,
+    ) -> Option<Vec<Block>> {
         if bytes > limit {
             return None;
         }
-        let (mut going, mut free) = (Vec::new(), 0_u64);
+        let (mut going, mut staying, mut free) = (Vec::new(), Vec::new(), 0_u64);
         let over = self.used.saturating_add(bytes).saturating_sub(limit);
         let mut refused = false;
         while free < over {
@@ -191,7 +203,7 @@ impl Keeper {
                 refused = true;
                 break;
             };
-            let Some(held) = self.blocks.get_mut(&block).filter(|held| held.due == at && held.is_there) else {
+            let Some(kept) = self.blocks.get_mut(&block).filter(|kept| kept.due == at && kept.is_there) else {
                 continue;
             };
             if at <= due {
@@ -199,11 +211,16 @@ impl Keeper {
                 refused = true;
                 break;
             }
+            if held(&block) {
+                staying.push((at, block));
+                continue;
+            }
             // The same entry may be there twice.
-            held.is_there = false;
-            free = free.saturating_add(held.bytes);
+            kept.is_there = false;
+            free = free.saturating_add(kept.bytes);
             going.push(block);
         }
+        self.heap.extend(staying);
         if refused {
             for block in going {
                 self.arrived(&block);
@@ -220,7 +237,7 @@ mod tests {
     use super::*;
 
     fn block(object: u8, start: u64, end: u64) -> Block {
-        Block { object: ObjectKey([object; 16]), start, end }
+        Block::new(ObjectKey([object; 16]), &(start..end)).unwrap()
     }
 
     #[test]
@@ -229,17 +246,31 @@ mod tests {
         for (at, due) in [(0_u8, 50), (1, 10), (2, 90), (3, 30)] {
             keeper.insert(block(at, 0, 10), 10, Due::At(due), true);
         }
-        assert_eq!(keeper.make_room(10, 40, Due::At(95)), None);
-        assert_eq!(keeper.make_room(10, 40, Due::At(60)), Some(vec![block(2, 0, 10)]));
+        assert_eq!(keeper.make_room(10, 40, Due::At(95), |_| false), None);
+        assert_eq!(keeper.make_room(10, 40, Due::At(60), |_| false), Some(vec![block(2, 0, 10)]));
         keeper.insert(block(4, 0, 10), 10, Due::At(60), false);
         assert_eq!(keeper.used(), 40);
         // A block without bytes yet is not evicted.
-        assert_eq!(keeper.make_room(10, 40, Due::At(55)), None);
+        assert_eq!(keeper.make_room(10, 40, Due::At(55), |_| false), None);
         keeper.arrived(&block(4, 0, 10));
         keeper.touch(&block(1, 0, 10), Due::At(70));
-        assert_eq!(keeper.make_room(15, 40, Due::At(40)), Some(vec![block(1, 0, 10), block(4, 0, 10)]));
+        assert_eq!(keeper.make_room(15, 40, Due::At(40), |_| false), Some(vec![block(1, 0, 10), block(4, 0, 10)]));
         assert_eq!((keeper.used(), keeper.len()), (20, 2));
-        assert_eq!(keeper.make_room(41, 40, Due::At(0)), None);
+        assert_eq!(keeper.make_room(41, 40, Due::At(0), |_| false), None);
+    }
+
+    #[test]
+    fn what_is_held_stays_and_the_next_goes() {
+        let mut keeper = Keeper::default();
+        for number in 0..3 {
+            let used = keeper.tick();
+            keeper.insert(Block::whole(ObjectKey([number; 16]), 10), 10, Due::Unknown(used), true);
+        }
+        let whole = |number| Block::whole(ObjectKey([number; 16]), 10);
+        assert_eq!(keeper.make_room(30, 30, Due::At(0), |block| *block == whole(0)), None);
+        assert_eq!(keeper.make_room(10, 30, Due::At(0), |block| *block == whole(0)), Some(vec![whole(1)]));
+        assert_eq!(keeper.covering(&ObjectKey([2; 16]), &(1..2)), None, "ranges are not read of files");
+        assert_eq!(keeper.make_room(10, 20, Due::At(0), |_| false), Some(vec![whole(0)]));
     }
 
     #[test]
@@ -253,12 +284,12 @@ mod tests {
         let now = keeper.tick();
         keeper.touch(&block(0, 0, 9), Due::Unknown(now));
         let newer = Due::Unknown(keeper.tick());
-        assert_eq!(keeper.make_room(10, 40, newer), Some(vec![block(1, 0, 9)]), "the one used longest ago");
-        assert_eq!(keeper.make_room(25, 40, newer), None, "a plan needs the other");
-        assert_eq!(keeper.make_room(30, 40, Due::At(7)), Some(vec![block(0, 0, 9), block(2, 0, 9)]));
-        assert_eq!(keeper.make_room(40, 40, Due::At(7)), None);
+        assert_eq!(keeper.make_room(10, 40, newer, |_| false), Some(vec![block(1, 0, 9)]), "the one used longest ago");
+        assert_eq!(keeper.make_room(25, 40, newer, |_| false), None, "a plan needs the other");
+        assert_eq!(keeper.make_room(30, 40, Due::At(7), |_| false), Some(vec![block(0, 0, 9), block(2, 0, 9)]));
+        assert_eq!(keeper.make_room(40, 40, Due::At(7), |_| false), None);
         keeper.reorder(|_| None);
-        assert_eq!((keeper.used(), keeper.make_room(30, 40, Due::At(0))), (10, Some(Vec::new())));
+        assert_eq!((keeper.used(), keeper.make_room(30, 40, Due::At(0), |_| false)), (10, Some(Vec::new())));
     }
 
     #[test]

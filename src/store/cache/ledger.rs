@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
-use super::block::{Block, ObjectKey};
+use super::block::{Block, Form, ObjectKey};
 use super::directory::{LEDGER_ASIDE, gone, writable};
 
 const RECORD: usize = 48;
@@ -164,7 +164,7 @@ fn fill(record: &mut [u8; RECORD], parts: &[&[u8]]) {
 
 fn record(event: Event, block: &Block) -> [u8; RECORD] {
     let mut record = [0; RECORD];
-    let code = [event.code(), 0, 0, 0, 0, 0, 0, 0];
+    let code = [event.code(), u8::from(block.is_whole()), 0, 0, 0, 0, 0, 0];
     fill(&mut record, &[&code, &block.object.0, &block.start.to_le_bytes(), &block.end.to_le_bytes()]);
     record
 }
@@ -175,12 +175,17 @@ fn parse(record: &[u8]) -> Option<(Event, Block)> {
         return None;
     }
     let object = ObjectKey(record.get(8..24)?.try_into().ok()?);
-    let (start, end) = (number(24)?, number(32)?);
-    (start < end).then_some((Event::of(*record.first()?)?, Block { object, start, end }))
+    let form = match record.get(1)? {
+        0 => Form::Range,
+        1 => Form::Whole,
+        _ => return None,
+    };
+    let block = Block { object, start: number(24)?, end: number(32)?, form };
+    block.is_possible().then_some((Event::of(*record.first()?)?, block))
 }
 
 /// An identifier that changes with each start of the machine; constant if the system has none.
-fn boot() -> [u8; 16] {
+pub(super) fn boot() -> [u8; 16] {
     let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let mut boot = [0; 16];
     boot.iter_mut().zip(Sha256::digest(id)).for_each(|(to, from)| *to = from);
@@ -205,7 +210,7 @@ mod tests {
     use super::*;
 
     fn block(at: u64) -> Block {
-        Block { object: ObjectKey([3; 16]), start: at, end: at + 10 }
+        Block { object: ObjectKey([3; 16]), start: at, end: at + 10, form: Form::Range }
     }
 
     fn events(ledger: &mut Ledger) -> Vec<(Event, Block)> {
@@ -223,8 +228,10 @@ mod tests {
         assert!(matches!(one.news().unwrap(), (true, News::Lost)), "there is nothing yet");
         one.rewrite([(block(0), true)].into_iter()).unwrap();
         assert_eq!(events(&mut two), [(Event::Awaited, block(0)), (Event::Arrived, block(0))]);
-        two.append(&[(Event::Removed, block(0)), (Event::Awaited, block(5))]).unwrap();
-        assert_eq!(events(&mut one), [(Event::Removed, block(0)), (Event::Awaited, block(5))]);
+        let whole = Block::whole(ObjectKey([3; 16]), 9);
+        two.append(&[(Event::Removed, block(0)), (Event::Awaited, block(5)), (Event::Awaited, whole)]).unwrap();
+        let changes = [(Event::Removed, block(0)), (Event::Awaited, block(5)), (Event::Awaited, whole)];
+        assert_eq!(events(&mut one), changes);
         assert_eq!((events(&mut one), events(&mut two)), (vec![], vec![]));
         // The incomplete record of a killed process is no event, and is overwritten.
         let mut file = File::options().append(true).open(&path).unwrap();

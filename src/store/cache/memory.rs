@@ -54,7 +54,7 @@ impl Memory {
     /// Keeps `block`, due at `due`, if there is room or others are needed later. Returns the number of evicted ones.
     pub(super) fn store(&self, block: &Block, bytes: Bytes, due: Due) -> Option<u64> {
         let mut kept = self.kept();
-        let going = kept.keeper.make_room(block.len(), self.limit(), due)?;
+        let going = kept.keeper.make_room(block.len(), self.limit(), due, |_| false)?;
         for block in &going {
             kept.blocks.remove(block);
         }

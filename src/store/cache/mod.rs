@@ -9,12 +9,15 @@
 //! without a disk or a clock. Files of this machine are not cached.
 
 mod admin;
+mod beside;
 mod block;
+mod claim;
 mod counts;
 mod directory;
 mod disk;
 mod file;
 mod foresight;
+mod hold;
 mod keeper;
 mod ledger;
 mod memory;
@@ -30,6 +33,7 @@ pub use admin::{Removed, Status, Verified, remove, status, verify};
 pub(crate) use block::ObjectKey;
 pub use counts::CacheStats;
 pub(crate) use foresight::{Foreseen, Spans};
+pub(crate) use hold::{Held, SLICE, Whole};
 pub(crate) use shared::Wanted;
 pub use shared::{Cache, totals};
 pub use through::CachePlace;

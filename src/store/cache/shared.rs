@@ -12,8 +12,9 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::block::Block;
+use super::claim::{Claim, Claimed};
 use super::counts::{CacheStats, Counts, Event};
-use super::disk::{Claim, Claimed, Disk, Found, Stored};
+use super::disk::{Disk, Found, Stored};
 use super::foresight::Foreseen;
 use super::keeper::{Due, Keeper};
 use super::memory::Memory;
@@ -55,8 +56,9 @@ pub struct Cache {
     ordered: Mutex<(Instant, usize)>,
 }
 
+/// The place of the blocks.
 #[derive(Debug)]
-enum Tier {
+pub(super) enum Tier {
     Disk(Disk),
     Memory(Memory),
 }
@@ -146,6 +148,10 @@ impl Cache {
         self.counts.snapshot()
     }
 
+    pub(super) fn tier(&self) -> &Tier {
+        &self.tier
+    }
+
     fn kept<T>(&self, work: impl FnOnce(&mut Keeper) -> T) -> T {
         match &self.tier {
             Tier::Disk(disk) => work(&mut disk.keeper()),
@@ -194,7 +200,7 @@ impl Cache {
         due.map_or_else(|| Due::Unknown(self.kept(Keeper::tick)), Due::At)
     }
 
-    fn count(&self, reader: &Reader, event: Event) {
+    pub(super) fn count(&self, reader: &Reader, event: Event) {
         TOTAL.add(event);
         self.counts.add(event);
         reader.count(event);
@@ -389,7 +395,7 @@ impl Cache {
     }
 
     /// Does `work` where it may block; none if it panicked, or the runtime ends.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(super) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         tokio::task::spawn_blocking(work).await.ok()
     }
 }

@@ -39,7 +39,7 @@ fn order(seed: u64, epoch: u64) -> Vec<u32> {
 }
 
 fn block(group: u32) -> Block {
-    Block { object: ObjectKey([0; 16]), start: u64::from(group) * BYTES, end: (u64::from(group) + 1) * BYTES }
+    Block::new(ObjectKey([0; 16]), &(u64::from(group) * BYTES..(u64::from(group) + 1) * BYTES)).unwrap()
 }
 
 /// A job in the middle of an epoch.
@@ -87,7 +87,7 @@ fn hits(seeds: &[u64], capacity: u64, ahead: usize) -> f64 {
             if keeper.has(&wanted) {
                 hits += u64::from(is_counted);
                 keeper.touch(&wanted, at);
-            } else if keeper.make_room(BYTES, capacity * BYTES, at).is_some() {
+            } else if keeper.make_room(BYTES, capacity * BYTES, at, |_| false).is_some() {
                 keeper.insert(wanted, BYTES, at, true);
             }
             assert!(keeper.used() <= capacity * BYTES);

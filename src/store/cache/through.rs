@@ -10,6 +10,7 @@ use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
 use super::counts::CacheStats;
 use super::foresight::Foreseen;
+use super::hold::{Held, Whole};
 use super::readers::Reader;
 use super::shared::{Cache, Wanted};
 use crate::error::Result;
@@ -110,6 +111,23 @@ impl Through {
                 fetch.await
             }
         }
+    }
+
+    /// The object `whole` as a file, of slices that `fetch` gets.
+    ///
+    /// # Errors
+    /// As [`Cache::hold`].
+    pub(in crate::store) async fn hold<F: Future<Output = Result<Bytes>>>(
+        &self,
+        whole: &Whole,
+        fetch: impl Fn(Range<u64>) -> F,
+    ) -> Result<Held> {
+        self.reader.cache.hold(&self.reader.reader, whole, fetch).await
+    }
+
+    /// The file of the object `whole`, if it is here and good.
+    pub(in crate::store) async fn held(&self, whole: &Whole) -> Option<Held> {
+        self.reader.cache.held(&self.reader.reader, whole).await
     }
 }
 

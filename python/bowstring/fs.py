@@ -1,0 +1,258 @@
+"""The stores that loaders read, as a file system of fsspec: for pandas, pyarrow, ``torch.distributed.checkpoint`` and others.
+
+>>> fs = BowstringFileSystem(cache="/nvme/bowstring")  # doctest: +SKIP
+>>> pandas.read_parquet("s3://bucket/labels.parquet", filesystem=fs)  # doctest: +SKIP
+
+Paths are whole addresses, such as ``s3://bucket/x``, or paths of this machine. Where a library wants a URL of its own for each file
+system, put ``bowstring://`` before: ``bowstring://s3://bucket/x``. It only reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from hashlib import sha256
+from typing import Any, Literal, NoReturn
+
+import fsspec
+from fsspec.spec import AbstractFileSystem
+
+from bowstring.credentials import CredentialProvider
+from bowstring.errors import ConfigError, NotFoundError, UnsupportedError
+from bowstring.file import File, files
+
+__all__ = ["BowstringFileSystem"]
+
+_PROTOCOL = "bowstring"
+# Options of fsspec itself that mean nothing here.
+_FSSPEC = ("asynchronous", "batch_size", "listings_expiry_time", "loop", "max_paths", "use_listings_cache")
+# An end of a range behind that of any file.
+_END = (1 << 64) - 1
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files of stores, read through a cache if there is one.
+
+    :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
+    :param cache_bytes: bytes that the cache may take.
+    :param storage_options: options of the stores.
+    :param credential_provider: a callable that returns credentials.
+    :param timeout: the longest wait for bytes, in seconds (600).
+    """
+
+    protocol = _PROTOCOL
+    root_marker = ""
+
+    def __init__(
+        self,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        timeout: float | None = None,
+        **fsspec_options: Any,
+    ) -> None:
+        unknown = sorted(set(fsspec_options) - set(_FSSPEC))
+        if unknown:
+            raise ConfigError(
+                f"{unknown[0]} is no option of bowstring.fs; options of a store go into storage_options",
+                option=unknown[0],
+            )
+        super().__init__(**fsspec_options)
+        given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+        self._files = files(given, credential_provider)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        text = os.fspath(path)
+        for start in (f"{_PROTOCOL}://", f"{_PROTOCOL}::"):
+            text = text.removeprefix(start)
+        if _is_local(text):
+            return os.path.abspath(os.path.expanduser(text)) if text else text
+        return text.rstrip("/")
+
+    @classmethod
+    def _parent(cls, path: Any) -> str:
+        text = cls._strip_protocol(path)
+        if _is_local(text):
+            return str(os.path.dirname(text))
+        scheme, _, rest = text.partition("://")
+        # A bucket is in no directory.
+        return f"{scheme}://{rest.rpartition('/')[0] or rest}"
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """What is right in the directory ``path``; of a file, itself."""
+        found = [_info(*one) for one in self._files.list(self._strip_protocol(path))]
+        return found if detail else [one["name"] for one in found]
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Name, size and type of what is at ``path``; of a file also its time and tag."""
+        return _info(*self._files.entry(self._strip_protocol(path)))
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Whether there is anything. A store that fails is an error."""
+        return self._type(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        """Whether there is a directory. A store that fails is an error."""
+        return self._type(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is a file. A store that fails is an error."""
+        return self._type(path) == "file"
+
+    def _type(self, path: str) -> str | None:
+        try:
+            return str(self.info(path)["type"])
+        except NotFoundError:
+            return None
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Literal["omit", "raise"] | Callable[[OSError], object] = "omit",
+        **options: Any,
+    ) -> Iterator[Any]:
+        """All directories below ``path``, like :func:`os.walk`. A store that fails is an error; a missing directory is empty."""
+        told = _unless_missing if on_error == "omit" else on_error
+        yield from super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=told, **options)
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
+    ) -> Any:
+        """All files below ``path``, or ``path`` itself if it is one."""
+        base = self._strip_protocol(path)
+        if _is_local(base) or maxdepth is not None:
+            return super().find(base, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+        # One list of everything costs a store least.
+        found = {info["name"]: info for info in (_info(*one) for one in self._files.find(base))}
+        if withdirs:
+            for name in list(found):
+                parent = self._parent(name)
+                while len(parent) >= len(base) and parent not in found:
+                    found[parent] = _info(parent, None, None, None)
+                    parent = self._parent(parent)
+        if not found and self.isfile(base):
+            found[base] = self.info(base)
+        return {name: found[name] for name in sorted(found)} if detail else sorted(found)
+
+    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> File:
+        if mode != "rb":
+            _refused(self, path)
+        return File(self._files.open(self._strip_protocol(path)))
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """The bytes of ``path`` from ``start`` to ``end``; negative ones count from the end."""
+        found = self.cat_ranges([path], [start], [end], on_error="raise")
+        return bytes(found[0])
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: int | Sequence[int | None] | None,
+        ends: int | Sequence[int | None] | None,
+        max_gap: int | None = None,
+        on_error: Literal["raise", "return"] = "return",
+        **_: Any,
+    ) -> list[Any]:
+        """The ranges of ``paths``, all at once. With ``on_error="return"`` a failed one is its exception."""
+        begin = [starts] * len(paths) if starts is None or isinstance(starts, int) else list(starts)
+        finish = [ends] * len(paths) if ends is None or isinstance(ends, int) else list(ends)
+        if not len(paths) == len(begin) == len(finish):
+            raise ValueError("paths, starts and ends must have one length")
+        # Those of one file are of one version.
+        wanted: dict[str, list[int]] = {}
+        for at, path in enumerate(paths):
+            wanted.setdefault(self._strip_protocol(path), []).append(at)
+        found: list[Any] = [None] * len(paths)
+        asked: list[tuple[str, list[tuple[int, int]]]] = []
+        for path, places in list(wanted.items()):
+            try:
+                asked.append((path, [self._range(path, begin[at], finish[at]) for at in places]))
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                for at in wanted.pop(path):
+                    found[at] = error
+        for places, parts in zip(wanted.values(), self._files.read(asked), strict=True):
+            if isinstance(parts, BaseException):
+                if on_error == "raise":
+                    raise parts
+                for at in places:
+                    found[at] = parts
+                continue
+            for at, part in zip(places, parts, strict=True):
+                found[at] = part
+        return found
+
+    def _range(self, path: str, start: int | None, end: int | None) -> tuple[int, int]:
+        if (start or 0) < 0 or (end or 0) < 0:
+            size = int(self.info(path)["size"] or 0)
+            start = max(size + start, 0) if start is not None and start < 0 else start
+            end = max(size + end, 0) if end is not None and end < 0 else end
+        return start or 0, _END if end is None else end
+
+    def modified(self, path: str) -> datetime:
+        """Time of the last change."""
+        seconds = self.info(path).get("mtime")
+        if seconds is None:
+            raise UnsupportedError(f"{path}: its store tells no time of the last change")
+        return datetime.fromtimestamp(seconds, timezone.utc)
+
+    def ukey(self, path: str) -> str:
+        """A text that is another one for another version of the file."""
+        info = self.info(path)
+        return sha256(repr([info.get(key) for key in ("name", "size", "mtime", "ETag")]).encode()).hexdigest()
+
+    def checksum(self, path: str) -> int:
+        """The same as a number."""
+        return int(self.ukey(path), 16)
+
+    def stats(self) -> dict[str, Any]:
+        """The cache's counters, as in ``loader.stats()["cache"]``."""
+        return self._files.stats()
+
+
+def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "name": url.rstrip("/") or "/",
+        "size": size,
+        "type": "directory" if size is None else "file",
+    }
+    if modified is not None:
+        info["mtime"] = modified / 1e9
+    if etag is not None:
+        info["ETag"] = etag
+    return info
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, NotFoundError):
+        raise error
+
+
+def _refused(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
+    raise UnsupportedError(
+        f"bowstring.fs only reads, and is asked to change {path or 'a store'}: write with the store's own library (s3fs, "
+        "gcsfs, adlfs, obstore), datasets with bowstring.DatasetWriter; checkpoints cannot be saved through it yet"
+    )
+
+
+_CHANGES = (
+    *("mkdir", "makedirs", "rmdir", "rm", "rm_file", "_rm"),
+    *("cp_file", "mv", "pipe_file", "put_file", "touch", "write_text", "write_bytes"),
+)
+for _name in _CHANGES:
+    setattr(BowstringFileSystem, _name, _refused)
+
+fsspec.register_implementation(_PROTOCOL, BowstringFileSystem, clobber=True)

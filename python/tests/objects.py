@@ -1,0 +1,123 @@
+"""A server of objects that speaks HTTP and enough of S3: ranges, conditions, listings; it counts what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import threading
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+
+class Objects(http.server.ThreadingHTTPServer):
+    """Objects by path, such as ``bucket/key``."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+        self.given = 0
+        self.requests: list[str] = []
+        self.lock = threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """The address of its root."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Options that make it the endpoint of S3."""
+        return {
+            "aws_endpoint": self.url,
+            "aws_allow_http": "true",
+            "aws_access_key_id": "id",
+            "aws_secret_access_key": "secret",
+            "aws_region": "eu-west-1",
+        }
+
+    def count(self) -> int:
+        """Bytes of objects given since the last call."""
+        with self.lock:
+            given, self.given = self.given, 0
+        return given
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Objects
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, body: bool) -> None:
+        asked = urlsplit(self.path)
+        query = {key: value[0] for key, value in parse_qs(asked.query, keep_blank_values=True).items()}
+        path = unquote(asked.path).lstrip("/")
+        with self.server.lock:
+            self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        if "list-type" in query:
+            self.reply(200, self.listing(path.rstrip("/"), query), body, {"Content-Type": "application/xml"})
+            return
+        content = self.server.content.get(path)
+        if content is None:
+            self.reply(404, b"", body, {})
+            return
+        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        if self.headers.get("If-Match", tag) != tag:
+            self.reply(412, b"", body, {})
+            return
+        headers = {"ETag": tag, "Accept-Ranges": "bytes", "Last-Modified": "Sat, 01 Nov 2025 00:00:00 GMT"}
+        given = self.headers.get("Range", "").removeprefix("bytes=")
+        if not given:
+            self.reply(200, content, body, headers, counted=True)
+            return
+        start, _, last = given.partition("-")
+        first = int(start) if start else max(len(content) - int(last), 0)
+        part = content[first : int(last) + 1 if start and last else len(content)]
+        headers["Content-Range"] = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
+        self.reply(206, part, body, headers, counted=True)
+
+    def listing(self, bucket: str, query: dict[str, str]) -> bytes:
+        prefix, delimited = query.get("prefix", ""), "delimiter" in query
+        found, below = [], set()
+        for path, content in sorted(self.server.content.items()):
+            key = path.removeprefix(f"{bucket}/")
+            if key == path or not key.startswith(prefix):
+                continue
+            directory, more, _ = key[len(prefix) :].partition("/")
+            if delimited and more:
+                below.add(f"<CommonPrefixes><Prefix>{escape(prefix + directory)}/</Prefix></CommonPrefixes>")
+                continue
+            tag = f"&quot;{hashlib.md5(content).hexdigest()}&quot;"
+            found.append(
+                f"<Contents><Key>{escape(key)}</Key><LastModified>2025-11-01T00:00:00.000Z</LastModified>"
+                f"<ETag>{tag}</ETag><Size>{len(content)}</Size></Contents>"
+            )
+        inside = "".join([*found, *sorted(below)])
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{inside}</ListBucketResult>".encode()
+
+    def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str], counted: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            if counted:
+                with self.server.lock:
+                    self.server.given += len(content)
+            with contextlib.suppress(ConnectionError):  # the client left
+                self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        self.answer(True)
+
+    def do_HEAD(self) -> None:
+        self.answer(False)
+
+    def log_message(self, *_: Any) -> None:
+        pass

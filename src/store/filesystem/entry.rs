@@ -1,0 +1,39 @@
+//! What a file system has at an address.
+
+use object_store::ObjectMeta;
+
+use super::super::place::Place;
+use super::super::stamp::Stamp;
+
+/// A file or a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its address, without credentials, as [`FileSystem::open`](super::FileSystem::open) takes it: of files of this machine the path.
+    pub url: String,
+    /// The version that is there; none for a directory.
+    pub stamp: Option<Stamp>,
+}
+
+impl Entry {
+    /// Returns true for a directory.
+    pub fn is_directory(&self) -> bool {
+        self.stamp.is_none()
+    }
+
+    /// The object of a listing in `place`.
+    pub(super) fn file(place: &Place, meta: &ObjectMeta) -> Self {
+        Self { url: address(place, meta.location.as_ref()), stamp: Some(Stamp::of(meta)) }
+    }
+
+    /// The directory at `path` in `place`.
+    pub(super) fn directory(place: &Place, path: &str) -> Self {
+        Self { url: address(place, path), stamp: None }
+    }
+}
+
+/// The address of what is at `path`. Whatever a URL takes for something else is encoded.
+fn address(place: &Place, path: &str) -> String {
+    let path =
+        if place.local { path.to_owned() } else { path.replace('%', "%25").replace('?', "%3F").replace('#', "%23") };
+    format!("{}{}", place.prefix, path.trim_end_matches('/'))
+}

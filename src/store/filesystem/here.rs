@@ -1,0 +1,111 @@
+//! A file of this machine, open: the user's own, or the copy of an object in a cache.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::super::cache::Held;
+use super::super::stamp::Stamp;
+use crate::error::{Error, Place, Result};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Here {
+    /// The user's.
+    Own(fs::File, PathBuf),
+    /// An object's, which stays in the cache while this lives.
+    Copy(Held),
+}
+
+impl Here {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Config`] for a directory, [`Error::Store`].
+    pub(super) fn open(path: &Path) -> Result<(Self, Stamp)> {
+        let shown = path.display().to_string();
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NotFound { what: format!("file {shown}"), hint: String::new() },
+            _ => Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() },
+        };
+        let path = std::path::absolute(path).map_err(failed)?;
+        let file = fs::File::open(&path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if !found.is_file() {
+            return Err(Error::config("urls", format!("{shown} is no regular file; give the address of one file")));
+        }
+        let stamp = stamp(&found);
+        Ok((Self::Own(file, path), stamp))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Own(_, path) => path,
+            Self::Copy(held) => held.path(),
+        }
+    }
+
+    pub(super) fn file(&self) -> &fs::File {
+        match self {
+            Self::Own(file, _) => file,
+            Self::Copy(held) => held.file(),
+        }
+    }
+
+    /// Up to `length` bytes from `at` on, of the version `pinned`.
+    ///
+    /// # Errors
+    /// [`Error::SourceChanged`] if it was written to since, [`Error::Corrupt`] if a copy was; [`Error::Store`].
+    pub(super) fn read(&self, pinned: &Stamp, at: u64, length: usize) -> Result<Bytes> {
+        let failed = |error: io::Error| Error::Store {
+            operation: format!("read bytes {at}..{}", at.saturating_add(length as u64)),
+            url: self.path().display().to_string(),
+            source: error.into(),
+        };
+        let mut bytes = vec![0; length];
+        let mut read = 0;
+        while let Some(left) = bytes.get_mut(read..).filter(|left| !left.is_empty()) {
+            match read_at(self.file(), left, at.saturating_add(read as u64)) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let found = self.file().metadata().map_err(failed)?;
+        match self {
+            Self::Own(_, path) if stamp(&found) != *pinned => {
+                let (was, now) = (pinned.to_string(), stamp(&found).to_string());
+                Err(Error::SourceChanged { file: path.display().to_string(), was, now })
+            }
+            Self::Copy(held) if found.len() != pinned.size => {
+                let what = "this copy of an object in the cache was written to; open the file again".to_owned();
+                let file = held.path().display().to_string();
+                Err(Error::Corrupt { place: Place::file(file), what, source: None })
+            }
+            _ => {
+                bytes.truncate(read);
+                Ok(bytes.into())
+            }
+        }
+    }
+}
+
+/// The version that a file is at.
+pub(super) fn stamp(found: &fs::Metadata) -> Stamp {
+    let nanos = |time: SystemTime| i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok();
+    Stamp { etag: None, size: found.len(), modified: found.modified().ok().and_then(nanos) }
+}
+
+#[cfg(unix)]
+fn read_at(file: &fs::File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, bytes, at)
+}
+
+#[cfg(windows)]
+fn read_at(file: &fs::File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, bytes, at)
+}
