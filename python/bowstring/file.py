@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["File", "files", "open"]
 
-# Bytes that one look ahead, or a read of no given size, returns at most.
+# Bytes that a read of no given size returns at most, and a look ahead: there is one for each line of text.
 _SOME = 128 << 10
+_LOOK = 1 << 10
 
 
 def files(given: Mapping[str, Any], credential_provider: CredentialProvider | None) -> _native.FileSystem:
@@ -75,7 +76,7 @@ class File(io.BufferedIOBase):
         """Some of the next bytes, which stay the next ones."""
         file = self._file()
         position = file.tell()
-        some = file.some(max(size, _SOME))
+        some = file.some(max(size, _LOOK))
         file.seek(position)
         return some
 

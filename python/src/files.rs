@@ -200,7 +200,7 @@ impl PyFile {
 
     /// Returns the counters of the cache, of all files of its file system.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.file.document(py, |file| serde_json::to_string(&file.system().stats()))
+        self.file.document(py, |file| serde_json::to_string(&file.stats()))
     }
 
     /// Gives everything back; a forked child has nothing to give back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import pathlib
 import re
 import shutil
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from conftest import ROOT, run_python
+from objects import Objects
 
 REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
 DOCS = ROOT / "docs"
@@ -117,6 +119,32 @@ def test_the_example_of_each_error_raises_it(name: str, tmp_path: pathlib.Path) 
     done = run_python("-c", ERRORS[name], cwd=tmp_path)
     assert done.returncode == 1, done
     assert done.stderr.splitlines()[-1].startswith(f"bowstring.errors.{name}: "), done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+@pytest.mark.parametrize("code", blocks("checkpoints.md"))
+def test_the_examples_of_checkpoints_run(code: str, tmp_path: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("fsspec")
+    safetensors = pytest.importorskip("safetensors.torch")
+    import torch.distributed.checkpoint as dcp
+
+    server, stored = Objects(), io.BytesIO()
+    state = {"weight": torch.ones(10, 10)}
+    torch.save(state, stored)
+    server.content["bucket/model.pt"] = stored.getvalue()
+    server.content["bucket/model.safetensors"] = safetensors.save(state)
+    pq.write_table(pa.table({"label": [1, 2]}), tmp_path / "labels.parquet")
+    server.content["bucket/labels.parquet"] = (tmp_path / "labels.parquet").read_bytes()
+    dcp.save(state, checkpoint_id=str(tmp_path / "saved"), no_dist=True)
+    for path in (tmp_path / "saved").iterdir():
+        server.content[f"bucket/checkpoint/{path.name}"] = path.read_bytes()
+    code = code.replace("/nvme/bowstring", str(tmp_path / "cache"))
+    variables = {name.upper(): value for name, value in server.storage_options.items()}
+    done = run_python("-c", code, cwd=tmp_path, timeout=200, **variables)
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
 # Pairs: the code of another loader, by the package that it needs, and its replacement.

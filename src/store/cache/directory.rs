@@ -193,7 +193,9 @@ impl Directory {
                 entries(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == SUMS));
             let ours =
                 beside.filter(|path| named(&path.with_extension("")).is_some_and(|block| self.sums(&block) == *path));
-            ours.map(|path| gone(fs::remove_file(path))).collect::<io::Result<()>>()?;
+            for path in ours {
+                gone(fs::remove_file(path))?;
+            }
         }
         for block in self.fetched()? {
             gone(fs::remove_file(self.fetch(&block)))?;

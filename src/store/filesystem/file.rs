@@ -3,16 +3,17 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
-use super::super::cache::Held;
+use super::super::cache::{CacheStats, Held};
 use super::super::object::Object;
 use super::super::stamp::Stamp;
 use super::here::Here;
-use super::system::FileSystem;
+use super::means::Means;
 use super::window::Window;
 use crate::error::{Error, Result};
 
@@ -22,12 +23,12 @@ const READ: u64 = 4 << 20;
 /// The longest wait for blocks that are being written into the cache when a file is closed.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// A file of a [`FileSystem`], at the version that was there when it was opened. Whoever reads in order has the next bytes fetched in
+/// A file of a [`FileSystem`](super::FileSystem), at the version that was there when it was opened. Whoever reads in order has the next bytes fetched in
 /// advance. A file that was replaced meanwhile is [`Error::SourceChanged`], never a mixture.
 #[derive(Debug)]
 pub struct File {
     source: Source,
-    system: FileSystem,
+    means: Arc<Means>,
     url: String,
     stamp: Stamp,
     position: u64,
@@ -55,18 +56,18 @@ impl Drop for Stored {
 }
 
 impl File {
-    pub(super) fn here(system: FileSystem, here: Here, stamp: Stamp) -> Self {
+    pub(super) fn here(means: Arc<Means>, here: Here, stamp: Stamp) -> Self {
         let url = here.path().display().to_string();
-        Self { source: Source::Here(here), system, url, stamp, position: 0 }
+        Self { source: Source::Here(here), means, url, stamp, position: 0 }
     }
 
-    pub(super) fn stored(system: FileSystem, object: Object) -> Result<Self> {
+    pub(super) fn stored(means: Arc<Means>, object: Object) -> Result<Self> {
         let (url, stamp) = (object.url(), object.stamp().clone());
-        let source = match system.run(async { Ok(object.copy_here(system.timeout()).await) })? {
+        let source = match means.run(async { Ok(object.copy_here(means.timeout).await) })? {
             Some(copy) => Source::Here(Here::Copy(copy)),
             None => Source::Store(Box::new(Stored { window: Window::new(object.clone()), object, copy: None })),
         };
-        Ok(Self { source, system, url, stamp, position: 0 })
+        Ok(Self { source, means, url, stamp, position: 0 })
     }
 
     /// Its address, without credentials; of a file of this machine the path.
@@ -84,14 +85,14 @@ impl File {
         &self.stamp
     }
 
-    /// The file system that it was opened by.
-    pub fn system(&self) -> &FileSystem {
-        &self.system
+    /// Counters of the cache, for what all files of its file system read through it.
+    pub fn stats(&self) -> CacheStats {
+        self.means.stats()
     }
 
     /// The longest wait for bytes.
     pub fn timeout(&self) -> Duration {
-        self.system.timeout()
+        self.means.timeout
     }
 
     /// The error for a wait of `waited`.
@@ -125,7 +126,7 @@ impl File {
                 let length = (range.end - range.start).min(READ) as usize;
                 Some(here.read(&self.stamp, range.start, length)?)
             }
-            Source::Store(stored) => stored.window.take(self.system.runtime()?, range, wait)?,
+            Source::Store(stored) => stored.window.take(self.means.runtime()?, range, wait)?,
             Source::Closed => return Err(closed()),
         };
         if let Some(taken) = &taken {
@@ -152,8 +153,8 @@ impl File {
     /// As there.
     pub fn local_path_within(&mut self, wait: Duration) -> Result<Option<&Path>> {
         if let Source::Store(stored) = &mut self.source {
-            let (object, patience) = (stored.object.clone(), self.system.timeout());
-            let runtime = self.system.runtime()?;
+            let (object, patience) = (stored.object.clone(), self.means.timeout);
+            let runtime = self.means.runtime()?;
             let copy = stored.copy.get_or_insert_with(|| runtime.spawn(async move { object.copy(patience).await }));
             let Ok(copied) = runtime.block_on(async { tokio::time::timeout(wait, copy).await }) else {
                 return Ok(None);
@@ -177,12 +178,12 @@ impl File {
     /// now.
     pub fn close(&mut self) {
         let was = std::mem::replace(&mut self.source, Source::Closed);
-        if let (Source::Store(stored), Some(cache)) = (was, self.system.cache())
+        if let (Source::Store(stored), Some(cache)) = (was, &self.means.cache)
             && tokio::runtime::Handle::try_current().is_err()
         {
             drop(stored);
             let settled = async { Ok(tokio::time::timeout(ENDING, cache.settle()).await.is_ok()) };
-            drop(self.system.run(settled));
+            drop(self.means.run(settled));
         }
     }
 }

@@ -10,6 +10,7 @@ mod ahead;
 mod entry;
 mod file;
 mod here;
+mod means;
 mod system;
 mod window;
 

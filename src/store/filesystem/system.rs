@@ -10,11 +10,10 @@ use bytes::Bytes;
 use futures::stream::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
-use tokio::runtime::Runtime;
 
 use super::super::access::Access;
 use super::super::address::{Address, KnownStores, Stores};
-use super::super::cache::{CachePlace, CacheReader, CacheStats};
+use super::super::cache::{CachePlace, CacheStats};
 #[cfg(feature = "cloud")]
 use super::super::credentials::CredentialSource;
 use super::super::directory::failed;
@@ -25,10 +24,9 @@ use super::super::stamp::Stamp;
 use super::entry::Entry;
 use super::file::File;
 use super::here::{Here, stamp};
+use super::means::Means;
 use crate::error::{Error, Result};
 
-/// Threads that wait for stores and hand over bytes.
-const THREADS: usize = 2;
 /// Files that are read at once.
 const AT_ONCE: usize = 16;
 
@@ -84,18 +82,8 @@ pub struct FileSystem(Arc<System>);
 #[derive(Debug)]
 struct System {
     options: FileOptions,
-    cache: Option<CacheReader>,
     known: Mutex<KnownStores>,
-    runtime: Option<Runtime>,
-}
-
-impl Drop for System {
-    fn drop(&mut self) {
-        // Dropping a runtime waits for reads in system calls, which may hang.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
+    means: Arc<Means>,
 }
 
 /// The place of an address.
@@ -110,14 +98,8 @@ impl FileSystem {
     /// # Errors
     /// [`Error::Config`] for a cache that is none; [`Error::Closed`] if no threads can be started.
     pub fn new(options: FileOptions) -> Result<Self> {
-        let cache = options.cache.as_ref().map(CacheReader::open).transpose()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("bowstring-io")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-        Ok(Self(Arc::new(System { options, cache, known: Mutex::default(), runtime: Some(runtime) })))
+        let means = Arc::new(Means::new(options.cache.as_ref(), options.timeout)?);
+        Ok(Self(Arc::new(System { options, known: Mutex::default(), means })))
     }
 
     /// Opens the file at `url`, at the version that is there now.
@@ -128,11 +110,11 @@ impl FileSystem {
         match self.at(url)? {
             At::Here(path) => {
                 let (here, stamp) = Here::open(&path)?;
-                Ok(File::here(self.clone(), here, stamp))
+                Ok(File::here(Arc::clone(&self.0.means), here, stamp))
             }
             At::Store(place, path) => {
                 let object = self.run(self.pinned(place, path))?;
-                File::stored(self.clone(), object)
+                File::stored(Arc::clone(&self.0.means), object)
             }
         }
     }
@@ -250,23 +232,11 @@ impl FileSystem {
 
     /// Counters of its cache, for what is read through it here.
     pub fn stats(&self) -> CacheStats {
-        self.0.cache.as_ref().map(CacheReader::stats).unwrap_or_default()
+        self.0.means.stats()
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.0.options.timeout
-    }
-
-    pub(super) fn cache(&self) -> Option<&CacheReader> {
-        self.0.cache.as_ref()
-    }
-
-    pub(super) fn runtime(&self) -> Result<&Runtime> {
-        self.0.runtime.as_ref().ok_or_else(|| Error::Closed { why: "the file system is closed".to_owned() })
-    }
-
-    pub(super) fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.runtime()?.block_on(work)
+    fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.0.means.run(work)
     }
 
     fn at(&self, url: &str) -> Result<At> {
@@ -289,7 +259,7 @@ impl FileSystem {
     async fn pinned(&self, place: Place, path: Path) -> Result<Object> {
         let name = place.url(&path).into();
         let found = Found { place, path, name, size: None, stamp: None };
-        let found = match &self.0.cache {
+        let found = match &self.0.means.cache {
             Some(cache) => Found::through(vec![found], cache, &self.0.options.storage_options).pop(),
             None => Some(found),
         };

@@ -1,0 +1,58 @@
+//! What a file system and its files share: threads, a cache, patience.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::super::cache::{CachePlace, CacheReader, CacheStats};
+use crate::error::{Error, Result};
+
+/// Threads that wait for stores and hand over bytes.
+const THREADS: usize = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Means {
+    runtime: Option<Runtime>,
+    pub(super) cache: Option<CacheReader>,
+    pub(super) timeout: Duration,
+}
+
+impl Drop for Means {
+    fn drop(&mut self) {
+        // Dropping a runtime waits for reads in system calls, which may hang.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Means {
+    /// Starts the threads, and opens the cache at `place`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a cache that is none; [`Error::Closed`] if no threads can be started.
+    pub(super) fn new(place: Option<&CachePlace>, timeout: Duration) -> Result<Self> {
+        let cache = place.map(CacheReader::open).transpose()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("bowstring-io")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
+        Ok(Self { runtime: Some(runtime), cache, timeout })
+    }
+
+    pub(super) fn runtime(&self) -> Result<&Runtime> {
+        self.runtime.as_ref().ok_or_else(|| Error::Closed { why: "the file system is closed".to_owned() })
+    }
+
+    pub(super) fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime()?.block_on(work)
+    }
+
+    /// Counters of the cache, for what is read through it here.
+    pub(super) fn stats(&self) -> CacheStats {
+        self.cache.as_ref().map(CacheReader::stats).unwrap_or_default()
+    }
+}
