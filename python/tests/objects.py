@@ -6,9 +6,28 @@ import contextlib
 import hashlib
 import http.server
 import threading
+import time
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+
+class Paced:
+    """The rate and the delay of a store, shared by all its connections."""
+
+    def __init__(self, rate: float = 0, delay: float = 0) -> None:
+        self.rate, self.delay = rate, delay
+        self.free = 0.0
+        self.lock = threading.Lock()
+
+    def wait(self, length: int) -> None:
+        """Waits until so many bytes may be sent."""
+        if not self.rate:
+            return
+        with self.lock:
+            self.free = max(self.free, time.monotonic()) + length / self.rate
+            ready = self.free
+        time.sleep(max(ready - time.monotonic(), 0))
 
 
 class Objects(http.server.ThreadingHTTPServer):
@@ -18,7 +37,9 @@ class Objects(http.server.ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self) -> None:
+    def __init__(self, paced: Paced | None = None) -> None:
+        self.paced = paced or Paced()
+        self.tags: dict[str, tuple[bytes, str]] = {}
         self.content: dict[str, bytes] = {}
         self.given = 0
         self.requests: list[str] = []
@@ -41,6 +62,14 @@ class Objects(http.server.ThreadingHTTPServer):
             "aws_secret_access_key": "secret",
             "aws_region": "eu-west-1",
         }
+
+    def tag(self, path: str, content: bytes) -> str:
+        """The entity tag of an object, computed once."""
+        known, tag = self.tags.get(path, (b"", ""))
+        if known is not content:
+            tag = f'"{hashlib.md5(content).hexdigest()}"'
+            self.tags[path] = (content, tag)
+        return tag
 
     def count(self) -> int:
         """Bytes of objects given since the last call."""
@@ -66,7 +95,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if content is None:
             self.reply(404, b"", body, {})
             return
-        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        tag = self.server.tag(path, content)
         if self.headers.get("If-Match", tag) != tag:
             self.reply(412, b"", body, {})
             return
@@ -92,7 +121,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if delimited and more:
                 below.add(f"<CommonPrefixes><Prefix>{escape(prefix + directory)}/</Prefix></CommonPrefixes>")
                 continue
-            tag = f"&quot;{hashlib.md5(content).hexdigest()}&quot;"
+            tag = escape(self.server.tag(path, content), {'"': "&quot;"})
             found.append(
                 f"<Contents><Key>{escape(key)}</Key><LastModified>2025-11-01T00:00:00.000Z</LastModified>"
                 f"<ETag>{tag}</ETag><Size>{len(content)}</Size></Contents>"
@@ -111,7 +140,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 with self.server.lock:
                     self.server.given += len(content)
             with contextlib.suppress(ConnectionError):  # the client left
-                self.wfile.write(content)
+                if self.server.paced.delay:
+                    time.sleep(self.server.paced.delay)
+                for at in range(0, len(content), 1 << 20):
+                    part = content[at : at + (1 << 20)]
+                    self.server.paced.wait(len(part))
+                    self.wfile.write(part)
 
     def do_GET(self) -> None:
         self.answer(True)
