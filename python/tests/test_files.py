@@ -249,6 +249,21 @@ def test_ctrl_c_ends_a_wait_for_a_store(slow_store: Callable[..., Any], script: 
     assert program.communicate(timeout=30)[0] == "stopped 0\n"
 
 
+def test_a_forked_child_is_told_to_open_its_own(objects: Objects, script: Callable[..., Any]) -> None:
+    program = script(
+        "import bowstring, json, os, sys\n"
+        "file = bowstring.open('s3://bucket/x.bin', storage_options=json.loads(sys.argv[1]))\n"
+        "first = file.read(10)\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        file.read(10)\n    except bowstring.ClosedError as error:\n        print('spawn' in str(error), flush=True)\n"
+        "    file.close()\n    os._exit(0)\n"
+        "os.wait()\n"
+        "print(len(first + file.read(10)))\n",
+        json.dumps(objects.storage_options),
+    )
+    assert program.communicate(timeout=60)[0].split() == ["True", "20"]
+
+
 def test_torch_and_safetensors_map_a_copy(objects: Objects, opened: Callable[..., bowstring.File]) -> None:
     torch = pytest.importorskip("torch")
     state = {f"layer{number}": torch.arange(300_000 + number, dtype=torch.float32) for number in range(5)}

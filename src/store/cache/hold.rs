@@ -157,13 +157,16 @@ impl Disk {
 
     /// Checks `file`, if nobody has since it was written and the machine started.
     fn prove(&self, file: &File, block: &Block, patience: Duration) -> std::result::Result<(), Bad> {
-        let mut beside = File::options().read(true).write(true).open(self.directory().sums(block))?;
+        let path = self.directory().sums(block);
+        // A disk that has turned read-only still has it.
+        let mut beside = File::open(&path)?;
         locked(patience, || beside.try_lock_shared())?;
         if let Beside::Proven = beside::read(&mut beside, file, block)? {
             return Ok(());
         }
-        beside.unlock()?;
+        drop(beside);
         // One checks it, the others wait.
+        let mut beside = File::options().read(true).write(true).open(&path)?;
         locked(patience, || beside.try_lock())?;
         if let Beside::Unproven(sums) = beside::read(&mut beside, file, block)? {
             beside::compare(file, &sums)?;
