@@ -255,7 +255,8 @@ def test_a_forked_child_is_told_to_open_its_own(objects: Objects, script: Callab
         "file = bowstring.open('s3://bucket/x.bin', storage_options=json.loads(sys.argv[1]))\n"
         "first = file.read(10)\n"
         "if os.fork() == 0:\n"
-        "    try:\n        file.read(10)\n    except bowstring.ClosedError as error:\n        print('spawn' in str(error), flush=True)\n"
+        "    try:\n        file.read(10)\n"
+        "    except bowstring.ClosedError as error:\n        print('spawn' in str(error), flush=True)\n"
         "    file.close()\n    os._exit(0)\n"
         "os.wait()\n"
         "print(len(first + file.read(10)))\n",
