@@ -223,7 +223,7 @@ fn directories_are_listed_by_names_that_lead_back() {
     let (root, server) = (tempfile::tempdir().unwrap(), Server::start());
     server.put("bucket/d/a.bin", vec![1; 10], PINNED);
     server.put("bucket/d/b/c.bin", vec![2; 20], PINNED);
-    server.put("bucket/d/b/e%20f.bin", vec![3; 30], PINNED);
+    server.put("bucket/d/b/e-f.bin", vec![3; 30], PINNED);
     fs::create_dir_all(root.path().join("d/b")).unwrap();
     for (name, size) in [("d/a.bin", 10), ("d/b/c.bin", 20), ("d/b/e f.bin", 30)] {
         fs::write(root.path().join(name), vec![1; size]).unwrap();

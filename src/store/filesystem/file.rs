@@ -23,8 +23,8 @@ const READ: u64 = 4 << 20;
 /// The longest wait for blocks that are being written into the cache when a file is closed.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// A file of a [`FileSystem`](super::FileSystem), at the version that was there when it was opened. Whoever reads in order has the next bytes fetched in
-/// advance. A file that was replaced meanwhile is [`Error::SourceChanged`], never a mixture.
+/// A file of a [`FileSystem`](super::FileSystem), at the version that was there when it was opened. Whoever reads in order has the next
+/// bytes fetched in advance. A file that was replaced meanwhile is [`Error::SourceChanged`], never a mixture.
 #[derive(Debug)]
 pub struct File {
     source: Source,

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::super::stamp::Stamp;
 use super::super::admin::{remove, status, verify};
-use super::super::keeper::Due;
 use super::*;
 
 /// Bytes of the objects: three slices, the last one short.
