@@ -217,19 +217,12 @@ wheel-twice: $(VENV)/turbo $(VENV)/ready ## the release wheel, built twice in tw
 soak: ## the full counts of every random and fault test
 	BOWSTRING_SOAK=1 NEXTEST_PROFILE=soak $(MAKE) test-rust test-python
 
-# make fuzz FUZZ_TARGETS=pickle FUZZ_SECONDS=600
-FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= $$(cargo +nightly fuzz list)
+# make fuzz MINUTES=10 FUZZ_TARGETS=pickle,npy FUZZ_ARGS="--sanitizer none"
+MINUTES ?= 1
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
-	@cargo +nightly fuzz --version >/dev/null 2>&1 || \
-		{ echo "make fuzz needs: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
-	for target in $(FUZZ_TARGETS); do \
-		mkdir -p fuzz/corpus/$$target; \
-		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit 1; \
-	done
+fuzz: $(VENV)/turbo ## each fuzz target for MINUTES (1): runs, corpus, findings, lines reached (best with nightly and cargo-fuzz)
+	python3 scripts/fuzz.py --seconds $$(( 60 * $(MINUTES) )) --targets "$(FUZZ_TARGETS)" $(FUZZ_ARGS) -- $(WORLD)
 
 .PHONY: clean
 clean: ## remove what was built and installed

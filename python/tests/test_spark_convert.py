@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
@@ -49,6 +50,24 @@ def test_a_frame_into_every_format_of_rows(spark: Any, tmp_path: pathlib.Path, t
     again = bowstring.spark.convert(spark, frame(spark).where("id < 10"), str(url), to=to, overwrite=True)
     assert (again.rows, again.unchanged) == (10, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "spark"]
+
+
+@pytest.mark.parametrize("to", ["csv", "json"])
+def test_trees_that_spark_partitions_keep_their_columns(spark: Any, tmp_path: pathlib.Path, to: str) -> None:
+    places = ["K\u00f6ln/Deutz", "a b=c%", "2024-01-01", None]
+    values = [(number, f"row {number}", 7 + number % 2, places[number % 4]) for number in range(40)]
+    written = spark.createDataFrame(values, "id long, word string, month int, place string")
+    url = tmp_path / to
+    written.write.partitionBy("month", "place").option("header", True).format(to).save(str(url))
+    for number, convert in enumerate([bowstring.convert, functools.partial(bowstring.spark.convert, spark)]):
+        out = tmp_path / f"out-{number}"
+        report = convert(str(url), str(out), to="parquet", verify=True)
+        assert (report.rows, report.from_format) == (40, "jsonl" if to == "json" else to)
+        table = pq.read_table(out)
+        assert table.schema.names == ["id", "word", "month", "place"]
+        assert table.schema.field("month").type == pa.int64()
+        found = [tuple(row.values()) for row in table.to_pylist()]
+        assert sorted(found, key=lambda row: row[0]) == values
 
 
 def test_files_of_rows_have_unique_names(spark: Any, tmp_path: pathlib.Path) -> None:

@@ -220,7 +220,7 @@ impl fmt::Display for Report {
         writeln!(f, "  loaders     {}, {signed}", count(audit.loaders as u64))?;
         writeln!(
             f,
-            "  resumes     {}, after which ranks took {} again",
+            "  resumes     {}, which rolled back {} of ranks",
             count(audit.resumes as u64),
             plural(audit.replaced_steps, "step")
         )?;

@@ -13,6 +13,7 @@ use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::files::Found;
 use crate::convert::types::Types;
+use crate::dataset::hive::Values;
 use crate::error::{Place, Result};
 
 /// A part of a source that one task reads sequentially.
@@ -83,11 +84,14 @@ pub struct Text {
     pub(crate) given: Vec<bool>,
     /// The shards in this file, in order.
     pub(crate) shards: Range<usize>,
+    /// The values of the directories that it lies in, if these are columns.
+    pub(crate) directories: Values,
 }
 
 impl Text {
     pub(crate) fn new(found: &Found, limits: &Limits, format: Format, given: &[bool], shards: Range<usize>) -> Self {
-        Self { found: found.clone(), limits: limits.clone(), format, given: given.to_vec(), shards }
+        let (found, limits, given) = (found.clone(), limits.clone(), given.to_vec());
+        Self { found, limits, format, given, shards, directories: Values::new() }
     }
 }
 

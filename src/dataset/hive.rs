@@ -26,10 +26,10 @@ pub enum Partitioning {
 }
 
 /// Partition keys and values in path order.
-pub(super) type Values = Vec<(Arc<str>, Option<Arc<str>>)>;
+pub(crate) type Values = Vec<(Arc<str>, Option<Arc<str>>)>;
 
 /// The partition values in a path relative to the dataset root. Directories that are no `key=value` are passed over.
-pub(super) fn values(path: &str) -> Values {
+pub(crate) fn values(path: &str) -> Values {
     let Some((directories, _)) = path.rsplit_once('/') else { return Vec::new() };
     let pairs = directories.split('/').filter_map(|part| part.split_once('=')).filter(|(key, _)| !key.is_empty());
     pairs.map(|(key, value)| (unescape(key), (value != NULL).then(|| unescape(value)))).collect()
@@ -57,7 +57,7 @@ fn unescape(text: &str) -> Arc<str> {
 
 /// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark `07` is one,
 /// which months are, and `zip=01234` is 1234. With `dates` a date if all are dates.
-pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates: bool) -> Vec<Field> {
+pub(crate) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates: bool) -> Vec<Field> {
     let mut keys: Vec<&Arc<str>> = Vec::new();
     let mut seen = BTreeSet::new();
     for (key, _) in files.clone().flatten() {
@@ -111,7 +111,7 @@ fn integer(text: &str) -> Option<i64> {
 }
 
 /// A column of `rows` equal values.
-pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
+pub(crate) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
     match (value, data_type) {
         (Some(value), DataType::Int64) => {
             let value = integer(value)

@@ -29,7 +29,7 @@ mod guard;
 mod head;
 pub(crate) mod held;
 mod hidden;
-mod hive;
+pub(crate) mod hive;
 mod iceberg;
 mod index;
 mod layout;

@@ -73,12 +73,15 @@ impl Consumed {
         self.dropped += std::mem::take(&mut self.spans).len() as u64;
     }
 
-    /// All spans of a loader at `position`, and how many were dropped.
+    /// All spans of a loader at `position`, and how many were dropped. One that began at a state counts even if it is empty: what
+    /// earlier loaders consumed after that state is rolled back.
     pub(super) fn spans(&self, position: At) -> (Vec<Span>, u64) {
         let mut spans = self.spans.clone();
-        let last = Span { from: self.from, to: position, resumed: self.resumed };
-        let is_lost = !is_empty(&last) && spans.len() >= Certificate::MAX_SPANS;
-        if !is_empty(&last) && !is_lost {
+        // A batch that was put back may be from before the span.
+        let last = Span { from: self.from, to: position.max(self.from), resumed: self.resumed };
+        let counts = last.from < last.to || last.resumed;
+        let is_lost = counts && spans.len() >= Certificate::MAX_SPANS;
+        if counts && !is_lost {
             spans.push(last);
         }
         (spans, self.dropped + u64::from(is_lost))
@@ -88,11 +91,6 @@ impl Consumed {
         let (spans, dropped) = self.spans(left);
         (self.spans, self.dropped) = (spans, dropped);
     }
-}
-
-/// Returns true if nothing was taken. A batch that was put back may be from before the span.
-fn is_empty(span: &Span) -> bool {
-    span.to <= span.from
 }
 
 #[cfg(test)]
@@ -128,6 +126,11 @@ mod tests {
         assert_ne!(consumed.name(), Consumed::default().name());
         consumed.forget();
         assert_eq!(consumed.spans((2, 1)), (vec![span((0, 3), (2, 1), true)], 1));
+        // Of a state from which nothing was taken, and which an epoch was set after.
+        consumed.resume((2, 1), (1, 9), &state);
+        consumed.jump((1, 9), 9, (2, 0));
+        let expected = [span((0, 3), (2, 1), true), span((1, 9), (1, 9), true), span((2, 0), (2, 1), false)];
+        assert_eq!(consumed.spans((2, 1)).0, expected);
     }
 
     #[test]

@@ -63,6 +63,8 @@ impl Kind {
             // The values may be secrets.
             (Self::Pairs, Value::Object(pairs)) if pairs.values().all(Value::is_string) => true,
             (Self::Pairs, _) => return Some(format!("it must be {self}")),
+            // A table is most likely one of `storage_options` in the wrong place.
+            (Self::Filter, Value::Object(_)) => return Some(format!("it must be {self}")),
             (Self::Filter, value) => value.is_string() || value.is_array(),
             (Self::Structure, _) => true,
         };

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::certificate::{Certificate, Span};
+use super::rollback::{Piece, roll_back};
 use super::spec::PlanSpec;
 use super::tail::Tail;
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ type At = (u64, u64);
 pub enum Fault {
     /// Consumed by no loader.
     NotConsumed,
-    /// Consumed more than once, other than because a later loader resumed before it.
+    /// Consumed more than once, and not rolled back in between by a resume before it.
     Repeated,
 }
 
@@ -65,13 +66,13 @@ pub struct Audit {
     pub loaders: usize,
     /// Times that loaders continued from a state.
     pub resumes: usize,
-    /// Steps of ranks that were consumed, and consumed again after a resume before them.
+    /// Steps of ranks that were consumed, and rolled back by a resume before them.
     pub replaced_steps: u64,
     /// The first position of the epoch that the run began in.
     pub from: At,
     /// The last position that all ranks reached: everything from `from` to it was consumed exactly once if `exact`.
     pub until: At,
-    /// The last position that any rank reached.
+    /// The last position that any rank reached and that was not rolled back.
     pub end: At,
     /// Set if there are steps between `from` and `until`, and every rank consumed each of them exactly once.
     pub exact: bool,
@@ -89,30 +90,6 @@ pub struct Audit {
 
 /// Maximum findings that an audit lists, and maximum ranks that it names for one range of steps.
 const MAX_FINDINGS: usize = 10_000;
-
-/// A span and the rank and loader that consumed it.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    from: u128,
-    to: u128,
-    rank: u32,
-    world: u32,
-    loader: usize,
-    /// Index among the loader's spans.
-    number: usize,
-    resumed: bool,
-    opened: u64,
-    written: u64,
-}
-
-impl Piece {
-    /// Returns true if `later` replaced this one: it continued from a state after this one was over.
-    fn is_replaced_by(&self, later: &Self) -> bool {
-        let is_later =
-            if self.loader == later.loader { self.number < later.number } else { self.written <= later.opened };
-        later.resumed && is_later
-    }
-}
 
 /// Joins the certificates of one run. If a loader has several, the last one counts.
 ///
@@ -143,11 +120,12 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
         let Certificate { rank, world_size: world, opened, written, .. } = **certificate;
         for (number, Span { from, to, resumed }) in certificate.consumed.iter().enumerate() {
             let (from, to, resumed) = (linear(*from, certificate.steps), linear(*to, certificate.steps), *resumed);
-            if from < to {
+            if from < to || resumed {
                 pieces.push(Piece { from, to, rank, world, loader, number, resumed, opened, written });
             }
         }
     }
+    let (pieces, replaced) = roll_back(&pieces);
     let mut found = Found::default();
     let epoch = pieces.iter().map(|piece| piece.from).min().map_or(0, |at| at - at % steps.max(1));
     found.sweep(&pieces, epoch);
@@ -170,7 +148,7 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
         steps: of_one,
         loaders: certificates.len(),
         resumes: certificates.iter().flat_map(|one| &one.consumed).filter(|span| span.resumed).count(),
-        replaced_steps: u64::try_from(found.replaced).unwrap_or(u64::MAX),
+        replaced_steps: u64::try_from(replaced).unwrap_or(u64::MAX),
         from: position(epoch),
         until: position(until),
         end: position(end),
@@ -240,7 +218,6 @@ struct Found {
     raw: Vec<Raw>,
     /// End of the last interval that every rank consumed.
     agreed: u128,
-    replaced: u128,
     /// Ranks that consumed nothing of a range of steps, beyond those that are named.
     unlisted: u64,
     /// Findings that end at the sweep's position, which the next interval may extend.
@@ -272,26 +249,15 @@ impl Found {
 
     /// Judges `from..to`, which all of `pieces` cover.
     fn interval(&mut self, from: u128, to: u128, pieces: &[&Piece]) {
-        let mut kept: Vec<&Piece> = Vec::new();
-        for piece in pieces {
-            // Another world replaces every rank of the previous one.
-            let conflicts = |older: &&Piece| older.world != piece.world || older.rank == piece.rank;
-            kept.retain(|older| {
-                let is_replaced = conflicts(older) && older.is_replaced_by(piece);
-                self.replaced += if is_replaced { to - from } else { 0 };
-                !is_replaced
-            });
-            kept.push(piece);
-        }
         let mut faults: Vec<(Fault, Option<u32>, u32)> = Vec::new();
-        match kept.last() {
+        match pieces.last() {
             None => faults.push((Fault::NotConsumed, None, 0)),
-            Some(last) if kept.iter().any(|piece| piece.world != last.world) => {
+            Some(last) if pieces.iter().any(|piece| piece.world != last.world) => {
                 faults.push((Fault::Repeated, None, last.world));
             }
             Some(Piece { world, .. }) => {
                 let mut times: BTreeMap<u32, u32> = BTreeMap::new();
-                kept.iter().for_each(|piece| *times.entry(piece.rank).or_default() += 1);
+                pieces.iter().for_each(|piece| *times.entry(piece.rank).or_default() += 1);
                 let repeated = times.iter().filter(|(_, times)| **times > 1);
                 faults.extend(repeated.map(|(rank, _)| (Fault::Repeated, Some(*rank), *world)));
                 if times.len() < *world as usize {

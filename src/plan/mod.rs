@@ -51,6 +51,7 @@ mod permute;
 mod quality;
 mod reads;
 mod recent;
+mod rollback;
 mod share;
 mod spec;
 mod state;

@@ -16,6 +16,8 @@ mod foreign;
 mod hostile;
 /// Every format in both directions, and the refusals of each.
 mod pairs;
+/// `key=value` directories of formats other than Parquet.
+mod partitions;
 /// Sources in stores.
 mod remote;
 /// Tokens of text: the exact value, or an error that names the token.

@@ -1,8 +1,10 @@
 //! The targets of `fuzz/` under a stable driver: each on its seeds, and on seeds randomly cut, flipped, doubled and joined.
 //!
 //! `cargo fuzz` finds more, but needs a nightly toolchain; this runs everywhere. The targets are compiled unchanged: this crate plays the
-//! role of `libfuzzer_sys`. `BOWSTRING_FUZZED=filter,npy` selects targets, `BOWSTRING_FUZZED_INPUTS=100000` sets the inputs of each; a
-//! failure prints both, with `BOWSTRING_SEED`, as a line that repeats it.
+//! role of `libfuzzer_sys`. `BOWSTRING_FUZZED=filter,npy` selects targets, `BOWSTRING_FUZZED_INPUTS=100000` sets the inputs of each, or
+//! `BOWSTRING_FUZZED_SECONDS=60` the time; a failure prints them, with `BOWSTRING_SEED`, as a line that repeats it.
+//! `BOWSTRING_FUZZED_CORPUS=fuzz/corpus` adds the files of a directory per target, unchanged: `scripts/fuzz.py` measures by them what the
+//! targets reach.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -108,7 +110,12 @@ fn directory(name: &str) -> PathBuf {
 
 /// Returns the seeds of a target, in the order of their names.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let entries = fs::read_dir(directory("seeds").join(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
+    files(&directory("seeds").join(target))
+}
+
+/// Returns the files of a directory, in the order of their names.
+fn files(directory: &Path) -> Vec<Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
@@ -153,6 +160,8 @@ fn variable(name: &str) -> Option<u64> {
 fn no_input_made_from_seeds_breaks_a_target() {
     let seed = variable("BOWSTRING_SEED").unwrap_or(1);
     let count = variable("BOWSTRING_FUZZED_INPUTS").unwrap_or(if support::soak() { 20_000 } else { 2000 });
+    let seconds = variable("BOWSTRING_FUZZED_SECONDS");
+    let corpus = support::variable("BOWSTRING_FUZZED_CORPUS").map(PathBuf::from);
     let only = support::variable("BOWSTRING_FUZZED");
     for name in only.iter().flat_map(|only| only.split(',')) {
         assert!(TARGETS.iter().any(|(known, _)| *known == name), "BOWSTRING_FUZZED: there is no target {name}");
@@ -163,7 +172,15 @@ fn no_input_made_from_seeds_breaks_a_target() {
         let mut random = Random(seed);
         let mut inputs = seeds.clone();
         inputs.push(Vec::new());
-        for number in 0..inputs.len() as u64 + count {
+        inputs.extend(corpus.iter().flat_map(|corpus| files(&corpus.join(name))));
+        let last = seconds.map_or(inputs.len() as u64 + count, |_| u64::MAX);
+        let mut done = 0;
+        let is_late = |number| {
+            let late = seconds.is_some_and(|seconds| started.elapsed().as_secs() >= seconds);
+            late && number >= inputs.len() as u64
+        };
+        for number in (0..last).take_while(|number| !is_late(*number)) {
+            done = number + 1;
             let bytes = match inputs.get(number as usize) {
                 Some(seed) => seed.clone(),
                 None => input(&seeds, &mut random),
@@ -173,13 +190,14 @@ fn no_input_made_from_seeds_breaks_a_target() {
                 fs::write(&place, &bytes).unwrap();
                 println!(
                     "{name} breaks on input {number}, which is in {}; repeat with: BOWSTRING_SEED={seed} BOWSTRING_FUZZED={name} \
-                     BOWSTRING_FUZZED_INPUTS={count} cargo test --test it fuzzed::",
-                    place.display()
+                     BOWSTRING_FUZZED_INPUTS={} cargo test --test it fuzzed::",
+                    place.display(),
+                    number.max(count)
                 );
                 std::panic::resume_unwind(panic);
             }
         }
-        println!("{name}: {} inputs in {:.1} s", inputs.len() as u64 + count, started.elapsed().as_secs_f64());
+        println!("{name}: {done} inputs in {:.1} s", started.elapsed().as_secs_f64());
     }
 }
 

@@ -22,6 +22,8 @@ macro_rules! fuzz_target {
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// Audits of killed and continued runs.
+mod audits;
 /// The cache below the dataset: epochs, processes, kills, damage, limits.
 #[cfg(all(feature = "cloud", unix))]
 mod cache;

@@ -82,9 +82,10 @@ fn of_file(
     let places: HashMap<&str, usize> = names.iter().enumerate().map(|(place, name)| (*name, place)).collect();
     let mut rows = RawRows::open(&text.found, &text.limits, text.format)?;
     let mut sum = Summing::new(names.iter().copied());
+    let above = of_directories(source, text, &places).map_err(|(name, why)| rows.wrong(Some(name), &why))?;
     let mut add = |rows: &mut RawRows, wanted: bool| -> Result<bool> {
         let Some(row) = rows.next()? else { return Ok(false) };
-        let mut hashes = vec![None; names.len()];
+        let mut hashes = above.clone();
         for (name, raw) in row {
             let Some(number) = columns.get(&*name) else {
                 return Err(rows.wrong(Some(&name), "no column was made of it"));
@@ -128,6 +129,30 @@ fn of_file(
         return Err(rows.wrong(None, "fewer rows were read than stand there"));
     }
     Ok(sum)
+}
+
+/// Hashes the values of the directories that a file lies in, each at the place of its column; fails with a name and the reason.
+fn of_directories<'a>(
+    source: &dyn Source,
+    text: &'a Text,
+    places: &HashMap<&str, usize>,
+) -> Result<Vec<Option<u64>>, (&'a str, String)> {
+    // A directory has no quotes: what its type permits is permitted.
+    let judge = Judge { json: false, given: true };
+    let mut hashes = vec![None; places.len()];
+    for (name, value) in &text.directories {
+        let (Some(place), Ok(field)) = (places.get(&**name), source.schema().field_with_name(name)) else { continue };
+        let hash = match value {
+            None => NULL,
+            Some(value) => judge.scalar(value, field.data_type()).map_err(|why| {
+                (&**name, format!("its directory's {value:.200?} was read as {}: {why}", type_text(field.data_type())))
+            })?,
+        };
+        if let Some(slot) = hashes.get_mut(*place) {
+            *slot = Some(hash);
+        }
+    }
+    Ok(hashes)
 }
 
 /// The interpretation of tokens, apart from their type.

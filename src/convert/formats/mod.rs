@@ -13,6 +13,7 @@ pub(crate) mod mds;
 mod members;
 mod numpy;
 mod parquet;
+mod partitions;
 mod petastorm;
 pub(crate) mod tar;
 pub(crate) mod tfrecord;
@@ -78,26 +79,7 @@ fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) 
         Format::Datasets => huggingface::open,
     };
     let tree = tree.map_or_else(|| Listing::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
-    let source = open(&tree, opening)?;
-    unpartitioned(&*source)?;
-    Ok(source)
-}
-
-/// Refuses `key=value` directories if they would be lost: only Parquet makes columns of them. Those of images are classes, those of
-/// arrays are in `path`, and an index of MDS names its directories.
-fn unpartitioned(source: &dyn Source) -> Result<()> {
-    match source.format() {
-        Format::Arrow | Format::Csv | Format::Tsv | Format::Jsonl | Format::Tfrecord | Format::Webdataset => {}
-        _ => return Ok(()),
-    }
-    let directories = source.shards().iter().filter_map(|shard| shard.id.rsplit_once('/')).map(|(above, _)| above);
-    match directories.flat_map(|above| above.split('/')).find(|name| name.find('=').is_some_and(|at| at > 0)) {
-        Some(name) => Err(Error::unsupported(
-            format!("a directory {name:?}, whose value would be lost, in a source of {}", source.format()),
-            "convert the directories one by one, or rename them",
-        )),
-        None => Ok(()),
-    }
+    partitions::partitioned(open(&tree, opening)?, opening)
 }
 
 /// Makes the sink of `format` for the columns of `schema`.

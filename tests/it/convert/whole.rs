@@ -225,21 +225,6 @@ fn linked_directories_are_read() {
 }
 
 #[test]
-fn directories_of_values_are_columns_or_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let src = directory.path().join("src");
-    for (year, id) in [(2024, 1), (2025, 2)] {
-        fs::create_dir_all(src.join(format!("year={year}"))).unwrap();
-        fs::write(src.join(format!("year={year}/a.jsonl")), format!("{{\"id\": {id}}}\n")).unwrap();
-    }
-    let out = directory.path().join("out");
-    let (error, said) = kind(run(&src, &out, &to(Format::Parquet)));
-    assert!(matches!(error, Error::Unsupported { .. }) && said.contains("year=2024"), "{said}");
-    run(&src.join("year=2025"), &out, &to(Format::Parquet)).unwrap();
-    assert_eq!(ids(&out), [2]);
-}
-
-#[test]
 fn columns_and_rows_are_chosen() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
