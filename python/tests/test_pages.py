@@ -68,6 +68,43 @@ def test_every_error_has_its_section() -> None:
     assert {name.lower() for name in bowstring.errors.__all__} - {"error"} <= parts
 
 
+def comparison() -> str:
+    return (DOCS / "comparison.md").read_text("utf-8")
+
+
+def test_the_comparison_names_the_versions_that_are_measured_and_tested() -> None:
+    pinned = "\n".join(
+        (ROOT / path).read_text()
+        for path in (
+            "benches/peers/requirements.txt",
+            "python/requirements-demo.txt",
+            "python/requirements-dev.txt",
+        )
+    )
+    first = comparison().partition("## Data")[0]
+    for package in ("torch", "pyarrow", "tensorflow-cpu", "webdataset", "ray", "datasets", "pylance"):
+        version = re.search(rf"^{package}(?:\[\w+\])?==([\d.]+)", pinned, re.MULTILINE)
+        assert version is not None, package
+        assert version[1].removesuffix(".0") in first, f"{package} {version[1]}"
+
+
+def test_every_other_loader_of_the_comparison_is_quoted() -> None:
+    """Each row about another project has a link to it."""
+    compared, _, _ = comparison().partition("## Speed")
+    rows = [line for line in compared.splitlines() if re.match(r"\| \[?[A-Za-z]", line)]
+    assert len(rows) == 9 + 10 + 10 + 10 + 9 + 3
+    for row in rows:
+        assert "https://" in row or row.startswith("| bowstring"), row
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_performance_page() -> None:
+    measured = (DOCS / "performance.md").read_text("utf-8")
+    _, _, speed = comparison().partition("## Speed")
+    figures = re.findall(r"([\d,.]+)(?= M/s| /s| M rows/s| times| against [\d.]+ M rows)", speed)
+    assert len(figures) == 11
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", measured)] == []
+
+
 # ---- their examples ------------------------------------------------------------------------------------------------
 
 
