@@ -156,30 +156,44 @@ def test_the_example_of_each_error_raises_it(name: str, tmp_path: pathlib.Path) 
     assert done.stderr.splitlines()[-1].startswith(f"bowstring.errors.{name}: "), done.stderr
 
 
-# Pairs: the code of another loader, by the package that it needs, and its replacement.
+# Pairs on the page in this order: the code of another loader, by the package that it needs, and its replacement.
+PACKAGES = ("torch", "webdataset", "streaming", "litdata", "datasets", "tensorflow", "ray")
+# The directories that a pair converts before it runs.
+CONVERTED = {"webdataset": "shards", "streaming": "mds", "tensorflow": "records"}
 BEFORE_AFTER = blocks("migrating.md")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("number", "package"), [(0, "torch"), (2, "webdataset"), (4, "streaming")])
-def test_a_migrated_loader_runs_before_and_after(number: int, package: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_migrated_loader_runs_before_and_after(package: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
-    table = pa.table({"x": [0.5, 1.5] * 500, "y": list(range(1000)), "label": [0, 1] * 500})
-    pq.write_table(table, tmp_path / "clicks.parquet")
-    shutil.copytree(ROOT / "fixtures" / "convert" / "webdataset", tmp_path / "shards")
-    shutil.copytree(ROOT / "fixtures" / "convert" / "mds" / "plain", tmp_path / "mds")
+    number = 2 * PACKAGES.index(package)
     before, after = BEFORE_AFTER[number : number + 2]
     assert (before.splitlines()[0], after.splitlines()[0]) == ("# before", "# after")
-    if importlib.util.find_spec(package) is not None:
+    if package == "tensorflow":
+        pytest.importorskip("tensorflow")
+    x = pa.array([0.5, 1.5] * 500, pa.float32())
+    pq.write_table(pa.table({"x": x, "y": list(range(1000)), "label": [0, 1] * 500}), tmp_path / "clicks.parquet")
+    (tmp_path / "clicks").mkdir()
+    shutil.copy(tmp_path / "clicks.parquet", tmp_path / "clicks" / "part-0.parquet")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "webdataset", tmp_path / "shards")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "mds" / "plain", tmp_path / "mds")
+    if package == "tensorflow":
+        command("bowstring convert clicks.parquet records --to tfrecord", tmp_path)
+    # Ray's cluster is started by its own tests (frameworks/test_ray.py), which run its block.
+    installed = package != "ray" and importlib.util.find_spec(package) is not None
+    if installed:
         run(before, tmp_path)
     for line in commands("migrating.md"):
-        if line.split()[2].rstrip("/") in {"webdataset": "shards", "streaming": "mds"}.get(package, ""):
+        if line.split()[2].rstrip("/") == CONVERTED.get(package):
             command(line, tmp_path)
     run(after, tmp_path)
-    if importlib.util.find_spec(package) is None:
+    if not installed and package != "ray":
         pytest.skip(f"{package} is not installed: only what takes its place ran")
 
 
 def test_all_blocks_of_the_migration_page_are_run() -> None:
-    assert len(BEFORE_AFTER) == 6
-    assert len(commands("migrating.md")) == 4
+    assert len(BEFORE_AFTER) == 2 * len(PACKAGES)
+    ran = [line for line in commands("migrating.md") if line.split()[2].rstrip("/") in CONVERTED.values()]
+    assert ran == commands("migrating.md")
+    assert len(ran) == 6
