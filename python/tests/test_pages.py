@@ -6,6 +6,7 @@ import importlib.util
 import pathlib
 import re
 import shutil
+from xml.etree import ElementTree
 
 import bowstring
 import pyarrow as pa
@@ -15,6 +16,7 @@ import yaml
 from conftest import ROOT, run_python
 
 REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
+RAW = "https://raw.githubusercontent.com/bowstring-data/bowstring/main/"
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "fixtures/*.md") for path in ROOT.glob(pattern)
@@ -34,10 +36,10 @@ def anchors(page: pathlib.Path) -> set[str]:
 def test_its_links_lead_somewhere(page: pathlib.Path) -> None:
     wrong = []
     for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
-        inside = link.startswith(REPOSITORY)
+        inside = link.startswith((REPOSITORY, RAW))
         if "://" in link and not inside:
             continue
-        path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+        path, _, anchor = link.removeprefix(REPOSITORY).removeprefix(RAW).partition("#")
         target = (ROOT / path if inside else page.parent / path).resolve() if path else page
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             wrong.append(link)
@@ -60,6 +62,30 @@ def test_every_page_is_on_the_site() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert sorted(listed) == sorted(module.pages().values())
+
+
+def test_drawings_are_what_their_script_writes() -> None:
+    done = run_python("scripts/drawings.py", "--check", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = {
+        pathlib.PurePath(link).name
+        for page in PAGES
+        for link in LINK.findall(page.read_text("utf-8"))
+        if link.endswith(".svg")
+    }
+    assert shown == {path.name for path in (DOCS / "pictures").glob("*.svg")}
+
+
+def test_drawings_tell_what_they_show_and_have_both_themes() -> None:
+    for path in (DOCS / "pictures").glob("*.svg"):
+        root = ElementTree.parse(path).getroot()
+        space = {"s": "http://www.w3.org/2000/svg"}
+        assert root.get("role") == "img"
+        assert root.findtext("s:title", None, space)
+        assert root.findtext("s:desc", None, space)
+        assert "prefers-color-scheme:dark" in (root.findtext("s:style", None, space) or "")
+        right = [float(box.get("x", "0")) + float(box.get("width", "0")) for box in root.iterfind("s:rect", space)]
+        assert max(right) <= float(root.get("width", "0"))
 
 
 def test_every_error_has_its_section() -> None:
