@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pathlib
 import re
@@ -91,7 +92,45 @@ def test_drawings_tell_what_they_show_and_have_both_themes() -> None:
 def test_every_error_has_its_section() -> None:
     # `NotFoundError` and so on; links to them are in other people's notes.
     parts = anchors(DOCS / "troubleshooting.md")
-    assert {name.lower() for name in bowstring.errors.__all__} - {"error"} <= parts
+    assert {name.lower() for name in bowstring.errors.__all__} <= parts
+
+
+def test_the_address_of_an_error_is_its_section() -> None:
+    class Own(bowstring.NullsError):
+        """An error of somebody who derives from ours."""
+
+    for error in (*(getattr(bowstring.errors, name) for name in bowstring.errors.__all__), Own):
+        page, _, anchor = error("because").url.partition("#")
+        assert page == f"{REPOSITORY}docs/troubleshooting.md"
+        assert anchor == ("nullserror" if error is Own else error.__name__.lower())
+        assert anchor in anchors(DOCS / "troubleshooting.md")
+
+
+def definition(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
+    """Returns the definition of a public name, through the imports of its module."""
+    path = (ROOT / "python" / module.replace(".", "/")).with_suffix(".py")
+    tree = ast.parse((path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
+            return definition(name, node.module)
+    raise AssertionError(f"{module} has no {name}")
+
+
+def test_the_page_of_the_api_has_every_public_name_with_a_docstring() -> None:
+    shown = re.findall(r"^::: (bowstring(?:\.[a-z]+)?)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    others = "errors torch tensorflow jax lightning ray flight spark inference petastorm"
+    assert shown == ["bowstring", *(f"bowstring.{name}" for name in others.split())]
+    # Types of the extension have their docs in Rust; the page has them from the stubs.
+    native = {"ArrowArray", "Tensor", "__version__", "doctor"}
+    for module in shown:
+        path = (ROOT / "python" / module.replace(".", "/")).with_suffix(".py")
+        source = (path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8")
+        (listed,) = re.findall(r"^__all__ = \[(.*?)\]", source, re.DOTALL | re.MULTILINE)
+        names = re.findall(r'"(\w+)"', listed)
+        for name in set(names) - native:
+            assert ast.get_docstring(definition(name, module)), f"{module}.{name}"
 
 
 def comparison() -> str:
