@@ -88,12 +88,15 @@ test: lint test-rust test-doc test-python ## lint, all tests, doc tests, example
 check-features: ## the crate without its features
 	cargo check --locked --no-default-features
 
+# One more than cores: many tests wait for leases and timeouts.
+AT_ONCE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
+
 .PHONY: test-rust
 test-rust: build
 ifneq ($(NEXTEST),)
 	$(LINTED) cargo nextest run $(WORLD) 2>&1 | tee target/test-rust.log
 else
-	$(LINTED) cargo test $(WORLD) --lib --bins --tests 2>&1 | tee target/test-rust.log
+	$(LINTED) cargo test $(WORLD) --lib --bins --tests -- --test-threads $(AT_ONCE) 2>&1 | tee target/test-rust.log
 endif
 
 .PHONY: test-doc
@@ -123,7 +126,7 @@ test-hdfs: $(VENV)/turbo $(VENV)/ready ## HDFS, against a real cluster; needs Ja
 .PHONY: lint
 lint: $(VENV)/turbo ## rustfmt, clippy, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
-	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) lint-python build
+	@$(MAKE) -j2 lint-python build
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
 	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
