@@ -200,7 +200,7 @@ EVERY_KIND: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
     """Ray on this machine."""
     ray = pytest.importorskip("ray")
@@ -442,7 +442,7 @@ def spark_sessions(spark_directory: pathlib.Path) -> Iterator[Callable[..., Any]
     settings = {
         "spark.ui.enabled": "false",
         "spark.local.dir": str(spark_directory),
-        "spark.driver.extraJavaOptions": os.environ.get("T_JVM", "") + f" -Djava.io.tmpdir={spark_directory}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={spark_directory}",
         "spark.driver.memory": "1g",
         "spark.python.daemon.module": "spark_daemon",
         "spark.sql.shuffle.partitions": "2",
