@@ -216,7 +216,7 @@ pub(crate) fn vanishing() {
     let url = directory.path().to_str().unwrap().to_owned();
     let options = ServerOptions { memory_budget: Some(64 << 20), threads: Some(1), ..Default::default() };
     let served = Served::start(&[("data", &url)], &options);
-    let rounds = if support::soak() { 500 } else { 10 };
+    let rounds = if support::soak() { 500 } else { 15 };
     runtime().block_on(async {
         let mut steady = FlightServiceClient::new(connected(&served).await);
         let mut sizes = Vec::new();
