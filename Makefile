@@ -14,6 +14,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export PYO3_PYTHON := $(CURDIR)/$(PY)
 export PYTHONPATH := $(CURDIR)/python
+# Images of containers set it. Hundreds of processes of the tests would each compile what they import: 4 s for PyTorch alone.
+unexport PYTHONDONTWRITEBYTECODE
 
 # `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
 TURBO = $(shell cat $(VENV)/turbo)
@@ -76,27 +78,25 @@ demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
 	$(PY) examples/train_torch.py
 
 .PHONY: test
-test: prepare lint test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
+test: lint test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
 	@passed() { grep -oE '[0-9]+ passed' "$$1" | awk '{sum += $$1} END {print sum}'; }; \
 		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
 		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"
-
-# On a fresh machine the Python tools are fetched while Rust is built.
-.PHONY: prepare
-prepare: $(VENV)/made
-	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(VENV)/ready build
 
 # Not part of `make test`, which builds all features together: the workflow runs this command with the oldest Rust.
 .PHONY: check-features
 check-features: ## the crate without its features
 	cargo check --locked --no-default-features
 
+# One more than cores: many tests wait for leases and timeouts.
+AT_ONCE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
+
 .PHONY: test-rust
 test-rust: build
 ifneq ($(NEXTEST),)
 	$(LINTED) cargo nextest run $(WORLD) 2>&1 | tee target/test-rust.log
 else
-	$(LINTED) cargo test $(WORLD) --lib --bins --tests 2>&1 | tee target/test-rust.log
+	$(LINTED) cargo test $(WORLD) --lib --bins --tests -- --test-threads $(AT_ONCE) 2>&1 | tee target/test-rust.log
 endif
 
 .PHONY: test-doc
@@ -106,10 +106,8 @@ test-doc: build ## doc tests, the lints of docs, examples
 
 .PHONY: test-python
 test-python: build $(VENV)/ready
-	$(PY) examples/train_torch.py --epochs 2
-	$(PY) examples/serve_torch.py
-	$(PY) examples/tf_fit.py --epochs 3
-	$(PY) examples/jax_train.py --epochs 3
+	printf 'examples/%s\n' 'train_torch.py --epochs 2' serve_torch.py 'tf_fit.py --epochs 3' 'jax_train.py --epochs 3' | \
+		xargs -t -P 2 -L 1 $(PY)
 	cd python && ../$(PY) -m pytest -n 2 --dist loadfile --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
 	cd python && bash ../scripts/each-alone.sh ../$(PY) tests/frameworks/test_*.py tests/loops/test_*.py 2>&1 | \
 		tee -a ../target/test-python.log
@@ -124,17 +122,21 @@ test-hdfs: $(VENV)/turbo $(VENV)/ready ## HDFS, against a real cluster; needs Ja
 	bash scripts/servers/hdfs.sh --fetch
 	cd python && ../$(PY) -m pytest tests/test_hdfs.py tests/test_conformance.py -k hdfs
 
+# Rust is built beside the checks of Python, which take a core for two minutes, and on a fresh machine beside the fetching of their tools.
 .PHONY: lint
-lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, ruff, mypy, stubtest, floors
+lint: $(VENV)/turbo ## rustfmt, clippy, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
+	@$(MAKE) -j2 lint-python build
+	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
+	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
+
+.PHONY: lint-python
+lint-python: $(VENV)/ready
 	ruff check .
 	ruff format --check .
 	$(PY) scripts/kernels.py --check
-	$(MAKE) build
 	mypy --config-file python/pyproject.toml --strict python/bowstring
 	MYPYPATH=tests:python mypy --config-file python/pyproject.toml --strict -p chaos
-	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
-	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
 # Licences of what the wheel contains, for whoever gets it.
 python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(VENV)/made

@@ -55,3 +55,9 @@ if has kubernetes-validate "the manifests"; then
     conform deploy/kustomize/base/service.yaml deploy/kustomize/base/statefulset.yaml
     echo "the manifests: valid"
 fi
+
+if has promtool "the alerts"; then
+    promtool check config deploy/prometheus/prometheus.yaml
+    promtool test rules deploy/prometheus/alerts_test.yaml
+    echo "the alerts: valid, and they come when they should"
+fi

@@ -39,6 +39,8 @@ def compare(found: Any, expected: Any, epochs: int, more: Any) -> tuple[int, int
 
 def run(settings: Settings) -> dict[str, Any]:
     """Counts compared and wrong batches, by case."""
+    import torch  # noqa: F401 - loaded before the clock starts
+
     cases: dict[str, dict[str, int]] = {}
     cpu = Settings(**{**vars(settings), "device": "cpu"})
     with busy(settings.seconds) as more:

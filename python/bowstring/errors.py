@@ -1,7 +1,7 @@
 """Errors, one class for each remedy.
 
 Each error carries its place in the dataset if it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
-the row within its row group), and ``option``, the option to change.
+the row within its row group), and ``option``, the option to change. ``url`` is the section of the docs that says what to do.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ __all__ = [
     "WideIntegersError",
 ]
 
+_PAGE = "https://github.com/bowstring-data/bowstring/blob/main/docs/troubleshooting.md"
+
 
 class Error(Exception):
     """Any error of bowstring."""
@@ -49,6 +51,12 @@ class Error(Exception):
         self.column = column
         self.row = row
         self.option = option
+
+    @property
+    def url(self) -> str:
+        """The section of the docs on errors of this class."""
+        known = next(base.__name__ for base in type(self).__mro__ if base.__module__ == __name__)
+        return f"{_PAGE}#{known.lower()}"
 
 
 class NotFoundError(Error, FileNotFoundError, LookupError):

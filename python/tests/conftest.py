@@ -59,12 +59,37 @@ def run_python(
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 
 
+# Files that share one Spark, its JVM and its workers, and so one process of a parallel run. The last ones change its session.
+ONE_SPARK = ("test_spark_source", "test_spark_convert", "test_spark_serve", "test_spark_access", "test_spark_inference")
+ONE_SPARK += ("test_petastorm_spark", "test_spark_cluster", "test_spark_connect")
+# Then the files that take longest: a long one that starts last would run alone.
+LONG = ("test_spark_examples", "test_gpu_session", "test_readme", "test_pages", "test_device", "test_conformance")
+ORDER = {name: place for place, name in enumerate(ONE_SPARK + LONG)}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Retries these tests once before they count as failed, and reports them as rerun; never in the soak."""
+    """Puts long files first. Retries tests of a shared machine once before they count as failed; never in the soak."""
+    items.sort(key=lambda item: ORDER.get(item.path.stem, len(ORDER)))
     for item in items:
         shared = item.path.name.startswith(SHARED_MACHINE) or item.path.parent.name == "frameworks"
         if shared and "BOWSTRING_SOAK" not in os.environ:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out files in this order to the processes of a parallel run, and those of Spark together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "Spark" if pathlib.PurePath(file).stem in ONE_SPARK else file
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
 
 
 @pytest.fixture(autouse=True)

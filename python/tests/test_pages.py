@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import io
 import pathlib
 import re
 import shutil
+from xml.etree import ElementTree
 
 import bowstring
 import pyarrow as pa
@@ -17,6 +19,7 @@ from conftest import ROOT, run_python
 from objects import Objects
 
 REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
+RAW = "https://raw.githubusercontent.com/bowstring-data/bowstring/main/"
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "fixtures/*.md") for path in ROOT.glob(pattern)
@@ -36,10 +39,10 @@ def anchors(page: pathlib.Path) -> set[str]:
 def test_its_links_lead_somewhere(page: pathlib.Path) -> None:
     wrong = []
     for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
-        inside = link.startswith(REPOSITORY)
+        inside = link.startswith((REPOSITORY, RAW))
         if "://" in link and not inside:
             continue
-        path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+        path, _, anchor = link.removeprefix(REPOSITORY).removeprefix(RAW).partition("#")
         target = (ROOT / path if inside else page.parent / path).resolve() if path else page
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             wrong.append(link)
@@ -64,10 +67,109 @@ def test_every_page_is_on_the_site() -> None:
     assert sorted(listed) == sorted(module.pages().values())
 
 
+def test_drawings_are_what_their_script_writes() -> None:
+    done = run_python("scripts/drawings.py", "--check", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = {
+        pathlib.PurePath(link).name
+        for page in PAGES
+        for link in LINK.findall(page.read_text("utf-8"))
+        if link.endswith(".svg")
+    }
+    assert shown == {path.name for path in (DOCS / "pictures").glob("*.svg")}
+
+
+def test_drawings_tell_what_they_show_and_have_both_themes() -> None:
+    for path in (DOCS / "pictures").glob("*.svg"):
+        root = ElementTree.parse(path).getroot()
+        space = {"s": "http://www.w3.org/2000/svg"}
+        assert root.get("role") == "img"
+        assert root.findtext("s:title", None, space)
+        assert root.findtext("s:desc", None, space)
+        assert "prefers-color-scheme:dark" in (root.findtext("s:style", None, space) or "")
+        right = [float(box.get("x", "0")) + float(box.get("width", "0")) for box in root.iterfind("s:rect", space)]
+        assert max(right) <= float(root.get("width", "0"))
+
+
 def test_every_error_has_its_section() -> None:
     # `NotFoundError` and so on; links to them are in other people's notes.
     parts = anchors(DOCS / "troubleshooting.md")
-    assert {name.lower() for name in bowstring.errors.__all__} - {"error"} <= parts
+    assert {name.lower() for name in bowstring.errors.__all__} <= parts
+
+
+def test_the_address_of_an_error_is_its_section() -> None:
+    class Own(bowstring.NullsError):
+        """An error of somebody who derives from ours."""
+
+    for error in (*(getattr(bowstring.errors, name) for name in bowstring.errors.__all__), Own):
+        page, _, anchor = error("because").url.partition("#")
+        assert page == f"{REPOSITORY}docs/troubleshooting.md"
+        assert anchor == ("nullserror" if error is Own else error.__name__.lower())
+        assert anchor in anchors(DOCS / "troubleshooting.md")
+
+
+def definition(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
+    """Returns the definition of a public name, through the imports of its module."""
+    path = (ROOT / "python" / module.replace(".", "/")).with_suffix(".py")
+    tree = ast.parse((path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
+            return definition(name, node.module)
+    raise AssertionError(f"{module} has no {name}")
+
+
+def test_the_page_of_the_api_has_every_public_name_with_a_docstring() -> None:
+    shown = re.findall(r"^::: (bowstring(?:\.[a-z]+)?)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    others = "errors torch tensorflow jax lightning ray flight spark inference petastorm"
+    assert shown == ["bowstring", *(f"bowstring.{name}" for name in others.split())]
+    # Types of the extension have their docs in Rust; the page has them from the stubs.
+    native = {"ArrowArray", "Tensor", "__version__", "doctor"}
+    for module in shown:
+        path = (ROOT / "python" / module.replace(".", "/")).with_suffix(".py")
+        source = (path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8")
+        (listed,) = re.findall(r"^__all__ = \[(.*?)\]", source, re.DOTALL | re.MULTILINE)
+        names = re.findall(r'"(\w+)"', listed)
+        for name in set(names) - native:
+            assert ast.get_docstring(definition(name, module)), f"{module}.{name}"
+
+
+def comparison() -> str:
+    return (DOCS / "comparison.md").read_text("utf-8")
+
+
+def test_the_comparison_names_the_versions_that_are_measured_and_tested() -> None:
+    pinned = "\n".join(
+        (ROOT / path).read_text()
+        for path in (
+            "benches/peers/requirements.txt",
+            "python/requirements-demo.txt",
+            "python/requirements-dev.txt",
+        )
+    )
+    first = comparison().partition("## Data")[0]
+    for package in ("torch", "pyarrow", "tensorflow-cpu", "webdataset", "ray", "datasets", "pylance"):
+        version = re.search(rf"^{package}(?:\[\w+\])?==([\d.]+)", pinned, re.MULTILINE)
+        assert version is not None, package
+        assert version[1].removesuffix(".0") in first, f"{package} {version[1]}"
+
+
+def test_every_other_loader_of_the_comparison_is_quoted() -> None:
+    """Each row about another project has a link to it."""
+    compared, _, _ = comparison().partition("## Speed")
+    rows = [line for line in compared.splitlines() if re.match(r"\| \[?[A-Za-z]", line)]
+    assert len(rows) == 9 + 10 + 10 + 10 + 9 + 3
+    for row in rows:
+        assert "https://" in row or row.startswith("| bowstring"), row
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_performance_page() -> None:
+    measured = (DOCS / "performance.md").read_text("utf-8")
+    _, _, speed = comparison().partition("## Speed")
+    figures = re.findall(r"([\d,.]+)(?= M/s| /s| M rows/s| times| against [\d.]+ M rows)", speed)
+    assert len(figures) == 11
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", measured)] == []
 
 
 # ---- their examples ------------------------------------------------------------------------------------------------
@@ -148,29 +250,46 @@ def test_the_examples_of_checkpoints_run(code: str, tmp_path: pathlib.Path) -> N
 
 
 # Pairs: the code of another loader, by the package that it needs, and its replacement.
+
+
+# Pairs on the page in this order: the code of another loader, by the package that it needs, and its replacement.
+PACKAGES = ("torch", "webdataset", "streaming", "litdata", "datasets", "tensorflow", "ray")
+# The directories that a pair converts before it runs.
+CONVERTED = {"webdataset": "shards", "streaming": "mds", "tensorflow": "records"}
 BEFORE_AFTER = blocks("migrating.md")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("number", "package"), [(0, "torch"), (2, "webdataset"), (4, "streaming")])
-def test_a_migrated_loader_runs_before_and_after(number: int, package: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_migrated_loader_runs_before_and_after(package: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
-    table = pa.table({"x": [0.5, 1.5] * 500, "y": list(range(1000)), "label": [0, 1] * 500})
-    pq.write_table(table, tmp_path / "clicks.parquet")
-    shutil.copytree(ROOT / "fixtures" / "convert" / "webdataset", tmp_path / "shards")
-    shutil.copytree(ROOT / "fixtures" / "convert" / "mds" / "plain", tmp_path / "mds")
+    number = 2 * PACKAGES.index(package)
     before, after = BEFORE_AFTER[number : number + 2]
     assert (before.splitlines()[0], after.splitlines()[0]) == ("# before", "# after")
-    if importlib.util.find_spec(package) is not None:
+    if package == "tensorflow":
+        pytest.importorskip("tensorflow")
+    x = pa.array([0.5, 1.5] * 500, pa.float32())
+    pq.write_table(pa.table({"x": x, "y": list(range(1000)), "label": [0, 1] * 500}), tmp_path / "clicks.parquet")
+    (tmp_path / "clicks").mkdir()
+    shutil.copy(tmp_path / "clicks.parquet", tmp_path / "clicks" / "part-0.parquet")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "webdataset", tmp_path / "shards")
+    shutil.copytree(ROOT / "fixtures" / "convert" / "mds" / "plain", tmp_path / "mds")
+    if package == "tensorflow":
+        command("bowstring convert clicks.parquet records --to tfrecord", tmp_path)
+    # Ray's cluster is started by its own tests (frameworks/test_ray.py), which run its block.
+    installed = package != "ray" and importlib.util.find_spec(package) is not None
+    if installed:
         run(before, tmp_path)
     for line in commands("migrating.md"):
-        if line.split()[2].rstrip("/") in {"webdataset": "shards", "streaming": "mds"}.get(package, ""):
+        if line.split()[2].rstrip("/") == CONVERTED.get(package):
             command(line, tmp_path)
     run(after, tmp_path)
-    if importlib.util.find_spec(package) is None:
+    if not installed and package != "ray":
         pytest.skip(f"{package} is not installed: only what takes its place ran")
 
 
 def test_all_blocks_of_the_migration_page_are_run() -> None:
-    assert len(BEFORE_AFTER) == 6
-    assert len(commands("migrating.md")) == 4
+    assert len(BEFORE_AFTER) == 2 * len(PACKAGES)
+    ran = [line for line in commands("migrating.md") if line.split()[2].rstrip("/") in CONVERTED.values()]
+    assert ran == commands("migrating.md")
+    assert len(ran) == 6

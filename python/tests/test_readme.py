@@ -49,8 +49,27 @@ def test_an_example_of_the_readme_runs_as_it_stands(code: str, home: pathlib.Pat
     assert "print" not in code or said
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "imagenet40.parquet",
+        "spark43_parquet/flat_snappy",
+        "spark43_parquet/partitioned",
+        "units/parquet_mr_v1.parquet",
+        "features/huggingface.parquet",
+        "features/vectors_sparse.parquet",
+        "petastorm/petastorm_legacy_0.7.6",
+    ],
+)
+def test_the_ten_lines_run_on_any_parquet(name: str, home: pathlib.Path) -> None:
+    lines = [line for line in PYTHON[0].splitlines() if line]
+    assert len(lines) <= 10
+    said = run(PYTHON[0].replace('"photos/"', repr(str(ROOT / "fixtures" / name))), home)
+    assert re.search(r"^\d+ steps, \d+ rows$", said, re.MULTILINE)
+
+
 def test_the_first_example_prints_what_its_comments_say(home: pathlib.Path) -> None:
-    code = f"{PYTHON[0]}\nprint(features.shape[1], features.dtype, label.dtype)"
+    code = f"{PYTHON[1]}\nprint(features.shape[1], features.dtype, label.dtype)"
     assert run(code, home).splitlines()[-1] == "2 torch.float32 torch.int64"
 
 

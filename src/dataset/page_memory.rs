@@ -14,8 +14,8 @@ const LEAST: usize = 16 << 10;
 /// Larger ones are not kept: no usual writer makes them.
 const MOST: usize = 2 << 20;
 
-/// How many a thread keeps, beside the memory budget.
-const KEPT: usize = 3;
+/// Bytes that a thread keeps, beside the memory budget: the pages of a column have few sizes, those of a table many.
+const KEPT: usize = 4 << 20;
 
 thread_local! {
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
@@ -75,10 +75,11 @@ impl Drop for PageMemory {
         // A thread at its very end keeps nothing any more.
         let _ended = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
-            if spare.len() == KEPT {
-                spare.remove(0);
-            }
             spare.push(bytes);
+            let mut kept: usize = spare.iter().map(|bytes| bytes.len()).sum();
+            while kept > KEPT {
+                kept -= spare.remove(0).len();
+            }
         });
     }
 }
@@ -114,8 +115,10 @@ mod tests {
             assert!(kept().is_empty());
             drop((again, PageMemory::new(LEAST - 1), PageMemory::new(MOST + 1)));
             assert_eq!(kept(), [room(80_000)], "neither small nor very large ones");
-            drop([20_000, 30_000, 40_000, 50_000].map(PageMemory::new));
-            assert_eq!(kept(), [30_000, 40_000, 50_000].map(room));
+            drop([1_000_000, 2_000_000, 30_000].map(PageMemory::new));
+            assert_eq!(kept(), [80_000, 1_000_000, 2_000_000, 30_000].map(room));
+            drop(PageMemory::new(1_500_000));
+            assert_eq!(kept(), [2_000_000, 30_000, 1_500_000].map(room), "the oldest went");
         })
         .join()
         .unwrap();

@@ -121,8 +121,9 @@ impl State {
         self.spare.remove(at)
     }
 
-    /// Removes kept buffers until `bytes` more fit in addition to the rest; the caller frees them outside the lock.
-    fn evict(&mut self, bytes: usize, budget: usize) -> Vec<Raw> {
+    /// Removes kept buffers until `bytes` more fit in addition to the rest. Some of them may be spare ones then; the caller
+    /// frees the others outside the lock.
+    fn evict(&mut self, bytes: usize, budget: usize, spare: Spare) -> Vec<Raw> {
         let mut evicted = Vec::new();
         while self.used + bytes + self.kept_bytes > budget && self.kept_bytes > 0 {
             let Some(class) = self.kept.iter().find(|(_, list)| !list.is_empty()).map(|(class, _)| *class) else {
@@ -130,7 +131,7 @@ impl State {
             };
             if let Some(raw) = self.kept.get_mut(&class).and_then(Vec::pop) {
                 self.kept_bytes -= raw.capacity();
-                evicted.push(raw);
+                evicted.append(&mut self.spare(raw, spare));
             }
         }
         evicted
@@ -191,7 +192,7 @@ impl Pool {
         let receiver = {
             let mut state = self.lock();
             if state.waiting.is_empty() && state.fits(bytes, self.budget) {
-                let evicted = state.evict(bytes, self.budget);
+                let evicted = state.evict(bytes, self.budget, self.spare);
                 self.charge(&mut state, bytes);
                 drop(state);
                 drop(evicted);
@@ -237,7 +238,7 @@ impl Pool {
         if !state.waiting.is_empty() || !state.fits(bytes, self.budget) {
             return None;
         }
-        let evicted = state.evict(bytes, self.budget);
+        let evicted = state.evict(bytes, self.budget, self.spare);
         self.charge(&mut state, bytes);
         drop(state);
         drop(evicted);
@@ -270,7 +271,7 @@ impl Pool {
                 if waiter.granted.is_closed() {
                     state.waiting.pop_front();
                 } else if state.fits(bytes, self.budget) {
-                    evicted.append(&mut state.evict(bytes, self.budget));
+                    evicted.append(&mut state.evict(bytes, self.budget, self.spare));
                     self.charge(&mut state, bytes);
                     granted.extend(state.waiting.pop_front());
                 } else {
@@ -341,7 +342,7 @@ impl Reservation {
     pub fn grow(&mut self, bytes: usize) {
         if let Some(missing) = bytes.checked_sub(self.bytes) {
             let mut state = self.pool.lock();
-            let evicted = state.evict(missing, self.pool.budget);
+            let evicted = state.evict(missing, self.pool.budget, self.pool.spare);
             self.pool.charge(&mut state, missing);
             drop(state);
             drop(evicted);
@@ -540,6 +541,17 @@ mod tests {
         let [first, second] = claims.map(|claim| claim.allocate(SIZE_CLASS).unwrap());
         assert_eq!(first.as_ptr(), address);
         assert_ne!(second.as_ptr(), address);
+    }
+
+    #[tokio::test]
+    async fn a_kept_buffer_in_whose_place_a_reservation_comes_is_taken_for_the_next_one() {
+        let pool = Pool::with_spare(Spare::Little, Arc::new(SystemAllocator), SIZE_CLASS);
+        let buffer = pool.reserve(SIZE_CLASS).await.unwrap().allocate(SIZE_CLASS).unwrap();
+        let address = buffer.as_ptr();
+        drop(buffer);
+        let claim = pool.reserve(SIZE_CLASS).await.unwrap();
+        assert_eq!((pool.used(), pool.lock().kept_bytes), (SIZE_CLASS, 0));
+        assert_eq!(claim.allocate(SIZE_CLASS).unwrap().as_ptr(), address);
     }
 
     #[tokio::test]

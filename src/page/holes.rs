@@ -38,11 +38,11 @@ impl Holes {
                 Run::Repeated(level @ 0..=1, numbers) => bits.append_n(numbers.min(left), level == 1),
                 Run::Repeated(..) => return None,
                 Run::Packed(bytes, numbers) => {
-                    let numbers = numbers.min(left);
+                    let (bytes, numbers) = (levels.packed(&bytes), numbers.min(left));
                     if bytes.len() < numbers.div_ceil(8) {
                         return None;
                     }
-                    bits.append_packed_range(0..numbers, &bytes);
+                    bits.append_packed_range(0..numbers, bytes);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Parquet's hybrid of run-length and bit-packed numbers: levels, and indices into a dictionary.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::unpack::{BLOCK, unpack};
@@ -8,21 +10,23 @@ use super::unpack::{BLOCK, unpack};
 #[derive(Debug, Clone)]
 pub(super) enum Run {
     Repeated(u32, usize),
-    /// Bytes of groups of eight numbers; a writer may omit those that no number needs.
-    Packed(Bytes, usize),
+    /// Where the bytes of groups of eight numbers are; a writer may omit those that no number needs.
+    Packed(Range<usize>, usize),
 }
 
 /// The runs of one slice of bytes.
 #[derive(Debug)]
 pub(super) struct Runs {
-    rest: Bytes,
+    bytes: Bytes,
+    /// Bytes before the next run: no run is a slice of its own, which would count its references.
+    at: usize,
     width: u8,
 }
 
 impl Runs {
     /// The runs in `bytes` of numbers of `width` bits.
     pub(super) fn new(bytes: Bytes, width: u8) -> Self {
-        Self { rest: bytes, width }
+        Self { bytes, at: 0, width }
     }
 
     /// The next run, of at least one number; `None` at the end or if the bytes are invalid.
@@ -31,24 +35,28 @@ impl Runs {
         let count = usize::try_from(header >> 1).ok().filter(|count| *count > 0)?;
         if header & 1 == 0 {
             let length = usize::from(self.width).div_ceil(8);
-            if self.rest.len() < length || length > 4 {
-                return None;
-            }
             let mut value = [0; 4];
-            value[..length].copy_from_slice(&self.rest.split_to(length));
+            value.get_mut(..length)?.copy_from_slice(self.bytes.get(self.at..self.at + length)?);
+            self.at += length;
             return Some(Run::Repeated(u32::from_le_bytes(value), count));
         }
-        let length = count.checked_mul(usize::from(self.width))?.min(self.rest.len());
+        let length = count.checked_mul(usize::from(self.width))?.min(self.bytes.len() - self.at);
         let numbers = count.checked_mul(8)?;
-        Some(Run::Packed(self.rest.split_to(length), numbers))
+        self.at += length;
+        Some(Run::Packed(self.at - length..self.at, numbers))
+    }
+
+    /// The bytes of a packed run.
+    pub(super) fn packed(&self, run: &Range<usize>) -> &[u8] {
+        self.bytes.get(run.clone()).unwrap_or_default()
     }
 
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0_u64;
-        for (at, byte) in self.rest.iter().enumerate().take(10) {
+        for (at, byte) in self.bytes.get(self.at..)?.iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
             if byte & 0x80 == 0 {
-                drop(self.rest.split_to(at + 1));
+                self.at += at + 1;
                 return Some(value);
             }
         }
@@ -63,7 +71,7 @@ impl Runs {
                 Some(Run::Repeated(value, count)) if value == level => left = left.saturating_sub(count),
                 Some(Run::Packed(bytes, numbers)) => {
                     let taken = numbers.min(left);
-                    if !packed_all(&bytes, self.width, taken, |value| value == level) {
+                    if !packed_all(self.packed(&bytes), self.width, taken, |value| value == level) {
                         return false;
                     }
                     left -= taken;
@@ -83,7 +91,7 @@ impl Runs {
             match self.next() {
                 Some(Run::Repeated(value, count)) if value <= most => left = left.saturating_sub(count),
                 Some(Run::Packed(bytes, numbers)) => {
-                    let taken = numbers.min(left);
+                    let (bytes, taken) = (self.packed(&bytes), numbers.min(left));
                     // Bytes that no number needs may be omitted; groups that no number needs must not be announced and
                     // then omitted.
                     if bytes.len() * 8 < numbers.saturating_mul(usize::from(self.width))
@@ -93,7 +101,7 @@ impl Runs {
                     }
                     let fits = match tight {
                         true => bytes.len() * 8 >= taken.saturating_mul(usize::from(self.width)),
-                        false => packed_all(&bytes, self.width, taken, |value| value <= most),
+                        false => packed_all(bytes, self.width, taken, |value| value <= most),
                     };
                     if !fits {
                         return false;
@@ -135,6 +143,7 @@ impl Runs {
                 }
                 Run::Packed(bytes, numbers) => {
                     let taken = numbers.min(left);
+                    let bytes = self.packed(&bytes);
                     let whole = bytes.get(..taken / 8)?;
                     ones += whole.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
                     if !taken.is_multiple_of(8) {
@@ -161,7 +170,7 @@ impl Runs {
                     done = end;
                 }
                 Run::Packed(bytes, numbers) => {
-                    let end = done + numbers.min(count - done);
+                    let (bytes, end) = (self.packed(&bytes), done + numbers.min(count - done));
                     if bytes.len() * 8 < end - done {
                         return None;
                     }
@@ -259,6 +268,7 @@ impl Numbers {
             match &self.run {
                 Some(Run::Repeated(_, left)) if *left > 0 => return Some(()),
                 Some(Run::Packed(bytes, numbers)) if self.unpacked < *numbers => {
+                    let bytes = self.runs.packed(bytes);
                     let there = unpack_at(bytes, self.runs.width, self.unpacked, &mut self.block)?;
                     self.there = there.min(numbers - self.unpacked);
                     self.unpacked += BLOCK;

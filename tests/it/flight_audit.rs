@@ -33,7 +33,7 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
     std::fs::create_dir(&numbers).unwrap();
     support::write(&numbers, &[vec![8; 5]], 1);
     let tokens = write(directory.path(), "tokens", &format!("anna:{GOOD}\n"));
-    let config = write(directory.path(), "serve.toml", "[server.limits]\nrefused_per_minute = 5\n");
+    let config = write(directory.path(), "serve.toml", "[server.limits]\nrefused_per_minute = 20\n");
     let log = directory.path().join("audit");
     let numbers = format!("numbers={}", numbers.display());
     let server =
@@ -66,17 +66,17 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
 
     // Callers without a token are refused, then delayed; callers with one get through meanwhile.
     let start = Instant::now();
-    for _ in 0..8 {
+    for _ in 0..22 {
         open("a-token-that-is-not-known").unwrap_err();
     }
     let held = start.elapsed();
     assert!(held >= Duration::from_secs(1), "{held:?}");
     open(GOOD).unwrap().next().unwrap();
     let refused = |lines: &[Value]| lines.iter().filter(|line| line["result"] == "Unauthenticated").count();
-    let found = lines(&log, |lines| refused(lines) >= 5);
+    let found = lines(&log, |lines| refused(lines) >= 20);
     let line = found.iter().find(|line| line["result"] == "Unauthenticated").unwrap();
     assert_eq!((&line["tenant"], &line["peer"]), (&Value::Null, &"127.0.0.1".into()));
-    assert!(refused(&found) <= 5 + 1 + held.as_secs() as usize / 12, "{found:?}");
+    assert!(refused(&found) <= 20 + 1 + held.as_secs() as usize / 3, "{found:?}");
 
     // The file is moved away, as by rotation.
     let moved = directory.path().join("audit.1");

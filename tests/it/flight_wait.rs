@@ -31,7 +31,7 @@ fn slack() -> Duration {
 /// Time after which a case counts as hanging.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Cases that run at once: they sleep nearly all of the time.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 12;
 const ROWS: [usize; 3] = [2500, 2500, 1001];
 /// 24 MB of rows: more than the kernel buffers for a stopped server.
 const MANY: [usize; 3] = [16_000; 3];

@@ -67,6 +67,18 @@ def test_the_example_of_the_docs(ray_cluster: None, tmp_path: pathlib.Path) -> N
     assert sorted(row["user_id"] for row in names["rows"].take_all()) == list(range(3, 10))
 
 
+def test_the_example_of_the_migration_page(
+    ray_cluster: None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = pathlib.Path(__file__).resolve().parents[3] / "docs" / "migrating.md"
+    (example,) = re.findall(r"```python\n# before\n(import ray\n.*?)```", docs.read_text(), re.DOTALL)
+    pq.write_table(pa.table({"x": range(1000), "y": range(1000), "label": range(1000)}), tmp_path / "clicks.parquet")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(example.replace('"clicks.parquet"', repr(str(tmp_path / "clicks.parquet"))), names)
+    assert names["batch"].keys() == {"x", "label"}
+
+
 def test_tasks_run_on_their_own(kinds: pathlib.Path) -> None:
     source = pickle.loads(pickle.dumps(Datasource(kinds, columns=["id", "fixed"], batch_size=8)))
     for parallelism in (1, 3, 7):

@@ -22,6 +22,7 @@ use super::parts::Data;
 use super::row_errors::{self, BadRow};
 use super::rows::{self, AT_ONCE, Blocks, RowLayout, Small};
 use super::shaped;
+use super::take_order::TakeOrder;
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
 use crate::schema::{DType, part_name};
@@ -90,8 +91,7 @@ pub(super) fn assemble(
     }
     let runs = gather::runs(&picked);
     let picks = Picks { rows: &picked, size: rows.size, runs: &runs };
-    let places: Vec<(u32, u32)> =
-        if in_order { picked.iter().map(|pick| place(rows.cells, *pick)).collect() } else { Vec::new() };
+    let places: Vec<(u32, u32)> = if in_order { places(rows.cells, &picked) } else { Vec::new() };
     let taken_runs = gather::runs(&places);
     let taken = Picks { rows: &places, size: rows.size, runs: &taken_runs };
     fill_tensors(outputs, (&tables, small), [&picks, &taken], &layout, rows, row_id, &mut builder)?;
@@ -118,10 +118,21 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
     Err(Error::limit(what, asked as u64, limit, "memory_budget (or lower batch_size)"))
 }
 
-/// The place of a row of one of `cells` in the order of batches.
-fn place(cells: &[Arc<RowGroupBlock>], (cell, row): (u32, u32)) -> (u32, u32) {
-    let order = cells[cell as usize].order.as_ref();
-    (cell, order.map_or(row, |order| order.place(row)))
+/// The places of these rows of `cells` in the order in which batches take them: mostly one after another in each cell.
+fn places(cells: &[Arc<RowGroupBlock>], picked: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let order = |cell: u32| cells[cell as usize].order.as_ref();
+    let mut expected: Vec<u32> = cells.iter().map(|cell| cell.order.as_ref().map_or(0, TakeOrder::expected)).collect();
+    let place = |(cell, row): &(u32, u32)| {
+        let Some(order) = order(*cell) else { return (*cell, *row) };
+        let place = order.place(*row, expected[*cell as usize]);
+        expected[*cell as usize] = place + 1;
+        (*cell, place)
+    };
+    let found = picked.iter().map(place).collect();
+    for (cell, expected) in cells.iter().zip(expected) {
+        cell.order.iter().for_each(|order| order.expect(expected));
+    }
+    found
 }
 
 /// Checks that all rows exist, so that nothing below can be out of range.

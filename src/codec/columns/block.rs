@@ -109,7 +109,7 @@ pub(super) fn cells(
         };
         made.push(part);
     }
-    let order = order.filter(|_| made.iter().any(|part| part.in_take_order)).map(TakeOrder::settled);
+    let order = order.filter(|_| made.iter().any(|part| part.in_take_order));
     let moved = layout.filter(|_| order.is_none());
     let small = moved.and_then(|layout| rows::side_by_side(layout, outputs, &mut made, rows));
     let mut bad: Option<RowSet> = None;

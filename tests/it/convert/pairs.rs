@@ -320,10 +320,14 @@ fn every_pair_keeps_what_both_hold() {
         &at("src.parquet".into()),
         &table(&["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"], false),
     );
-    for from in &all {
+    for (row, from) in all.iter().enumerate() {
         let first = at(format!("a-{from}"));
         run(&at("src.parquet".into()), &first, &to(*from)).unwrap();
-        for format in &all {
+        for (column, format) in all.iter().enumerate() {
+            // A third of the pairs outside the soak: each format is read and written several times all the same.
+            if !crate::support::soak() && (row + column) % 3 != 0 {
+                continue;
+            }
             let second = at(format!("b-{from}-{format}"));
             let columns = SCALARS.iter().map(ToString::to_string).collect();
             let options = ConvertOptions { from: Some(*from), columns, ..to(*format) };

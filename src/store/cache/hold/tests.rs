@@ -139,7 +139,8 @@ fn a_damaged_copy_is_fetched_again_and_counted() {
         fs::remove_file(path).unwrap();
         fs::write(path, bytes).unwrap();
     };
-    let damages: [(&str, Box<dyn Fn()>); 5] = [
+    type Damage<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let damages: [Damage<'_>; 5] = [
         ("its first byte", Box::new(|| overwrite(&path, 0))),
         ("its last byte", Box::new(|| overwrite(&path, SIZE as usize - 1))),
         ("its length", Box::new(|| fs::write(&path, content(0..SIZE - 1)).unwrap())),
