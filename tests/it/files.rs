@@ -219,6 +219,19 @@ fn damaged_slices_are_read_again_and_counted() {
 }
 
 #[test]
+fn a_store_that_never_answers_is_an_error_after_the_timeout() {
+    // Connections are taken up by the operating system, and nobody reads from them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let timeout = Duration::from_millis(200);
+    let files = FileSystem::new(FileOptions { timeout, ..FileOptions::default() }).unwrap();
+    let url = format!("http://{}/model.pt", silent.local_addr().unwrap());
+    let read = files.read(&[(url.clone(), Vec::from([0..4, 8..9]))]).remove(0);
+    for error in [files.open(&url).unwrap_err(), files.entry(&url).unwrap_err(), read.unwrap_err()] {
+        assert!(matches!(&error, Error::Timeout { culprit, .. } if *culprit == url), "{error}");
+    }
+}
+
+#[test]
 fn directories_are_listed_by_names_that_lead_back() {
     let (root, server) = (tempfile::tempdir().unwrap(), Server::start());
     server.put("bucket/d/a.bin", vec![1; 10], PINNED);

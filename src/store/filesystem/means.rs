@@ -47,8 +47,18 @@ impl Means {
         self.runtime.as_ref().ok_or_else(|| Error::Closed { why: "the file system is closed".to_owned() })
     }
 
+    /// Waits for `work`, which has a deadline of its own.
     pub(super) fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime()?.block_on(work)
+    }
+
+    /// Ends `work` on `url` after the timeout.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], and those of `work`.
+    pub(super) async fn in_time<T>(&self, url: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = |_| Error::Timeout { stage: "read", culprit: url.to_owned(), waited: self.timeout };
+        tokio::time::timeout(self.timeout, work).await.map_err(late)?
     }
 
     /// Counters of the cache, for what is read through it here.

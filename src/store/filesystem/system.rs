@@ -40,7 +40,7 @@ pub struct FileOptions {
     pub credential_provider: Option<CredentialSource>,
     /// The cache that files are read through; none without. Files of this machine are read as they are.
     pub cache: Option<CachePlace>,
-    /// The longest wait for bytes.
+    /// The longest wait for bytes, and for what a store says of a file or a directory.
     pub timeout: Duration,
     /// Most files that [`FileSystem::find`] gives.
     pub max_files: usize,
@@ -105,7 +105,7 @@ impl FileSystem {
     /// Opens the file at `url`, at the version that is there now.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Config`] for what is no address of a file, [`Error::Store`].
+    /// [`Error::NotFound`], [`Error::Config`] for what is no address of a file, [`Error::Timeout`], [`Error::Store`].
     pub fn open(&self, url: &str) -> Result<File> {
         match self.at(url)? {
             At::Here(path) => {
@@ -113,7 +113,7 @@ impl FileSystem {
                 Ok(File::here(Arc::clone(&self.0.means), here, stamp))
             }
             At::Store(place, path) => {
-                let object = self.run(self.pinned(place, path))?;
+                let object = self.run(url, self.pinned(place, path))?;
                 File::stored(Arc::clone(&self.0.means), object)
             }
         }
@@ -126,7 +126,7 @@ impl FileSystem {
     pub fn entry(&self, url: &str) -> Result<Entry> {
         match self.at(url)? {
             At::Here(path) => here(&path),
-            At::Store(place, path) => self.run(async {
+            At::Store(place, path) => self.run(url, async {
                 if !url.ends_with('/') && !path.as_ref().is_empty() {
                     match place.store.head(&path).await {
                         Ok(meta) => return Ok(Entry::file(&place, &meta)),
@@ -166,7 +166,7 @@ impl FileSystem {
             }
             At::Store(place, path) => {
                 lists(&place, &path)?;
-                self.run(children(&place, &path))?
+                self.run(url, children(&place, &path))?
             }
         };
         if found.is_empty() {
@@ -189,7 +189,7 @@ impl FileSystem {
             ));
         };
         lists(&place, &path)?;
-        let found = self.run(place.list(&path, self.0.options.max_files, |name| !name.is_empty(), || false))?;
+        let found = self.run(url, place.list(&path, self.0.options.max_files, |name| !name.is_empty(), || false))?;
         let mut found: Vec<_> = found.iter().map(|meta| Entry::file(&place, meta)).collect();
         found.sort_by(|a, b| a.url.cmp(&b.url));
         Ok(found)
@@ -215,19 +215,23 @@ impl FileSystem {
                         tokio::task::spawn_blocking(read).await.unwrap_or_else(ended)
                     }
                     At::Store(place, path) => {
-                        let object = self.pinned(place, path).await?;
-                        let size = object.stamp().size;
-                        let ranges: Vec<_> = ranges.iter().map(|range| within(range, size)).collect();
-                        let some: Vec<_> = ranges.iter().filter(|range| range.start < range.end).cloned().collect();
-                        let mut read = object.read(some).await?.into_iter();
-                        let mut part = |range: &Range<u64>| if range.start < range.end { read.next() } else { None };
-                        Ok(ranges.iter().map(|range| part(range).unwrap_or_default()).collect())
+                        let read = async {
+                            let object = self.pinned(place, path).await?;
+                            let size = object.stamp().size;
+                            let ranges: Vec<_> = ranges.iter().map(|range| within(range, size)).collect();
+                            let some: Vec<_> = ranges.iter().filter(|range| range.start < range.end).cloned().collect();
+                            let mut read = object.read(some).await?.into_iter();
+                            let mut part =
+                                |range: &Range<u64>| if range.start < range.end { read.next() } else { None };
+                            Ok(ranges.iter().map(|range| part(range).unwrap_or_default()).collect())
+                        };
+                        self.0.means.in_time(&url, read).await
                     }
                 }
             }
         };
         let all = async { Ok(futures::stream::iter(wanted).map(read).buffered(AT_ONCE).collect().await) };
-        self.run(all).unwrap_or_else(|error: Error| vec![Err(error)])
+        self.0.means.run(all).unwrap_or_else(|error: Error| vec![Err(error)])
     }
 
     /// Counters of its cache, for what is read through it here.
@@ -235,8 +239,9 @@ impl FileSystem {
         self.0.means.stats()
     }
 
-    fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.0.means.run(work)
+    /// Waits for `work` on `url`, until the timeout.
+    fn run<T>(&self, url: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.0.means.run(self.0.means.in_time(url, work))
     }
 
     fn at(&self, url: &str) -> Result<At> {
