@@ -269,25 +269,28 @@ impl<'a> Stores<'a> {
     }
 
     /// The store at `url`.
+    #[cfg(feature = "cloud")]
     fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
         let settings = self.settings(url, scheme);
-        #[cfg(feature = "cloud")]
         if let Some(source) = self.access.credentials {
             keys::no_credentials(self.access.options)?;
-            return super::credentials::open(url, scheme, settings, source);
+            return super::credentials::open(url, scheme, settings, Some(source));
         }
-        #[cfg(feature = "cloud")]
         if *scheme == ObjectStoreScheme::AmazonS3 {
             keys::check_headers(&settings)?;
             let Chosen { source, settings: mut more } =
                 profile::choose(self.access.options, &|name| std::env::var_os(name))?;
             more.extend(settings);
-            return match source {
-                Some(source) => super::credentials::open(url, scheme, more, &source),
-                None => Ok(object_store::parse_url_opts(url, more).map(|(store, _)| store.into())),
-            };
+            return super::credentials::open(url, scheme, more, source.as_ref());
         }
-        Ok(object_store::parse_url_opts(url, settings).map(|(store, _)| store.into()))
+        super::credentials::open(url, scheme, settings, None)
+    }
+
+    /// The store at `url`, of this machine.
+    #[cfg(not(feature = "cloud"))]
+    #[allow(clippy::unnecessary_wraps, reason = "as where stores of clouds are built in")]
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
+        Ok(object_store::parse_url_opts(url, self.settings(url, scheme)).map(|(store, _)| store.into()))
     }
 
     /// The environment first, then the options, which win. Keys are object_store's own.

@@ -16,6 +16,8 @@ mod answer;
 pub mod cache;
 #[cfg(feature = "cloud")]
 mod catalog;
+#[cfg(feature = "cloud")]
+mod client;
 #[cfg(all(test, feature = "flight"))]
 pub(crate) mod crashing;
 #[cfg(feature = "cloud")]

@@ -13,6 +13,9 @@ use crate::store::Names;
 /// Directories of a store that are searched for its format.
 const LOOKED_INTO: usize = 16;
 
+/// Levels of `key=value` directories in each of them.
+const DEEP: usize = 8;
+
 /// Detects the format at `tree` from names and first bytes.
 ///
 /// # Errors
@@ -50,7 +53,7 @@ pub(crate) fn format(tree: &Listing) -> Result<Format> {
     let mut found = examples.iter();
     match (found.next(), found.next()) {
         (None, _) if directories.iter().any(|name| name.contains('=')) => {
-            // Deeper nesting: only partitions of Parquet have it.
+            // Files without an ending, as some engines write Parquet.
             Ok(Format::Parquet)
         }
         (None, _) => Err(unknown()),
@@ -88,9 +91,16 @@ fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<
     } else {
         names.iter().filter(|name| !files::is_hidden(name)).for_each(|name| see(name));
         for directory in directories.iter().take(LOOKED_INTO) {
-            let Ok(inner) = tree.names(directory) else { continue };
-            let shown = inner.files.iter().filter(|name| !files::is_hidden(name));
-            shown.for_each(|name| see(&format!("{directory}/{name}")));
+            let mut directory = directory.clone();
+            for _ in 0..DEEP {
+                let Ok(mut inner) = tree.names(&directory) else { break };
+                inner.files.retain(|name| !files::is_hidden(name));
+                inner.files.iter().for_each(|name| see(&format!("{directory}/{name}")));
+                // Of partitions within partitions, the first one.
+                let deeper = inner.directories.iter().filter(|name| name.contains('=')).min();
+                let Some(deeper) = deeper.filter(|_| inner.files.is_empty()) else { break };
+                directory = format!("{directory}/{deeper}");
+            }
         }
     }
     let mut found = found.into_inner();

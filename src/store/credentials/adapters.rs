@@ -1,14 +1,17 @@
-//! The stores of clouds over one source of credentials.
+//! The stores of clouds and of the web, the former over one source of credentials if there is one.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
+use object_store::client::ClientConfigKey;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
 use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
-use url::Url;
+use url::{Position, Url};
 
+use super::super::client::Connector;
 use super::renewing::Renewing;
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
@@ -39,38 +42,50 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// Opens the store at `url` of `scheme` with `settings` and credentials from `source`.
+/// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if it is given.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,
     settings: Vec<(String, String)>,
-    source: &CredentialSource,
+    source: Option<&CredentialSource>,
 ) -> crate::error::Result<Result<Arc<dyn ObjectStore>>> {
-    let adapter = Adapter(source.clone());
     // As object_store itself makes a store of an address; keys of others are passed over.
-    macro_rules! build {
-        ($builder:ty, $key:ty, $provider:ident) => {{
-            let builder = settings.into_iter().fold(
-                <$builder>::new().with_url(url.to_string()),
+    macro_rules! builder {
+        ($builder:ty, $key:ty, $url:expr) => {
+            settings.into_iter().fold(
+                <$builder>::new().with_url($url.to_string()).with_http_connector(Connector::default()),
                 |builder, (key, value)| match key.to_ascii_lowercase().parse::<$key>() {
                     Ok(key) => builder.with_config(key, value),
                     Err(_) => builder,
                 },
-            );
-            builder
-                .with_credentials(Arc::new($provider(adapter)))
-                .build()
-                .map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            )
+        };
+    }
+    macro_rules! build {
+        ($builder:ty, $key:ty, $provider:ident) => {{
+            let builder = builder!($builder, $key, url);
+            let builder = match source {
+                Some(source) => builder.with_credentials(Arc::new($provider(Adapter(source.clone())))),
+                None => builder,
+            };
+            builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
         }};
     }
     let store = match scheme {
         ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, AmazonS3ConfigKey, Aws),
         ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, GoogleConfigKey, Google),
         ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, AzureConfigKey, Azure),
-        _ => {
+        _ if source.is_some() => {
             let problem = format!("a store of {}:// takes no credentials; leave it out", url.scheme());
             return Err(Error::config("credential_provider", problem));
         }
+        ObjectStoreScheme::Http => builder!(HttpBuilder, ClientConfigKey, &url[..Position::BeforePath])
+            .build()
+            .map(|store| Arc::new(store) as Arc<dyn ObjectStore>),
+        _ => object_store::parse_url_opts(url, settings).map(|(store, _)| store.into()),
     };
-    Ok(store.map(|store| Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>))
+    Ok(match source {
+        Some(source) => store.map(|store| Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>),
+        None => store,
+    })
 }

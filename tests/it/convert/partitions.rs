@@ -5,10 +5,11 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Date32Type, Int64Type};
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Types, open};
+use bowstring::convert::{ConvertOptions, Format, Progress, Types, convert, open, verify};
 use bowstring::dataset::filter::Expr;
 
 use super::{batch, kind, parquet, rows, run, same, text, to};
+use crate::dataset::Server;
 
 /// Directories of a tree, and an id for the file in each.
 const TREE: [(&str, i64); 4] = [
@@ -144,4 +145,26 @@ fn trees_whose_columns_are_in_doubt_are_refused_by_name() {
     let found = rows(&at("days"), &ConvertOptions::default()).unwrap();
     assert_eq!(found.column_by_name("day").unwrap().as_primitive::<Int64Type>().values(), &[1, 2, 2]);
     assert_eq!(found.column(1).null_count(), 0);
+}
+
+#[test]
+fn partitions_in_a_store_are_found_below_several_levels() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    for (day, id) in [("k%2Fl", 1), ("__HIVE_DEFAULT_PARTITION__", 2)] {
+        file(&src, &format!("year=2024/month=02/day={day}/a.csv"), &format!("id\n{id}\n"));
+    }
+    let server = Server::start();
+    server.upload(&src, "bucket/csv");
+    let options = ConvertOptions { storage_options: server.storage_options(), ..to(Format::Parquet) };
+    let report = convert("s3://bucket/csv", &directory.path().join("out"), &options, &Progress::default());
+    let report = report.unwrap_or_else(|error| panic!("{}", error.chain()));
+    assert_eq!((report.rows, report.from), (2, Format::Csv));
+    let found = verify("s3://bucket/csv", &text(&directory.path().join("out")), &options).unwrap();
+    assert!(found.equal, "{found:#?}");
+    let found = rows(&directory.path().join("out"), &ConvertOptions::default()).unwrap();
+    let days = arrow::compute::cast(found.column_by_name("day").unwrap(), &DataType::Utf8).unwrap();
+    let mut days: Vec<_> = days.as_string::<i32>().iter().collect();
+    days.sort_unstable();
+    assert_eq!(days, [None, Some("k/l")]);
 }

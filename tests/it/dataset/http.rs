@@ -7,6 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use object_store::path::Path as Key;
+use url::form_urlencoded;
+
 use super::answering::{Answer, Request, answer, ranged};
 
 /// The marks of an object's version that the server sends.
@@ -137,15 +140,14 @@ fn serve(request: &Request, state: &State) -> Option<Answer> {
 
 /// Lists the objects of `bucket` as S3 does: all below a prefix, or those up to the next delimiter.
 fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
-    let value = |key: &str| {
-        let found = query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-        found.unwrap_or_default().replace("%2F", "/")
-    };
-    let (prefix, delimited) = (value("prefix"), query.contains("delimiter="));
+    let found = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "prefix");
+    let prefix = found.map_or_else(String::new, |(_, prefix)| prefix.into_owned());
+    let delimited = query.contains("delimiter=");
     let objects = state.objects.lock().unwrap();
     let (mut contents, mut below) = (String::new(), std::collections::BTreeSet::new());
     for (path, (bytes, marks)) in objects.iter() {
-        let Some(key) = path.strip_prefix(bucket).map(|key| key.trim_start_matches('/')) else { continue };
+        let Some(key) = path.strip_prefix(bucket).and_then(|key| Key::from_url_path(key).ok()) else { continue };
+        let key = key.as_ref();
         let Some(rest) = key.strip_prefix(prefix.as_str()) else { continue };
         if let Some((directory, _)) = rest.split_once('/').filter(|_| delimited) {
             below.insert(format!("<CommonPrefixes><Prefix>{prefix}{directory}/</Prefix></CommonPrefixes>"));

@@ -1,6 +1,6 @@
 //! The TOML configuration of a server: `[server]` and `[datasets.NAME]`; every error gives its line and key.
 //!
-//! A line of the file is never repeated in an error: it may hold a password.
+//! An error repeats neither a line of the file nor a text in it, which may be a password in the wrong place.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -9,11 +9,15 @@ use toml::de::{DeTable, DeValue};
 use super::catalogue::Catalogue;
 use super::config::ServerOptions;
 use super::entry::{ClientLimits, Entry, LIMITS};
+use crate::document::words;
 use crate::error::{Error, Result};
 use crate::pipeline::{LoaderOptions, gathered};
 
 /// Largest configuration, in bytes.
 pub const MAX_FILE: u64 = 4 << 20;
+
+/// Shortest text that errors leave out; shorter ones are no secrets, but parts of words.
+const HIDDEN: usize = 8;
 
 /// Parsed configuration.
 #[derive(Debug, Clone, Default)]
@@ -65,31 +69,39 @@ impl ServeFile {
         let document = DeTable::parse(text).map_err(|error| {
             source.wrong(error.span().map(|span| span.start), format!("this is no TOML: {}", error.message()))
         })?;
-        let mut file = Self::default();
-        for (key, value) in document.get_ref() {
-            let at = Some(key.span().start);
-            let table = value.get_ref().as_table();
-            let table = table.ok_or_else(|| source.wrong(at, format!("{} must be a table", key.get_ref())));
-            match key.get_ref().as_ref() {
-                "server" => file.server = source.server(table?)?,
-                "datasets" => {
-                    for (name, value) in table? {
-                        let at = name.span().start;
-                        let name = name.get_ref().as_ref();
-                        let options = value.get_ref().as_table().ok_or_else(|| {
-                            source.wrong(Some(at), format!("datasets.{name} must be a table: [datasets.{name}]"))
-                        })?;
-                        let entry = source.dataset(name, options, at)?;
-                        file.catalogue.insert(entry).map_err(|error| source.wrong(Some(at), inner(&error)))?;
-                    }
-                }
-                other => {
-                    return Err(source.wrong(at, format!("unknown key `{other}`, expected `server` or `datasets`")));
-                }
-            }
-        }
-        Ok(file)
+        source.file(document.get_ref()).map_err(|error| {
+            let mut texts = Vec::new();
+            add_texts(document.get_ref(), &mut texts);
+            without(error, texts)
+        })
     }
+}
+
+/// Adds all texts in `table` to `texts`; the keys are none.
+fn add_texts(table: &DeTable<'_>, texts: &mut Vec<String>) {
+    fn add(value: &DeValue<'_>, texts: &mut Vec<String>) {
+        match value {
+            DeValue::String(text) => texts.push(text.to_string()),
+            DeValue::Array(list) => list.iter().for_each(|value| add(value.get_ref(), texts)),
+            DeValue::Table(table) => add_texts(table, texts),
+            _ => {}
+        }
+    }
+    table.values().for_each(|value| add(value.get_ref(), texts));
+}
+
+/// `error` with dots for `texts`, as they are and as they are quoted.
+fn without(error: Error, mut texts: Vec<String>) -> Error {
+    let Error::Config { option, mut problem } = error else { return error };
+    texts.retain(|text| text.chars().count() >= HIDDEN);
+    // Some begin as others do.
+    texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    for text in texts {
+        let quoted = format!("{text:?}");
+        let quoted = quoted.trim_matches('"');
+        problem = problem.replace(&text, "...").replace(quoted, "...");
+    }
+    Error::Config { option, problem }
 }
 
 /// Returns the text of an error without the option's name, since line and key replace it.
@@ -110,6 +122,33 @@ impl Source<'_> {
         let line = at.and_then(|at| self.text.get(..at)).map(|before| before.matches('\n').count() + 1);
         let line = line.map_or_else(String::new, |line| format!(", line {line}"));
         Error::config("config", format!("{}{line}: {}", self.origin, problem.into()))
+    }
+
+    fn file(&self, document: &DeTable<'_>) -> Result<ServeFile> {
+        let mut file = ServeFile::default();
+        for (key, value) in document {
+            let at = Some(key.span().start);
+            let table = value.get_ref().as_table();
+            let table = table.ok_or_else(|| self.wrong(at, format!("{} must be a table", key.get_ref())));
+            match key.get_ref().as_ref() {
+                "server" => file.server = self.server(table?)?,
+                "datasets" => {
+                    for (name, value) in table? {
+                        let at = name.span().start;
+                        let name = name.get_ref().as_ref();
+                        let options = value.get_ref().as_table().ok_or_else(|| {
+                            self.wrong(Some(at), format!("datasets.{name} must be a table: [datasets.{name}]"))
+                        })?;
+                        let entry = self.dataset(name, options, at)?;
+                        file.catalogue.insert(entry).map_err(|error| self.wrong(Some(at), inner(&error)))?;
+                    }
+                }
+                other => {
+                    return Err(self.wrong(at, format!("unknown key `{other}`; there are server, datasets")));
+                }
+            }
+        }
+        Ok(file)
     }
 
     fn server(&self, table: &DeTable<'_>) -> Result<ServerOptions> {
@@ -169,7 +208,7 @@ impl Source<'_> {
             .map_err(|error| self.wrong(Some(at), format!("{path}: {}", inner(&error))))
     }
 
-    /// Reads a table as `T`. An error is attributed to the deepest key that causes it alone.
+    /// Reads a table as `T`. An error names the deepest key that causes it alone.
     fn read<T: DeserializeOwned>(&self, table: &DeTable<'_>, path: &str, at: usize) -> Result<T> {
         let whole = self.table(table)?;
         let error = match serde_json::from_value::<T>(Value::Object(whole)) {
@@ -194,13 +233,15 @@ impl Source<'_> {
                     let start = below.span().start;
                     let value = self.json(value.get_ref(), start)?;
                     if alone(name, json!({below.get_ref().as_ref(): value})) {
-                        return Err(self.wrong(Some(start), format!("{path}.{name}.{}: {error}", below.get_ref())));
+                        return Err(
+                            self.wrong(Some(start), format!("{path}.{name}.{}: {}", below.get_ref(), words(&error)))
+                        );
                     }
                 }
             }
-            return Err(self.wrong(Some(start), format!("{path}.{name}: {error}")));
+            return Err(self.wrong(Some(start), format!("{path}.{name}: {}", words(&error))));
         }
-        Err(self.wrong(Some(at), format!("{path}: {error}")))
+        Err(self.wrong(Some(at), format!("{path}: {}", words(&error))))
     }
 
     fn table(&self, table: &DeTable<'_>) -> Result<Map<String, Value>> {
@@ -307,13 +348,13 @@ mod tests {
     #[test]
     fn mistakes_have_a_line_and_a_key_and_no_secret() {
         for (text, line, what) in [
-            ("[server]\nlisen = 1", 2, "server.lisen: unknown field"),
+            ("[server]\nlisen = 1", 2, "server.lisen: unknown key `lisen`; did you mean `listen`?"),
             ("[server]\nthreads = \"two\"", 2, "server.threads"),
             ("[servers]", 1, "unknown key `servers`"),
             ("server = 1", 1, "must be a table"),
             ("[server]\n\n[server.limits]\nconections = 1", 4, "server.limits.conections"),
             ("[server.limits]\nconnections = 0", 2, "connections"),
-            ("[server]\ntls = { cert = \"c\" }", 2, "missing field `key`"),
+            ("[server]\ntls = { cert = \"c\" }", 2, "missing key `key`"),
             ("[server\n", 1, "no TOML"),
             (
                 "[datasets.x]\nurl = \"a\"\nbach_size = 3",
@@ -342,6 +383,18 @@ mod tests {
             ("[datasets.x]\nurl = \"a\"\nstorage_options = \"s3cr3t\"", 3, "storage_options"),
             ("[datasets.x]\nurl = \"a\"\nstorage_options = { key = [\"s3cr3t\"] }", 3, "storage_options"),
             ("[datasets.x]\nurl = \"a\"\nstorage_options = { key = \"s3cr3t\" \"", 3, "no TOML"),
+            (
+                "[datasets.x]\nurl = \"a\"\n[datasets.x.limits]\nmax_batch_size = \"a s3cr3t text\"",
+                4,
+                "datasets.x.limits.max_batch_size: \"...\" is not a whole number",
+            ),
+            ("[server]\nthreads = \"a s3cr3t \\\" quoted\"", 2, "server.threads: \"...\" is not a whole number"),
+            ("[datasets.x]\nurl = \"a\"\ntail = \"a s3cr3t text\"", 3, "datasets.x.tail: \"...\" is not one of"),
+            (
+                "[datasets.x]\nurl = \"a\"\nfilter = \"a s3cr3t text\"",
+                1,
+                "datasets.x: at character 3: expected a comparison",
+            ),
         ] {
             let error = ServeFile::from_toml(text, "serve.toml").unwrap_err().to_string();
             assert!(error.contains(&format!("serve.toml, line {line}: ")) && error.contains(what), "{text:?}: {error}");
