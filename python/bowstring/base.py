@@ -117,19 +117,19 @@ class BaseLoader(ABC, Generic[A]):
     :param ngram: :class:`NGram`: windows of consecutive rows as samples.
     :param rank: this rank; the default comes from ``torch.distributed``'s process group if there is one, else from the launcher's
         environment (torchrun, MPI, SLURM, ``TF_CONFIG``, ...: docs/frameworks.md has the list in order).
-    :param world_size: number of ranks; goes with ``rank``.
+    :param world_size: number of ranks; set together with ``rank``.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
-    :param threads: CPU threads for decoding; all that this process may use.
-    :param prefetch: batches made ahead of the consumer (4).
-    :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
+    :param threads: CPU threads for decoding; by default all that the process may use.
+    :param prefetch: batches prepared ahead of the consumer (4).
+    :param bad_rows: how to handle a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
     :param device: where tensors are delivered: ``cpu``, ``pinned`` (page-locked host memory), ``auto`` (this process's GPU
         if there is one), ``cuda``, ``cuda:N``, ``cuda:GPU-<uuid>`` or ``cuda:MIG-<uuid>``. Copies run ahead of the consumer.
-    :param device_slots: batches in the device's memory at once (4): those in use, and those made ahead.
+    :param device_slots: batches in device memory at once (4), in use or prepared.
     :param device_fence: when a batch's device memory is reused: after the work queued on the streams that received it
         (``stream``), after all work queued on the device (``context``), or after waiting for that on the host (``sync``).
-    :param device_overflow: take more device memory when you hold all slots, instead of waiting for you.
-    :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
-    :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
+    :param device_overflow: allocate more device memory when all slots are held, instead of waiting.
+    :param timeout: seconds to wait for a batch before an error that names the cause (600).
+    :param storage_options: options of the store, under object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     :param credential_provider: a callable, sync or ``async``, that gives credentials of the store: a mapping as
         ``storage_options`` has them (``access_key_id``, ``secret_access_key``, ``token``, ...) with ``expires_at``, or a pair of a
@@ -138,24 +138,24 @@ class BaseLoader(ABC, Generic[A]):
     :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
         are unchanged (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
         :func:`bowstring.index`, made by another process for the same ``url``.
-    :param cache: where bytes read from remote stores are kept for the next epoch and the next process: a directory of this
-        machine, which its processes share, or ``memory`` (docs/cache.md).
-    :param cache_bytes: bytes that the cache may take, or text such as ``"500GiB"``; by default half of the free space of its disk.
-    :param version: version of a Delta table, or snapshot of an Iceberg table; the latest by default.
+    :param cache: cache for data of remote stores, kept for later epochs and processes: a local directory, which the processes of
+        the machine share, or ``memory`` (docs/cache.md).
+    :param cache_bytes: maximum size of the cache, in bytes or text such as ``"500GiB"``; by default half of the free space on its disk.
+    :param version: version of a Delta table or snapshot of an Iceberg table; by default the latest.
     :param ref: branch or tag of an Iceberg table.
-    :param timestamp: time whose version of a table is read: the last one committed until then. A ``datetime``, or text such
-        as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
-    :param partitioning: whether ``key=value`` directories are columns: ``hive`` (integers and text), ``dates`` (also dates, where
+    :param timestamp: read a table as of this time: a ``datetime``, or text such as ``"2026-01-31 12:30:00"``, in UTC unless it has
+        a zone.
+    :param partitioning: how ``key=value`` directories become columns: ``hive`` (integers and text), ``dates`` (also dates, where
         all values are ISO dates, as Spark reads them) or ``none``.
-    :param decode: decode cells as the dataset declares (its own schema, or Petastorm's); ``False`` leaves them bytes.
-    :param weights: mix the datasets in ``url`` in these proportions.
+    :param decode: decode cells by the schema stored in the dataset, bowstring's or Petastorm's; ``False`` leaves them bytes.
+    :param weights: proportions in which the datasets in ``url`` are mixed.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
-    :param lanes: lanes of the plan; by default they follow the global batch and the data. As many as ranks, or a multiple, make
+    :param lanes: number of lanes; by default chosen from the global batch size and the data. As many as ranks, or a multiple, make
         each rank read row groups of its own; with ``shuffle=False`` it then has a part of the file order. :func:`bowstring.plan`
         says what they cost.
-    :param window_rows: rows among which the shuffle mixes within a lane.
+    :param window_rows: rows of a lane that are shuffled together.
     :param order_version: version of the order. By default, new epochs use the latest one, and a resumed loader that of its state.
-    :param limits: limits against hostile files.
+    :param limits: limits that protect against hostile files.
     :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
 

@@ -96,7 +96,7 @@ pub struct LoaderOptions {
     pub prefetch: usize,
     /// Handling of a row that cannot be decoded: `error`, `skip` or `zero`.
     pub bad_rows: BadRows,
-    /// Seconds to wait for the next batch before giving up with the culprit's name.
+    /// Seconds to wait for the next batch before an error that names the cause.
     pub timeout: f64,
     /// Options of the store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,

@@ -36,6 +36,7 @@ mod shaped;
 mod sizes;
 mod strings;
 mod take_order;
+mod tensors;
 mod vector;
 mod watched;
 
