@@ -140,7 +140,8 @@ class BaseLoader(ABC, Generic[A]):
         :func:`bowstring.index`, made by another process for the same ``url``.
     :param cache: cache for data of remote stores, kept for later epochs and processes: a local directory, which the processes of
         the machine share, or ``memory`` (docs/cache.md).
-    :param cache_bytes: maximum size of the cache, in bytes or text such as ``"500GiB"``; by default half of the free space on its disk.
+    :param cache_bytes: maximum size of the cache, in bytes or text such as ``"500GiB"``; by default half of the free space on its
+        disk.
     :param version: version of a Delta table or snapshot of an Iceberg table; by default the latest.
     :param ref: branch or tag of an Iceberg table.
     :param timestamp: read a table as of this time: a ``datetime``, or text such as ``"2026-01-31 12:30:00"``, in UTC unless it has

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::staging::Staging;
+use self::staging::{POISON, Staging};
 use super::address::Address;
 use super::conversion::Conversion;
 use super::decoding::Decoding;
@@ -21,8 +21,6 @@ use super::traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refus
 use crate::error::Result;
 use crate::memory::HostAllocator;
 
-/// Content of freed memory.
-const POISON: u8 = 0xDD;
 /// Handles of consumers' streams begin here; the numbers below are those of DLPack's default streams.
 const FIRST_HANDLE: u64 = 0x1000;
 /// The device's own copy stream, among the streams.

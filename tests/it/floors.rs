@@ -53,6 +53,7 @@ const UNSAFE: &[&str] = &[
     "src/device/lease.rs",
     "src/device/traits.rs",
     "src/device/sim.rs",
+    "src/device/sim/staging.rs",
     "src/device/slot.rs",
     "src/device/target.rs",
     "src/device/upload.rs",

@@ -3,9 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::POISON;
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
+
+/// Content of freed memory.
+pub(super) const POISON: u8 = 0xDD;
 
 /// Host memory that is overwritten when it is freed, and stays readable for commands that run too late.
 #[derive(Debug, Default)]
