@@ -64,7 +64,7 @@ pub(super) fn assemble(
     let bad = if row_errors.is_empty() {
         Vec::new()
     } else {
-        row_errors::settle(row_errors, rows, picked.to_mut(), substitute)?
+        row_errors::resolve(row_errors, rows, picked.to_mut(), substitute)?
     };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let shapes = shaped::shapes(outputs, &tables, rows, &picked, picked.len(), None);

@@ -135,7 +135,7 @@ pub(super) fn substitute(
 }
 
 /// Resolves row errors: returns the batch's error, or the bad rows to report. `picked` receives the substitutes.
-pub(super) fn settle(
+pub(super) fn resolve(
     row_errors: Vec<RowError>,
     rows: &Rows<'_>,
     picked: &mut [(u32, u32)],

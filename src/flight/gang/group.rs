@@ -39,7 +39,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 struct Member {
-    seat: MemberRecord,
+    record: MemberRecord,
     /// End of its lease.
     until: Duration,
     left: bool,
@@ -244,7 +244,7 @@ impl Group {
                 fenced(format!("the gang is at generation {} now", self.generation))
             };
         }
-        let member = self.members.get(&caller.rank).filter(|it| it.seat.attempt == caller.attempt);
+        let member = self.members.get(&caller.rank).filter(|it| it.record.attempt == caller.attempt);
         match (self.phase, member) {
             (Phase::Running, Some(member)) if !member.left || departed => Ok(()),
             (Phase::Ended, Some(_)) if departed => Ok(()),
@@ -259,7 +259,7 @@ impl Group {
     pub(super) fn share(&self, caller: &Caller) -> Result<Share, Refusal> {
         self.check(caller, false)?;
         let whole = Share { rank: caller.rank, of: self.world };
-        Ok(self.members.get(&caller.rank).map_or(whole, |member| member.seat.share))
+        Ok(self.members.get(&caller.rank).map_or(whole, |member| member.record.share))
     }
 
     fn renew(&mut self, now: Duration, rank: u32) {
@@ -283,7 +283,7 @@ impl Group {
     fn entries(&self) -> Vec<MemberEntry> {
         let entry = |rank, share, info| MemberEntry { rank, share, info };
         if self.phase == Phase::Running {
-            self.members.values().map(|it| entry(it.seat.rank, it.seat.share, it.seat.info.clone())).collect()
+            self.members.values().map(|it| entry(it.record.rank, it.record.share, it.record.info.clone())).collect()
         } else {
             self.joiners
                 .values()
@@ -297,7 +297,7 @@ impl Group {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
         let end = Arc::new(end);
         for (rank, member) in self.take_members() {
-            self.retire(rank, member.seat.attempt, Arc::clone(&end));
+            self.retire(rank, member.record.attempt, Arc::clone(&end));
         }
         self.phase = Phase::Forming;
         self.generation += 1;
@@ -503,7 +503,7 @@ impl Group {
     pub(super) fn state(&self) -> State {
         let (missing, _) = match self.phase {
             Phase::Forming => self.missing_joiners(),
-            _ => (self.members.values().filter(|it| it.left).map(|it| it.seat.rank).take(16).collect(), 0),
+            _ => (self.members.values().filter(|it| it.left).map(|it| it.record.rank).take(16).collect(), 0),
         };
         let phase = match self.phase {
             Phase::Forming => "forming",

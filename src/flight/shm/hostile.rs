@@ -187,8 +187,8 @@ async fn hear(socket: &UnixStream) -> Result<Frame, Broken> {
 #[tokio::test]
 async fn what_lies_in_one_slab_with_others_is_not_to_be_written_to() {
     let allocator = Arc::new(SharedAllocator::new());
-    let shelf = Arc::new(SlabPool::new(Arc::clone(&allocator), 100_000, 4 << 20).unwrap());
-    let pools = [Pool::new(shelf, 1 << 20), Pool::new(Arc::<SharedAllocator>::clone(&allocator), 1 << 20)];
+    let slabs = Arc::new(SlabPool::new(Arc::clone(&allocator), 100_000, 4 << 20).unwrap());
+    let pools = [Pool::new(slabs, 1 << 20), Pool::new(Arc::<SharedAllocator>::clone(&allocator), 1 << 20)];
     let listener = Listener::bind(Arc::clone(&allocator), ListenerOptions::default()).unwrap();
     let name = listener.name().to_owned();
     let open = move |_| {

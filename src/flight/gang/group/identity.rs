@@ -11,7 +11,7 @@ impl Group {
         (self.phase as u8, self.generation, self.why.is_empty(), self.world, self.gone).hash(to);
         (self.base, self.acknowledged, self.reads.as_ref().map(|reads| *reads.plan.as_bytes())).hash(to);
         for (rank, member) in &self.members {
-            (rank, member.seat.attempt, left(member.until), member.left, member.acked).hash(to);
+            (rank, member.record.attempt, left(member.until), member.left, member.acked).hash(to);
         }
         for (rank, joiner) in &self.joiners {
             let (attempt, token) = (joiner.request.attempt, &joiner.request.token);

@@ -26,9 +26,9 @@ impl Group {
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
             return Err((*end.1).clone());
         }
-        if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.seat.attempt == request.attempt) {
+        if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.record.attempt == request.attempt) {
             let (gang, generation) = (self.name.clone(), self.generation);
-            return Err(Refusal::Fenced { gang, generation, why: format!("rank {} has left", member.seat.rank) });
+            return Err(Refusal::Fenced { gang, generation, why: format!("rank {} has left", member.record.rank) });
         }
         if self.phase == Phase::Ended {
             // A new run under an old name: it starts from the beginning, or where its checkpoint says.
@@ -39,11 +39,11 @@ impl Group {
             (self.base, self.acknowledged, self.reads) = (None, None, None);
         }
         if self.phase == Phase::Running {
-            if let Some(member) = self.members.get_mut(&rank).filter(|it| it.seat.attempt == request.attempt) {
+            if let Some(member) = self.members.get_mut(&rank).filter(|it| it.record.attempt == request.attempt) {
                 member.until = member.until.max(now + self.lease);
                 return Ok(Polled::Done(self.joined()));
             }
-            self.agrees(request, self.world, self.members.values().next().map(|it| it.seat.share.of))?;
+            self.agrees(request, self.world, self.members.values().next().map(|it| it.record.share.of))?;
             self.raise(format!("rank {rank} joined again: a new process is in its place"), effects);
         }
         let first = self.joiners.values().find(|it| it.request.rank != rank);
@@ -116,7 +116,7 @@ impl Group {
         let newest = self.joiners.values().filter_map(|it| it.request.token.as_ref()).map(|it| it.generation).max();
         // A token may be from before this server's memory began.
         self.generation = self.generation.max(newest.map_or(0, |generation| generation.saturating_add(1)));
-        let seats: Vec<MemberRecord> = self
+        let records: Vec<MemberRecord> = self
             .joiners
             .values()
             .map(|it| MemberRecord {
@@ -131,11 +131,11 @@ impl Group {
             generation: self.generation,
             at,
             acknowledged: at,
-            members: seats.clone(),
+            members: records.clone(),
             reads: reads.clone(),
         });
         effects.woken = true;
-        self.seat(seats, self.generation, (at, reads), now + self.lease);
+        self.install(records, self.generation, (at, reads), now + self.lease);
         Ok(self.joined())
     }
 
@@ -177,13 +177,15 @@ impl Group {
         })
     }
 
-    pub(super) fn seat(&mut self, seats: Vec<MemberRecord>, generation: u64, (at, reads): Start, until: Duration) {
+    pub(super) fn install(&mut self, records: Vec<MemberRecord>, generation: u64, (at, reads): Start, until: Duration) {
         self.phase = Phase::Running;
         self.quiet_until = until;
         self.generation = generation;
-        self.world = u32::try_from(seats.len()).unwrap_or(u32::MAX);
-        self.members =
-            seats.into_iter().map(|seat| (seat.rank, Member { seat, until, left: false, acked: None })).collect();
+        self.world = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        self.members = records
+            .into_iter()
+            .map(|record| (record.rank, Member { record, until, left: false, acked: None }))
+            .collect();
         self.standing = BTreeMap::from([(None, self.members.len())]);
         self.left = 0;
         self.joiners.clear();

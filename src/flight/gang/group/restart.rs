@@ -13,14 +13,14 @@ impl Group {
     pub(in super::super) fn replay(&mut self, record: &Record, until: Duration) {
         match record {
             Record::Formed { generation, at, acknowledged, members, reads, .. } => {
-                self.seat(members.clone(), *generation, (*at, reads.clone()), until);
+                self.install(members.clone(), *generation, (*at, reads.clone()), until);
                 self.acknowledged = *acknowledged;
             }
             Record::Raised { generation, acknowledged, why, reads, .. } => {
                 let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
                 let end = Arc::new(end);
                 for (rank, member) in self.take_members() {
-                    self.retire(rank, member.seat.attempt, Arc::clone(&end));
+                    self.retire(rank, member.record.attempt, Arc::clone(&end));
                 }
                 self.phase = Phase::Forming;
                 self.generation = *generation;
@@ -74,7 +74,7 @@ impl Group {
             generation,
             at: self.base,
             acknowledged,
-            members: self.members.values().map(|it| it.seat.clone()).collect(),
+            members: self.members.values().map(|it| it.record.clone()).collect(),
             reads: self.reads.clone(),
         };
         match self.phase {

@@ -7,7 +7,7 @@ fn opened(path: &Path) -> Result<(Journal, Vec<Record>)> {
 }
 
 fn records() -> Vec<Record> {
-    let seat = |rank| MemberRecord {
+    let record = |rank| MemberRecord {
         rank,
         attempt: u128::MAX - u128::from(rank),
         share: Share { rank, of: 2 },
@@ -20,7 +20,7 @@ fn records() -> Vec<Record> {
             generation: 1,
             at: None,
             acknowledged: None,
-            members: vec![seat(0), seat(1)],
+            members: vec![record(0), record(1)],
             reads: None,
         },
         Record::Acked { gang: "a".into(), generation: 1, rank: 1, position: at },
@@ -132,9 +132,10 @@ fn what_a_newer_version_wrote_is_left_alone() {
 fn a_journal_of_the_version_before_is_opened_and_rewritten() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("j");
-    let seat = r#"{"rank":0,"attempt":"00000000000000000000000000000005","share":{"rank":0,"of":1},"info":{"address":"","device":"","host":""}}"#;
-    let formed =
-        format!(r#"{{"record":"formed","gang":"a","generation":4,"at":null,"acknowledged":null,"members":[{seat}]}}"#);
+    let record = r#"{"rank":0,"attempt":"00000000000000000000000000000005","share":{"rank":0,"of":1},"info":{"address":"","device":"","host":""}}"#;
+    let formed = format!(
+        r#"{{"record":"formed","gang":"a","generation":4,"at":null,"acknowledged":null,"members":[{record}]}}"#
+    );
     let acked = r#"{"record":"acked","gang":"a","generation":4,"rank":0,"position":{"epoch":1,"step":7}}"#;
     let raised =
         r#"{"record":"raised","gang":"a","generation":5,"acknowledged":{"epoch":1,"step":7},"why":"rank 0 lost"}"#;

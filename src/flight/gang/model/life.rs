@@ -437,7 +437,7 @@ pub(super) fn refines(machine: &Machine, spec: &Spec) -> Result<(), String> {
     if generation != Some((spec.generation, spec.base)) {
         return same("generation and its start", &generation, &(spec.generation, spec.base));
     }
-    let promised = spec.seats.iter().map(|it| (u128::from(it.process), it.acked, it.left));
+    let promised = spec.members.iter().map(|it| (u128::from(it.process), it.acked, it.left));
     if !promised.clone().eq(seats.iter().copied()) {
         return same("members", &seats, &promised.collect::<Vec<_>>());
     }

@@ -63,7 +63,7 @@ pub(super) enum Phase {
 
 /// A member of the newest generation.
 #[derive(Debug, Clone, Hash)]
-pub(super) struct Seat {
+pub(super) struct Member {
     pub(super) process: Process,
     /// Ticks until it is lost.
     patience: u8,
@@ -87,7 +87,7 @@ pub(super) struct Spec {
     pub(super) phase: Phase,
     /// The newest that began.
     pub(super) generation: u64,
-    pub(super) seats: Vec<Seat>,
+    pub(super) members: Vec<Member>,
     /// The step after which the generation began, and the one that all have done.
     pub(super) base: u64,
     pub(super) committed: u64,
@@ -112,7 +112,7 @@ impl Spec {
             grace,
             phase: Phase::Forming,
             generation: 0,
-            seats: Vec::new(),
+            members: Vec::new(),
             base: 0,
             committed: 0,
             plan: None,
@@ -136,15 +136,15 @@ impl Spec {
 
     /// Returns true if `process` is rank `rank` of the running generation, and has not left.
     fn may_act(&self, rank: usize, process: Process, generation: u64) -> bool {
-        let seat = self.seats.get(rank).is_some_and(|seat| seat.process == process && !seat.left);
-        self.phase == Phase::Running && generation == self.generation && seat
+        let member = self.members.get(rank).is_some_and(|member| member.process == process && !member.left);
+        self.phase == Phase::Running && generation == self.generation && member
     }
 
     /// The generation is over, and with it its members.
     fn end(&mut self) {
-        for seat in &self.seats {
-            self.over.retain(|(process, _)| *process != seat.process);
-            self.over.push((seat.process, true));
+        for member in &self.members {
+            self.over.retain(|(process, _)| *process != member.process);
+            self.over.push((member.process, true));
         }
         self.over.sort_unstable();
         self.phase = Phase::Forming;
@@ -162,10 +162,10 @@ impl Spec {
     pub(super) fn tick(&mut self) {
         if self.phase == Phase::Running {
             let mut lost = Vec::new();
-            for seat in self.seats.iter_mut().filter(|seat| !seat.left) {
-                seat.patience -= 1;
-                if seat.patience == 0 {
-                    lost.push(seat.process);
+            for member in self.members.iter_mut().filter(|member| !member.left) {
+                member.patience -= 1;
+                if member.patience == 0 {
+                    lost.push(member.process);
                 }
             }
             if !lost.is_empty() {
@@ -192,15 +192,16 @@ impl Spec {
         after.arrived = 0;
         after.broken = false;
         after.asking.fill(None);
-        for seat in &mut after.seats {
-            seat.patience = self.lease + self.grace;
+        for member in &mut after.members {
+            member.patience = self.lease + self.grace;
         }
         for (_, surely) in &mut after.over {
             *surely = false;
         }
         let mut all = vec![after.clone()];
         // A new run of a gang that had ended may have been forgotten before anything of it began.
-        if after.phase == Phase::Forming && after.seats.iter().all(|seat| seat.left) && !after.seats.is_empty() {
+        if after.phase == Phase::Forming && after.members.iter().all(|member| member.left) && !after.members.is_empty()
+        {
             after.phase = Phase::Ended;
             all.push(after);
         }
@@ -241,7 +242,7 @@ impl Spec {
         }
         if !matches!(call, Call::Read { .. }) {
             let lease = self.lease;
-            self.seats[rank].patience = self.seats[rank].patience.max(lease);
+            self.members[rank].patience = self.members[rank].patience.max(lease);
         }
         match call {
             Call::Read { plan, .. } => match *self.plan.get_or_insert(plan) == plan {
@@ -275,11 +276,11 @@ impl Spec {
                 }
             };
         }
-        let seat = self.seats.get(rank).filter(|seat| self.phase != Phase::Forming && seat.process == process);
-        match seat {
-            Some(seat) if seat.left => return expect("who has left does not come back", Answer::Fenced, answer),
+        let member = self.members.get(rank).filter(|member| self.phase != Phase::Forming && member.process == process);
+        match member {
+            Some(member) if member.left => return expect("who has left does not come back", Answer::Fenced, answer),
             Some(_) => {
-                self.seats[rank].patience = self.seats[rank].patience.max(self.lease);
+                self.members[rank].patience = self.members[rank].patience.max(self.lease);
                 let joined = Answer::Joined { generation: self.generation, after: self.base };
                 return expect("a member is told again what it joined", joined, answer);
             }
@@ -289,7 +290,7 @@ impl Spec {
             Phase::Running => self.end(),
             Phase::Ended => {
                 // A new run, from the beginning. The members of the last one may be forgotten.
-                self.over.extend(self.seats.iter().map(|seat| (seat.process, false)));
+                self.over.extend(self.members.iter().map(|member| (member.process, false)));
                 self.over.sort_unstable();
                 (self.phase, self.committed, self.plan) = (Phase::Forming, 0, None);
             }
@@ -316,8 +317,8 @@ impl Spec {
             }
             (self.phase, self.generation, self.base) = (Phase::Running, generation, after);
             (self.opened, self.arrived, self.broken) = (0, 0, false);
-            let seat = |it: Asking| Seat { process: it.process, patience: lease, acked: None, left: false };
-            self.seats = self.asking.iter_mut().filter_map(Option::take).map(seat).collect();
+            let member = |it: Asking| Member { process: it.process, patience: lease, acked: None, left: false };
+            self.members = self.asking.iter_mut().filter_map(Option::take).map(member).collect();
             return Ok(());
         }
         if self.asking.iter().all(Option::is_some) {
@@ -331,12 +332,12 @@ impl Spec {
     }
 
     fn ack(&mut self, rank: usize, step: u64, answer: Answer) -> Verdict {
-        let seat = &mut self.seats[rank];
-        if seat.acked.map_or(step <= self.base, |acked| step < acked) {
+        let member = &mut self.members[rank];
+        if member.acked.map_or(step <= self.base, |acked| step < acked) {
             return expect("no step is acknowledged twice, or after a later one", Answer::Refused, answer);
         }
-        seat.acked = Some(step);
-        let least = self.seats.iter().map(|seat| seat.acked).min().flatten();
+        member.acked = Some(step);
+        let least = self.members.iter().map(|member| member.acked).min().flatten();
         self.committed = self.committed.max(least.unwrap_or(0));
         expect("what all have acknowledged is told", Answer::Done { all: Some(self.committed) }, answer)
     }
@@ -345,7 +346,7 @@ impl Spec {
         if round == self.opened && round > 0 {
             return expect("a round that opened is open for all", Answer::Done { all: None }, answer);
         }
-        if self.broken || self.seats.iter().any(|seat| seat.left) {
+        if self.broken || self.members.iter().any(|member| member.left) {
             return expect("nobody waits for whom nobody can meet any more", Answer::Refused, answer);
         }
         if round != self.opened + 1 {
@@ -356,7 +357,7 @@ impl Spec {
             return expect("rounds are met in their order", Answer::Refused, answer);
         }
         self.arrived |= 1 << rank;
-        if self.arrived.count_ones() as usize == self.seats.len() {
+        if self.arrived.count_ones() as usize == self.members.len() {
             (self.opened, self.arrived) = (round, 0);
             return expect("a round opens when all are there", Answer::Done { all: None }, answer);
         }
@@ -369,16 +370,16 @@ impl Spec {
 
     fn leave(&mut self, rank: usize, process: Process, generation: u64, failed: bool, answer: Answer) -> Verdict {
         let known = self.phase != Phase::Forming && generation == self.generation;
-        if !known || self.seats.get(rank).is_none_or(|seat| seat.process != process) {
+        if !known || self.members.get(rank).is_none_or(|member| member.process != process) {
             return expect("no member of the generation that runs is fenced", Answer::Fenced, answer);
         }
         if failed && self.phase == Phase::Running {
             self.end();
-        } else if !failed && !self.seats[rank].left {
-            self.seats[rank].left = true;
+        } else if !failed && !self.members[rank].left {
+            self.members[rank].left = true;
             self.broken |= self.arrived != 0;
             self.arrived = 0;
-            if self.seats.iter().all(|seat| seat.left) {
+            if self.members.iter().all(|member| member.left) {
                 self.phase = Phase::Ended;
             }
         }

@@ -80,13 +80,13 @@ impl Core {
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
         let outgoing = Departures::new(subscriber.outgoing(), outgoing);
-        let seat = self.streams.claims().seat(tenant, hangup);
-        seat.put(subscriber);
+        let holding = self.streams.claims().holding(tenant, hangup);
+        holding.put(subscriber);
         Ok(Flow {
             core: Arc::clone(self),
             wanted,
             generation: asked.gang.as_ref().map(|caller| caller.generation),
-            seat,
+            holding,
             outgoing,
             counters: self.config.admin.metrics().stream(self.label(tenant, &asked.dataset)),
             permit,
@@ -109,7 +109,7 @@ struct Flow {
     wanted: Wanted,
     generation: Option<u64>,
     /// Its subscription, which may be revoked for those who wait for memory: it then subscribes again.
-    seat: Revocable<Subscriber>,
+    holding: Revocable<Subscriber>,
     /// Claim on batches that are on their way out.
     outgoing: Departures,
     counters: StreamCounters,
@@ -127,14 +127,14 @@ impl Streaming {
             return Ok(Some(Message::Schema(schema_message(&self.flow.wanted.offer.columns))));
         }
         self.flow.in_flight = None;
-        self.flow.seat.asked();
+        self.flow.holding.asked();
         let step = self.flow.step;
         // Whatever the stream waits for, a batch, memory or its tenant's quota, its end takes priority: nothing is sent after it.
         tokio::select! {
             biased;
             end = self.leash.pulled(step) => Err(end.status()),
             message = self.flow.next() => {
-                self.flow.seat.sent();
+                self.flow.holding.sent();
                 message
             }
         }
@@ -144,7 +144,7 @@ impl Streaming {
 impl Flow {
     /// Waits for the next batch and for permission to send it.
     async fn next(&mut self) -> Result<Option<Message>, Status> {
-        let mut place = self.seat.take();
+        let mut place = self.holding.take();
         let found = self.find(&mut place).await.inspect_err(|status| {
             if status.code() == Code::FailedPrecondition {
                 // A file changed: the next call must see the current data.
@@ -153,7 +153,7 @@ impl Flow {
         })?;
         if let Some(place) = place {
             // Its memory can be revoked also while it waits for its own quota.
-            self.seat.put(place);
+            self.holding.put(place);
         }
         let Found::Batch(batch) = found else { return Ok(None) };
         let bytes = batch.body_len() as u64;

@@ -49,7 +49,7 @@ pub(crate) struct ByteBudget {
     kept: Mutex<Kept>,
     accounts: Arc<Accounts>,
     /// Streams that hold memory, or may.
-    seats: Mutex<Vec<Weak<dyn Held>>>,
+    holdings: Mutex<Vec<Weak<dyn Held>>>,
     /// See [`UNREAD`].
     unread: Duration,
     /// Time when a connection was last ended to free memory.
@@ -179,7 +179,7 @@ impl ByteBudget {
             budget,
             kept: Mutex::default(),
             accounts: Arc::default(),
-            seats: Mutex::default(),
+            holdings: Mutex::default(),
             unread: UNREAD,
             ended: Mutex::default(),
         }
@@ -202,18 +202,18 @@ impl ByteBudget {
         self.budget.saturating_sub(free.saturating_mul(UNIT))
     }
 
-    /// Makes a seat for what a stream of `tenant` holds: streams that wait for memory may revoke it, and end its connection by `hangup`
+    /// Makes a holding for a stream of `tenant`: streams that wait for memory may revoke its content, and end its connection by `hangup`
     /// if its client does not read its messages.
-    pub(crate) fn seat<T: std::fmt::Debug + Send + 'static>(
+    pub(crate) fn holding<T: std::fmt::Debug + Send + 'static>(
         &self,
         tenant: &Tenant,
         hangup: Option<Hangup>,
     ) -> Revocable<T> {
-        let seat = Revocable::new(tenant, hangup);
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        seats.retain(|seat| seat.strong_count() > 0);
-        seats.push(Arc::downgrade(&seat.held()));
-        seat
+        let holding = Revocable::new(tenant, hangup);
+        let mut holdings = self.holdings.lock().unwrap_or_else(PoisonError::into_inner);
+        holdings.retain(|holding| holding.strong_count() > 0);
+        holdings.push(Arc::downgrade(&holding.held()));
+        holding
     }
 
     /// Claims `bytes` for `tenant`, waiting for others to release memory.
@@ -263,17 +263,19 @@ impl ByteBudget {
     /// a tenant with more than its share if `tenant` stays within its own share with this request or holds nothing. None gives up
     /// anything for a request that would not fit even if all others kept only their shares.
     fn press(&self, tenant: &Tenant, asked: usize, waited: Duration) {
-        let seats: Vec<Arc<dyn Held>> = {
-            let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-            seats.iter().filter_map(Weak::upgrade).collect()
+        let holdings: Vec<Arc<dyn Held>> = {
+            let holdings = self.holdings.lock().unwrap_or_else(PoisonError::into_inner);
+            holdings.iter().filter_map(Weak::upgrade).collect()
         };
-        let idle = |seat: &&Arc<dyn Held>| seat.idle().filter(|idle| *idle >= STALLED);
-        if let Some(seat) = seats.iter().filter(|seat| idle(seat).is_some()).max_by_key(|seat| idle(seat)) {
-            tracing::warn!(holder = %seat.tenant(), waits = %tenant, "memory of a stream that nobody reads is given to another");
-            seat.give_up();
+        let idle = |holding: &&Arc<dyn Held>| holding.idle().filter(|idle| *idle >= STALLED);
+        if let Some(holding) =
+            holdings.iter().filter(|holding| idle(holding).is_some()).max_by_key(|holding| idle(holding))
+        {
+            tracing::warn!(holder = %holding.tenant(), waits = %tenant, "memory of a stream that nobody reads is given to another");
+            holding.give_up();
             return;
         }
-        if self.hang_up(&seats, tenant) {
+        if self.hang_up(&holdings, tenant) {
             return;
         }
         if waited < TURN {
@@ -294,34 +296,35 @@ impl ByteBudget {
         let others = accounts.iter().filter(|(other, held)| *other != tenant && **held > share);
         let Some((most, _)) = others.max_by_key(|(_, held)| **held) else { return };
         // Last come, first revoked.
-        if seats.iter().rev().filter(|seat| seat.tenant() == most).any(|seat| seat.give_up()) {
+        if holdings.iter().rev().filter(|holding| holding.tenant() == most).any(|holding| holding.give_up()) {
             tracing::warn!(holder = %most, waits = %tenant, "memory beyond a tenant's share is given to another");
         }
     }
 
     /// Ends, for `tenant`, a connection whose client has long left messages unread, which take memory until then. Returns true if there
     /// was one. Connections on which no stream is read go first, and among them the one that was read longest ago.
-    fn hang_up(&self, seats: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
+    fn hang_up(&self, holdings: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
         let mut last = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // One at a time, for any waiting stream: the memory takes a moment to come back.
         if last.is_some_and(|at| at.elapsed() < 2 * ASKS) {
             return true;
         }
-        let unread = |seat: &dyn Held| seat.unread().filter(|unread| *unread >= self.unread);
+        let unread = |holding: &dyn Held| holding.unread().filter(|unread| *unread >= self.unread);
         let reads_others = |hangup: &Hangup| {
-            let mut streams = seats.iter().filter(|seat| seat.hangup().is_some_and(|other| other.same(hangup)));
-            streams.any(|seat| unread(&**seat).is_none())
+            let mut streams =
+                holdings.iter().filter(|holding| holding.hangup().is_some_and(|other| other.same(hangup)));
+            streams.any(|holding| unread(&**holding).is_none())
         };
-        let candidates = seats.iter().filter_map(|seat| Some((seat, seat.hangup()?, unread(&**seat)?)));
+        let candidates = holdings.iter().filter_map(|holding| Some((holding, holding.hangup()?, unread(&**holding)?)));
         let mut candidates: Vec<_> = candidates.map(|found| (reads_others(found.1), found)).collect();
         // A large batch over a slow link is one long message. If another stream of the connection is read, bytes tell nothing about
         // this one.
         candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= self.unread);
         candidates.sort_by_key(|(reads_others, (.., unread))| (*reads_others, std::cmp::Reverse(*unread)));
         let ended = candidates.iter().find(|(_, (_, hangup, _))| hangup.ask());
-        if let Some((_, (seat, _, unread))) = ended {
+        if let Some((_, (holding, _, unread))) = ended {
             let seconds = unread.as_secs();
-            tracing::warn!(holder = %seat.tenant(), waits = %tenant, seconds, "a connection ends whose client does not read");
+            tracing::warn!(holder = %holding.tenant(), waits = %tenant, seconds, "a connection ends whose client does not read");
             *last = Some(Instant::now());
         }
         ended.is_some()

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::hangup::Hangup;
 use crate::flight::server::access::auth::Tenant;
 
-/// A seat of any kind, as seen by the streams that need memory.
+/// Any holding, as seen by the streams that need memory.
 pub(crate) trait Held: fmt::Debug + Send + Sync {
     /// Returns the tenant of the stream.
     fn tenant(&self) -> &Tenant;
@@ -65,7 +65,7 @@ impl<T> Inner<T> {
 }
 
 impl<T: fmt::Debug + Send + 'static> Revocable<T> {
-    /// Makes an empty seat for a stream of `tenant` over the connection that `hangup` ends.
+    /// Makes an empty holding of a stream of `tenant` over the connection that `hangup` ends.
     pub(crate) fn new(tenant: &Tenant, hangup: Option<Hangup>) -> Self {
         let (state, sent) = (Mutex::new(State::Gone), Mutex::new(Some(Instant::now())));
         Self(Arc::new(Inner { tenant: tenant.clone(), hangup, state, sent }))
@@ -156,24 +156,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_given_up_is_not_found_and_what_is_used_is_given_up_after_use() {
-        let seat = Revocable::new(&Tenant::anonymous(), None);
-        let held = seat.held();
-        assert!(seat.take().is_none() && held.idle().is_none() && !held.give_up());
+        let holding = Revocable::new(&Tenant::anonymous(), None);
+        let held = holding.held();
+        assert!(holding.take().is_none() && held.idle().is_none() && !held.give_up());
         let value = Arc::new(());
-        seat.put(Arc::clone(&value));
+        holding.put(Arc::clone(&value));
         tokio::time::advance(Duration::from_secs(7)).await;
         assert_eq!(held.idle(), Some(Duration::from_secs(7)));
-        let taken = seat.take().unwrap();
+        let taken = holding.take().unwrap();
         assert!(held.idle().is_none() && held.give_up() && Arc::strong_count(&value) == 2);
-        seat.put(taken);
-        assert!(Arc::strong_count(&value) == 1 && seat.take().is_none());
-        seat.put(Arc::clone(&value));
-        assert!(held.give_up() && Arc::strong_count(&value) == 1 && seat.take().is_none());
+        holding.put(taken);
+        assert!(Arc::strong_count(&value) == 1 && holding.take().is_none());
+        holding.put(Arc::clone(&value));
+        assert!(held.give_up() && Arc::strong_count(&value) == 1 && holding.take().is_none());
         // A message that its client leaves unread is not part of what it holds.
-        seat.sent();
+        holding.sent();
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((held.unread(), held.idle()), (Some(Duration::from_secs(5)), None));
-        seat.asked();
+        holding.asked();
         assert_eq!(held.unread(), None);
     }
 }

@@ -101,7 +101,7 @@ impl Sending {
     pub(crate) fn new(stored: Arc<Stored>, part: u32, parts: u32, means: Means) -> Self {
         let rows: Vec<u64> = (0..stored.groups()).map(|group| stored.rows(group)).collect();
         let groups = groups(&rows, part, parts);
-        let current = means.claims.seat(means.permit.tenant(), means.hangup.clone());
+        let current = means.claims.holding(means.permit.tenant(), means.hangup.clone());
         Self { stored, groups, means, current, row: 0, message: None, beyond: None, in_flight: None, begun: false }
     }
 

@@ -54,11 +54,11 @@ async fn what_ended_lines_keep_is_nobodys_wait() {
     assert!(matches!(claims.claim(&anna, 1001 * UNIT).await, Err(Error::Limit { .. })));
 }
 
-/// Holds `bytes` of `claims` in a seat of `tenant`, as a stream does between two messages.
+/// Holds `bytes` of `claims` for `tenant`, as a stream does between two messages.
 async fn stream(claims: &ByteBudget, tenant: &Tenant, bytes: u64) -> Revocable<Claim> {
-    let seat = claims.seat(tenant, None);
-    seat.put(claims.claim(tenant, bytes).await.unwrap());
-    seat
+    let holding = claims.holding(tenant, None);
+    holding.put(claims.claim(tenant, bytes).await.unwrap());
+    holding
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,51 +85,51 @@ async fn a_stream_that_nobody_reads_gives_its_memory_to_the_next_one() {
 #[tokio::test(start_paused = true)]
 async fn streams_that_are_read_keep_their_memory_unless_their_tenant_has_more_than_its_share() {
     let (anna, bert, claims) = (tenant("anna"), tenant("bert"), Arc::new(ByteBudget::new(100 * UNIT)));
-    let mut seats = Vec::new();
+    let mut holdings = Vec::new();
     for _ in 0..5 {
-        seats.push(stream(&claims, &anna, 20 * UNIT).await);
+        holdings.push(stream(&claims, &anna, 20 * UNIT).await);
     }
-    let read = async |seats: &[Revocable<Claim>]| loop {
-        for seat in seats {
-            if let Some(claim) = seat.take() {
-                seat.put(claim);
+    let read = async |holdings: &[Revocable<Claim>]| loop {
+        for holding in holdings {
+            if let Some(claim) = holding.take() {
+                holding.put(claim);
             }
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     };
     // Her own next stream waits in vain; another tenant's succeeds.
     tokio::select! {
-        _ = read(&seats) => unreachable!(),
+        _ = read(&holdings) => unreachable!(),
         claimed = claims.claim(&anna, 20 * UNIT) => assert!(claimed.is_err()),
     }
     let mut of_bert = Vec::new();
     for _ in 0..2 {
         tokio::select! {
-            _ = read(&seats) => unreachable!(),
+            _ = read(&holdings) => unreachable!(),
             claimed = claims.claim(&bert, 20 * UNIT) => of_bert.push(claimed.unwrap()),
         }
     }
-    assert_eq!(seats.iter().filter(|seat| seat.take().map(|claim| seat.put(claim)).is_some()).count(), 3);
+    assert_eq!(holdings.iter().filter(|holding| holding.take().map(|claim| holding.put(claim)).is_some()).count(), 3);
     // A third would be more than bert's share of a half.
     tokio::select! {
-        _ = read(&seats) => unreachable!(),
+        _ = read(&holdings) => unreachable!(),
         claimed = claims.claim(&bert, 20 * UNIT) => assert!(claimed.is_err()),
     }
-    assert_eq!(seats.iter().filter(|seat| seat.take().is_some()).count(), 3);
+    assert_eq!(holdings.iter().filter(|holding| holding.take().is_some()).count(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_asks_for_more_than_others_can_give_up_takes_nothing_from_them() {
     let (anna, bert, claims) = (tenant("anna"), tenant("bert"), Arc::new(ByteBudget::new(100 * UNIT)));
-    let mut seats = Vec::new();
+    let mut holdings = Vec::new();
     for _ in 0..9 {
-        seats.push(stream(&claims, &anna, 10 * UNIT).await);
+        holdings.push(stream(&claims, &anna, 10 * UNIT).await);
     }
     let read = async {
         loop {
-            for seat in &seats {
-                if let Some(claim) = seat.take() {
-                    seat.put(claim);
+            for holding in &holdings {
+                if let Some(claim) = holding.take() {
+                    holding.put(claim);
                 }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -140,7 +140,7 @@ async fn who_asks_for_more_than_others_can_give_up_takes_nothing_from_them() {
         _ = read => unreachable!(),
         claimed = claims.claim(&bert, 60 * UNIT) => assert!(claimed.is_err()),
     }
-    let held = seats.iter().filter(|seat| seat.take().map(|claim| seat.put(claim)).is_some()).count();
+    let held = holdings.iter().filter(|holding| holding.take().map(|claim| holding.put(claim)).is_some()).count();
     assert_eq!(held, 9, "nothing was taken in vain");
 }
 
@@ -175,18 +175,18 @@ async fn memory_of_one_tenant_is_never_the_next_ones() {
     assert!(claims.reuse((&anna, DATA), 60 * 4096, 0).is_some());
 }
 
-/// A stream that its client does not read, over a connection of its own: it holds `bytes` in its seat, and `sent` for messages on
+/// A stream that its client does not read, over a connection of its own: it holds `bytes` in its holding, and `sent` for messages on
 /// their way out, which go with the connection.
 async fn unread(claims: &ByteBudget, tenant: &Tenant, bytes: u64, sent: u64) -> Hangup {
     let hangup = Hangup::default();
-    let seat = claims.seat(tenant, Some(hangup.clone()));
-    seat.put(claims.claim(tenant, bytes).await.unwrap());
+    let holding = claims.holding(tenant, Some(hangup.clone()));
+    holding.put(claims.claim(tenant, bytes).await.unwrap());
     let sent = claims.claim(tenant, sent).await.unwrap();
-    seat.sent();
+    holding.sent();
     let ends = hangup.asked();
     tokio::spawn(async move {
         ends.await;
-        drop((seat, sent));
+        drop((holding, sent));
     });
     hangup
 }
@@ -205,10 +205,10 @@ async fn what_clients_do_not_read_is_not_held_for_ever() {
     tokio::time::advance(Duration::from_secs(120)).await;
     // A client that reads keeps its connection.
     let hangup = Hangup::default();
-    let seat: Revocable<Claim> = claims.seat(&bert, Some(hangup.clone()));
-    seat.asked();
+    let holding: Revocable<Claim> = claims.holding(&bert, Some(hangup.clone()));
+    holding.asked();
     let claimed = claims.claim(&bert, 30 * UNIT).await.unwrap();
-    seat.put(claimed);
+    holding.put(claimed);
     assert!(hangup.ask(), "nobody asked for its end");
 }
 
@@ -216,7 +216,7 @@ async fn what_clients_do_not_read_is_not_held_for_ever() {
 async fn of_connections_that_are_not_read_those_go_first_on_which_nothing_is_read() {
     let (anna, claims) = (tenant("anna"), ByteBudget::new(100 * UNIT).unread_for(Duration::from_secs(60)));
     let first = unread(&claims, &anna, 0, 50 * UNIT).await;
-    let read: Revocable<Claim> = claims.seat(&anna, Some(first.clone()));
+    let read: Revocable<Claim> = claims.holding(&anna, Some(first.clone()));
     read.asked();
     tokio::time::advance(Duration::from_secs(30)).await;
     let second = unread(&claims, &anna, 0, 50 * UNIT).await;
