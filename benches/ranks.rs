@@ -15,7 +15,7 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
 use arrow::datatypes::{Field, Schema};
 use bowstring::pipeline::LocalSource;
-use bowstring::plan::{OrderVersion, State};
+use bowstring::plan::{OrderVersion, State, Tail};
 use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -126,6 +126,8 @@ fn main() {
                 lanes: Some(lanes).filter(|lanes| *lanes > 0),
                 window_rows: Some(variable("RANKS_WINDOW", 0)).filter(|rows| *rows > 0),
                 shuffle: variable("RANKS_SHUFFLE", true),
+                // Ranks of other tails repeat rows, which the plan's counts leave out.
+                tail: Some(Tail::Even),
                 order_version: OrderVersion::try_from(variable("RANKS_VERSION", OrderVersion::LATEST.number())).ok(),
                 ..LoaderOptions::new(directory.path().to_string_lossy(), batch)
             };
