@@ -142,14 +142,14 @@ struct Group<'a> {
     columns: &'a [Chunk],
     layout: &'a Layout,
     row_group: &'a RowGroup,
-    /// What was read of each leaf, if it is the pages of a unit.
+    /// Run that was read of each leaf, if it is the pages of a unit.
     runs: Vec<Option<&'a Run>>,
     /// The leaves of the column, and what their levels have to agree with.
     leaves: &'a [usize],
     lineages: Vec<Lineage>,
-    /// What the leaves tell of each other in the reading that goes on.
+    /// Facts that the leaves tell of each other in the current reading.
     tally: Mutex<Arc<Tally>>,
-    /// Whether all rows are read: what lies behind the last one that is wanted is not, and pages of the leaves end at other rows.
+    /// True if all rows are read. If not, nothing behind the last wanted one is, and pages of the leaves end at other rows.
     complete: bool,
 }
 
@@ -188,13 +188,13 @@ impl Group<'_> {
         }
     }
 
-    /// What the levels of a leaf have to agree with, and the leaf's number among those of the column.
+    /// Lineage that the levels of a leaf have to agree with, and the leaf's number among those of the column.
     fn lineage(&self, leaf: usize) -> (Lineage, usize) {
         let at = self.leaves.binary_search(&leaf).unwrap_or(usize::MAX);
         (self.lineages.get(at).cloned().unwrap_or_default(), at)
     }
 
-    /// What the footer says of column `leaf`.
+    /// The footer's description of column `leaf`.
     fn column(&self, leaf: usize) -> Result<(&Chunk, &ColumnDescPtr), ParquetError> {
         let known = self.columns.get(leaf).zip(self.layout.descriptor().columns().get(leaf));
         known.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))

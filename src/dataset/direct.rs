@@ -57,7 +57,7 @@ impl Dataset {
         PagedRows::new(cut.held, each * width, of, holds)?.within(cut.skip, cut.rows)
     }
 
-    /// Whether [`paged`](Self::paged) may find rows of root column number `root` of row group `group` that are parts of the
+    /// Returns true if [`paged`](Self::paged) may find rows of root column number `root` of row group `group` that are parts of the
     /// fetched bytes, as far as its metadata tell: its chunks.
     pub(crate) fn in_place(
         &self,
@@ -90,7 +90,7 @@ impl Dataset {
             Some(each) => each,
             None => chunk.values.checked_div(chunk.rows).filter(|each| each * chunk.rows == chunk.values)?,
         };
-        // Where there is a dictionary, some page is not plain.
+        // With a dictionary, some page is not plain.
         let fits = !chunk.known.dictionary && wanted(each.checked_mul(width)?);
         fits.then_some(Even { chunk, each, width })
     }
@@ -229,7 +229,7 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// Whether its pages are parts of the fetched bytes.
+    /// Returns true if its pages are parts of the fetched bytes.
     fn is_plain(&self) -> bool {
         self.known.compression() == Compression::UNCOMPRESSED
     }
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::dataset::OpenOptions;
 
-    /// What a file is made of.
+    /// Parameters of a file.
     #[derive(Debug, Clone)]
     struct Made {
         rows: usize,

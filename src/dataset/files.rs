@@ -14,16 +14,16 @@ use crate::store::{self, Found, Listing};
 
 /// See the module.
 pub(super) struct Files {
-    /// Where they are, without them.
+    /// Their listing, without the files themselves.
     pub(super) listing: Listing,
     pub(super) footers: Vec<Footer>,
-    /// What bowstring's writer says of the cells of the first one.
+    /// Description of the first one's cells by bowstring's writer.
     pub(super) cells: Option<String>,
-    /// What lies beside them for Petastorm, if that is known.
+    /// Petastorm's metadata beside them, if that is known.
     pub(super) beside: Option<Option<described::Beside>>,
     /// The table that they are of, if they are of one.
     pub(super) table: Option<AnyTable>,
-    /// What they are read through, if that is a cache.
+    /// Cache that they are read through, if there is one.
     pub(super) cache: Option<CacheReader>,
 }
 
@@ -75,7 +75,7 @@ impl Files {
             let open = OpenOptions { version: options.version.or(pinned), ..options.clone() };
             let opened = AnyTable::open(at, open).await?;
             found = opened.files();
-            // What lies beside its files is not of Petastorm.
+            // Files beside those of a table are not of Petastorm.
             beside = Some(None);
             table = Some(opened);
         } else if let Some((option, asked)) = asked {

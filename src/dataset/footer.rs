@@ -42,7 +42,7 @@ pub(super) struct Footer {
     pub(super) sealed: Sealed,
     /// Columns of wide integers, where the footer itself was read.
     pub(super) wide: Vec<Wide>,
-    /// What bowstring's writer says of its cells.
+    /// Description of its cells by bowstring's writer.
     pub(super) cells: Option<String>,
     /// Spark's schema, where it says more than Parquet's.
     pub(super) spark: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct Footer {
     pub(super) bytes: Option<Bytes>,
 }
 
-/// What the reading of many footers shares.
+/// State that the reading of many footers shares.
 #[derive(Debug)]
 pub(super) struct Footers {
     pub(super) limits: Limits,
@@ -81,7 +81,7 @@ impl Footers {
         parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
     }
 
-    /// What is kept of a footer that begins at byte `start` of its file.
+    /// Kept parts of a footer that begins at byte `start` of its file.
     pub(super) fn footer(&self, object: Object, bytes: &Bytes, start: u64, place: &Place) -> Result<Footer> {
         let digest = Sha256::digest(bytes).into();
         let outline = Outline::read(bytes, &self.limits, place)?;
@@ -351,7 +351,7 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
     }
 }
 
-/// Where a column chunk lies; `validate` has checked that it lies within the file.
+/// Range of a column chunk; `validate` has checked that it lies within the file.
 fn chunk_range(column: &ColumnChunkMetaData) -> std::ops::Range<u64> {
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset()).max(0) as u64;
     start..start.saturating_add(column.compressed_size().max(0) as u64)

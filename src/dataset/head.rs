@@ -1,4 +1,4 @@
-//! What a footer says of the whole file rather than of its row groups: the schema, Parquet's and Arrow's. Most files of a dataset
+//! Head of a footer, the part about the whole file, not its row groups: the schema, Parquet's and Arrow's. Most files of a dataset
 //! say the same, so that it is parsed and kept once.
 
 use std::collections::HashMap;

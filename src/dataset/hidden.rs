@@ -15,21 +15,21 @@ use crate::error::{Error, Result};
 pub struct Hidden {
     /// Names of columns, prefixes of them, or globs.
     pub patterns: Vec<String>,
-    /// Whether a pattern means a column, by its dotted name.
+    /// Returns true if a pattern means a column, by its dotted name.
     pub means: fn(&str, &str) -> bool,
     /// Their part of the filter.
     pub filter: Option<Expr>,
-    /// Whether the selector is theirs.
+    /// True if the selector is theirs.
     pub selector: bool,
-    /// Whether the windows are theirs.
+    /// True if the windows are theirs.
     pub ngram: bool,
 }
 
 impl Hidden {
-    /// What is left of `schema`.
+    /// Visible part of `schema`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a pattern that means nothing: what it was to hide would be seen.
+    /// [`Error::Config`] for a pattern that means nothing: the columns that it was to hide would be seen.
     pub(super) fn visible(&self, schema: &SchemaRef) -> Result<SchemaRef> {
         for pattern in &self.patterns {
             if pattern != "*" && !schema.fields().iter().any(|field| self.any(pattern, field.name(), field)) {
@@ -96,7 +96,7 @@ fn left(field: &FieldRef, name: &str, hidden: &dyn Fn(&str) -> bool) -> Option<F
     Some(Arc::new(field.as_ref().clone().with_data_type(DataType::Struct(fields))))
 }
 
-/// What lies below a field, with the names that it is known by. Items of lists add nothing to a name; of a map they are `key` and `value`.
+/// Members below a field, with the names they are known by. Items of lists add nothing to a name; of a map they are `key` and `value`.
 fn members(field: &FieldRef) -> Vec<(String, FieldRef)> {
     match field.data_type() {
         DataType::Struct(fields) => fields.iter().map(|member| (member.name().clone(), Arc::clone(member))).collect(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The directory name that stands for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// What `key=value` directories mean.
+/// Meaning of `key=value` directories.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
@@ -86,12 +86,12 @@ pub(crate) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates:
     keys.into_iter().map(field).collect()
 }
 
-/// What each file has for `key`.
+/// Value of `key` for each file.
 fn values_of<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> impl Iterator<Item = Option<&'a str>> {
     files.map(move |file| file.iter().find(|(name, _)| &**name == key).and_then(|(_, value)| value.as_deref()))
 }
 
-/// Whether all values of `key` are dates, and there is one.
+/// Returns true if all values of `key` are dates, and there is one.
 pub(super) fn all_dates<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> bool {
     let mut some = false;
     values_of(files, key).flatten().all(|value| {
@@ -100,7 +100,7 @@ pub(super) fn all_dates<'a>(files: impl Iterator<Item = &'a Values>, key: &str) 
     }) && some
 }
 
-/// Whether `text` is a date as `2026-01-31`.
+/// Returns true if `text` is a date as `2026-01-31`.
 fn is_date(text: &str) -> bool {
     let shape = text.len() == 10 && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == matches!(at, 4 | 7));
     shape && super::table::parse(text, &DataType::Date32).is_some()

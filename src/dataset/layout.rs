@@ -1,7 +1,7 @@
-//! What files with the same schema share, and one schema over all of them.
+//! Layouts: what files with the same schema share, and one schema over all of them.
 //!
 //! Two files have one layout if their Parquet schemas are the same bytes and the Arrow schemas beside them, if there are any, have
-//! the same fields. What else a writer leaves there, such as the length of pandas' index, makes no layout of its own.
+//! the same fields. Other entries that a writer leaves there, such as the length of pandas' index, make no layout of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{DataFile, Inner, Limits, features, hive, table, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 
-/// What files with the same schema share.
+/// State that files with the same schema share.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The columns as they are read.
     pub(super) schema: SchemaRef,
     /// Number of the root column of each leaf.
     pub(super) leaf_roots: Vec<usize>,
-    /// What Hugging Face says of the columns.
+    /// Hugging Face's description of the columns.
     pub(super) hugging_face: Option<Box<str>>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,

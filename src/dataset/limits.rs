@@ -1,4 +1,4 @@
-//! What a file may ask for before it is refused. The numbers come from files that nobody has to trust.
+//! Limits on what a file may ask for. The numbers come from files that nobody has to trust.
 
 use serde::{Deserialize, Serialize};
 

@@ -25,7 +25,7 @@ pub struct Ngram {
     pub timestamp_field: String,
     /// Largest step of the timestamp from a row of a window to the next, in the column's own unit.
     pub delta_threshold: f64,
-    /// Whether windows may share rows.
+    /// True if windows may share rows.
     #[serde(default = "yes")]
     pub timestamp_overlap: bool,
 }

@@ -33,10 +33,10 @@ use crate::store::{Access, Found, Listing};
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
-    /// Where credentials come from that expire, beside the options of the store.
+    /// Source of credentials that expire, beside the options of the store.
     #[cfg(feature = "cloud")]
     pub credential_provider: Option<CredentialSource>,
-    /// Where the footers' content comes from.
+    /// Source of the footers' content.
     pub index: Index,
     /// The cache that objects are read through; none without. Files of this machine are read as they are.
     pub cache: Option<CachePlace>,
@@ -47,7 +47,7 @@ pub struct OpenOptions {
     /// The time whose version of a table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
     /// UTC, or `2026-01-31T12:30:00+01:00`.
     pub timestamp: Option<String>,
-    /// Whether `key=value` directories are columns.
+    /// Meaning of `key=value` directories.
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
     pub filter: Option<filter::Expr>,
@@ -55,9 +55,9 @@ pub struct OpenOptions {
     pub selector: Option<Selector>,
     /// Windows of rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
-    /// Columns that are not there for whoever asks; none without.
+    /// Columns that this reader does not see; none without.
     pub hidden: Option<Hidden>,
-    /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
+    /// True if the dataset's description of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
     pub decode: bool,
     /// Limits against hostile files.
     pub limits: Limits,
@@ -73,7 +73,7 @@ pub struct OpenOptions {
 }
 
 impl std::fmt::Debug for OpenOptions {
-    /// What options of the store are set to may be secret, so only their names are shown.
+    /// Values of the store's options may be secret, so only their names are shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.storage_options.keys().collect();
         f.debug_struct("OpenOptions")
@@ -177,7 +177,7 @@ impl Dataset {
     /// # Errors
     /// As [`open`](Self::open).
     pub(super) fn of_log(found: Found, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
-        // Boxed: whoever opens a table opens files of its log.
+        // Boxed: opening a table opens files of its log.
         let opening = async move {
             let files = Files::of(vec![found], &options).await?;
             Self::of(files, &[], options).await
@@ -327,7 +327,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Whether `urls` still lead to the files that this dataset was opened with, by their names and lengths. Reads none of them.
+    /// Returns true if `urls` still lead to the files that this dataset was opened with, by names and lengths. Reads none of them.
     ///
     /// # Errors
     /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.

@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor, SchemaDescriptor};
 
-/// What is wrong with packed bytes.
+/// Fault in packed bytes.
 pub(super) type Broken = &'static str;
 
 const CODECS: [CompressionCodec; 8] = [
@@ -28,21 +28,21 @@ const CODECS: [CompressionCodec; 8] = [
 /// One column chunk, as its footer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where its pages begin, with the dictionary if there is one.
+    /// Start of its pages, with the dictionary if there is one.
     pub start: u64,
     /// Bytes of its pages as stored.
     pub stored: u64,
     /// Bytes of its pages before compression.
     pub unpacked: u64,
-    /// Where the first page of data begins.
+    /// Start of the first page of data.
     pub data: u64,
     /// Values, nulls and empty lists included.
     pub values: u64,
     /// Nulls, if its statistics tell.
     pub nulls: Option<u64>,
-    /// Whether it begins with a dictionary.
+    /// True if it begins with a dictionary.
     pub dictionary: bool,
-    /// Where the index of its pages is, and its length; `None` without one.
+    /// Offset and length of the index of its pages; `None` without one.
     pub offset_index: Option<(u64, u32)>,
     pub(super) codec: u8,
     /// One bit for each encoding, by its number.
@@ -69,7 +69,7 @@ impl Chunk {
         CODECS.get(usize::from(self.codec)).copied().unwrap_or(CompressionCodec::UNCOMPRESSED)
     }
 
-    /// What a footer that was checked says of a chunk.
+    /// Chunk of a checked footer.
     fn of(column: &ColumnChunkMetaData, nulls: Option<u64>) -> Self {
         let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
         let dictionary = column.dictionary_page_offset();
@@ -106,7 +106,7 @@ impl Chunk {
             .build()
     }
 
-    /// What is wrong with it, in a row group of `rows` rows of a file of `size` bytes: for numbers that come from elsewhere than a
+    /// Fault of the chunk, in a row group of `rows` rows of a file of `size` bytes: for numbers that do not come from a
     /// checked footer.
     fn wrong(&self, column: &ColumnDescriptor, rows: u64, size: u64) -> Option<Broken> {
         let flat = column.max_rep_level() == 0;
@@ -128,7 +128,7 @@ impl Chunk {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
-    /// Where each row group begins.
+    /// Start of each row group.
     starts: Vec<u64>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Group<'a> {
     before: Before,
 }
 
-/// What the chunk before had, and what the next one is told apart from.
+/// Numbers of the previous chunk, from which the next one's are told apart.
 #[derive(Debug, Clone, Copy, Default)]
 struct Before {
     kind: u64,

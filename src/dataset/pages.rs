@@ -59,7 +59,7 @@ pub(super) struct Walk<'a> {
     pub(super) place: &'a dyn Fn() -> Place,
 }
 
-/// What the pages met so far have.
+/// Facts about the pages met so far.
 #[derive(Debug, Default)]
 struct Met {
     pages: usize,
@@ -181,7 +181,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What the header of a page of `size` bytes says against the footer, itself, or the pages before it.
+    /// Contradiction of the header of a page of `size` bytes to the footer, itself, or the pages before it.
     fn contradicts(&self, header: &Header, size: u64, met: &mut Met) -> Option<String> {
         let expected = self.values();
         match header.kind {
@@ -243,7 +243,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether values of this encoding are numbers of a dictionary's.
+/// Returns true if values of this encoding are numbers of a dictionary's.
 fn is_index(encoding: i64) -> bool {
     matches!(encoding, PLAIN_DICTIONARY | RLE_DICTIONARY)
 }

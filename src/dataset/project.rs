@@ -25,7 +25,7 @@ pub struct Root {
     paths: Vec<Vec<String>>,
 }
 
-/// Where a root comes from in files of one layout.
+/// Source of a root in files of one layout.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// Leaf columns of the file.
@@ -94,7 +94,7 @@ impl Dataset {
             let Some((field, below)) = resolve(schema.fields(), path) else {
                 return Err(Error::NotFound { what: format!("column {path:?}"), hint: nearest(schema.fields(), path) });
             };
-            // Where something is hidden, whole structs are what is seen of them, member by member.
+            // If something is hidden, whole structs are their visible parts, member by member.
             let paths = if self.visible.is_some() { hidden::below(field, &below) } else { vec![below] };
             match roots.iter_mut().find(|root| root.name() == field.name()) {
                 Some(root) if root.paths.is_empty() || paths.iter().any(Vec::is_empty) => root.paths.clear(),
@@ -123,7 +123,7 @@ impl Dataset {
     }
 }
 
-/// Where `root` comes from in files of `layout`.
+/// Source of `root` in files of `layout`.
 fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
     if partitions.contains(&root.name()) {
         return Source::Partition;

@@ -40,7 +40,7 @@ impl Cost {
     }
 }
 
-/// Where a page is and the rows that the page index says it has; none for a dictionary.
+/// Range of a page, and its rows by the page index; none for a dictionary.
 pub(super) type Paged = (Range<u64>, Option<u64>);
 
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
@@ -62,13 +62,13 @@ impl Fetched {
         self.chunks.bytes()
     }
 
-    /// What was read of `leaf`, if it is not the whole chunk but the pages of a unit.
+    /// Run of `leaf` that was read, if it is not the whole chunk but the pages of a unit.
     pub(super) fn run(&self, leaf: usize) -> Option<&Run> {
         let at = self.runs.binary_search_by_key(&leaf, |(leaf, _)| *leaf).ok()?;
         self.runs.get(at).map(|(_, run)| run)
     }
 
-    /// Whether `address` is that of one of these bytes.
+    /// Returns true if `address` points to one of these bytes.
     pub(crate) fn holds(&self, address: *const u8) -> bool {
         self.chunks.holds(address)
     }
@@ -80,7 +80,7 @@ impl Fetched {
 }
 
 impl Dataset {
-    /// What reading row group `group` of the manifest takes. Zero for a number that is not in the manifest.
+    /// Cost of reading row group `group` of the manifest. Zero for a number that is not in the manifest.
     pub fn cost(&self, group: usize, projection: &Projection) -> Cost {
         self.cost_without(group, projection, |_, _| false)
     }
@@ -169,7 +169,7 @@ impl Dataset {
                 for (_, run) in &runs {
                     ranges.extend(run.dictionary.iter().cloned().chain([run.pages.clone()]));
                 }
-                // What lies between is other units', which are read for themselves.
+                // The bytes between belong to other units, which read them for themselves.
                 let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
                 gap = gap.min(bytes / LEAST_WANTED / (ranges.len() as u64).max(1));
             }
@@ -227,7 +227,7 @@ impl Dataset {
     }
 }
 
-/// Whether cells of this type are views of the bytes that were read.
+/// Returns true if cells of this type are views of the bytes that were read.
 fn is_view(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8View | DataType::BinaryView)
 }
@@ -246,7 +246,7 @@ fn width(data_type: &DataType) -> u64 {
     }
 }
 
-/// Whether the array made of `chunk` points into its fetched bytes.
+/// Returns true if the array made of `chunk` points into its fetched bytes.
 fn is_in_place(chunk: &Chunk, column: &ColumnDescriptor, copied: bool) -> bool {
     let delta = |encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY);
     !copied
@@ -271,7 +271,7 @@ fn decoded_bytes(
     let unpacked = chunk.unpacked;
     let value = match descriptor.physical_type() {
         Type::BOOLEAN => 1,
-        // What is cast is there twice for a moment.
+        // A value that is cast is there twice for a moment.
         Type::INT32 | Type::FLOAT => width.map_or(8, |width| if width == 4 { 4 } else { 4 + width as u64 }),
         Type::INT64 | Type::DOUBLE => width.map_or(8, |width| if width == 8 { 8 } else { 8 + width as u64 }),
         Type::BYTE_ARRAY => 16,

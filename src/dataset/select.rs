@@ -77,7 +77,7 @@ impl Room {
     }
 }
 
-/// What all files of one evaluation share.
+/// State that all files of one evaluation share.
 struct Job<'a> {
     dataset: &'a Dataset,
     /// Footers, as far as their bytes are still there.
@@ -162,7 +162,7 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     };
     let ordinal = |group: &usize| dataset.group(*group).map_or(0, |(group, ..)| group.ordinal as usize);
     let leaves = job.projection.leaves(file.layout);
-    // What directories alone rule out needs no footer, and neither does what asks for nothing else.
+    // Row groups that directories alone rule out need no footer, and neither does a filter that asks for nothing else.
     let may_match = |group: &usize, metadata: &ParquetMetaData| bound.may_match(metadata, ordinal(group), &value);
     let mut left = groups;
     left.retain(|group| may_match(group, &layout.metadata));
@@ -335,7 +335,7 @@ async fn fetch_pages(
                 return Err(damaged());
             }
             if wanted.is_empty() && end == chunk.start && start > chunk.start {
-                // What lies before the first page is the dictionary.
+                // The bytes before the first page are the dictionary.
                 wanted.push((chunk.start..start, None));
             }
             end = start + length;

@@ -5,7 +5,7 @@
 
 use super::thrift::{Broken, Reader, kind};
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Type {
     /// Of this type number of the compact protocol.

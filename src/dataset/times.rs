@@ -29,7 +29,7 @@ pub(super) enum Why {
     Negative,
 }
 
-/// What is wrong with a column of times.
+/// Fault in a column of times.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// A time, which is the value of this number among the leaf's; of the rows where `flat`.
@@ -47,7 +47,7 @@ impl From<ArrowError> for Fault {
     }
 }
 
-/// Whether any of these leaves holds such times.
+/// Returns true if any of these leaves holds such times.
 pub(super) fn any(schema: &SchemaDescriptor, leaves: impl IntoIterator<Item = usize>) -> bool {
     leaves.into_iter().filter_map(|leaf| schema.columns().get(leaf)).any(|leaf| leaf.physical_type() == Type::INT96)
 }

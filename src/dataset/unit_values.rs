@@ -178,7 +178,7 @@ fn same(runtime: &tokio::runtime::Runtime, whole: &Dataset, units: &Dataset) -> 
             for (root, name) in names.iter().enumerate() {
                 let found = units.decode(&part, &projection, root).unwrap();
                 assert_eq!(&found, &arrays[root].slice(before, rows), "{name} of unit {unit}");
-                // What needs no Arrow reader as a whole needs none in parts.
+                // A column that needs no Arrow reader as a whole needs none in parts.
                 let (direct, all) =
                     (units.decode_numbers(&part, &projection, root), whole.decode_numbers(&fetched, &projection, root));
                 assert!(direct.is_some() || all.is_none() || rows == 0, "{name} of unit {unit}");

@@ -1,8 +1,8 @@
 //! Row groups in units of the shuffle: equal ranges of their rows, cut where pages begin, so that a rank reads a part of a large row
 //! group and no more.
 //!
-//! Where a file has an offset index of every column, a row group of at least two units is cut. How large a unit is follows from
-//! the dataset alone: not from the columns that somebody reads, the ranks or the machine, so that all have the same ones.
+//! If a file has an offset index of every column, a row group of at least two units is cut. The size of a unit depends on
+//! the dataset alone: not on the columns that are read, the ranks or the machine, so that all have the same ones.
 //!
 //! ```text
 //!   row group  ├────────────────────────────────────────────────────────────┤
@@ -36,7 +36,7 @@ pub(crate) struct Sizes {
     pub(crate) count: u64,
     /// Bytes of a unit for each of its columns: fewer are no worthwhile request.
     pub(crate) column: u64,
-    /// Where pages are cut between units, their bytes are read twice: at most one in so many of a row group's.
+    /// Pages that are cut between units are read twice: at most one in so many bytes of a row group.
     pub(crate) whole: u64,
     /// Every unit reads the dictionaries of its row group again: of the row group's bytes, one in so many more at most. Any with 0.
     pub(crate) dictionary: u64,
@@ -57,7 +57,7 @@ pub(super) struct Part {
     pub(super) first: u32,
     /// Selected rows before it.
     before: u32,
-    /// Whether it is less than the row group.
+    /// True if it is less than the row group.
     pub(super) is_part: bool,
 }
 
@@ -285,7 +285,7 @@ impl Dataset {
         Self { units: Some(Arc::new(units)), ..self.clone() }
     }
 
-    /// Where row group `group` begins in its file's, if it is a part of it.
+    /// The part of its file's row group that row group `group` is, if it is one.
     pub(super) fn part(&self, group: usize) -> Option<&Part> {
         self.units.as_ref()?.part(group).filter(|part| part.is_part)
     }
@@ -312,7 +312,7 @@ impl Dataset {
         self.inner.selections.get(self.number(group)).filter(|selection| !matches!(selection, Selection::All))
     }
 
-    /// What `chunk` of row group `group` is, as far as the unit reads it, by its share of the rows.
+    /// The part of `chunk` of row group `group` that the unit reads, by its share of the rows.
     pub(super) fn share_of(&self, group: usize, chunk: &Chunk) -> Chunk {
         let (Some(units), Some(_)) = (&self.units, self.part(group)) else { return *chunk };
         let rows = self.manifest().groups.get(group).map_or(0, |group| group.rows);

@@ -309,7 +309,7 @@ impl<'a> Stores<'a> {
             settings.extend(texts.filter(|(key, _)| key.starts_with(of_cloud)));
         }
         if url.scheme() == "http" {
-            // Who writes http:// means it.
+            // A user who writes http:// means it.
             settings.push(("allow_http".to_owned(), "true".to_owned()));
         }
         settings.extend(self.access.options.iter().map(|(key, value)| (key.clone(), value.clone())));

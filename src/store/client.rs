@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// What hyper says of a request for which its connection is already closed.
+    /// Error of hyper for a request whose connection is already closed.
     async fn cancelled() -> hyper::Error {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -22,7 +22,7 @@ use super::stamp::Stamp;
 use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
 use crate::error::{Error, Result};
 
-/// What was found, and where.
+/// Files that were found, and the place of each.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The data files, sorted by name.
@@ -45,12 +45,12 @@ impl Listing {
     }
 }
 
-/// What one address stands for.
+/// Files that one address stands for.
 struct Hits {
     place: Place,
     /// The directory that names are relative to.
     base: String,
-    /// Whether the address names the one file in full.
+    /// True if the address names the one file in full.
     named: bool,
     files: Vec<File>,
     index: Option<(Found, bool)>,
@@ -189,7 +189,7 @@ enum Look {
     Pattern(Path, String),
 }
 
-/// What a local path is. A path that exists is taken literally, whatever characters it has.
+/// Looks up a local path. A path that exists is taken literally, whatever characters it has.
 fn look(path: &FsPath) -> Result<Look> {
     let shown = path.display().to_string();
     let store = |error: std::io::Error| Error::Store {
@@ -359,7 +359,7 @@ fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(table) }
 }
 
-/// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
+/// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
 fn is_data(below: &str, named: usize) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
     let Some(name) = parts.last() else { return false };

@@ -32,7 +32,7 @@ impl Found {
     pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
         let mut last: Option<(Arc<str>, Arc<Through>)> = None;
         let through = |mut found: Self| {
-            // What is in the memory of this process needs no other.
+            // Objects in the memory of this process need no cache.
             if !found.place.local && !found.place.prefix.starts_with("memory:") {
                 let same = last.as_ref().filter(|(prefix, _)| *prefix == found.place.prefix);
                 let through = same.map(|(_, through)| Arc::clone(through)).unwrap_or_else(|| {

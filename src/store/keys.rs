@@ -96,7 +96,7 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
     Err(Error::config("storage_options", problem))
 }
 
-/// Whether `key` is one of credentials, by any of its names.
+/// Returns true if `key` is a name of a credential.
 #[cfg(feature = "cloud")]
 fn is_credential(key: &str) -> bool {
     use object_store::aws::AmazonS3ConfigKey as S3;
@@ -127,7 +127,7 @@ fn short(name: &'static str) -> &'static str {
     rest.filter(|rest| known(rest)).unwrap_or(name)
 }
 
-/// What can be meant by a key that is not known: object_store can tell whether a name is one, but not which there are.
+/// Names that an unknown key may have meant: object_store can tell whether it knows a name, but does not list those it knows.
 const NAMES: &[&str] = &[
     "aws_access_key_id",
     "aws_secret_access_key",

@@ -16,7 +16,7 @@ use super::object::Object;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
 
-/// Where the names of a listing begin: the store's address and the directory in it.
+/// Base of the names of a listing: the store's address and the directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(super) store: Arc<str>,
@@ -84,7 +84,7 @@ impl Found {
 }
 
 impl Listing {
-    /// Where its names begin, if they are in one store.
+    /// Base of its names, if they are in one store.
     pub(crate) fn base(&self) -> Option<Base> {
         let (place, root) = self.root.as_ref()?;
         Some(Base { store: Arc::clone(&place.prefix), path: root.as_str().into() })
@@ -122,10 +122,10 @@ pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>>
     if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
-/// Whether objects of the store at `url` are files of this machine.
+/// Returns true if objects of the store at `url` are files of this machine.
 ///
 /// # Errors
-/// [`Error::Config`] for what is no address.
+/// [`Error::Config`] if `url` is no address.
 pub(crate) fn is_local(url: &str) -> Result<bool> {
     Ok(matches!(Address::parse(url)?, Address::Local(_)))
 }

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// Ranges of one read that are asked for at once.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// What is said of the version that is there where nothing is.
+/// Name of the version of an object that is gone, in messages.
 pub(crate) const GONE: &str = "gone";
 
 /// An object of which one version is pinned.
@@ -40,14 +40,14 @@ pub struct Object {
 pub struct Tail {
     /// The object, pinned to the version that `bytes` are of.
     pub object: Object,
-    /// Where `bytes` begin.
+    /// Offset of `bytes` in the object.
     pub start: u64,
     /// The last bytes.
     pub bytes: Bytes,
 }
 
 impl Found {
-    /// Whether it is a file of this machine, of which [`tail_here`](Self::tail_here) can be read.
+    /// Returns true for a file of this machine, which [`tail_here`](Self::tail_here) can read.
     pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
@@ -180,12 +180,12 @@ impl Object {
         &self.stamp
     }
 
-    /// Whether it is a file of this machine.
+    /// Returns true for a file of this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
 
-    /// How many unneeded bytes are worth reading to save a request: none of a disk's, many of a store's.
+    /// Number of unneeded bytes that are worth reading to save a request: none of a disk's, many of a store's.
     pub fn gap(&self) -> u64 {
         if self.place.local { 16 << 10 } else { 1 << 20 }
     }
@@ -250,7 +250,7 @@ impl Object {
         self.place.cache.as_ref()?.key(&self.url(), &self.stamp)
     }
 
-    /// Whether it is read through a cache that can tell its versions apart.
+    /// Returns true if it is read through a cache that can tell its versions apart.
     pub(crate) fn is_cached(&self) -> bool {
         self.cache_key().is_some()
     }

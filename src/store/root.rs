@@ -210,7 +210,7 @@ mod tests {
         let place = Place { store, prefix: "s3://b/".into(), local: false, lists: true, cache: None };
         let root = Root::new(place, Path::from("t"));
         let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));
-        // What opens a store looks at the options.
+        // Code that opens a store looks at the options.
         let found = |url: &str, options| root.elsewhere(url, Access::from(options)).map(|found| found.name.to_string());
         for url in ["s3://b/t/x%20y", "s3a://b/t/x%20y", "s3n://b/t/x%20y"] {
             assert_eq!(found(url, &wrong).unwrap(), "x y");

@@ -25,7 +25,7 @@ impl FoundTable {
 /// The directory of the metadata of Iceberg.
 pub(crate) const METADATA: &str = "metadata";
 
-/// Whether a file of this name has the metadata of a table of Iceberg.
+/// Returns true if a file of this name has the metadata of a table of Iceberg.
 pub(crate) fn is_metadata(name: &str) -> bool {
     name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
 }
@@ -55,18 +55,18 @@ impl Table {
         }
     }
 
-    /// Whether `name` is a part of the log of Delta Lake of the directory that it is relative to.
+    /// Returns true if `name`, relative to a directory, is part of that directory's log of Delta Lake.
     pub(super) fn is_log(name: &str) -> bool {
         name.strip_prefix(LOG).and_then(|rest| rest.strip_prefix('/')).is_some_and(|file| !file.contains('/'))
     }
 
-    /// Whether `name` is metadata of Iceberg of the directory that it is relative to.
+    /// Returns true if `name`, relative to a directory, is that directory's metadata of Iceberg.
     pub(super) fn is_own_metadata(name: &str) -> bool {
         let file = name.strip_prefix(METADATA).and_then(|rest| rest.strip_prefix('/'));
         file.is_some_and(|file| !file.contains('/') && is_metadata(file))
     }
 
-    /// That the directory at `url` has such a table in it.
+    /// Error for the directory at `url`, which has such a table in it.
     pub(super) fn refused(self, url: &str) -> Error {
         let (name, files) = match self {
             Self::Delta => ("Delta Lake", "deltalake.DeltaTable(path).file_uris()"),

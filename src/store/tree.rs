@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// Objects that are looked up at once.
 const LOOKUPS_AT_ONCE: usize = 32;
 
-/// What an address of a store leads to: one object, or all that is below.
+/// Target of an address of a store: one object, or all that is below.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     place: Place,
@@ -102,7 +102,7 @@ impl Tree {
         Ok(found)
     }
 
-    /// What is in `directory`, which is relative to this one, and empty for itself.
+    /// Names in `directory`, which is relative to this one, and empty for itself.
     ///
     /// # Errors
     /// As of [`list`](Self::list).
@@ -133,7 +133,7 @@ impl Tree {
         Path::parse(path.trim_matches('/')).map_err(wrong)
     }
 
-    /// What was listed, by its name below the directory.
+    /// The listed object, by its name below the directory.
     fn object(&self, meta: ObjectMeta) -> Object {
         self.named(below(&self.root, &meta.location).into(), meta)
     }

@@ -1,7 +1,7 @@
-//! What is below a directory of this machine, with one look at each file.
+//! Files below a directory of this machine, with one look at each.
 //!
 //! `object_store` asks the system four times for each and takes every path apart as an address: of a hundred thousand files that was half
-//! the time of opening them from an index. What is found is the same, to the entity tag, which reads are held against.
+//! the time of opening them from an index. The result is the same, to the entity tag, which reads are held against.
 
 use std::collections::HashMap;
 use std::fs::{DirEntry, Metadata, ReadDir};
@@ -26,7 +26,7 @@ const WAITING: usize = 16;
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) meta: ObjectMeta,
-    /// Where it is, if a link led to it or to a directory above it.
+    /// Real path, if a link led to it or to a directory above it.
     real: Option<Path>,
 }
 
@@ -47,7 +47,7 @@ impl Walk {
             let mut some = Vec::with_capacity(AT_ONCE);
             each(root, &mut |file| {
                 some.push(file);
-                // Where nobody listens any more nothing more is looked for.
+                // The walk ends when nobody listens any more.
                 some.len() < AT_ONCE || sender.blocking_send(std::mem::take(&mut some)).is_ok()
             })?;
             drop(sender.blocking_send(some));
@@ -78,7 +78,7 @@ impl Walk {
 #[derive(Debug)]
 pub(super) struct Ways<'a> {
     base: &'a Path,
-    /// Where they are, and by which name they were found.
+    /// Real paths, with the names by which they were found.
     linked: HashMap<Path, Path>,
 }
 
@@ -162,7 +162,7 @@ enum Look {
     Other,
 }
 
-/// What there is, and whether it is a link that leads there.
+/// Kind of the entry, and whether it is a link that leads there.
 fn look(entry: &DirEntry) -> Result<(Look, bool), IoError> {
     let kind = entry.file_type()?;
     if kind.is_dir() {
@@ -316,7 +316,7 @@ mod tests {
             .unwrap();
             outcome.map_err(|error| error.to_string())
         };
-        // Two names that no link makes, and a link to what lies elsewhere, are what somebody wanted.
+        // Two names that no link makes, and a link to something elsewhere, are intended.
         fs::hard_link(root.join("data/2024-01-01/a"), root.join("data/2024-01-01/again")).unwrap();
         fs::hard_link(root.join("outside/b"), root.join("outside/again")).unwrap();
         symlink(root.join("outside"), root.join("data/more")).unwrap();

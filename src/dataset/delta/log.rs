@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a file of a log is.
+/// Kind of a file of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Commit(u64),
@@ -109,7 +109,7 @@ impl Log {
         self.checkpoints.range(..=most).next_back().map(|(version, parts)| (*version, parts))
     }
 
-    /// What makes `version`, or the latest one.
+    /// Segment that makes `version`, or the latest one.
     pub(super) fn segment(&self, version: Option<u64>) -> Result<Segment, Gone> {
         let latest = self.latest().ok_or(Gone::Empty)?;
         let version = version.unwrap_or(latest);

@@ -98,7 +98,7 @@ impl Table {
             let mut found = locate(&root, &add.path, options)?;
             found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
             let values = partitions.iter().map(|column| {
-                // Where columns are mapped, the log has their names in files too.
+                // If columns are mapped, the log has their names in files too.
                 let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
                 let text = checked.value(column, text.filter(|text| !text.is_empty()), &found)?;
                 Ok((Arc::from(column.name.as_str()), text))

@@ -20,7 +20,7 @@ const UUID: usize = 20;
 const LENGTH: u64 = 4;
 const CHECKSUM: u64 = 4;
 
-/// Where a bitmap is.
+/// Location of a bitmap.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Inline(Vec<u8>),
@@ -41,7 +41,7 @@ pub(super) enum Path {
 }
 
 impl Vector {
-    /// Where it is.
+    /// Its location.
     pub(super) fn source(&self) -> Result<Source, Broken> {
         let size = u64::try_from(self.size_in_bytes).map_err(|_| "its size is negative")?;
         let text = self.path_or_inline_dv.as_str();

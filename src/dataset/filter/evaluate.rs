@@ -86,7 +86,7 @@ impl Bound {
         Ok(folded.unwrap_or_else(|| BooleanArray::new(BooleanBuffer::new_set(rows), None)))
     }
 
-    /// Whether any item of each list passes; null where the list is. Null items pass nothing.
+    /// True for each list of which any item passes; null where the list is. Null items pass nothing.
     fn any_item(&self, column: usize, test: &Test, array: &ArrayRef) -> Option<BooleanArray> {
         let array = match array.data_type() {
             DataType::FixedSizeList(item, _) => &cast(array, &DataType::LargeList(Arc::clone(item))).ok()?,
@@ -109,7 +109,7 @@ impl Bound {
             .ok_or_else(|| Error::NotFound { what: format!("filter column {column}"), hint: String::new() })
     }
 
-    /// Whether an array of type `found` holds what the literals were converted to.
+    /// Returns true if an array of type `found` holds what the literals were converted to.
     fn fits(&self, column: usize, found: &DataType) -> bool {
         use DataType as D;
         let found = match found {
@@ -317,7 +317,7 @@ impl Match<Vec<u8>> {
         A::Item: AsBytes<'a>,
     {
         let nulls = array.logical_nulls();
-        // What lies under a null is not defined, so it is not looked at.
+        // The value under a null is not defined, so it is not looked at.
         let value = |row: usize| -> &'a [u8] {
             let null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
             if null { &[] } else { array.value(row).bytes() }

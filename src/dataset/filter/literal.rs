@@ -29,7 +29,7 @@ pub(in crate::dataset) enum Scalar {
     Bytes(Vec<u8>),
 }
 
-/// Where a literal lies among the whole numbers.
+/// Place of a literal among the whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Below,
@@ -39,7 +39,7 @@ pub(super) enum Place {
     Above,
 }
 
-/// Where a literal lies among the 64-bit floats.
+/// Place of a literal among the 64-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Spot {
     At(f64),

@@ -12,7 +12,7 @@ use std::io::Read;
 
 use super::avro_schema::{Field, Schema};
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Broken(String),

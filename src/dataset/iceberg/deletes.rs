@@ -59,7 +59,7 @@ pub(super) struct Scope {
     pub(super) partition: Option<Partition>,
 }
 
-/// What is to be read of deletes. Numbers of data files are those of `data`, of deletes those of `deletes`.
+/// Deletes to read. Numbers of data files are those of `data`, of deletes those of `deletes`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Applied {
     /// By the data file, its vector.
@@ -73,7 +73,7 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    /// Whether positions in `delete` delete rows of `file`, data file number `at`.
+    /// Returns true if positions in `delete` delete rows of `file`, data file number `at`.
     pub(super) fn by_positions(&self, delete: &Entry, at: usize, file: &Entry) -> bool {
         let meant = match &delete.referenced {
             Some(path) => *path == file.path,

@@ -20,7 +20,7 @@ use crate::dataset::table::{Kind, Part};
 use crate::dataset::{Dataset, OpenOptions, Room};
 use crate::error::{Error, Result};
 
-/// What one value takes beside its bytes.
+/// Bytes that one value takes beside its own.
 const EACH: u64 = 64;
 
 /// The newest delete that has them, by values.

@@ -1,11 +1,11 @@
-//! What manifests say: the files of a table, each with the order in which it came.
+//! Manifests: the files of a table, each with the order in which it came.
 //!
 //! Fields go by the numbers that the specification gives them.
 
 use super::avro::{Record, Value};
 use super::bounds::{self, ColumnMetrics};
 
-/// Whether field `id` of a list of manifests matters.
+/// Returns true if field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
     [500, 502, 504, 505, 515, 517, 519].contains(&id)
 }
@@ -15,7 +15,7 @@ pub(super) fn of_entry_with_metrics(id: i32) -> bool {
     of_entry(id) || bounds::of_columns(id)
 }
 
-/// Whether field `id` of a manifest matters: not what it says of columns. From 1000 on they are values of partitions.
+/// Returns true if field `id` of a manifest matters: none about columns. From 1000 on they are values of partitions.
 pub(super) fn of_entry(id: i32) -> bool {
     id >= 1000 || [0, 2, 3, 100, 101, 102, 103, 104, 131, 134, 135, 143, 144, 145].contains(&id)
 }
@@ -32,7 +32,7 @@ pub(super) struct Manifest {
     pub(super) files: Option<u64>,
 }
 
-/// What a file of a table holds.
+/// Content of a file of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Content {
     Data,
@@ -64,7 +64,7 @@ pub(super) struct Entry {
     pub(super) columns: Vec<ColumnMetrics>,
 }
 
-/// What is wrong with an entry.
+/// Fault of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Broken(&'static str),

@@ -36,7 +36,7 @@ pub(super) struct Metadata {
     pub(super) encryption_keys: Vec<Json>,
 }
 
-/// What tells whether the rest can be read.
+/// Fields that tell whether the rest can be read.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Head {
@@ -62,13 +62,13 @@ pub(super) struct PartitionField {
 }
 
 impl Spec {
-    /// Whether it leaves all files in one partition.
+    /// Returns true if it leaves all files in one partition.
     pub(super) fn is_unpartitioned(&self) -> bool {
         self.fields.iter().all(|field| field.transform == "void")
     }
 }
 
-/// What a table had at a time.
+/// State of a table at a time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Snapshot {

@@ -27,7 +27,7 @@ impl<'a> Columns<'a> {
         self.dataset.manifest().groups.len()
     }
 
-    /// What `work` makes of the columns of row group `group`, where it may take its time. The room that they take is held as long as that.
+    /// Result of `work` on the columns of row group `group`; it may take its time. The room that they take is held as long as that.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         group: usize,

@@ -120,7 +120,7 @@ impl Table {
         let faulty = |fault: Fault| fault_of(fault, url);
         let (mut known, mut dates) = (defined.clone(), BTreeSet::new());
         for older in metadata.every_schema() {
-            // What is not read of columns of the past matters only where a delete goes by it.
+            // Columns of the past that cannot be read matter only where a delete goes by them.
             let Ok(columns) = schema::columns(older) else { continue };
             let of_dates = columns.iter().filter(|one| one.column.kind == Kind::Leaf(DataType::Date32));
             dates.extend(of_dates.filter_map(|one| one.column.id));

@@ -1,4 +1,4 @@
-//! What a pickle builds: cells that refer to each other by number. Nothing nests in memory, so nothing recurses when it is made,
+//! Values of a pickle: cells that refer to each other by number. Nothing nests in memory, so nothing recurses when it is made,
 //! looked at or dropped, and a value that is mentioned a million times is there once.
 
 use std::borrow::Cow;
@@ -152,7 +152,7 @@ impl<'a> Arena<'a> {
         pairs.rfind(|&(key, _)| self.name(key).is_some_and(|key| key == name)).map(|(_, value)| value)
     }
 
-    /// What a message calls this value; short, whatever it is.
+    /// Name of this value in messages; short, whatever it is.
     pub(super) fn describe(&self, id: Id) -> String {
         match self.cell(id) {
             Cell::None => "None".to_owned(),

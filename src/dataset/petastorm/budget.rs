@@ -8,7 +8,7 @@ pub(super) struct Budget {
     pub(super) limit: u64,
     pub(super) left: u64,
     place: Place,
-    /// What is being read, for messages.
+    /// Noun for the thing that is read, in messages.
     noun: &'static str,
 }
 

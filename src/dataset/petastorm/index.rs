@@ -16,7 +16,7 @@ pub struct RowGroupIndex {
     pub name: String,
     /// The columns it is over; Petastorm's own have one.
     pub columns: Vec<String>,
-    /// What it knows.
+    /// Its kind and content.
     pub kind: IndexKind,
 }
 
@@ -31,7 +31,7 @@ impl RowGroupIndex {
     }
 }
 
-/// What an index knows.
+/// Kind and content of an index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum IndexKind {

@@ -32,7 +32,7 @@ impl Memo {
         dense.or_else(|| self.sparse.get(&number).copied())
     }
 
-    /// What [`put`](Self::put) with this number takes.
+    /// Cost of [`put`](Self::put) with this number.
     pub(super) fn cost(&self, number: u32) -> u64 {
         match (number as usize).checked_sub(self.dense.len()) {
             None => 0,

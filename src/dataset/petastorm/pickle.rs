@@ -56,7 +56,7 @@ pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, pla
 pub(super) struct Machine<'a> {
     pub(super) arena: Arena<'a>,
     position: usize,
-    /// Where the current instruction begins.
+    /// Start of the current instruction.
     operation: usize,
     frame_end: Option<usize>,
     stack: Vec<Id>,

@@ -37,7 +37,7 @@ pub struct UnischemaField {
     pub shape: Vec<Option<usize>>,
     /// How it is stored; `None` is as plain Parquet.
     pub codec: Option<FieldCodec>,
-    /// Whether it may be null.
+    /// True if it may be null.
     pub nullable: bool,
 }
 
@@ -257,7 +257,7 @@ impl UnischemaField {
         }
     }
 
-    /// What is in each cell of its column; `None` for plain Parquet.
+    /// Content of each cell of its column; `None` for plain Parquet.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for element types and image formats that nothing here delivers.

@@ -6,7 +6,7 @@ use super::SparkType;
 use super::unischema::{FieldCodec, Unischema, UnischemaField};
 use crate::error::{Error, Result};
 
-/// What Unischema has by itself: as an attribute of an object a field of this name would hide it.
+/// Attributes that Unischema has by itself: a field of the same name would hide them.
 const TAKEN: [&str; 12] = [
     "_fields",
     "_get_namedtuple",

@@ -12,10 +12,10 @@ use crate::dataset::chunks::{Chunks, coalesce};
 use crate::error::{Error, Place, Result};
 use crate::store::Found;
 
-/// What a bitmap begins with, in little endian.
+/// Magic number at the start of a bitmap, in little endian.
 const MAGIC: u32 = 1_681_511_377;
 
-/// What is wrong with a bitmap.
+/// Fault in a bitmap.
 pub(in crate::dataset) type Broken = &'static str;
 
 /// The bitmap between its length and its checksum.

@@ -23,7 +23,7 @@ impl Deleted {
         Self { rows }
     }
 
-    /// Whether no row is.
+    /// Returns true if no row is deleted.
     pub(in crate::dataset) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -34,10 +34,10 @@ impl Deleted {
         Self { rows: rows.collect() }
     }
 
-    /// What is left of the row groups of file `number`, which is called `name`.
+    /// Rows left of the row groups of file `number`, which is called `name`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a row that the file has not.
+    /// [`Error::Corrupt`] for a row that the file does not have.
     pub(in crate::dataset) fn left(&self, number: usize, name: &str, groups: &[u64]) -> Result<Vec<Selection>> {
         let Some(rows) = self.rows.get(&number) else { return Ok(vec![Selection::All; groups.len()]) };
         let beyond = |row: u64| {

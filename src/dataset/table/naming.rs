@@ -12,7 +12,7 @@ use parquet::schema::types::{Type, TypePtr};
 
 use super::column::{Column, Kind};
 
-/// What a column of a file is called that the table has not, if the name is another one's now.
+/// Mark on the name of a column of a file that the table does not have, if the name is another one's now.
 const GONE: &str = " (not in the table)";
 
 /// How columns are found in data files.
@@ -41,7 +41,7 @@ impl Naming {
         self.group(root, root.name(), Some(&self.columns), &self.taken)
     }
 
-    /// Whether the file has any number for its columns, without which none is found by it.
+    /// Returns true unless columns are found by number and the file has no numbers for them.
     pub(super) fn is_numbered(&self, root: &Type) -> bool {
         self.mapping != Mapping::Id || root.get_fields().iter().any(|field| id(field).is_some())
     }
@@ -142,7 +142,7 @@ pub(super) fn is_repeated(ty: &Type) -> bool {
     ty.get_basic_info().has_repetition() && ty.get_basic_info().repetition() == Repetition::REPEATED
 }
 
-/// Whether the repeated group of a list is an item itself, by the names that old writers gave it.
+/// Returns true if the repeated group of a list is an item itself, by the names that old writers gave it.
 fn is_item(list: &Type, repeated: &Type) -> bool {
     repeated.name() == "array" || repeated.name() == format!("{}_tuple", list.name())
 }

@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, FieldRef, TimeUnit};
 
-/// Whether values of a file's column of type `from` are values of the table's type `to`: the same type, one that a table may widen to it,
+/// Returns true if values of a file's column of type `from` are values of the table's type `to`: the same type, one that widens to it,
 /// or another form of the same values.
 pub(in crate::dataset) fn widens(from: &DataType, to: &DataType) -> bool {
     use DataType::*;

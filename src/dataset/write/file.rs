@@ -20,7 +20,7 @@ use crate::page::{PlainChunk, Values};
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
 const FINISHED_CHUNK: usize = 1 << 10;
 
-/// Where a file goes.
+/// Destination of a file.
 pub(crate) trait Sink: Write + Send {
     /// About so many bytes come next.
     fn expect(&mut self, _bytes: usize) {}
@@ -43,7 +43,7 @@ pub(crate) struct FileWriter<W: Sink> {
     group: Option<Group>,
 }
 
-/// What is known of a column of the schema before any row.
+/// Facts about a column of the schema before any row.
 struct Column {
     /// Columns that Parquet makes of it.
     leaves: usize,
@@ -140,7 +140,7 @@ impl<W: Sink> FileWriter<W> {
             values.push(found);
         }
         if turned {
-            // What was gathered plain stays so.
+            // Values that were gathered plain stay so.
             self.flush()?;
         }
         let mut group = match self.group.take() {
@@ -243,7 +243,7 @@ impl<W: Sink> FileWriter<W> {
         self.file.append_key_value_metadata(pair);
     }
 
-    /// Where the file goes.
+    /// Destination of the file.
     pub(crate) fn inner(&self) -> &W {
         self.file.inner()
     }
@@ -267,7 +267,7 @@ impl<W: Sink> FileWriter<W> {
     }
 }
 
-/// Whether nothing is asked of a column but its values one after another.
+/// Returns true if nothing is asked of a column but its values one after another.
 fn is_plain(properties: &WriterProperties, column: &ColumnDescPtr) -> bool {
     let path = column.path();
     properties.compression(path) == Compression::UNCOMPRESSED
@@ -437,7 +437,7 @@ mod tests {
             let mut writer = FileWriter::new(Vec::new(), Arc::clone(&schema), properties).unwrap();
             for batch in &batches {
                 writer.write(batch).unwrap();
-                // What is kept for the footer grows with each row group, which may have a single row.
+                // The memory kept for the footer grows with each row group, which may have a single row.
                 let gathered = writer.memory_size() - writer.footer_size();
                 prop_assert!(gathered <= 4 * made.group_bytes + (8 << 20));
             }

@@ -41,7 +41,7 @@ pub const SCHEMA_KEY: &str = "bowstring.schema.v1";
 /// Bytes that go to the encoder at once: pages and row groups can be ended between two pieces only.
 const PIECE: usize = 4 << 20;
 
-/// What was written.
+/// Size of the dataset that was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     /// Parquet files.
@@ -130,7 +130,7 @@ impl DatasetWriter {
         }
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
-        // Whether Parquet has the types is known before anything is on the disk.
+        // Types that Parquet does not have are found before anything is on the disk.
         FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
         let replace = Replace { overwrite: options.overwrite, foreign: options.overwrite_foreign };
         let staging = Staging::create(path, replace)?;
@@ -257,7 +257,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Whether the batch has the columns of the schema.
+    /// Checks that the batch has the columns of the schema.
     fn agree(&self, batch: &RecordBatch) -> Result<()> {
         let mismatch = |what: String, expected: String, found: String| Error::Mismatch {
             what,
@@ -434,7 +434,7 @@ fn unwritable(field: &Field, error: &ArrowError) -> Error {
     Error::unsupported(format!("writing column {:?} ({error})", field.name()), "")
 }
 
-/// What the Parquet writer says: the disk failed, or it cannot write such data.
+/// Error of the Parquet writer: the disk failed, or it cannot write such data.
 fn refused(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(source) => {

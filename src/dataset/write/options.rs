@@ -1,4 +1,4 @@
-//! What can be asked of the writer, and the check that it makes sense.
+//! Options of the writer, and the check that they make sense.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -29,13 +29,13 @@ pub struct WriterOptions {
     pub uncompressed: Vec<String>,
     /// Columns without a dictionary, by dotted path: what hardly repeats.
     pub plain: Vec<String>,
-    /// Whether what is written is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
-    /// as cheap to write and read as can be: dictionaries for strings only, no statistics of floats and lists, no index of pages,
+    /// True if the dataset is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
+    /// as cheap to write and read as possible: dictionaries for strings only, no statistics of floats and lists, no index of pages,
     /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` go on top.
     pub fleeting: bool,
-    /// Whether the destination may have a dataset of bowstring in it, which the new one replaces.
+    /// True if the destination may have a dataset of bowstring in it, which the new one replaces.
     pub overwrite: bool,
-    /// Whether `overwrite` also deletes what is at the destination and is none, such as a dataset that others wrote.
+    /// True if `overwrite` also deletes anything else at the destination, such as a dataset that others wrote.
     pub overwrite_foreign: bool,
     /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
     /// where their fields do not.
@@ -177,7 +177,7 @@ fn is_text(kind: &DataType) -> bool {
     matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-/// Whether a filter may skip row groups by what statistics say of such a column, at little cost to the writer.
+/// Returns true if a filter may skip row groups by the statistics of such a column, at little cost to the writer.
 fn is_compared(kind: &DataType) -> bool {
     is_text(kind) || kind.is_integer() || kind.is_temporal() || kind.is_decimal() || *kind == DataType::Boolean
 }

@@ -30,7 +30,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// How long one request waits for a limit to pass. The Hub counts over five minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a store says that is at fault, in the words of `problem`.
+/// Error of the store, in the words of `problem`.
 pub(super) fn broken(problem: impl Into<Box<dyn StdError + Send + Sync>>) -> StoreError {
     StoreError::Generic { store: "hf", source: problem.into() }
 }
@@ -41,7 +41,7 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Where it is from.
+    /// Address that it came from.
     pub(super) url: Url,
 }
 
@@ -51,7 +51,7 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Where it sends to.
+    /// Target of the redirect, if it is one.
     pub(super) fn location(&self) -> Option<Url> {
         let location = self.headers.get(LOCATION).filter(|_| self.status.is_redirection())?;
         self.url.join(location.to_str().ok()?).ok()
@@ -113,7 +113,7 @@ impl Client {
         self.endpoint.as_str().trim_end_matches('/')
     }
 
-    /// Whether a token is sent.
+    /// Returns true if a token is sent.
     pub(super) fn has_token(&self) -> bool {
         !matches!(self.authorization, Authorization::Nobody)
     }
@@ -127,12 +127,12 @@ impl Client {
         url
     }
 
-    /// Whether `url` is at the Hub itself.
+    /// Returns true if `url` is at the Hub itself.
     pub(super) fn is_own(&self, url: &Url) -> bool {
         url.origin() == self.endpoint.origin()
     }
 
-    /// What the Hub answers, with at most `most` bytes: after redirects within it, and before one elsewhere.
+    /// Answer of the Hub, of at most `most` bytes. Redirects within the Hub are followed; a redirect elsewhere is the answer.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -153,7 +153,7 @@ impl Client {
         Err(broken("the Hub redirects without end"))
     }
 
-    /// What the Hub answers to whoever has the token; once more with another one, if it is refused and another is provided.
+    /// Answer of the Hub to a request with the token; asks again with another one, if it is refused and another is provided.
     async fn known(&self, method: &Method, url: &Url, range: Option<&Range<u64>>, most: u64) -> Result<Answer> {
         let Authorization::Provided(source) = &self.authorization else {
             let header = match &self.authorization {
@@ -180,7 +180,7 @@ impl Client {
         self.patient(&Method::GET, url, Some(range), most, None).await
     }
 
-    /// As `once`, until there is an answer to go on with. `own` is of requests to the Hub: who asks there.
+    /// As `once`, until there is a usable answer. `own` is of requests to the Hub: who asks there.
     async fn patient(
         &self,
         method: &Method,
@@ -286,7 +286,7 @@ fn bearer(token: &str) -> Result<HeaderValue> {
     Ok(header)
 }
 
-/// Whether sending a request again may help.
+/// Failed request, by whether sending it again may help.
 enum Failure {
     Passing(reqwest::Error),
     Final(StoreError),

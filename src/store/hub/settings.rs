@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::home;
 use crate::store::secret::Secret;
 
-/// The Hub of whoever names none.
+/// Endpoint of the Hub, if none is named.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Most bytes of a file that has a token.

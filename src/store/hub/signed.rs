@@ -7,7 +7,7 @@ use url::Url;
 /// How long before its end an address is renewed: a request may take a while.
 const EARLY: Duration = Duration::from_secs(60);
 
-/// Whether an address that is good until `end` should be asked for again at `now`.
+/// Returns true if an address that is good until `end` should be asked for again at `now`.
 pub(super) fn is_over(end: Option<SystemTime>, now: SystemTime) -> bool {
     end.is_some_and(|end| end.checked_sub(EARLY).is_none_or(|end| end <= now))
 }

@@ -40,13 +40,13 @@ struct Blob {
     etag: String,
     size: u64,
     at: Url,
-    /// Whether that is the Hub itself, as for small files.
+    /// True if that is the Hub itself, as for small files.
     own: bool,
-    /// Until when the address is good.
+    /// Time until which the address is good.
     end: Option<SystemTime>,
 }
 
-/// Where a file lies, once it was asked.
+/// Location of a file, once the Hub was asked for it.
 type Slot = Arc<tokio::sync::Mutex<Option<Arc<Blob>>>>;
 
 /// See the module. Copies are the same store.
@@ -81,7 +81,7 @@ struct Entry {
     lfs: Option<Lfs>,
 }
 
-/// What a large file is known by: the SHA-256 of its bytes.
+/// Identity of a large file: the SHA-256 of its bytes.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,
@@ -153,7 +153,7 @@ impl Inner {
         Ok((parsed(&answer)?, next))
     }
 
-    /// Where the file at `path` lies: as it is known, unless that is `stale` or over.
+    /// Location of the file at `path`: the known one, unless that is `stale` or over.
     async fn blob(&self, path: &Path, stale: Option<&Arc<Blob>>) -> Result<Arc<Blob>> {
         let slot = {
             let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Inner {
         if let Some(blob) = slot.as_ref().filter(good) {
             return Ok(Arc::clone(blob));
         }
-        // What is known is over, also where nothing better is.
+        // The known location is over, even if there is no better one.
         *slot = None;
         let blob = Arc::new(self.resolve(path).await?);
         *slot = Some(Arc::clone(&blob));
@@ -208,7 +208,7 @@ impl Inner {
         let mut blob = blob;
         let mut renewed = false;
         loop {
-            // Who knows no ranges sends all: that is for small files.
+            // A server that knows no ranges sends the whole file: that is for small files.
             let most = if blob.size <= MAX_WHOLE_BYTES { blob.size } else { length };
             let answer = if blob.own {
                 self.client.ask(Method::GET, blob.at.clone(), Some(&range), most).await?
@@ -248,7 +248,7 @@ impl Inner {
         }
     }
 
-    /// What to do where the Hub refuses to answer.
+    /// Error with advice, where the Hub refuses to answer.
     fn refused(&self, answer: &Answer) -> StoreError {
         let (id, endpoint) = (&self.repo.id, self.client.endpoint());
         let not_found = |what: String, hint: String| broken(Error::NotFound { what, hint });
@@ -296,7 +296,7 @@ fn code(answer: &Answer) -> &str {
     answer.header(ERROR_CODE.as_str()).unwrap_or_default()
 }
 
-/// Whether the repository is there, and has no such file or directory.
+/// Returns true if the repository is there, and has no such file or directory.
 fn is_missing_entry(answer: &Answer) -> bool {
     answer.status == StatusCode::NOT_FOUND && code(answer) == "EntryNotFound"
 }
@@ -374,7 +374,7 @@ impl ObjectStore for Hub {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        /// Where a listing stands.
+        /// Progress of a listing.
         enum At {
             Start(Option<Path>),
             Page(Url),

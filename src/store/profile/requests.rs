@@ -89,7 +89,7 @@ fn asking(
 /// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.
 ///
 /// # Errors
-/// What STS says, by its code alone.
+/// Errors of STS, by their code alone.
 pub(super) async fn role(
     endpoint: &Url,
     region: &str,
