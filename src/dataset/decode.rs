@@ -59,7 +59,7 @@ impl Dataset {
         self.decode_rows(fetched, projection, root, None, rows)
     }
 
-    /// As [`decode`](Self::decode), for other rows than the dataset's, of the pages that `indexed` knows where only some were read.
+    /// As [`decode`](Self::decode), for other rows than the dataset's. `indexed` knows the pages where only some were read.
     pub(super) fn decode_rows(
         &self,
         fetched: &Fetched,
@@ -97,7 +97,7 @@ impl Dataset {
             chunks: Arc::new(fetched.chunks.clone()),
             columns: &fetched.columns,
             layout,
-            // Rows are counted over the row group, of which a unit has some.
+            // Rows are counted over the row group; a unit has some of them.
             row_group: self.whole_group(self.number(fetched.group))?.0,
             runs: leaves.numbers.iter().map(|leaf| fetched.run(*leaf)).collect(),
             leaves: &leaves.numbers,
@@ -165,7 +165,7 @@ impl Group<'_> {
         };
         let read = |levels: &FieldLevels| {
             guard(place, "its pages are damaged", || {
-                // Of a unit, room for its rows is enough.
+                // A unit needs room for its own rows only.
                 let size =
                     if self.runs.iter().any(Option::is_some) { rows.count } else { self.row_group.rows } as usize;
                 let tally = Arc::new(Tally::new(self.leaves.len()));
@@ -220,7 +220,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// The column from the pages that were read of it, which `reader` knows.
+    /// The column from its pages that were read, which `reader` knows.
     fn some_pages(
         &self,
         reader: &ArrowReaderMetadata,
@@ -259,7 +259,7 @@ fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> 
     }
 }
 
-/// The error for times that cannot be had.
+/// The error for times that the column's type cannot hold.
 fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
     let (at, flat, why) = match fault {
         times::Fault::Arrow(error) => return Error::corrupt_by(place.clone(), "its pages are damaged", error),

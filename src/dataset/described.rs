@@ -101,7 +101,7 @@ impl Beside {
     /// Petastorm's description in it.
     pub(super) async fn petastorm(&self, limits: &Limits, place: Place) -> Result<Option<Petastorm>> {
         let (bytes, limits) = (self.footer.clone(), limits.clone());
-        // A schema may be as large as its limit lets it be: no work for a thread that others wait on.
+        // A schema may be as large as its limit allows: too much work for a thread that others wait on.
         let parsed = super::held::spawn(move || parse(&bytes, limits, place));
         let closed = |error| Err(Error::Closed { why: format!("{} was not parsed: {error}", self.name) });
         parsed.await.unwrap_or_else(closed)

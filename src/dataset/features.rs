@@ -77,7 +77,7 @@ impl Dataset {
     }
 }
 
-/// The columns of Spark's schema that it has types of its own for. One that cannot be read says nothing.
+/// The columns for which Spark's schema has types of its own. A schema that cannot be read says nothing.
 fn spark(row: &str) -> BTreeMap<String, Feature> {
     let row = serde_json::from_str::<SparkRow>(row).inspect_err(|error| tracing::debug!("Spark's schema: {error}"));
     let feature = |field: &SparkField| {
@@ -115,7 +115,7 @@ impl HuggingFace {
     }
 }
 
-/// The features of the columns. What cannot be read says nothing.
+/// The features of the columns. Those that cannot be read say nothing.
 fn hugging_face_features(json: &str) -> BTreeMap<String, HuggingFace> {
     let value = serde_json::from_str::<Value>(json).inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
     let features = value.ok().and_then(|mut value| Some(value.get_mut("info")?.get_mut("features")?.take()));

@@ -109,8 +109,8 @@ impl Footers {
     }
 }
 
-/// The whole footer of `object` of which this is the digest, statistics included, read once more. `bytes` are those of it if they are
-/// known; with `schema` instead of its own, if there is one, which has the same leaves under other names.
+/// The whole footer of `object` with this digest, statistics included, read once more. `bytes` are its bytes, if they are
+/// known. If there is a `schema`, it replaces the footer's own, and has the same leaves under other names.
 pub(super) async fn again(
     object: &Object,
     digest: [u8; 32],
@@ -162,7 +162,7 @@ async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object,
     Ok((tail.object, bytes, start))
 }
 
-/// The bytes of the footer that `tail` is the end of, and where they begin.
+/// The bytes of the footer whose end is `tail`, and where they begin.
 async fn whole(tail: &Tail, limits: &Limits, place: &Place) -> Result<(Bytes, u64)> {
     match inside(tail, limits, place)? {
         Ok(whole) => Ok(whole),
@@ -270,7 +270,7 @@ fn parse(bytes: &[u8], statistics: bool, known: Option<SchemaDescPtr>, place: &P
     })
 }
 
-/// Checks every number that is used later against the file's size, which ends for data at `data_end`.
+/// Checks every number that is used later against the file's size; data ends at `data_end`.
 fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &Place) -> Result<()> {
     let leaves = metadata.file_metadata().schema_descr().num_columns();
     if leaves > limits.max_columns {
@@ -335,7 +335,7 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
         return None;
     }
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
-    // Without a row there may be a dictionary and no page of data, whose place is then 0.
+    // A chunk without a row may have a dictionary and no page of data, whose place is then 0.
     if rows > 0 && start > column.data_page_offset() {
         return Some(format!("its dictionary at byte {start} is behind its data at {}", column.data_page_offset()));
     }

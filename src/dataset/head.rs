@@ -30,7 +30,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Parses what stands in a footer at `place`.
+    /// Parses the schemas of a footer at `place`.
     pub(super) fn new(schema: &[u8], arrow: Option<&str>, limits: &Limits, place: &Place) -> Result<Self> {
         let footer = footer(schema, arrow);
         let Outline { digest, .. } = Outline::read(&footer, limits, place)?;

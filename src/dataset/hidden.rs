@@ -47,7 +47,7 @@ impl Hidden {
             || members(field).iter().any(|(below, member)| self.any(pattern, &format!("{name}.{below}"), member))
     }
 
-    /// Refuses a filter of theirs that asks for what is hidden, as it refuses one for what does not exist.
+    /// Refuses a filter of theirs that asks for hidden columns, as it refuses one for columns that do not exist.
     ///
     /// # Errors
     /// As [`Expr::bind`].
@@ -65,8 +65,8 @@ impl Hidden {
     }
 }
 
-/// `schema` without the columns and members of structs that `hidden` says, by their dotted names. A list or map that holds something
-/// hidden is hidden itself, since lists are read whole; and a struct of which nothing is left.
+/// `schema` without the columns and members of structs that `hidden` selects by their dotted names. A list or map that holds something
+/// hidden is hidden itself, since lists are read whole; so is a struct of which nothing is left.
 pub(super) fn visible(schema: &SchemaRef, hidden: &dyn Fn(&str) -> bool) -> SchemaRef {
     let fields: Fields = schema.fields().iter().filter_map(|field| left(field, field.name(), hidden)).collect();
     if fields == *schema.fields() {
@@ -116,7 +116,7 @@ fn members(field: &FieldRef) -> Vec<(String, FieldRef)> {
     }
 }
 
-/// The paths of all that is below the member `path` of a field: the path itself where that is no struct.
+/// The paths of everything below the member `path` of a field: the path itself if it is no struct.
 pub(super) fn below(field: &FieldRef, path: &[String]) -> Vec<Vec<String>> {
     let Some((first, rest)) = path.split_first() else { return paths(field) };
     let DataType::Struct(fields) = field.data_type() else { return vec![path.to_vec()] };

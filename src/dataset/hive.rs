@@ -55,8 +55,8 @@ fn unescape(text: &str) -> Arc<str> {
     String::from_utf8(bytes).map_or_else(|_| text.into(), Into::into)
 }
 
-/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark `07` is one,
-/// which months are, and `zip=01234` is 1234. With `dates` a date if all are dates.
+/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark, `07` is
+/// an integer, as months are written, and `zip=01234` is 1234. With `dates`, a column is a date if all its values are.
 pub(crate) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates: bool) -> Vec<Field> {
     let mut keys: Vec<&Arc<str>> = Vec::new();
     let mut seen = BTreeSet::new();

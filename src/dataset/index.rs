@@ -23,10 +23,10 @@ use super::{Dataset, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{self, Base, Found, Listing, Stamp};
 
-/// The first bytes, the last of which before the line's end is the version of what follows.
+/// The first bytes. The last one before the line's end is the version of what follows.
 const MAGIC: &[u8; 16] = b"bowstring index\x01";
 
-/// The version of what follows where that begins with the version of a table.
+/// The version of what follows if that begins with the version of a table.
 const OF_TABLE: u8 = 2;
 
 const DIGEST_BYTES: usize = 32;
@@ -415,7 +415,7 @@ impl<'a> Reader<'a> {
         count.ok_or("it has more of something than bytes")
     }
 
-    /// A number of things that take a byte each at least.
+    /// A count of things that take a byte each at least.
     fn count(&mut self) -> Result<usize, Broken> {
         self.count_to(self.rest.len())
     }

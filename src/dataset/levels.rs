@@ -1,4 +1,4 @@
-//! How the decoder puts the leaves of a column together: made for the first row group of a layout, of use for all.
+//! How the decoder puts the leaves of a column together: made for a layout's first row group, and used for all.
 
 use arrow::datatypes::{Fields, TimeUnit};
 use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};

@@ -142,7 +142,7 @@ struct Inner {
     beside: Option<Option<described::Beside>>,
     /// The version of a table that this is, if it is one.
     table: Option<table::About>,
-    /// How many columns at the end of `schema` come from directories, or from the log of a table.
+    /// Number of columns at the end of `schema` that come from directories, or from the log of a table.
     partitions: usize,
     /// Columns that have a value of their own in files that lack them.
     told: BTreeSet<String>,
@@ -342,7 +342,7 @@ impl Dataset {
         self.inner.table.as_ref().map(|table| table.version)
     }
 
-    /// Bytes of memory that it takes while it is open, about: what is kept of files and footers, and the rows that a filter selected.
+    /// Approximate bytes of memory while it is open: what is kept of files and footers, and the rows that a filter selected.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> u64 {
         let Inner { files, packed, layouts, manifest, first_rows, selections, windows, .. } = &*self.inner;

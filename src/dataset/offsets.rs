@@ -38,7 +38,7 @@ impl Location {
     }
 
     /// Returns true if `next` holds the rest of this page's last row. Pages should end with rows, but Arrow's C++ writer cuts the last row
-    /// of a list column where batches of a value are written. Both are then as one page.
+    /// of a list column where batches of a value are written. Both then count as one page.
     fn goes_on_in(&self, next: &Self) -> bool {
         self.row == next.row && self.end() == next.start && self.length > 0 && next.length > 0
     }
@@ -56,7 +56,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The run of `pages` of `chunk`, all that it has in a row group of `total` rows, that holds `rows`, which are some of them.
+    /// The run of `pages` that holds `rows`. The pages are all that `chunk` has in a row group of `total` rows.
     fn of(chunk: &Chunk, pages: &[Location], total: u64, rows: &Range<u64>) -> Option<Self> {
         let first = pages.partition_point(|page| u64::from(page.row) <= rows.start).checked_sub(1)?;
         let end = pages.partition_point(|page| u64::from(page.row) < rows.end);
@@ -164,7 +164,7 @@ impl Dataset {
     /// The pages of `leaves` of row group `group`, which is one of the files', not a unit.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for an index that contradicts the footer, and what reading it gives.
+    /// [`Error::Corrupt`] for an index that contradicts the footer, and the errors of reading it.
     pub(super) async fn locations(&self, group: usize, leaves: &[usize]) -> Result<Vec<(usize, Vec<Location>)>> {
         let (row_group, file, layout) = self.whole_group(group)?;
         let count = leaves.last().map_or(0, |last| last + 1);

@@ -107,7 +107,7 @@ impl OpenOptions {
         access
     }
 
-    /// How files beside the data are opened, which tell of it: with the same limits, and nothing of what is chosen of the data.
+    /// How files beside the data that describe it are opened: with the same limits, and without the choices that are made of the data.
     pub(super) fn beside(&self) -> Self {
         Self {
             storage_options: self.storage_options.clone(),
@@ -172,7 +172,7 @@ impl Dataset {
         Self::of(files, urls, options).await
     }
 
-    /// Opens one file of a log alone, without what else lies there.
+    /// Opens one file of a log alone, without the files beside it.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -354,7 +354,7 @@ impl Dataset {
     }
 }
 
-/// Waits for `work`, but no longer than `limit`: then `culprit` is who did not answer.
+/// Waits for `work`, but no longer than `limit`: then the error names `culprit`, which did not answer.
 pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
@@ -436,7 +436,7 @@ fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &table::Delete
 }
 
 /// Compares the rows of each file by its footer with those that its table states, in the same order. Rows behind a pruned file are
-/// numbered by the latter, so that either being wrong would give rows other numbers.
+/// numbered by the latter, so an error in either would give rows other numbers.
 fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
     for (file, stated) in inner.files.iter().zip(stated) {
         let Some(stated) = *stated else { continue };
@@ -450,7 +450,7 @@ fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// That the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
+/// Checks that the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
 fn counted_as_stored(inner: &Inner) -> Result<()> {
     let Some(stored) = inner.petastorm.as_ref().and_then(|petastorm| petastorm.row_group_counts.as_ref()) else {
         return Ok(());

@@ -58,7 +58,7 @@ pub(super) struct Outline<'a> {
     /// SHA-256 of these.
     pub(super) digest: [u8; 32],
     pub(super) sealed: Sealed,
-    /// Nulls of the column chunks, where their statistics tell, one row group behind the other.
+    /// Nulls of the column chunks, where their statistics tell, one row group after the other.
     pub(super) nulls: Vec<Option<u64>>,
     /// Ascending by leaf.
     pub(super) wide: Vec<Wide>,
@@ -267,7 +267,7 @@ impl<'a> Outline<'a> {
         (known.signed, known.unsigned) = (known.signed.or(signed), known.unsigned.or(unsigned));
     }
 
-    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted, and what its statistics
+    /// Checks what a column chunk says against leaf `leaf` of the schema. Returns whether it is encrypted, and what its statistics
     /// tell.
     fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(bool, Told), Fault> {
         let (mut sealed, mut told) = (false, Told::default());
@@ -332,7 +332,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Reads over a union; the number of what it is.
+/// Reads past a union. Returns the number of its field.
 fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
     let (mut last, mut found) = (0, None);
     while let Some(field) = reader.field(&mut last)? {
@@ -342,7 +342,7 @@ fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
     Ok(found)
 }
 
-/// Holds the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.
+/// Checks the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.
 fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {

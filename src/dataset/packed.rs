@@ -1,6 +1,6 @@
-//! Column chunks of all row groups in a few bytes each: what reading them takes of the footers, which are let go of.
+//! Column chunks of all row groups in a few bytes each: the part of the footers that reading needs. The footers are dropped.
 //!
-//! A parsed footer of 40 columns takes 38 KB, of which most says what the last one said. Here a chunk is what differs from its
+//! A parsed footer of 40 columns takes 38 KB, most of which repeats what came before. Here a chunk is its difference from its
 //! neighbour, as numbers of as many bytes as they need: about 15. A row group is unpacked as a whole, when something is asked of it.
 
 use std::ops::Range;
@@ -124,7 +124,7 @@ impl Chunk {
     }
 }
 
-/// Row groups one behind the other, those without rows included.
+/// Row groups one after the other, those without rows included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
@@ -200,7 +200,7 @@ impl Packed {
         self.starts.extend(other.starts.iter().map(|start| base + start));
     }
 
-    /// Gives back what growing left over.
+    /// Gives back the room that growing left over.
     pub(super) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.starts.shrink_to_fit();
@@ -279,7 +279,7 @@ impl<'a> Group<'a> {
         Ok(Self { reader, rows, before: Before { end: 4, ..Before::default() } })
     }
 
-    /// The next column; `None` behind the last one.
+    /// The next column; `None` after the last one.
     fn next(&mut self) -> Result<Option<Chunk>, Broken> {
         let reader = &mut self.reader;
         if reader.rest.is_empty() {
@@ -322,7 +322,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// A difference, which may be below zero.
+/// A difference, which may be negative.
 pub(super) fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
     let signed = difference as i64;
     put(bytes, ((signed << 1) ^ (signed >> 63)) as u64);

@@ -34,7 +34,7 @@ pub(super) struct Header {
     part: i64,
     /// Level bytes of a version 2 page, which are never compressed.
     levels: i64,
-    /// Of other pages the encoding of levels, of these how many bytes they take; definition first.
+    /// Of other pages, the encoding of levels; of these, how many bytes they take; definition first.
     pub(super) by_level: [i64; 2],
     pub(super) stored: bool,
     pub(super) length: usize,
@@ -116,7 +116,7 @@ impl Walk<'_> {
         self.indexed(met.values, (!met.silent).then_some(met.rows), rows)
     }
 
-    /// Holds pages of so many values, and of as many rows as `stated`, against the `rows` of the page index. Lists whose pages state
+    /// Checks pages of so many values and as many rows as `stated` against the `rows` of the page index. Lists whose pages state
     /// nothing are counted when their levels are unpacked.
     fn indexed(&self, values: i64, stated: Option<i64>, rows: u64) -> Result<()> {
         let said = |found: i64| u64::try_from(found) == Ok(rows);
@@ -208,7 +208,7 @@ impl Walk<'_> {
                     met.silent = true;
                     let levels = [self.column.max_def_level(), self.column.max_rep_level()];
                     let old = levels.iter().zip(header.by_level).any(|(most, found)| *most > 0 && found == BIT_PACKED);
-                    // Nobody writes these any more. Those who did named them.
+                    // Nobody writes these any more. Old writers named them.
                     return (old && !self.chunk.encodings().any(|known| known as i64 == BIT_PACKED))
                         .then(|| "has levels of an encoding that the footer does not name".to_owned());
                 }

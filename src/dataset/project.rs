@@ -43,7 +43,7 @@ pub(super) struct Leaves {
     pub(super) field: usize,
     /// Their numbers, ascending.
     pub(super) numbers: Vec<usize>,
-    /// How the decoder puts them together: made for the first row group, of use for all.
+    /// How the decoder puts them together: made for the first row group, and used for all.
     pub(super) levels: OnceLock<Levels>,
 }
 
@@ -138,7 +138,7 @@ fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
         let before = leaves.len();
         leaves.extend(own().filter(|leaf| below(*leaf).starts_with(path)));
         if leaves.len() == before {
-            // The file has not this member. One of its neighbours tells where the structs around it are null.
+            // The file does not have this member. One of its neighbours tells where the structs around it are null.
             let common = |leaf: &usize| below(*leaf).iter().zip(path).take_while(|(a, b)| a == b).count();
             leaves.extend(own().max_by_key(|leaf| (common(leaf), std::cmp::Reverse(*leaf))));
         }

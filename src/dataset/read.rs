@@ -17,7 +17,7 @@ use crate::page::MOST_SPLIT;
 use crate::store::GONE;
 use crate::store::cache::Wanted;
 
-/// Of the bytes of a unit, one in so many may be read for nothing, to save requests.
+/// One in so many of a unit's bytes may be read for nothing, to save requests.
 const LEAST_WANTED: u64 = 20;
 
 /// Bytes that reading a row group takes.
@@ -52,7 +52,7 @@ pub struct Fetched {
     pub(super) chunks: Chunks,
     /// Leaves of which only some pages were read, with those pages.
     pub(super) pages: Vec<(usize, Vec<Paged>)>,
-    /// Of a unit, what was read of each leaf, ascending.
+    /// The pages of a unit that were read of each leaf, by ascending leaf.
     pub(super) runs: Vec<(usize, Run)>,
 }
 
@@ -85,8 +85,8 @@ impl Dataset {
         self.cost_without(group, projection, |_, _| false)
     }
 
-    /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes, but for one
-    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same. It is given the row group's chunks.
+    /// As [`cost`](Self::cost), where the rows of root columns that `stays` selects may be left among the fetched bytes, except for one
+    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same. `stays` is given the row group's chunks.
     pub(crate) fn cost_without(
         &self,
         group: usize,
@@ -138,8 +138,8 @@ impl Dataset {
         Cost { fetched, decoded, held: held.max(beside) }
     }
 
-    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, or of a unit the pages that hold
-    /// its rows; all requests at once.
+    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, or the pages that hold a unit's
+    /// rows; all requests at once.
     ///
     /// # Errors
     /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
@@ -182,7 +182,7 @@ impl Dataset {
         Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })
     }
 
-    /// `error` with what to do where a file of a table is gone.
+    /// `error` with advice, if a file of a table is gone.
     fn gone(&self, error: Error) -> Error {
         match (error, &self.inner.table) {
             (Error::SourceChanged { file, was, now }, Some(table)) if now == GONE => {
@@ -275,7 +275,7 @@ fn decoded_bytes(
         Type::INT32 | Type::FLOAT => width.map_or(8, |width| if width == 4 { 4 } else { 4 + width as u64 }),
         Type::INT64 | Type::DOUBLE => width.map_or(8, |width| if width == 8 { 8 } else { 8 + width as u64 }),
         Type::BYTE_ARRAY => 16,
-        // Decoded in two units, of which a third is made.
+        // Decoded in two units, from which a third is made.
         Type::INT96 => 24,
         // Decimals are widened to 16 or 32 bytes.
         Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),

@@ -39,7 +39,7 @@ const MAX_KIB: u64 = 1 << 28;
 /// A file's page index is not read if it spans more than this.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
-/// The memory that row groups share which are read while a dataset is opened.
+/// The memory shared by row groups that are read while a dataset is opened.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// KiB that they may take together.
@@ -344,7 +344,7 @@ async fn fetch_pages(
             guard(&place(), "its page index is damaged", || Ok::<_, ParquetError>(selection.scan_ranges(locations)))?;
         let total = i64::try_from(row_group.rows).unwrap_or(i64::MAX);
         for range in ranges {
-            // They ascend, as was looked at above.
+            // They ascend, as was checked above.
             let at = locations.partition_point(|location| location.offset.cast_unsigned() < range.start);
             let row = |at: usize| locations.get(at).map_or(total, |location| location.first_row_index);
             let rows = u64::try_from(row(at + 1).saturating_sub(row(at))).map_err(|_| damaged())?;

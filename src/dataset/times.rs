@@ -1,6 +1,6 @@
 //! Times of 96 bits, a day and the nanoseconds within it, as Spark, Hive and Impala write them.
 //!
-//! Nothing of 64 bits holds them all. The decoder gives seconds, which hold every day there is, and nanoseconds, which wrap;
+//! No type of 64 bits holds them all. The decoder gives seconds, which hold every day there is, and nanoseconds, which wrap;
 //! together they are exact, and become the column's unit here or an error, never another time.
 //!
 //! The unit is microseconds, Spark's own, unless an Arrow writer left another one beside the schema. Days count back from 1970 on the
@@ -18,7 +18,7 @@ use parquet::schema::types::SchemaDescriptor;
 /// The units that the decoder is asked for.
 pub(super) const PARTS: [TimeUnit; 2] = [TimeUnit::Second, TimeUnit::Nanosecond];
 
-/// Why a time cannot be had.
+/// Reason why a column's type cannot hold a time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// It has digits beyond the unit.

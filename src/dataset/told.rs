@@ -47,7 +47,7 @@ enum From {
 
 impl Dataset {
     /// The nulls of columns, each a dotted path to one leaf without lists of varying length around it, in row groups that have more of them
-    /// than a selection leaves out: one at least is selected.
+    /// than a selection leaves out, so at least one is selected.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound) for a path that names nothing.
@@ -106,7 +106,7 @@ impl Dataset {
         }
     }
 
-    /// By layout, where the columns come from.
+    /// Sources of the columns, by layout.
     fn origins(&self, paths: &[String]) -> Result<Vec<Vec<From>>> {
         let mut origins = vec![Vec::with_capacity(paths.len()); self.inner.layouts.len()];
         for path in paths {

@@ -364,7 +364,7 @@ fn a_filter_holds_the_page_index_against_the_pages_that_it_reads() {
     let open = |text| runtime.block_on(Dataset::open(&[path.to_str().unwrap().to_owned()], options(text)));
     let error = open("n between 520 and 530").unwrap_err().chain();
     assert!(error.contains("its pages have 100 rows, the page index states 99"), "{error}");
-    // Of other pages it is right.
+    // For other pages it is right.
     assert_eq!(open("n between 720 and 730").unwrap().manifest().rows(), 11);
     // Pages of lists do not say how many rows they have.
     silent_pages(&path);

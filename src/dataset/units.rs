@@ -66,7 +66,7 @@ pub(super) struct Part {
 pub(super) struct Units {
     pub(super) manifest: Arc<Manifest>,
     parts: Vec<Part>,
-    /// Bytes of pages that are read twice because a unit ends in them, of each 1,024.
+    /// Bytes of pages that are read twice because a unit ends in them, out of each 1,024.
     straddled: u64,
     pub(super) kept: Kept,
 }
@@ -145,7 +145,7 @@ fn parts(rows: u64, each: u64) -> impl Iterator<Item = Range<u64>> {
     (0..count).map(move |at| at * each..if at + 1 == count { rows } else { (at + 1) * each })
 }
 
-/// About how many rows a unit of `group` has, whose columns are `chunks`; `None` if it is not to be cut.
+/// About how many rows a unit of `group` has, whose columns are `chunks`; `None` if it is not cut.
 fn wanted(group: &RowGroup, chunks: &[Chunk], bytes: u64, sizes: &Sizes) -> Option<u64> {
     let indexed = chunks.iter().map(|chunk| chunk.offset_index.map(|(_, length)| u64::from(length)));
     let length = indexed.sum::<Option<u64>>().filter(|length| *length > 0)?;
@@ -167,7 +167,7 @@ fn dictionary(chunk: &Chunk) -> u64 {
     if chunk.dictionary { chunk.data.saturating_sub(chunk.start).min(chunk.stored) } else { 0 }
 }
 
-/// The first row group that is to be cut.
+/// The first row group to cut.
 #[derive(Debug)]
 struct Sample {
     /// Bytes that units of all row groups should have.
@@ -178,7 +178,7 @@ struct Sample {
     rows: u64,
 }
 
-/// Runs `work`, which takes a while, beside what waits for stores.
+/// Runs `work`, which takes a while, beside tasks that wait for stores.
 async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = super::held::spawn(work).await;
     done.unwrap_or_else(|error| Err(Error::Closed { why: format!("row groups were not cut into units: {error}") }))
@@ -187,7 +187,7 @@ async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'st
 impl Dataset {
     /// The same dataset, its large row groups cut into units where their files say where pages begin: each unit counts as a row
     /// group then, of the same file and number. The fingerprint stays, since units follow from the data. Reads the page
-    /// index of one row group. Where windows of rows are the samples, all row groups stay whole.
+    /// index of one row group. If samples are windows of rows, all row groups stay whole.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a damaged page index; [`Error::Timeout`] if it does not come within `timeout`; [`Error::Store`].
@@ -195,9 +195,9 @@ impl Dataset {
         self.in_units_of(Sizes::default(), timeout).await
     }
 
-    /// As [`in_units`](Self::in_units), of other sizes.
+    /// As [`in_units`](Self::in_units), with other sizes.
     pub(crate) async fn in_units_of(&self, sizes: Sizes, timeout: Duration) -> Result<Self> {
-        // Footers may name as many columns and row groups as their limits let them: no work for a thread that others wait on.
+        // Footers may name as many columns and row groups as their limits allow: too much work for a thread that others wait on.
         let dataset = self.clone();
         let Some(Sample { bytes, number, rows }) = on_cpu(move || Ok(dataset.sample(&sizes))).await? else {
             return Ok(self.clone());

@@ -52,7 +52,7 @@ enum Codec {
 }
 
 impl Codec {
-    /// Unpacks `packed` into `output`; how many bytes it is.
+    /// Unpacks `packed` into `output`. Returns the number of bytes.
     fn unpack(self, packed: &[u8], output: &mut [u8]) -> Result<usize> {
         match self {
             Self::Zstd => ZSTD.with_borrow_mut(|zstd| {

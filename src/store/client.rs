@@ -31,7 +31,7 @@ impl HttpService for Client {
     }
 }
 
-/// `error`, as one of a request that was not sent if it is that.
+/// `error`, marked as one of a request that was not sent if it is that.
 fn told(error: HttpError) -> HttpError {
     let cause: &(dyn StdError + 'static) = &error;
     let is_unsent = std::iter::successors(Some(cause), |error| (**error).source())

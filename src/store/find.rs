@@ -36,7 +36,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not
+    /// The file `name` in the directory that all names are relative to, which may not exist. None if looking for it is not
     /// worth a request: on a server without directories.
     pub fn beside(&self, name: &str) -> Option<Found> {
         let (place, root) = self.root.as_ref().filter(|(place, _)| place.lists)?;
@@ -61,15 +61,15 @@ struct Hits {
 /// An object, and what is known of it.
 type File = (Path, Option<u64>, Option<Stamp>);
 
-/// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full comes as often: its rows are then
-/// there as often, each with a number of its own.
+/// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full is there as often: its rows are
+/// repeated as often, each with a number of its own.
 ///
 /// Directories are searched to any depth; files and directories whose name begins with `_` or `.` are left out (except
 /// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
 /// taken. More than `max_files` files are an error.
 ///
-/// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. So does one of a
-/// file of metadata of Iceberg.
+/// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. The same holds for
+/// a file of metadata of Iceberg.
 ///
 /// # Errors
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Hudi, or another one
@@ -137,7 +137,7 @@ fn among_others(url: &str) -> Error {
     Error::config("urls", problem)
 }
 
-/// The error for a file that two addresses lead to, of which one does not name it: nobody can tell whether it is meant twice.
+/// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
 fn twice(file: &str, first: &str, second: &str) -> Error {
     let problem = format!(
         "{file} is found twice, at {} and at {}; name it in full as often as it is to be read, or leave one address out",
@@ -204,7 +204,7 @@ fn look(path: &FsPath) -> Result<Look> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             let found = absolute(&std::fs::canonicalize(path).map_err(store)?)?;
-            // A look at its log saves the walk over all that ever was in the table.
+            // A look at its log saves the walk over all files that the table ever had.
             let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
                 let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
                 let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);

@@ -12,7 +12,7 @@ use crate::nearest::nearest;
 /// Refuses keys that no store knows.
 ///
 /// # Errors
-/// [`Error::Config`] naming the key, and the nearest that there is.
+/// [`Error::Config`] naming the key, and the nearest known one.
 pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     let Some(key) = options.keys().find(|key| !known(key) && !is_of_hdfs(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
@@ -70,7 +70,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
         || (google(&one).is_some() && google(&one) == google(&other))
 }
 
-/// Refuses credentials among `options` where a provider gives them.
+/// Refuses credentials among `options` if a provider gives them.
 ///
 /// # Errors
 /// [`Error::Config`] naming the key.

@@ -20,7 +20,7 @@ use super::stamp::Stamp;
 use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
 use crate::error::{Error, Result};
 
-/// Ranges of one read that are asked for at once.
+/// Ranges of one read that are requested at once.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// Name of the version of an object that is gone, in messages.
@@ -52,7 +52,7 @@ impl Found {
         self.place.local
     }
 
-    /// As [`tail`](Self::tail), for a file of this machine, on this thread, which must belong to no runtime: a file takes no hand-over
+    /// As [`tail`](Self::tail), for a file of this machine, on this thread, which must belong to no runtime: a file needs no hand-over
     /// from thread to thread.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Found {
 }
 
 impl Found {
-    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None where there is
+    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None if there is
     /// no cache, or the object is no longer that version.
     async fn tail_through_cache(&self, length: u64) -> Result<Option<Tail>> {
         if self.place.cache.is_none() {
@@ -198,7 +198,7 @@ impl Object {
         self.read_for(ranges, Wanted::default()).await
     }
 
-    /// As [`read`](Self::read), saying to a cache what for.
+    /// As [`read`](Self::read), with the purpose for a cache.
     ///
     /// # Errors
     /// As there.
@@ -245,7 +245,7 @@ impl Object {
         Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
     }
 
-    /// The name of this version in the cache that it is read through, if it is read through one.
+    /// The name of this version in the cache that it is read through, if there is one.
     pub(crate) fn cache_key(&self) -> Option<ObjectKey> {
         self.place.cache.as_ref()?.key(&self.url(), &self.stamp)
     }
@@ -323,7 +323,7 @@ impl Object {
         }
     }
 
-    /// Why a read failed: stores say "changed" in many ways, so a failed read looks at the object once more.
+    /// Reason why a read failed: stores say "changed" in many ways, so a failed read looks at the object once more.
     async fn diagnose(&self, error: object_store::Error, ranges: &[Range<u64>]) -> Error {
         match self.place.store.head(&self.path).await {
             Ok(meta) => {

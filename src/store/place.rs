@@ -25,7 +25,7 @@ pub(super) struct Place {
     pub(super) cache: Option<Arc<Through>>,
 }
 
-/// The address of a server of bowstring, where `error` is that it greeted a request to the web at `url` in HTTP/2, its only language.
+/// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
 fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
     let at = url.strip_prefix("http://")?;
     let greeted = |error: &(dyn StdError + 'static)| {

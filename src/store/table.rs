@@ -1,4 +1,4 @@
-//! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
+//! Tables of other systems, known by the files of their logs: their directories hold more than their rows.
 
 use super::found::Found;
 use super::root::Root;
@@ -9,7 +9,7 @@ use crate::error::Error;
 pub(crate) enum FoundTable {
     /// Of Delta Lake: the directory that has its log.
     Delta(Root),
-    /// Of Iceberg: its directory, and the file of metadata, where that was named.
+    /// Of Iceberg: its directory, and the file of metadata, if that was named.
     Iceberg(Root, Option<Found>),
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Table {
 }
 
 impl Table {
-    /// The kind whose log `name`, a path relative to a directory, is a part of.
+    /// The kind whose log has the file `name`, a path relative to a directory.
     pub(super) fn of(name: &str) -> Option<Self> {
         let mut parts = name.split('/').rev();
         let (file, parent) = (parts.next()?, parts.next()?);

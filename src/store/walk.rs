@@ -22,7 +22,7 @@ const AT_ONCE: usize = 1024;
 /// Such hand-overs that wait to be taken.
 const WAITING: usize = 16;
 
-/// A file that a walk came to.
+/// A file that a walk met.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) meta: ObjectMeta,
@@ -30,8 +30,8 @@ pub(super) struct Met {
     real: Option<Path>,
 }
 
-/// The files at any depth below a directory: some at a time, in no order. Links are followed; what leads nowhere, or goes meanwhile, is left
-/// out.
+/// The files at any depth below a directory: some at a time, in no order. Links are followed; links that lead nowhere and files that
+/// disappear meanwhile are left out.
 #[derive(Debug)]
 pub(super) struct Walk {
     files: mpsc::Receiver<Vec<Met>>,
@@ -59,7 +59,7 @@ impl Walk {
     /// The next files; none after the last.
     ///
     /// # Errors
-    /// [`Error::Store`] for what cannot be listed.
+    /// [`Error::Store`] if something cannot be listed.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Met>>> {
         if let Some(some) = self.files.recv().await {
             return Ok(Some(some));
@@ -211,7 +211,7 @@ fn location(path: &FsPath) -> Result<Path> {
     Path::parse(name).map_err(|error| failed("list", path, error))
 }
 
-/// The file at `path` as `object_store` tells of it; none for what one of its writers has not finished.
+/// The file at `path` as `object_store` describes it; none if one of its writers has not finished it.
 fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
     let location = location(path)?;
     let staged = location.filename().and_then(|name| name.split_once('#')).map(|(_, number)| number);

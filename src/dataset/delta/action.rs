@@ -85,7 +85,7 @@ impl Metadata {
     }
 }
 
-/// In which format data files are.
+/// The format of data files.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Format {
     pub(super) provider: String,
@@ -138,7 +138,7 @@ impl Actions {
     /// The actions of a JSON file, one a line.
     ///
     /// # Errors
-    /// The number of the first line that is none, from 1, and what is wrong with it.
+    /// The number of the first line that is no action, from 1, and what is wrong with it.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, (usize, String)> {
         let mut actions = Self::default();
         for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {

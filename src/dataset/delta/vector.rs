@@ -65,13 +65,13 @@ impl Vector {
             "p" => Path::Encoded(text.to_owned()),
             _ => return Err("its kind of storage is unknown"),
         };
-        // Old writers have one bitmap in a file, right behind the byte that tells its version.
+        // Old writers have one bitmap in a file, right after the byte that tells its version.
         let start = u64::try_from(self.offset.unwrap_or(1)).map_err(|_| "its offset is negative")?;
         let end = start.checked_add(size).and_then(|end| end.checked_add(LENGTH + CHECKSUM));
         Ok(Source::File { path, range: start..end.ok_or("its range overflows")? })
     }
 
-    /// The rows in `bitmap`, if they are as many as the log says.
+    /// The rows in `bitmap`, if there are as many as the log says.
     pub(super) fn rows(&self, bitmap: &[u8]) -> Result<RoaringTreemap, Broken> {
         bitmap::rows(bitmap, self.cardinality)
     }

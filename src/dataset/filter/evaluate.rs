@@ -28,7 +28,7 @@ impl Bound {
     /// was bound to; the kind of string or binary array does not matter, nor whether there is a dictionary.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a column is missing, [`Error::Mismatch`] if its type is another.
+    /// [`Error::NotFound`] if a column is missing, [`Error::Mismatch`] if it has another type.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<BooleanArray> {
         let columns = self.columns.iter().map(|column| fetch(batch, column)).collect::<Result<Vec<_>>>()?;
         let (values, nulls) = self.part(&self.root, &columns, batch.num_rows())?.into_parts();

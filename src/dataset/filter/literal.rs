@@ -47,7 +47,7 @@ pub(super) enum Spot {
     Between(f64, f64),
 }
 
-/// Why a literal cannot be compared with a column.
+/// Reason why a literal cannot be compared with a column.
 #[derive(Debug, PartialEq)]
 pub(super) enum Wrong {
     /// The type of the column has no order here.
@@ -108,7 +108,7 @@ impl Point {
         place.map(Self::Whole).ok_or(Wrong::Literal("a date in quotes: '2024-05-31'"))
     }
 
-    /// The text of a partition directory as a value of `data_type`; `None` where it is no exact value of it.
+    /// The text of a partition directory as a value of `data_type`; `None` if it is no exact value of it.
     pub(super) fn of_partition(text: &str, data_type: &DataType) -> Option<Self> {
         let literal = match data_type {
             DataType::Boolean => Literal::Bool(text.to_ascii_lowercase().parse().ok()?),

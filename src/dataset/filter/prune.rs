@@ -14,7 +14,7 @@ use super::literal::{Place, Point, Scalar, Spot};
 use super::node::Op;
 use super::statistics::Chunk;
 
-/// The values of partition columns: `None` for a column that is none, `Some(None)` for a null partition, else the text.
+/// The values of partition columns: `None` for any other column, `Some(None)` for a null partition, else the text.
 pub(crate) type Partitions<'a> = dyn Fn(&str) -> Option<Option<&'a str>> + 'a;
 
 /// Results that a part of the filter may have for some row.

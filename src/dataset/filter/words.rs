@@ -1,4 +1,4 @@
-//! Which words of a filter are names, and which are keywords.
+//! Names and keywords among the words of a filter.
 
 /// A word that cannot be a bare column.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@
 //!   "Obj" 1 · header: schema, codec, what Iceberg says · mark │ count · bytes · records, perhaps compressed · mark │ ...
 //! ```
 //!
-//! A record is read by the numbers of its fields, which Iceberg puts into the schema, and what is not asked for is skipped. A library would
+//! A record is read by the numbers of its fields, which Iceberg puts into the schema, and other fields are skipped. A library would
 //! lose those numbers, and unpack a block to whatever size it comes to.
 
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ impl<'a> File<'a> {
         Ok(Self { schema, codec, mark, rest: reader.rest, room })
     }
 
-    /// Shows `take` each record, of which `wanted` says by their numbers which fields matter, at any depth.
+    /// Shows `take` each record. `wanted` says by their numbers which fields matter, at any depth.
     pub(super) fn each<E: From<Fault>>(
         mut self,
         wanted: &dyn Fn(i32) -> bool,

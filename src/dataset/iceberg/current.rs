@@ -10,7 +10,7 @@
 /// The file whose text is the number of a version.
 pub(super) const HINT: &str = "version-hint.text";
 
-/// Why no file is the current one.
+/// Reason why no file is the current one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// There is none at all.

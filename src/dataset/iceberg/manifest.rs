@@ -25,7 +25,7 @@ pub(super) fn of_entry(id: i32) -> bool {
 pub(super) struct Manifest {
     pub(super) path: String,
     pub(super) spec: i32,
-    /// 0 in the first version of the format, where nothing has one.
+    /// 0 in the first version of the format, which has no such numbers.
     pub(super) sequence: i64,
     pub(super) deletes: bool,
     /// Files in it that the snapshot has, which the first version of the format need not say.
@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub(super) partition: Vec<Value>,
     /// The number of the commit that added its rows, which says what a delete is older than.
     pub(super) sequence: i64,
-    /// The one data file that it is of, where a delete says so.
+    /// The one data file that it belongs to, where a delete says so.
     pub(super) referenced: Option<String>,
     /// Metrics of the columns that a filter tests.
     pub(super) columns: Vec<ColumnMetrics>,
@@ -207,7 +207,7 @@ mod tests {
         let path = (100, Value::Text("s3://b/x".to_owned()));
         let file = [&[path][..], file].concat();
         let sequence = sequence.map_or(Value::Null, Value::Int);
-        // Its file sequence number, 4, says when the file itself was added: it counts for nothing.
+        // Its file sequence number, 4, says when the file itself was added, and does not count.
         let fields = [
             (0, Value::Int(status)),
             (1, Value::Null),

@@ -96,11 +96,11 @@ pub(super) struct Ref {
     pub(super) kind: String,
 }
 
-/// Why a table cannot be read.
+/// Reason why a table cannot be read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fault {
     Broken(String),
-    /// It is what nothing here reads.
+    /// Nothing here reads it.
     Refused(String),
 }
 
@@ -124,7 +124,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// The snapshot that is the current one, if there is any.
+    /// The current snapshot, if there is one.
     pub(super) fn current(&self) -> Option<i64> {
         self.current_snapshot_id.filter(|id| *id >= 0)
     }

@@ -31,7 +31,7 @@ pub(super) struct Entries {
     pub(super) deletes: Vec<Entry>,
 }
 
-/// Finds the file of metadata that is the current one of the table at `root`.
+/// Finds the current file of metadata of the table at `root`.
 pub(super) async fn find(root: &Root, options: &OpenOptions) -> Result<Found> {
     let url = root.url();
     let listing = root.list(METADATA, options.limits.max_files.saturating_mul(4));
@@ -171,7 +171,7 @@ async fn entries_of(root: &Root, manifest: Manifest, ids: Arc<[i32]>, options: &
     }
 }
 
-/// Why a file of Avro cannot be read.
+/// Reason why a file of Avro cannot be read.
 enum Fault {
     Avro(avro::Fault),
     Entry(manifest::Fault),

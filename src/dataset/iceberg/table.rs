@@ -43,7 +43,7 @@ pub(in crate::dataset) struct Table {
     /// How files are partitioned, by the number of the spec.
     specs: BTreeMap<i32, Spec>,
     numbers: Option<Arc<Numbers>>,
-    /// Columns that are or were of dates. Not every manifest says of a value of a partition that it is a date, and not the time that the column has since.
+    /// Columns that are or were dates. Some manifests do not say that a value of a partition is a date, and not the time that the column has since.
     dates: BTreeSet<i32>,
 }
 
@@ -51,8 +51,8 @@ impl Table {
     /// The snapshot of the table at `root`, of the metadata in `file` or the current ones, that `options` ask for.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a snapshot that is not there; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
-    /// that are damaged; [`Error::Config`] where several may be the current ones, and for a choice that is none; [`Error::Limit`],
+    /// [`Error::NotFound`] for a snapshot that does not exist; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
+    /// that are damaged; [`Error::Config`] where several may be the current ones, and for an invalid choice; [`Error::Limit`],
     /// [`Error::Timeout`], [`Error::Store`].
     pub(in crate::dataset) fn open(
         root: Root,
@@ -81,7 +81,7 @@ impl Table {
                 }
                 None => Entries::default(),
             };
-            // A table may have a million files: no work for a thread that others wait on.
+            // A table may have a million files: too much work for a thread that others wait on.
             snapshot::blocking(move || Self::new(&metadata, (defined, sieve), about, root, entries, &url, &options))
                 .await
         };

@@ -1,4 +1,4 @@
-//! Which snapshot is read, and by which schema.
+//! The choice of a snapshot and its schema.
 
 use super::metadata::Metadata;
 use crate::dataset::OpenOptions;
@@ -17,7 +17,7 @@ pub(super) struct Chosen {
 /// Snapshot that `options` choose of the table at `url`; the current one without anything.
 ///
 /// # Errors
-/// [`Error::NotFound`] if it is not there any more, or never was; [`Error::Config`] for a choice that is none, or several.
+/// [`Error::NotFound`] if it does not exist any more, or never did; [`Error::Config`] for a choice that is invalid, or several.
 pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> Result<Chosen> {
     let current = metadata.current();
     let missing =
@@ -57,7 +57,7 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
         }
         (None, None, Some(name)) => {
             let Some(found) = metadata.refs.get(name) else {
-                // Tables of the first version have no refs, and a main branch all the same.
+                // Tables of the first version have no refs, but still a main branch.
                 if let (true, Some(id)) = (name == "main", current) {
                     return Ok(chosen(id, false));
                 }

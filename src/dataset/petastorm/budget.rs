@@ -1,4 +1,4 @@
-//! How much a pickle may build, and errors that say what was read, and where.
+//! Limit on what a pickle may build, and errors that say what was read, and where.
 
 use crate::error::{Error, Place, Result};
 

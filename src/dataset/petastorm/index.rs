@@ -59,7 +59,7 @@ pub enum IndexValue {
     Int(i64),
     /// An integer beyond those of `Int`.
     Uint(u64),
-    /// A number; as JSON a text if it is none that JSON has: `NaN`, `inf`, `-inf`.
+    /// A number; as JSON, a text if JSON has no such number: `NaN`, `inf`, `-inf`.
     Float(#[serde(with = "float")] f64),
     /// A text.
     Text(String),

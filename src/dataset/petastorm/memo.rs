@@ -1,4 +1,4 @@
-//! The memo of a pickle: values by number. Picklers number them one after the other, hostile ones do as they like.
+//! The memo of a pickle: values by number. Picklers number them one after the other, hostile ones in any way.
 
 use std::collections::HashMap;
 

@@ -24,7 +24,7 @@ const MAX_PAIRS: usize = 10_000;
 /// there. A pair without a value has an empty one.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is no such Thrift.
+/// [`Error::Corrupt`] if the Thrift is damaged.
 pub fn key_values(footer: &[u8], place: &Place) -> Result<Vec<(String, Vec<u8>)>> {
     walk(footer).map_err(|what| Error::corrupt(place.clone(), format!("the footer is damaged: {what}")))
 }

@@ -210,7 +210,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             b'0' => {
-                // As Python has it: with nothing above the mark, the mark itself goes.
+                // As in Python: with nothing above the mark, the mark itself goes.
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
                 } else {
@@ -524,7 +524,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Instructions that Python has and this machine has not.
+/// Instructions that Python has and this machine does not.
 fn refused(opcode: u8) -> Option<&'static str> {
     let name = match opcode {
         b'i' => "INST",

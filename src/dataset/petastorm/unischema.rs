@@ -117,7 +117,7 @@ impl Pickle<'_> {
     pub(super) fn text(&mut self, id: Id) -> Result<Option<String>> {
         Ok(match self.plain(id)? {
             Some(Plain::Text(text)) => Some(text),
-            // `str` of Python 2 that is no UTF-8.
+            // `str` of Python 2 that is not UTF-8.
             Some(Plain::Bytes(_)) => self.arena.text(id).map(std::borrow::Cow::into_owned),
             _ => None,
         })
@@ -252,7 +252,7 @@ impl UnischemaField {
             "bool_" | "bool" => Some(DType::Bool),
             "int" => Some(DType::Int64),
             "float" => Some(DType::Float64),
-            // The names of DType are NumPy's, but one that NumPy has not.
+            // The names of DType are NumPy's, except one that NumPy does not have.
             name => DType::ALL.into_iter().find(|dtype| dtype.name() == name && *dtype != DType::Bfloat16),
         }
     }

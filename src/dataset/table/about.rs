@@ -50,7 +50,7 @@ impl About {
         .to_owned()
     }
 
-    /// `error` as it is where a file was looked for that the table names.
+    /// `error`, adapted if it is about a file that the table names.
     pub(in crate::dataset) fn gone(&self, error: Error) -> Error {
         match error {
             Error::NotFound { what, .. } => Error::NotFound { what: self.of(&what), hint: self.advice() },

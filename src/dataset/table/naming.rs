@@ -1,7 +1,7 @@
-//! The schema of a data file with the table's names in it, so that everything behind finds columns by those alone.
+//! The schema of a data file with the table's names in it, so that all later code finds columns by those alone.
 //!
-//! A table that maps its columns knows them in its files by other names, or by numbers: what is read of a file is found by them, once,
-//! here. A column of the file that the table has not any more must not stand for another one that took its name since.
+//! A table that maps its columns knows them in its files by other names, or by numbers. They are found by these once,
+//! here. A column of the file that the table does not have any more must not stand for another one that took its name since.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ impl Sink for io::Sink {}
 ///
 /// Columns that the properties want plain, and nothing else, go to the file as they lie in memory; the Arrow writer encodes the others.
 /// A row group is written when it is whole: until then, plain columns hold the arrays that they were given, and with them the batches,
-/// whose memory is often one piece. Where plain columns are the lesser part of a batch, they are copied instead. A column that had a null or
+/// whose memory is often one piece. If plain columns are the smaller part of a batch, they are copied instead. A column that had a null or
 /// an empty list is encoded in the rest of the file.
 pub(crate) struct FileWriter<W: Sink> {
     file: SerializedFileWriter<W>,
@@ -75,7 +75,7 @@ impl<W: Sink> FileWriter<W> {
     /// A file of `schema` in `sink`.
     ///
     /// # Errors
-    /// Those of the Parquet crate: a type that Parquet has not, and those of the sink.
+    /// Those of the Parquet crate: a type that Parquet does not have, and those of the sink.
     pub(crate) fn new(sink: W, schema: SchemaRef, properties: WriterProperties) -> Result<Self> {
         let writer = ArrowWriter::try_new(sink, SchemaRef::clone(&schema), Some(properties))?;
         let (file, encoders) = writer.into_serialized_writer()?;
@@ -98,7 +98,7 @@ impl<W: Sink> FileWriter<W> {
     /// Adds the rows of `batch`.
     ///
     /// # Errors
-    /// Those of the Parquet crate: a batch that is not of the schema, and those of the sink.
+    /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut at = 0;
         while at < batch.num_rows() {
@@ -123,7 +123,7 @@ impl<W: Sink> FileWriter<W> {
         let Some(group) = &self.group else { return most };
         let room = most - group.rows;
         let Some(limit) = limits.max_row_group_bytes() else { return room };
-        // As many as fit if they are like those before, of which there is one at least.
+        // As many as fit if they are like those before; at least one.
         let bytes = self.gathered_bytes();
         room.min(limit.saturating_sub(bytes) / (bytes / group.rows).max(1))
     }
@@ -181,7 +181,7 @@ impl<W: Sink> FileWriter<W> {
         Ok(Group { rows: 0, held: 0, chunks })
     }
 
-    /// Ends the row group, if one is begun.
+    /// Ends the row group, if one has begun.
     ///
     /// # Errors
     /// Those of the Parquet crate and of the sink.

@@ -171,7 +171,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// `Store` if the disk fails; `Config` if something is at the destination by now. The dataset is then not there. An old dataset
-    /// that is to be replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
+    /// that is replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
     /// deleted, while the new one is there.
     pub fn finish(mut self) -> Result<Written> {
         self.end()?;
@@ -189,7 +189,7 @@ impl DatasetWriter {
         })
     }
 
-    /// Ends the open file where what is kept of its finished row groups takes more than `most` bytes.
+    /// Ends the open file if the kept part of its finished row groups takes more than `most` bytes.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
@@ -209,7 +209,7 @@ impl DatasetWriter {
         self.open.as_ref().map_or(0, |open| open.writer.memory_size())
     }
 
-    /// Bytes of the files, and those that the row group will have that is gathered, about.
+    /// Bytes of the files, and of the row group that is gathered, about.
     #[cfg(feature = "flight")]
     pub(crate) fn stored_bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.writer.bytes_written() + open.writer.gathered_bytes());

@@ -23,11 +23,11 @@ pub struct WriterOptions {
     pub rows_per_file: Option<usize>,
     /// Bytes of a file, as stored: the next one starts when they are reached. Default 512 MiB.
     pub file_bytes: u64,
-    /// Compression of all columns but those whose cells are encoded already: arrays and images.
+    /// Compression of all columns except those whose cells are encoded already: arrays and images.
     pub compression: Compression,
-    /// Columns that are not compressed, by dotted path: what is packed already, such as images that no field says are images.
+    /// Columns that are not compressed, by dotted path: for packed content, such as images that no field says are images.
     pub uncompressed: Vec<String>,
-    /// Columns without a dictionary, by dotted path: what hardly repeats.
+    /// Columns without a dictionary, by dotted path: for values that hardly repeat.
     pub plain: Vec<String>,
     /// True if the dataset is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
     /// as cheap to write and read as possible: dictionaries for strings only, no statistics of floats and lists, no index of pages,
@@ -81,7 +81,7 @@ impl Default for Compression {
 }
 
 impl WriterOptions {
-    /// For what is read back soon and then gone, see [`fleeting`](Self::fleeting).
+    /// For data that is read back soon and then gone, see [`fleeting`](Self::fleeting).
     pub(crate) fn fleeting() -> Self {
         Self { fleeting: true, ..Self::default() }
     }

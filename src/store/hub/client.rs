@@ -1,4 +1,4 @@
-//! Requests to the Hub and to where it sends for bytes: who gets the token, which answers are waited for, and for how long.
+//! Requests to the Hub and to the hosts of its files: who gets the token, which answers are waited for, and for how long.
 
 use std::error::Error as StdError;
 use std::ops::Range;
@@ -21,13 +21,13 @@ use crate::store::credentials::{CredentialSource, store_error};
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
 
-/// Times that a request is sent again where the network or the server fails.
+/// Times that a request is sent again if the network or the server fails.
 const RETRIES: u32 = 10;
 
 /// The shortest and the longest wait in between.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 
-/// How long one request waits for a limit to pass. The Hub counts over five minutes.
+/// Longest wait of one request for a limit to pass. The Hub counts over five minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Error of the store, in the words of `problem`.
@@ -58,7 +58,7 @@ impl Answer {
     }
 }
 
-/// The token, or where it comes from.
+/// The token, or its source.
 #[derive(Debug)]
 enum Authorization {
     Nobody,
@@ -71,7 +71,7 @@ pub(super) struct Client {
     http: reqwest::Client,
     endpoint: Url,
     authorization: Authorization,
-    /// When the Hub takes requests again.
+    /// Time at which the Hub takes requests again.
     resume: Mutex<Option<Instant>>,
 }
 
@@ -108,7 +108,7 @@ impl Client {
         })
     }
 
-    /// The Hub, without what may be secret.
+    /// The Hub, without secrets.
     pub(super) fn endpoint(&self) -> &str {
         self.endpoint.as_str().trim_end_matches('/')
     }
@@ -175,7 +175,7 @@ impl Client {
         }
     }
 
-    /// The bytes `range` at the signed address `url`. Nobody is told who asks.
+    /// The bytes `range` at the signed address `url`. The request does not say who asks.
     pub(super) async fn fetch(&self, url: &Url, range: &Range<u64>, most: u64) -> Result<Answer> {
         self.patient(&Method::GET, url, Some(range), most, None).await
     }
@@ -258,7 +258,7 @@ impl Client {
         Ok(Answer { status, headers, body: body.into(), url: url.clone() })
     }
 
-    /// That the Hub takes no requests for now, of nobody who shares this.
+    /// Records that the Hub takes no requests for now from anybody who shares this.
     fn limited(&self, wait: Duration) {
         let end = Instant::now() + wait.min(PATIENCE);
         let mut resume = self.resume.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +278,7 @@ impl Client {
     }
 }
 
-/// The header that says who asks, and that nobody shows.
+/// The header with the token, which is never shown.
 fn bearer(token: &str) -> Result<HeaderValue> {
     let header = HeaderValue::from_str(&format!("Bearer {token}"));
     let mut header = header.map_err(|_| broken("the token has characters that no token has"))?;

@@ -1,4 +1,4 @@
-//! Which repository and revision an address names.
+//! The repository and the revision that an address names.
 
 use object_store::path::Path;
 use url::Url;

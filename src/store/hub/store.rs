@@ -1,4 +1,4 @@
-//! One commit of a dataset of the Hub as an object store that is only read.
+//! One commit of a dataset of the Hub as a read-only object store.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,10 +31,10 @@ use crate::store::credentials::CredentialSource;
 /// Most bytes of an answer of the Hub's interface; a page of a listing has some hundred kilobytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// Largest file that is taken whole where a range was asked for.
+/// Largest file that is taken whole if a range was asked for.
 const MAX_WHOLE_BYTES: u64 = 16 << 20;
 
-/// The version of a file, and where its bytes are.
+/// The version of a file, and the location of its bytes.
 #[derive(Debug)]
 struct Blob {
     etag: String,
@@ -101,7 +101,7 @@ impl Hub {
 }
 
 impl Inner {
-    /// The commit that is read.
+    /// The commit to read.
     async fn commit(&self) -> Result<&str> {
         if let Some(commit) = self.repo.commit() {
             return Ok(commit);
@@ -139,7 +139,7 @@ impl Inner {
         Ok(url)
     }
 
-    /// A page of a listing, and where the next one is.
+    /// A page of a listing, and the address of the next one.
     async fn page(&self, url: Url) -> Result<(Vec<Entry>, Option<Url>)> {
         let answer = self.client.ask(Method::GET, url, None, MAX_ANSWER_BYTES).await?;
         if is_missing_entry(&answer) {
@@ -174,7 +174,7 @@ impl Inner {
         Ok(blob)
     }
 
-    /// Asks where the file at `path` lies.
+    /// Asks for the location of the file at `path`.
     async fn resolve(&self, path: &Path) -> Result<Blob> {
         let commit = self.commit().await?;
         let repo = ["datasets"].into_iter().chain(self.repo.id.split('/'));
@@ -305,7 +305,7 @@ fn missing(path: &Path) -> StoreError {
     StoreError::NotFound { path: path.to_string(), source: "the commit has no such file".into() }
 }
 
-/// That what came is not of the version that the Hub told of.
+/// Error for bytes that are not of the version that the Hub told of.
 fn other_bytes(path: &Path) -> StoreError {
     let source = "the bytes are not of the version that the Hub told of".into();
     StoreError::Precondition { path: path.to_string(), source }
