@@ -35,7 +35,7 @@ use crate::page::{Checked, Lineage, Tally};
 pub(super) struct Rows {
     /// All without one.
     pub(super) selection: Option<RowSelection>,
-    /// How many that are.
+    /// Number of these rows.
     pub(super) count: u64,
 }
 
@@ -149,7 +149,7 @@ struct Group<'a> {
     lineages: Vec<Lineage>,
     /// Facts that the leaves tell of each other in the current reading.
     tally: Mutex<Arc<Tally>>,
-    /// True if all rows are read. If not, nothing behind the last wanted one is, and pages of the leaves end at other rows.
+    /// True if all rows are read. If not, nothing after the last wanted one is, and pages of the leaves end at other rows.
     complete: bool,
 }
 

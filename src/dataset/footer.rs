@@ -60,7 +60,7 @@ pub(super) struct Footers {
 }
 
 impl Footers {
-    /// To read footers of which so many bytes are to be kept as they are.
+    /// Reader of footers that keeps at most so many of their bytes as they are.
     pub(super) fn new(limits: Limits, room: u64) -> Self {
         Self { limits, heads: Heads::default(), room: AtomicU64::new(room) }
     }
@@ -252,7 +252,7 @@ fn parse(bytes: &[u8], statistics: bool, known: Option<SchemaDescPtr>, place: &P
     }
     guard(place, "the footer is damaged", || {
         let metadata = ParquetMetaDataReader::decode_metadata_with_options(bytes, Some(&options))?;
-        // Some writers say by a zero that there is no dictionary.
+        // Some writers use a zero if there is no dictionary.
         let is_none = |column: &ColumnChunkMetaData| column.dictionary_page_offset() == Some(0);
         if !metadata.row_groups().iter().any(|group| group.columns().iter().any(is_none)) {
             return Ok(metadata);

@@ -35,7 +35,7 @@ pub(crate) fn values(path: &str) -> Values {
     pairs.map(|(key, value)| (unescape(key), (value != NULL).then(|| unescape(value)))).collect()
 }
 
-/// Undoes `%41`; what is no valid escape stays as it is, and so does text that would not be UTF-8.
+/// Undoes `%41`; an invalid escape stays as it is, and so does text that would not be UTF-8.
 fn unescape(text: &str) -> Arc<str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

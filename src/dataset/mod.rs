@@ -102,7 +102,7 @@ pub(crate) use told::Told;
 pub(crate) use units::Sizes;
 use units::Units;
 
-/// Bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema, about.
+/// Approximate bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema.
 #[cfg(feature = "flight")]
 const PARTITION: usize = 64;
 #[cfg(feature = "flight")]

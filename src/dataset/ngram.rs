@@ -74,7 +74,7 @@ impl Ngram {
             return Err(format!("its rows are not in ascending order of the timestamp at row {}", row + 1));
         }
         let mut starts = Vec::new();
-        // Rows in a row, up to the current one, of which each is close to the next.
+        // Consecutive rows up to the current one, each close to the next.
         let mut run = 0;
         let mut end: Option<T> = None;
         for row in 0..times.len() {

@@ -1,4 +1,4 @@
-//! Locations of the pages of a column chunk, and the rows they hold: the offset index, which writers leave behind the data.
+//! Locations of the pages of a column chunk, and the rows they hold: the offset index, which writers put after the data.
 //!
 //! It is held against the footer here, and against the pages when they are read.
 

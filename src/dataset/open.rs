@@ -28,7 +28,7 @@ use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 use crate::store::{Access, Found, Listing};
 
-/// How a dataset is opened.
+/// Options of opening a dataset.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
@@ -65,9 +65,9 @@ pub struct OpenOptions {
     pub concurrency: usize,
     /// Bytes that row groups may take together while the filter is evaluated and windows are found. Default 512 MiB.
     pub memory: u64,
-    /// Bytes that one row group may take meanwhile, beyond `memory` if need be; then it goes alone. Without limit by default.
+    /// Bytes that one row group may take meanwhile, beyond `memory` if necessary; then it goes alone. Without limit by default.
     pub memory_limit: u64,
-    /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
+    /// Longest time of any single wait: the listing, a footer, a page index, a row group's columns for the filter.
     /// Default 600 s.
     pub timeout: Duration,
 }
@@ -99,7 +99,7 @@ impl std::fmt::Debug for OpenOptions {
 }
 
 impl OpenOptions {
-    /// How stores are reached.
+    /// Access to stores.
     pub(crate) fn access(&self) -> Access<'_> {
         let access = Access::from(&self.storage_options);
         #[cfg(feature = "cloud")]
@@ -107,7 +107,7 @@ impl OpenOptions {
         access
     }
 
-    /// How files beside the data that describe it are opened: with the same limits, and without the choices that are made of the data.
+    /// Options for files beside the data that describe it: the same limits, without the choices that are made of the data.
     pub(super) fn beside(&self) -> Self {
         Self {
             storage_options: self.storage_options.clone(),
@@ -155,7 +155,7 @@ impl Dataset {
     /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
     ///
     /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. A directory may be
-    /// a table of Delta Lake or Iceberg, of which one version is read, and a file the metadata of one of Iceberg. Must be called on a tokio runtime with timers.
+    /// a table of Delta Lake or Iceberg, one version of which is read, and a file the metadata of one of Iceberg. Must be called on a tokio runtime with timers.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
@@ -330,7 +330,7 @@ impl Dataset {
     /// Returns true if `urls` still lead to the files that this dataset was opened with, by names and lengths. Reads none of them.
     ///
     /// # Errors
-    /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.
+    /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) if they are no longer a dataset.
     pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
         let listing = crate::store::find(urls, options.access(), options.limits.max_files);
@@ -377,7 +377,7 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
     (groups, first_rows)
 }
 
-/// Removes the files of a table of which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
+/// Removes the files of a table in which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
 /// on statistics, which may be there or not for the same files.
 fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> {
     let mut used = vec![false; inner.files.len()];

@@ -10,7 +10,7 @@ use super::shape::{FOOTER, conforms};
 use super::thrift::{Broken, Reader, kind};
 use crate::error::{Error, Place, Result};
 
-/// Lists of structs that are no columns, row groups or schema elements are short.
+/// Lists of structs other than columns, row groups or schema elements are short.
 const OTHER_STRUCTS: usize = 100_000;
 
 /// Physical types by their number.

@@ -55,7 +55,7 @@ impl Chunk {
         self.start..self.start.saturating_add(self.stored)
     }
 
-    /// How its pages are compressed.
+    /// Compression of its pages.
     pub fn compression(&self) -> Compression {
         self.codec().into()
     }

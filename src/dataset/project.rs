@@ -1,4 +1,4 @@
-//! Which columns are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
+//! The columns that are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
 
 use std::sync::{Arc, OnceLock};
 
@@ -43,7 +43,7 @@ pub(super) struct Leaves {
     pub(super) field: usize,
     /// Their numbers, ascending.
     pub(super) numbers: Vec<usize>,
-    /// How the decoder puts them together: made for the first row group, and used for all.
+    /// The decoder's assembly of them: made for the first row group, and used for all.
     pub(super) levels: OnceLock<Levels>,
 }
 

@@ -50,7 +50,7 @@ pub struct Fetched {
     /// The column chunks, up to and with the last one that was asked for.
     pub(super) columns: Arc<[Chunk]>,
     pub(super) chunks: Chunks,
-    /// Leaves of which only some pages were read, with those pages.
+    /// Leaves with only some pages read, with those pages.
     pub(super) pages: Vec<(usize, Vec<Paged>)>,
     /// The pages of a unit that were read of each leaf, by ascending leaf.
     pub(super) runs: Vec<(usize, Run)>,

@@ -69,7 +69,7 @@ impl PageReader for Joined {
 /// Pages between rows that were not read.
 pub(super) struct Framed<P> {
     pages: P,
-    /// Rows before the pages, until they are skipped, and behind them.
+    /// Rows before the pages, until they are skipped, and after them.
     before: usize,
     after: usize,
 }

@@ -44,7 +44,7 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 pub(crate) struct Room {
     /// KiB that they may take together.
     memory: Semaphore,
-    /// How many KiB that is: none may ask for more.
+    /// The same in KiB: none may ask for more.
     most: u32,
     /// Bytes that one may take, alone if need be.
     limit: u64,
@@ -80,7 +80,7 @@ impl Room {
 /// State that all files of one evaluation share.
 struct Job<'a> {
     dataset: &'a Dataset,
-    /// Footers, as far as their bytes are still there.
+    /// Footers whose bytes are still there.
     footers: Vec<Option<Bytes>>,
     bound: Arc<Bound>,
     projection: Arc<Projection>,

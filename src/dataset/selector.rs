@@ -1,4 +1,4 @@
-//! Which row groups are read at all: by number, or by the indexes that Petastorm stored.
+//! The row groups that are read at all: by number, or by the indexes that Petastorm stored.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -28,7 +28,7 @@ const I32: Type = Type::Is(kind::I32);
 const I64: Type = Type::Is(kind::I64);
 const BINARY: Type = Type::Is(kind::BINARY);
 
-/// Lists of structures that are no columns, row groups or schema elements are short.
+/// Lists of structures other than columns, row groups or schema elements are short.
 const OTHER_STRUCTS: usize = 100_000;
 
 const fn shape(fields: &'static [(i16, Type, bool)]) -> Shape {

@@ -14,7 +14,7 @@ const NAMED: usize = 8;
 pub(crate) struct Told {
     /// Number of values, before any filter.
     pub(crate) values: u64,
-    /// Number of row groups, of which something is selected.
+    /// Number of row groups with a selected row.
     pub(crate) groups: usize,
     /// The first of these.
     pub(crate) named: Vec<usize>,
@@ -97,7 +97,7 @@ impl Dataset {
         Ok(told)
     }
 
-    /// Shows `visit` every row group of which something is selected: its number, its file, and itself.
+    /// Shows `visit` every row group with a selected row: its number, its file, and itself.
     fn each_selected(&self, mut visit: impl FnMut(usize, &DataFile, &RowGroup)) {
         for (number, group) in self.inner.manifest.groups.iter().enumerate().filter(|(_, group)| group.selected > 0) {
             if let Some(file) = self.inner.files.get(group.file as usize) {

@@ -183,7 +183,7 @@ fn same(runtime: &tokio::runtime::Runtime, whole: &Dataset, units: &Dataset) -> 
                     (units.decode_numbers(&part, &projection, root), whole.decode_numbers(&fetched, &projection, root));
                 assert!(direct.is_some() || all.is_none() || rows == 0, "{name} of unit {unit}");
                 let paged = units.paged(&part, &projection, root, &|_| true);
-                // Which rows pages share differs.
+                // Pages may share other rows.
                 if let Some((pages, all)) = paged.zip(whole.paged(&fetched, &projection, root, &|_| true)) {
                     wide += 1;
                     assert_eq!(pages.rows(), rows);

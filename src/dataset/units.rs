@@ -22,12 +22,12 @@ use crate::manifest::{Manifest, RowGroup};
 
 /// Units that a row group is cut into at most.
 const MOST_PARTS: u64 = 1024;
-/// Units that a dataset is cut into, as far as it is up to these.
+/// Units that a dataset is cut into, as far as that depends on these.
 const MOST_UNITS: u64 = 1 << 22;
 /// Numbers of rows that are tried for a unit.
 const TRIALS: usize = 64;
 
-/// How large units are.
+/// Sizes of units.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     /// Uncompressed bytes of a unit, at least and at most; more where its pages are larger.
@@ -99,7 +99,7 @@ impl Grid {
         pages.saturating_mul(self.rows)
     }
 
-    /// How a row group of `total` rows with these pages of columns is cut into units of about `wanted` rows; `None` if that would cut
+    /// The cut of a row group of `total` rows with these pages of columns into units of about `wanted` rows; `None` if that would cut
     /// too many pages.
     fn of(columns: &[(usize, Vec<Location>)], total: u64, wanted: u64, whole: u64) -> Option<Self> {
         let mut bytes: BTreeMap<u64, u64> = BTreeMap::new();
@@ -302,7 +302,7 @@ impl Dataset {
         first..first + rows
     }
 
-    /// How the row group `group` is selected from: among the selected rows of the files' row group, its first.
+    /// Selected rows of the files' row group before those of row group `group`.
     pub(super) fn selected_before(&self, group: usize) -> u64 {
         self.part(group).map_or(0, |part| u64::from(part.before))
     }

@@ -58,7 +58,7 @@ struct Hits {
     table: Option<FoundTable>,
 }
 
-/// An object, and what is known of it.
+/// An object, and the known facts about it.
 type File = (Path, Option<u64>, Option<Stamp>);
 
 /// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full is there as often: its rows are
@@ -129,7 +129,7 @@ pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Resu
     Ok(Listing { files: found, root, index, table })
 }
 
-/// The error for a table among other addresses: its log alone says what is in it, and of which version.
+/// The error for a table among other addresses: its log alone says what is in it, and in which version.
 fn among_others(url: &str) -> Error {
     let problem = format!(
         "{url} is a table, and stands among other addresses; open it alone, or give weights to mix it with other datasets"

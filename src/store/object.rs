@@ -26,7 +26,7 @@ const REQUESTS_AT_ONCE: usize = 16;
 /// Name of the version of an object that is gone, in messages.
 pub(crate) const GONE: &str = "gone";
 
-/// An object of which one version is pinned.
+/// An object with one pinned version.
 #[derive(Debug, Clone)]
 pub struct Object {
     pub(super) place: Place,

@@ -110,7 +110,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// A directory that is being read, and what it is, whatever it is called.
+/// A directory that is being read, identified independently of its name.
 struct Level {
     entries: ReadDir,
     path: PathBuf,

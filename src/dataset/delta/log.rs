@@ -1,4 +1,4 @@
-//! Which files of a log make a version: the latest checkpoint that is whole, and every commit after it.
+//! The files of a log that make a version: the latest checkpoint that is whole, and every commit after it.
 //!
 //! ```text
 //!   00..07.json                               commit 7

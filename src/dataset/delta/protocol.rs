@@ -1,4 +1,4 @@
-//! Which tables can be read: the features that a table asks of its readers, checked against those supported here.
+//! The tables that can be read: the features that a table asks of its readers, checked against those supported here.
 
 use super::action::{Metadata, Protocol};
 use crate::dataset::table::Mapping;
@@ -15,7 +15,7 @@ const KNOWN: &[&str] = &[
     "vacuumProtocolCheck",
 ];
 
-/// How the table at `url` finds its columns, if it can be read.
+/// Mapping of the columns of the table at `url`, if it can be read.
 ///
 /// # Errors
 /// [`Error::Unsupported`] naming the feature.

@@ -16,7 +16,7 @@ use crate::dataset::table::{Broken, bitmap};
 /// Characters of a UUID in z85.
 const UUID: usize = 20;
 
-/// Bytes around a bitmap in a file: its length before it, its checksum behind it.
+/// Bytes around a bitmap in a file: its length before it, its checksum after it.
 const LENGTH: u64 = 4;
 const CHECKSUM: u64 = 4;
 

@@ -21,7 +21,7 @@ use super::node::Op;
 use crate::error::{Error, Place, Result};
 
 impl Bound {
-    /// Which rows of `batch` the filter selects: one entry per row, no nulls. A row for which the filter is unknown
+    /// The rows of `batch` that the filter selects: one entry per row, no nulls. A row for which the filter is unknown
     /// (because of a null) is not selected.
     ///
     /// The batch needs the columns of the filter, in any order among others, with the types of the schema that the filter

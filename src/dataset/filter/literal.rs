@@ -149,7 +149,7 @@ fn spot(value: i128) -> Spot {
     }
 }
 
-/// A number in units of `10^-scale`; `None` for a text that is no number. A float stands for its shortest decimal text, so
+/// A number in units of `10^-scale`; `None` if a text is not a number. A float stands for its shortest decimal text, so
 /// that `price = 0.1` is one tenth for a decimal column.
 fn number(literal: &Literal, scale: i8) -> Option<Place> {
     match literal {

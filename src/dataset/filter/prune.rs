@@ -143,7 +143,7 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
             Known::Every(every) => May::every(every.iter().map(May::null)),
             Known::Value(value) => May { be_true: value.is_none(), be_false: value.is_some(), be_unknown: false },
         },
-        // Which rows make which part true is not known, so parts are combined as if they were independent.
+        // The rows that make a part true are unknown, so parts are combined as if they were independent.
         Part::All(parts) => parts.iter().map(|part| may(part, known)).fold(May::only(true), |all, part| May {
             be_true: all.be_true && part.be_true,
             be_false: all.be_false || part.be_false,

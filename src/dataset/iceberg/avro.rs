@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A record is read by the numbers of its fields, which Iceberg puts into the schema, and other fields are skipped. A library would
-//! lose those numbers, and unpack a block to whatever size it comes to.
+//! lose those numbers, and unpack a block to any size.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -246,7 +246,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|_| "a text is not in UTF-8".into())
     }
 
-    /// How many items follow, each of a byte at least; those of a negative number are preceded by how many bytes they have.
+    /// Number of items that follow, each of at least a byte; after a negative number comes the number of their bytes.
     fn count(&mut self) -> Result<usize, Fault> {
         let count = self.long()?;
         if count < 0 {

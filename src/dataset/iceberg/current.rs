@@ -1,4 +1,4 @@
-//! Which file of metadata is a table's current one, by the names in its directory.
+//! The choice of a table's current file of metadata, by the names in its directory.
 //!
 //! ```text
 //!   v7.metadata.json, and 7 in version-hint.text     tables without a catalog: the hint, or a later one that follows it without a gap
@@ -15,7 +15,7 @@ pub(super) const HINT: &str = "version-hint.text";
 pub(super) enum Why {
     /// There is none at all.
     None,
-    /// The hint is no number.
+    /// The hint is not a number.
     Hint,
     /// The hint's file is not there.
     Missing { version: u64 },

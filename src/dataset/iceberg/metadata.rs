@@ -44,7 +44,7 @@ struct Head {
     view_uuid: Option<IgnoredAny>,
 }
 
-/// How a table is partitioned.
+/// Partitioning of a table.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Spec {
@@ -153,7 +153,7 @@ impl Metadata {
         all
     }
 
-    /// How files of spec `id` are partitioned.
+    /// Partitioning of files of spec `id`.
     pub(super) fn spec(&self, id: i32) -> Result<Spec, Fault> {
         let known = self.partition_specs.iter().find(|spec| spec.spec_id == id).cloned();
         let old = || {

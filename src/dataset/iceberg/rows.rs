@@ -8,7 +8,7 @@ use super::snapshot::blocking;
 use crate::dataset::{Dataset, OpenOptions, Projection, Room, within};
 use crate::error::Result;
 
-/// A dataset of which some columns are read, row group by row group.
+/// A dataset with some columns to read, row group by row group.
 pub(super) struct Columns<'a> {
     pub(super) dataset: Dataset,
     projection: Arc<Projection>,

@@ -40,7 +40,7 @@ pub(in crate::dataset) struct Table {
     pub(super) applied: Applied,
     /// Every column that it ever had, by its latest type.
     pub(super) known: Vec<Defined>,
-    /// How files are partitioned, by the number of the spec.
+    /// Partitioning of files, by the number of the spec.
     specs: BTreeMap<i32, Spec>,
     numbers: Option<Arc<Numbers>>,
     /// Columns that are or were dates. Some manifests do not say that a value of a partition is a date, and not the time that the column has since.

@@ -63,7 +63,7 @@ pub enum IndexValue {
     Float(#[serde(with = "float")] f64),
     /// A text.
     Text(String),
-    /// Bytes that are no text.
+    /// Bytes that are not a text.
     Bytes(Vec<u8>),
 }
 

@@ -18,7 +18,7 @@ const MAX_STRUCTS: usize = 1_000_000;
 /// Pairs of a footer.
 const MAX_PAIRS: usize = 10_000;
 
-/// The key-value metadata of a Parquet footer: its Thrift, without the length and magic number behind it.
+/// The key-value metadata of a Parquet footer: its Thrift, without the length and magic number after it.
 ///
 /// Values are bytes here. Parquet calls them strings, and readers that believe it refuse or damage the pickles that Petastorm puts
 /// there. A pair without a value has an empty one.

@@ -35,13 +35,13 @@ pub struct UnischemaField {
     pub numpy_dtype: String,
     /// Its shape, without axes for a scalar; `None` is an axis that varies from row to row.
     pub shape: Vec<Option<usize>>,
-    /// How it is stored; `None` is as plain Parquet.
+    /// Its storage; `None` is plain Parquet.
     pub codec: Option<FieldCodec>,
     /// True if it may be null.
     pub nullable: bool,
 }
 
-/// How a field is stored.
+/// Storage of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldCodec {

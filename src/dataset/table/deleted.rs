@@ -46,7 +46,7 @@ impl Deleted {
         left(rows, groups.iter().copied()).map_err(beyond)
     }
 
-    /// SHA-256 over the deleted rows, by the numbers of files: whatever way they are stored in.
+    /// SHA-256 over the deleted rows, by the numbers of files, independent of their storage.
     pub(in crate::dataset) fn digest(&self) -> String {
         let mut digest = Sha256::new();
         for (number, rows) in &self.rows {

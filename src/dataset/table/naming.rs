@@ -15,7 +15,7 @@ use super::column::{Column, Kind};
 /// Mark on the name of a column of a file that the table does not have, if the name is another one's now.
 const GONE: &str = " (not in the table)";
 
-/// How columns are found in data files.
+/// The way in which columns are found in data files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataset) enum Mapping {
     /// By their names.

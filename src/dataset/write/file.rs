@@ -207,18 +207,18 @@ impl<W: Sink> FileWriter<W> {
         Ok(())
     }
 
-    /// Bytes that the row group that is gathered will be in the file, about.
+    /// Approximate bytes of the gathered row group in the file.
     pub(crate) fn gathered_bytes(&self) -> usize {
         self.gathered(ArrowColumnWriter::get_estimated_total_bytes, PlainChunk::bytes)
     }
 
-    /// Bytes of memory that the row group that is gathered takes, and what is kept of finished ones for the footer, about.
+    /// Approximate bytes of memory of the gathered row group, and of what is kept of finished ones for the footer.
     pub(crate) fn memory_size(&self) -> usize {
         let held = self.group.as_ref().map_or(0, |group| group.held);
         held + self.gathered(ArrowColumnWriter::memory_size, |_| 0) + self.footer_size()
     }
 
-    /// Bytes of memory that is kept of finished row groups until the file ends, about.
+    /// Approximate bytes of memory that finished row groups keep until the file ends.
     pub(crate) fn footer_size(&self) -> usize {
         let leaves: usize = self.columns.iter().map(|column| column.leaves).sum();
         self.file.flushed_row_groups().len().saturating_mul(leaves).saturating_mul(FINISHED_CHUNK)
@@ -306,7 +306,7 @@ mod tests {
 
     impl Sink for Vec<u8> {}
 
-    /// How batches are made.
+    /// Parameters of generated batches.
     #[derive(Debug, Clone)]
     struct Made {
         /// Rows of each batch, and whether it may have nulls and empty lists.

@@ -203,13 +203,13 @@ impl DatasetWriter {
         outcome
     }
 
-    /// Bytes of memory that the open file takes: the row group that is gathered, and what is kept of finished ones, about.
+    /// Approximate bytes of memory of the open file: the row group that is gathered, and what is kept of finished ones.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> usize {
         self.open.as_ref().map_or(0, |open| open.writer.memory_size())
     }
 
-    /// Bytes of the files, and of the row group that is gathered, about.
+    /// Approximate bytes of the files, and of the row group that is gathered.
     #[cfg(feature = "flight")]
     pub(crate) fn stored_bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.writer.bytes_written() + open.writer.gathered_bytes());
@@ -240,7 +240,7 @@ impl DatasetWriter {
         Ok(self.files)
     }
 
-    /// Closes all files, of which there is one at least.
+    /// Closes all files; there is at least one.
     fn end(&mut self) -> Result<()> {
         self.usable()?;
         if self.open.is_none() && self.files.is_empty() {

@@ -11,7 +11,7 @@ use crate::dataset::petastorm::Unischema;
 use crate::error::{Error, Result};
 use crate::schema::Stored;
 
-/// How a dataset is written.
+/// Options of writing a dataset.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WriterOptions {
@@ -31,7 +31,7 @@ pub struct WriterOptions {
     pub plain: Vec<String>,
     /// True if the dataset is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
     /// as cheap to write and read as possible: dictionaries for strings only, no statistics of floats and lists, no index of pages,
-    /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` go on top.
+    /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` apply in addition.
     pub fleeting: bool,
     /// True if the destination may have a dataset of bowstring in it, which the new one replaces.
     pub overwrite: bool,
@@ -60,7 +60,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// How pages are compressed.
+/// Compression of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {

@@ -34,7 +34,7 @@ impl Reading {
         Self { plan: Self::fingerprint(data, spec), data: Some(data), about }
     }
 
-    /// A plan of which only the fingerprint is known.
+    /// A plan that is known by its fingerprint only.
     pub(super) fn named(plan: Fingerprint) -> Self {
         Self { plan, data: None, about: "known by its fingerprint only".into() }
     }
