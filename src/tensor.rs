@@ -227,7 +227,7 @@ impl Batch {
         }
     }
 
-    /// Moves the first `count` columns behind all others.
+    /// Moves the first `count` columns after all others.
     pub(crate) fn move_behind(&mut self, count: usize) {
         let count = count.min(self.columns.len());
         self.columns.rotate_left(count);

@@ -417,7 +417,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def device(self) -> str:
-        """Where tensors are delivered: ``cpu``, ``cuda:0``."""
+        """The device of the tensors: ``cpu``, ``cuda:0``."""
         return self._native.device
 
     @property

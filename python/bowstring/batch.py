@@ -97,7 +97,7 @@ class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
 
     @property
     def device(self) -> str:
-        """Where its tensors are: ``cpu``, ``cuda:0``."""
+        """The device of its tensors: ``cpu``, ``cuda:0``."""
         tensors = (value for value in self._columns.values() if isinstance(value, _native.Tensor))
         return next((tensor.device for tensor in tensors), "cpu")
 

@@ -172,7 +172,7 @@ def open(
 ) -> File:
     """Opens the file at ``url`` for reading: of any store that loaders read, or of this machine.
 
-    What is read in order is fetched in advance. With a cache, ranges are read through it, and all processes of this machine
+    Sequential reads are fetched in advance. With a cache, ranges are read through it, and all processes of this machine
     that read the same file share its requests. For many files, :class:`bowstring.fs.BowstringFileSystem` keeps connections.
 
     :param url: an address such as ``s3://bucket/model.pt``, or a path.

@@ -89,7 +89,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return f"{scheme}://{rest.rpartition('/')[0] or rest}"
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """What is right in the directory ``path``; of a file, itself."""
+        """The entries of the directory ``path``; for a file, the file itself."""
         found = [_info(*one) for one in self._files.list(self._strip_protocol(path))]
         return found if detail else [one["name"] for one in found]
 
@@ -98,15 +98,15 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _info(*self._files.entry(self._strip_protocol(path)))
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Whether there is anything. A store that fails is an error."""
+        """True if ``path`` exists. A store that fails is an error."""
         return self._type(path) is not None
 
     def isdir(self, path: str) -> bool:
-        """Whether there is a directory. A store that fails is an error."""
+        """True if ``path`` is a directory. A store that fails is an error."""
         return self._type(path) == "directory"
 
     def isfile(self, path: str) -> bool:
-        """Whether there is a file. A store that fails is an error."""
+        """True if ``path`` is a file. A store that fails is an error."""
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str | None:

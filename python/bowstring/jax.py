@@ -39,7 +39,7 @@ class Loader(BaseLoader[Any]):
     ``device="cuda"`` they are on that GPU, over the memory that the loader copied the batch to ahead of time; ``device_fence`` is
     then ``context``, since JAX does not name the streams that it reads on.
 
-    Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
+    If JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
     ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus. A value that does not fit is a
     :class:`bowstring.WideIntegersError`: when the loader is opened, for all such columns, if the files' footers show it; else with
     its batch, which is then the next one again once ``jax_enable_x64`` is set. A later ``iter()`` begins the next epoch.

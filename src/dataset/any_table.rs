@@ -15,7 +15,7 @@ pub(super) enum AnyTable {
 }
 
 impl AnyTable {
-    /// The version of the table at `at` that `options` ask for, the latest one without.
+    /// The version of the table at `at` that `options` ask for; the latest one by default.
     ///
     /// # Errors
     /// As those of either.
@@ -117,7 +117,7 @@ impl AnyTable {
         }
     }
 
-    /// `error` as it is where a file was looked for that the table names.
+    /// `error`, adapted if it is about a file that the table names.
     pub(super) fn gone(&self, error: Error) -> Error {
         self.about().gone(error)
     }

@@ -1,4 +1,4 @@
-//! What a cache below the dataset is told, and asked.
+//! The dataset's side of a cache below it.
 
 use super::Dataset;
 use super::packed::Chunk;
@@ -6,12 +6,12 @@ use super::project::Projection;
 use crate::store::cache::{CacheReader, Spans};
 
 impl Dataset {
-    /// What its objects are read through, if that is a cache.
+    /// Cache that its objects are read through, if there is one.
     pub(crate) fn cache(&self) -> Option<&CacheReader> {
         self.inner.cache.as_ref()
     }
 
-    /// Where the row groups of the manifest lie: from the first to the last byte of the projection. That of a unit is the whole row group's.
+    /// Spans of the manifest's row groups: from the first to the last byte of the projection. That of a unit is the whole row group's.
     pub(crate) fn spans(&self, projection: &Projection) -> Spans {
         let groups = 0..self.manifest().groups.len();
         let leaves: Vec<Vec<usize>> = (0..self.inner.layouts.len()).map(|layout| projection.leaves(layout)).collect();

@@ -23,7 +23,7 @@ impl Chunks {
         self.parts.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Whether `address` is that of one of these bytes.
+    /// Returns true if `address` points to one of these bytes.
     pub(super) fn holds(&self, address: *const u8) -> bool {
         self.parts.iter().any(|(_, bytes)| bytes.as_ptr_range().contains(&address))
     }
@@ -32,7 +32,7 @@ impl Chunks {
         Self { parts: parts.into(), size }
     }
 
-    /// The bytes from `start` on that are here; they go on to the end of their part.
+    /// The bytes from `start` on that are here, up to the end of their part.
     fn from(&self, start: u64) -> Result<Bytes, ParquetError> {
         let after = self.parts.partition_point(|(at, _)| *at <= start);
         let part = after.checked_sub(1).and_then(|index| self.parts.get(index));

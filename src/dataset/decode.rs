@@ -35,7 +35,7 @@ use crate::page::{Checked, Lineage, Tally};
 pub(super) struct Rows {
     /// All without one.
     pub(super) selection: Option<RowSelection>,
-    /// How many that are.
+    /// Number of these rows.
     pub(super) count: u64,
 }
 
@@ -59,7 +59,7 @@ impl Dataset {
         self.decode_rows(fetched, projection, root, None, rows)
     }
 
-    /// As [`decode`](Self::decode), for other rows than the dataset's, of the pages that `indexed` knows where only some were read.
+    /// As [`decode`](Self::decode), for other rows than the dataset's. `indexed` knows the pages where only some were read.
     pub(super) fn decode_rows(
         &self,
         fetched: &Fetched,
@@ -97,7 +97,7 @@ impl Dataset {
             chunks: Arc::new(fetched.chunks.clone()),
             columns: &fetched.columns,
             layout,
-            // Rows are counted over the row group, of which a unit has some.
+            // Rows are counted over the row group; a unit has some of them.
             row_group: self.whole_group(self.number(fetched.group))?.0,
             runs: leaves.numbers.iter().map(|leaf| fetched.run(*leaf)).collect(),
             leaves: &leaves.numbers,
@@ -142,14 +142,14 @@ struct Group<'a> {
     columns: &'a [Chunk],
     layout: &'a Layout,
     row_group: &'a RowGroup,
-    /// What was read of each leaf, if it is the pages of a unit.
+    /// Run that was read of each leaf, if it is the pages of a unit.
     runs: Vec<Option<&'a Run>>,
     /// The leaves of the column, and what their levels have to agree with.
     leaves: &'a [usize],
     lineages: Vec<Lineage>,
-    /// What the leaves tell of each other in the reading that goes on.
+    /// Facts that the leaves tell of each other in the current reading.
     tally: Mutex<Arc<Tally>>,
-    /// Whether all rows are read: what lies behind the last one that is wanted is not, and pages of the leaves end at other rows.
+    /// True if all rows are read. If not, nothing after the last wanted one is, and pages of the leaves end at other rows.
     complete: bool,
 }
 
@@ -165,7 +165,7 @@ impl Group<'_> {
         };
         let read = |levels: &FieldLevels| {
             guard(place, "its pages are damaged", || {
-                // Of a unit, room for its rows is enough.
+                // A unit needs room for its own rows only.
                 let size =
                     if self.runs.iter().any(Option::is_some) { rows.count } else { self.row_group.rows } as usize;
                 let tally = Arc::new(Tally::new(self.leaves.len()));
@@ -188,13 +188,13 @@ impl Group<'_> {
         }
     }
 
-    /// What the levels of a leaf have to agree with, and the leaf's number among those of the column.
+    /// Lineage that the levels of a leaf have to agree with, and the leaf's number among those of the column.
     fn lineage(&self, leaf: usize) -> (Lineage, usize) {
         let at = self.leaves.binary_search(&leaf).unwrap_or(usize::MAX);
         (self.lineages.get(at).cloned().unwrap_or_default(), at)
     }
 
-    /// What the footer says of column `leaf`.
+    /// The footer's description of column `leaf`.
     fn column(&self, leaf: usize) -> Result<(&Chunk, &ColumnDescPtr), ParquetError> {
         let known = self.columns.get(leaf).zip(self.layout.descriptor().columns().get(leaf));
         known.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))
@@ -220,7 +220,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// The column from the pages that were read of it, which `reader` knows.
+    /// The column from its pages that were read, which `reader` knows.
     fn some_pages(
         &self,
         reader: &ArrowReaderMetadata,
@@ -259,7 +259,7 @@ fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> 
     }
 }
 
-/// The error for times that cannot be had.
+/// The error for times that the column's type cannot hold.
 fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
     let (at, flat, why) = match fault {
         times::Fault::Arrow(error) => return Error::corrupt_by(place.clone(), "its pages are damaged", error),

@@ -1,4 +1,4 @@
-//! What a dataset says of its cells beside its Parquet schema: bowstring's own JSON in the footers, or what Petastorm left in
+//! Descriptions of a dataset's cells beside its Parquet schema: bowstring's own JSON in the footers, or what Petastorm left in
 //! `_common_metadata`.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::error::{Error, Place, Result};
 use crate::schema::{DTYPE_KEY, DType, Stored};
 use crate::store::Listing;
 
-/// Where Petastorm keeps its schema, in order of precedence: `_metadata` in datasets of old versions.
+/// Files where Petastorm keeps its schema, in order of precedence: `_metadata` in datasets of old versions.
 const FILES: [&str; 2] = ["_common_metadata", LEGACY];
 const LEGACY: &str = "_metadata";
 
@@ -98,17 +98,17 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
 }
 
 impl Beside {
-    /// What it says of Petastorm.
+    /// Petastorm's description in it.
     pub(super) async fn petastorm(&self, limits: &Limits, place: Place) -> Result<Option<Petastorm>> {
         let (bytes, limits) = (self.footer.clone(), limits.clone());
-        // A schema may be as large as its limit lets it be: no work for a thread that others wait on.
+        // A schema may be as large as its limit allows: too much work for a thread that others wait on.
         let parsed = super::held::spawn(move || parse(&bytes, limits, place));
         let closed = |error| Err(Error::Closed { why: format!("{} was not parsed: {error}", self.name) });
         parsed.await.unwrap_or_else(closed)
     }
 }
 
-/// What a footer says; none if it says nothing of Petastorm.
+/// Petastorm's description in a footer; none if it says nothing of Petastorm.
 fn parse(footer: &[u8], limits: Limits, place: Place) -> Result<Option<Petastorm>> {
     let mut values: BTreeMap<String, Vec<u8>> = petastorm::key_values(footer, &place)?.into_iter().collect();
     let Some(unischema) = values.remove(petastorm::UNISCHEMA_KEY) else { return Ok(None) };
@@ -122,7 +122,7 @@ fn parse(footer: &[u8], limits: Limits, place: Place) -> Result<Option<Petastorm
     }))
 }
 
-/// Whether a store refused to say anything.
+/// Returns true if a store refused to say anything.
 fn is_denied(error: &Error) -> bool {
     let Error::Store { source, .. } = error else { return false };
     let source = source.downcast_ref::<object_store::Error>();
@@ -140,14 +140,14 @@ struct NativeField {
     stored: Option<Stored>,
 }
 
-/// What is known of one column: what its cells hold, or the element type that its numbers are meant to have.
+/// Facts about one column: what its cells hold, or the element type that its numbers are meant to have.
 #[derive(Debug, Clone)]
 pub(super) enum Known {
     RowGroupBlock(Stored),
     Number(DType),
 }
 
-/// What bowstring's own JSON in one of the files, and `petastorm`, say of columns, by name.
+/// Descriptions of columns by name, from bowstring's own JSON in one of the files and from `petastorm`.
 pub(super) fn columns(
     native: Option<&str>,
     petastorm: Option<&Petastorm>,

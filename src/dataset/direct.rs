@@ -16,7 +16,7 @@ use super::{Chunk, Dataset, pages, run, unpack};
 use crate::page::{Element, Holes, PagedRows, Source as Pages, width};
 
 impl Dataset {
-    /// The pages of root column number `root`, if it is one flat column of plain numbers of which every row is wanted. Rows that
+    /// The pages of root column number `root`, if it is one flat column of plain numbers and every row is wanted. Rows that
     /// turn out to be null or damaged are found when they are read.
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
@@ -50,14 +50,14 @@ impl Dataset {
     ) -> Option<PagedRows> {
         let Even { chunk, each, width } = self.even(fetched.group, &fetched.columns, projection, root, wanted)?;
         let holds = |address| fetched.holds(address);
-        // Of a chunk that is packed, single pages may be stored as they are: they would keep all that was fetched with them.
+        // A packed chunk may have single pages stored as they are: they would keep all that was fetched with them.
         let lent = |address| !chunk.is_plain() && holds(address);
         let cut = self.cut(fetched, &chunk)?;
         let of = self.pages(fetched, &chunk, width)?.paged(cut.held, each, lent)?;
         PagedRows::new(cut.held, each * width, of, holds)?.within(cut.skip, cut.rows)
     }
 
-    /// Whether [`paged`](Self::paged) may find rows of root column number `root` of row group `group` that are parts of the
+    /// Returns true if [`paged`](Self::paged) may find rows of root column number `root` of row group `group` that are parts of the
     /// fetched bytes, as far as its metadata tell: its chunks.
     pub(crate) fn in_place(
         &self,
@@ -90,7 +90,7 @@ impl Dataset {
             Some(each) => each,
             None => chunk.values.checked_div(chunk.rows).filter(|each| each * chunk.rows == chunk.values)?,
         };
-        // Where there is a dictionary, some page is not plain.
+        // With a dictionary, some page is not plain.
         let fits = !chunk.known.dictionary && wanted(each.checked_mul(width)?);
         fits.then_some(Even { chunk, each, width })
     }
@@ -110,7 +110,7 @@ impl Dataset {
         chunk.end()?;
         let holes = chunk.holes();
         let nulls = holes.as_ref().map_or(0, Holes::nulls) as u64;
-        // Of a unit the metadata tell no number.
+        // For a unit the metadata tell no number.
         let agree = fetched.run(whole.leaf).is_some() || whole.known.nulls.is_none_or(|known| known == nulls);
         let nulls = holes.and_then(Holes::finish);
         (agree && whole.rows == whole.values).then(|| array(data_type, found, nulls))?
@@ -182,7 +182,7 @@ impl Dataset {
         Some(Whole { known, column, leaf, rows, values })
     }
 
-    /// Which rows of the pages that were read are wanted.
+    /// Wanted rows of the pages that were read.
     fn cut(&self, fetched: &Fetched, chunk: &Whole<'_>) -> Option<Cut> {
         let Some(run) = fetched.run(chunk.leaf) else {
             return Some(Cut { held: chunk.rows, skip: 0, rows: chunk.rows });
@@ -197,7 +197,7 @@ impl Dataset {
         (cut.skip.checked_add(cut.rows)? <= cut.held).then_some(cut)
     }
 
-    /// As [`pages`](Self::pages), where each row is one value: of a unit its rows only.
+    /// As [`pages`](Self::pages), where each row is one value: of a unit, its rows only.
     fn flat_pages(&self, fetched: &Fetched, chunk: &Whole<'_>, width: usize) -> Option<Pages> {
         let Cut { held, skip, rows } = self.cut(fetched, chunk)?;
         Some(self.pages(fetched, chunk, width)?.within(skip, held - skip - rows))
@@ -223,13 +223,13 @@ struct Whole<'a> {
     known: &'a Chunk,
     column: &'a ColumnDescPtr,
     leaf: usize,
-    /// Rows and values of the chunk, of which a unit has some.
+    /// Rows and values of the chunk; a unit has some of them.
     rows: usize,
     values: usize,
 }
 
 impl Whole<'_> {
-    /// Whether its pages are parts of the fetched bytes.
+    /// Returns true if its pages are parts of the fetched bytes.
     fn is_plain(&self) -> bool {
         self.known.compression() == Compression::UNCOMPRESSED
     }
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::dataset::OpenOptions;
 
-    /// What a file is made of.
+    /// Parameters of a file.
     #[derive(Debug, Clone)]
     struct Made {
         rows: usize,
@@ -425,7 +425,7 @@ mod tests {
                 };
                 let even = written.as_list_opt::<i32>().filter(one_length).map(|list| list.values().to_data());
                 let fixed = list.or(even).or_else(|| blob.map(|blob| blob.to_data()));
-                // A null is rare where they may be.
+                // A null is rare where there may be one.
                 let holes = fixed.as_ref().is_some_and(|fixed| fixed.null_count() > 0);
                 prop_assert!(paged.is_none() || (fixed.is_some() && !holes), "rows of {}", written.data_type());
                 if !made.dictionary && !holes && made.version == WriterVersion::PARQUET_1_0 {

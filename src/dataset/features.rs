@@ -1,4 +1,4 @@
-//! What other libraries say of columns in footers: Spark in its schema of rows, Hugging Face beside Arrow's. It becomes marks on the fields,
+//! Column descriptions by other libraries in footers: Spark's in its schema of rows, Hugging Face's beside Arrow's. They become field marks,
 //! see [`Feature`]. Vectors and matrices of Spark are known by their members too, so that an index of footers, or another writer, loses
 //! nothing but the vectors' length.
 
@@ -34,7 +34,7 @@ struct SparkField {
     metadata: Value,
 }
 
-/// Whether Spark's schema says more than Parquet's.
+/// Returns true if Spark's schema says more than Parquet's.
 pub(super) fn tells(spark: &str) -> bool {
     spark.contains("\"udt\"") || spark.contains("\"variant\"")
 }
@@ -77,7 +77,7 @@ impl Dataset {
     }
 }
 
-/// The columns of Spark's schema that it has types of its own for. One that cannot be read says nothing.
+/// The columns for which Spark's schema has types of its own. A schema that cannot be read says nothing.
 fn spark(row: &str) -> BTreeMap<String, Feature> {
     let row = serde_json::from_str::<SparkRow>(row).inspect_err(|error| tracing::debug!("Spark's schema: {error}"));
     let feature = |field: &SparkField| {
@@ -93,7 +93,7 @@ fn spark(row: &str) -> BTreeMap<String, Feature> {
     fields.filter_map(|field| Some((field.name.clone(), feature(&field)?))).collect()
 }
 
-/// Whether the Parquet schema calls the root column `name` a variant.
+/// Returns true if the Parquet schema calls the root column `name` a variant.
 fn is_variant(layout: &Layout, name: &str) -> bool {
     let root = layout.descriptor().root_schema();
     let mut fields = root.get_fields().iter().map(|field| field.get_basic_info());
@@ -115,7 +115,7 @@ impl HuggingFace {
     }
 }
 
-/// The features of the columns. What cannot be read says nothing.
+/// The features of the columns. Those that cannot be read say nothing.
 fn hugging_face_features(json: &str) -> BTreeMap<String, HuggingFace> {
     let value = serde_json::from_str::<Value>(json).inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
     let features = value.ok().and_then(|mut value| Some(value.get_mut("info")?.get_mut("features")?.take()));

@@ -14,16 +14,16 @@ use crate::store::{self, Found, Listing};
 
 /// See the module.
 pub(super) struct Files {
-    /// Where they are, without them.
+    /// Their listing, without the files themselves.
     pub(super) listing: Listing,
     pub(super) footers: Vec<Footer>,
-    /// What bowstring's writer says of the cells of the first one.
+    /// Description of the first one's cells by bowstring's writer.
     pub(super) cells: Option<String>,
-    /// What lies beside them for Petastorm, if that is known.
+    /// Petastorm's metadata beside them, if that is known.
     pub(super) beside: Option<Option<described::Beside>>,
     /// The table that they are of, if they are of one.
     pub(super) table: Option<AnyTable>,
-    /// What they are read through, if that is a cache.
+    /// Cache that they are read through, if there is one.
     pub(super) cache: Option<CacheReader>,
 }
 
@@ -45,7 +45,7 @@ impl Files {
             }
             Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
         };
-        // An index of a table is of one version.
+        // An index of a table belongs to one version.
         let pinned = known.as_ref().and_then(|known| known.table_version);
         let listed = match (&options.index, &known) {
             (Index::Bytes(_), Some(known)) if pinned.is_none() => known.listing(urls, options)?,
@@ -75,7 +75,7 @@ impl Files {
             let open = OpenOptions { version: options.version.or(pinned), ..options.clone() };
             let opened = AnyTable::open(at, open).await?;
             found = opened.files();
-            // What lies beside its files is not of Petastorm.
+            // Files beside those of a table are not of Petastorm.
             beside = Some(None);
             table = Some(opened);
         } else if let Some((option, asked)) = asked {
@@ -138,7 +138,7 @@ async fn opened(place: CachePlace) -> Result<CacheReader> {
     opened.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("the cache was not opened: {error}") }))
 }
 
-/// The footers of `found`, of which those are read that `known` does not have, and what is said of the cells of the first.
+/// The footers of `found`, and the description of the first one's cells. Those that `known` does not have are read.
 async fn footers(
     found: Vec<Found>,
     known: Option<&Known>,
@@ -160,7 +160,7 @@ async fn footers(
         }
         footers.push(footer);
     }
-    // The filter asks for statistics, of which nothing is kept.
+    // The filter asks for statistics, which are not kept.
     let room = if options.filter.is_some() { options.memory } else { 0 };
     let reader = Arc::new(Footers::new(options.limits.clone(), room));
     let timeout = options.timeout;
@@ -180,8 +180,8 @@ async fn footers(
     Ok((all, first.or(cells)))
 }
 
-/// The index of a directory of this machine, read while the directory is listed: either takes about as long as the other. Whether it is used
-/// the listing says.
+/// The index of a directory of this machine, read while the directory is listed: both take about as long. The listing tells
+/// whether it is used.
 async fn early_index(urls: &[String], options: &OpenOptions) -> Option<Result<Known>> {
     let (Index::Auto, [url]) = (&options.index, urls) else { return None };
     let found = store::index_here(url, options.access()).ok()??;

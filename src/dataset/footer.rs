@@ -42,7 +42,7 @@ pub(super) struct Footer {
     pub(super) sealed: Sealed,
     /// Columns of wide integers, where the footer itself was read.
     pub(super) wide: Vec<Wide>,
-    /// What bowstring's writer says of its cells.
+    /// Description of its cells by bowstring's writer.
     pub(super) cells: Option<String>,
     /// Spark's schema, where it says more than Parquet's.
     pub(super) spark: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct Footer {
     pub(super) bytes: Option<Bytes>,
 }
 
-/// What the reading of many footers shares.
+/// State that the reading of many footers shares.
 #[derive(Debug)]
 pub(super) struct Footers {
     pub(super) limits: Limits,
@@ -60,7 +60,7 @@ pub(super) struct Footers {
 }
 
 impl Footers {
-    /// To read footers of which so many bytes are to be kept as they are.
+    /// Reader of footers that keeps at most so many of their bytes as they are.
     pub(super) fn new(limits: Limits, room: u64) -> Self {
         Self { limits, heads: Heads::default(), room: AtomicU64::new(room) }
     }
@@ -81,7 +81,7 @@ impl Footers {
         parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
     }
 
-    /// What is kept of a footer that begins at byte `start` of its file.
+    /// Kept parts of a footer that begins at byte `start` of its file.
     pub(super) fn footer(&self, object: Object, bytes: &Bytes, start: u64, place: &Place) -> Result<Footer> {
         let digest = Sha256::digest(bytes).into();
         let outline = Outline::read(bytes, &self.limits, place)?;
@@ -109,8 +109,8 @@ impl Footers {
     }
 }
 
-/// The whole footer of `object` of which this is the digest, statistics included, read once more. `bytes` are those of it if they are
-/// known; with `schema` instead of its own, if there is one, which has the same leaves under other names.
+/// The whole footer of `object` with this digest, statistics included, read once more. `bytes` are its bytes, if they are
+/// known. If there is a `schema`, it replaces the footer's own, and has the same leaves under other names.
 pub(super) async fn again(
     object: &Object,
     digest: [u8; 32],
@@ -162,7 +162,7 @@ async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object,
     Ok((tail.object, bytes, start))
 }
 
-/// The bytes of the footer that `tail` is the end of, and where they begin.
+/// The bytes of the footer whose end is `tail`, and where they begin.
 async fn whole(tail: &Tail, limits: &Limits, place: &Place) -> Result<(Bytes, u64)> {
     match inside(tail, limits, place)? {
         Ok(whole) => Ok(whole),
@@ -252,7 +252,7 @@ fn parse(bytes: &[u8], statistics: bool, known: Option<SchemaDescPtr>, place: &P
     }
     guard(place, "the footer is damaged", || {
         let metadata = ParquetMetaDataReader::decode_metadata_with_options(bytes, Some(&options))?;
-        // Some writers say by a zero that there is no dictionary.
+        // Some writers use a zero if there is no dictionary.
         let is_none = |column: &ColumnChunkMetaData| column.dictionary_page_offset() == Some(0);
         if !metadata.row_groups().iter().any(|group| group.columns().iter().any(is_none)) {
             return Ok(metadata);
@@ -270,7 +270,7 @@ fn parse(bytes: &[u8], statistics: bool, known: Option<SchemaDescPtr>, place: &P
     })
 }
 
-/// Checks every number that is used later against the file's size, which ends for data at `data_end`.
+/// Checks every number that is used later against the file's size; data ends at `data_end`.
 fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &Place) -> Result<()> {
     let leaves = metadata.file_metadata().schema_descr().num_columns();
     if leaves > limits.max_columns {
@@ -335,7 +335,7 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
         return None;
     }
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
-    // Without a row there may be a dictionary and no page of data, whose place is then 0.
+    // A chunk without a row may have a dictionary and no page of data, whose place is then 0.
     if rows > 0 && start > column.data_page_offset() {
         return Some(format!("its dictionary at byte {start} is behind its data at {}", column.data_page_offset()));
     }
@@ -351,7 +351,7 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
     }
 }
 
-/// Where a column chunk lies; `validate` has checked that it lies within the file.
+/// Range of a column chunk; `validate` has checked that it lies within the file.
 fn chunk_range(column: &ColumnChunkMetaData) -> std::ops::Range<u64> {
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset()).max(0) as u64;
     start..start.saturating_add(column.compressed_size().max(0) as u64)

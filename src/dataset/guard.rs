@@ -7,7 +7,7 @@ use crate::page;
 
 /// Runs a decoder over bytes that nobody has to trust: its panics and errors become [`Error::Corrupt`] at `place`.
 pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    // What the decoder leaves behind after a panic is dropped with it, so nothing half-done is seen afterwards.
+    // The remains of a decoder that panicked are dropped with it, so nothing half-done is seen afterwards.
     match page::quiet(work) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::NYI(what))) => Err(Error::unsupported(what, "").at(place.clone())),

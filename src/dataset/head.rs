@@ -1,4 +1,4 @@
-//! What a footer says of the whole file rather than of its row groups: the schema, Parquet's and Arrow's. Most files of a dataset
+//! Head of a footer, the part about the whole file, not its row groups: the schema, Parquet's and Arrow's. Most files of a dataset
 //! say the same, so that it is parsed and kept once.
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Parses what stands in a footer at `place`.
+    /// Parses the schemas of a footer at `place`.
     pub(super) fn new(schema: &[u8], arrow: Option<&str>, limits: &Limits, place: &Place) -> Result<Self> {
         let footer = footer(schema, arrow);
         let Outline { digest, .. } = Outline::read(&footer, limits, place)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-/// What work is paid with.
+/// Claim that pays for work.
 pub(crate) type Held = Arc<dyn Any + Send + Sync>;
 
 tokio::task_local! {

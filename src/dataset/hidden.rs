@@ -15,21 +15,21 @@ use crate::error::{Error, Result};
 pub struct Hidden {
     /// Names of columns, prefixes of them, or globs.
     pub patterns: Vec<String>,
-    /// Whether a pattern means a column, by its dotted name.
+    /// Returns true if a pattern means a column, by its dotted name.
     pub means: fn(&str, &str) -> bool,
     /// Their part of the filter.
     pub filter: Option<Expr>,
-    /// Whether the selector is theirs.
+    /// True if the selector is theirs.
     pub selector: bool,
-    /// Whether the windows are theirs.
+    /// True if the windows are theirs.
     pub ngram: bool,
 }
 
 impl Hidden {
-    /// What is left of `schema`.
+    /// Visible part of `schema`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a pattern that means nothing: what it was to hide would be seen.
+    /// [`Error::Config`] for a pattern that means nothing: the columns that it was to hide would be seen.
     pub(super) fn visible(&self, schema: &SchemaRef) -> Result<SchemaRef> {
         for pattern in &self.patterns {
             if pattern != "*" && !schema.fields().iter().any(|field| self.any(pattern, field.name(), field)) {
@@ -47,7 +47,7 @@ impl Hidden {
             || members(field).iter().any(|(below, member)| self.any(pattern, &format!("{name}.{below}"), member))
     }
 
-    /// Refuses a filter of theirs that asks for what is hidden, as it refuses one for what does not exist.
+    /// Refuses a filter of theirs that asks for hidden columns, as it refuses one for columns that do not exist.
     ///
     /// # Errors
     /// As [`Expr::bind`].
@@ -65,8 +65,8 @@ impl Hidden {
     }
 }
 
-/// `schema` without the columns and members of structs that `hidden` says, by their dotted names. A list or map that holds something
-/// hidden is hidden itself, since lists are read whole; and a struct of which nothing is left.
+/// `schema` without the columns and members of structs that `hidden` selects by their dotted names. A list or map that holds something
+/// hidden is hidden itself, since lists are read whole; so is a struct of which nothing is left.
 pub(super) fn visible(schema: &SchemaRef, hidden: &dyn Fn(&str) -> bool) -> SchemaRef {
     let fields: Fields = schema.fields().iter().filter_map(|field| left(field, field.name(), hidden)).collect();
     if fields == *schema.fields() {
@@ -96,7 +96,7 @@ fn left(field: &FieldRef, name: &str, hidden: &dyn Fn(&str) -> bool) -> Option<F
     Some(Arc::new(field.as_ref().clone().with_data_type(DataType::Struct(fields))))
 }
 
-/// What lies below a field, with the names that it is known by. Items of lists add nothing to a name; of a map they are `key` and `value`.
+/// Members below a field, with the names they are known by. Items of lists add nothing to a name; of a map they are `key` and `value`.
 fn members(field: &FieldRef) -> Vec<(String, FieldRef)> {
     match field.data_type() {
         DataType::Struct(fields) => fields.iter().map(|member| (member.name().clone(), Arc::clone(member))).collect(),
@@ -116,7 +116,7 @@ fn members(field: &FieldRef) -> Vec<(String, FieldRef)> {
     }
 }
 
-/// The paths of all that is below the member `path` of a field: the path itself where that is no struct.
+/// The paths of everything below the member `path` of a field: the path itself if it is no struct.
 pub(super) fn below(field: &FieldRef, path: &[String]) -> Vec<Vec<String>> {
     let Some((first, rest)) = path.split_first() else { return paths(field) };
     let DataType::Struct(fields) = field.data_type() else { return vec![path.to_vec()] };

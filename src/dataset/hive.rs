@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The directory name that stands for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// What `key=value` directories mean.
+/// Meaning of `key=value` directories.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
@@ -35,7 +35,7 @@ pub(crate) fn values(path: &str) -> Values {
     pairs.map(|(key, value)| (unescape(key), (value != NULL).then(|| unescape(value)))).collect()
 }
 
-/// Undoes `%41`; what is no valid escape stays as it is, and so does text that would not be UTF-8.
+/// Undoes `%41`; an invalid escape stays as it is, and so does text that would not be UTF-8.
 fn unescape(text: &str) -> Arc<str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -55,8 +55,8 @@ fn unescape(text: &str) -> Arc<str> {
     String::from_utf8(bytes).map_or_else(|_| text.into(), Into::into)
 }
 
-/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark `07` is one,
-/// which months are, and `zip=01234` is 1234. With `dates` a date if all are dates.
+/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark, `07` is
+/// an integer, as months are written, and `zip=01234` is 1234. With `dates`, a column is a date if all its values are.
 pub(crate) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates: bool) -> Vec<Field> {
     let mut keys: Vec<&Arc<str>> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -86,12 +86,12 @@ pub(crate) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone, dates:
     keys.into_iter().map(field).collect()
 }
 
-/// What each file has for `key`.
+/// Value of `key` for each file.
 fn values_of<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> impl Iterator<Item = Option<&'a str>> {
     files.map(move |file| file.iter().find(|(name, _)| &**name == key).and_then(|(_, value)| value.as_deref()))
 }
 
-/// Whether all values of `key` are dates, and there is one.
+/// Returns true if all values of `key` are dates, and there is one.
 pub(super) fn all_dates<'a>(files: impl Iterator<Item = &'a Values>, key: &str) -> bool {
     let mut some = false;
     values_of(files, key).flatten().all(|value| {
@@ -100,7 +100,7 @@ pub(super) fn all_dates<'a>(files: impl Iterator<Item = &'a Values>, key: &str) 
     }) && some
 }
 
-/// Whether `text` is a date as `2026-01-31`.
+/// Returns true if `text` is a date as `2026-01-31`.
 fn is_date(text: &str) -> bool {
     let shape = text.len() == 10 && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == matches!(at, 4 | 7));
     shape && super::table::parse(text, &DataType::Date32).is_some()

@@ -23,15 +23,15 @@ use super::{Dataset, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{self, Base, Found, Listing, Stamp};
 
-/// The first bytes, the last of which before the line's end is the version of what follows.
+/// The first bytes. The last one before the line's end is the version of what follows.
 const MAGIC: &[u8; 16] = b"bowstring index\x01";
 
-/// The version of what follows where that begins with the version of a table.
+/// The version of what follows if that begins with the version of a table.
 const OF_TABLE: u8 = 2;
 
 const DIGEST_BYTES: usize = 32;
 
-/// Where the footers' content comes from.
+/// Source of the footers' content.
 ///
 /// As text it is `auto`, `none` or an address. [`Bytes`](Self::Bytes) are of this process alone, and are written as `auto`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,9 +87,9 @@ pub(super) struct Known {
     base: Base,
     /// The addresses that it was opened by, as they may be shown.
     urls: Vec<String>,
-    /// What bowstring's writer says of the cells of the first file.
+    /// Description of the first file's cells by bowstring's writer.
     cells: Option<String>,
-    /// What lay beside the files for Petastorm, if it was looked for.
+    /// Petastorm's metadata beside the files, if it was looked for.
     pub(super) beside: Option<Option<described::Beside>>,
     heads: Vec<Arc<Head>>,
     files: Vec<KnownFile>,
@@ -108,7 +108,7 @@ struct KnownFile {
 }
 
 impl Dataset {
-    /// What the footers say, for [`Index::Bytes`] or a file: the same for every filter and selection of columns.
+    /// Content of the footers, for [`Index::Bytes`] or a file: the same for every filter and selection of columns.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the files are in several stores, or one that does not tell versions apart, or if a filter left out some of
@@ -295,7 +295,7 @@ impl Known {
         Listing::known(first, options.access(), &self.base, &names).map(Some)
     }
 
-    /// What bowstring's writer says of the cells of file `name`, if it is the first one.
+    /// Description of the cells of file `name` by bowstring's writer, if it is the first file.
     pub(super) fn cells_of(&self, name: &str) -> Option<Option<&str>> {
         self.files.first().filter(|first| *first.name == *name).map(|_| self.cells.as_deref())
     }
@@ -308,7 +308,7 @@ impl Known {
         })
     }
 
-    /// What the footer of `found` says, if the index is of its version, as far as a listing told that.
+    /// Footer of `found`, if the index is of its version, as far as a listing told that.
     pub(super) fn footer(&self, found: &Found) -> Option<Footer> {
         let file = self.file(found).ok()?;
         let head = Arc::clone(self.heads.get(file.head)?);
@@ -364,7 +364,7 @@ impl KnownFile {
     }
 }
 
-/// What is wrong with an index: its bytes, or what they stand for.
+/// Fault of an index: in its bytes, or in their meaning.
 enum Fault {
     Bytes(Broken),
     Told(Error),
@@ -415,7 +415,7 @@ impl<'a> Reader<'a> {
         count.ok_or("it has more of something than bytes")
     }
 
-    /// A number of things that take a byte each at least.
+    /// A count of things that take a byte each at least.
     fn count(&mut self) -> Result<usize, Broken> {
         self.count_to(self.rest.len())
     }

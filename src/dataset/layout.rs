@@ -1,7 +1,7 @@
-//! What files with the same schema share, and one schema over all of them.
+//! Layouts: what files with the same schema share, and one schema over all of them.
 //!
 //! Two files have one layout if their Parquet schemas are the same bytes and the Arrow schemas beside them, if there are any, have
-//! the same fields. What else a writer leaves there, such as the length of pandas' index, makes no layout of its own.
+//! the same fields. Other entries that a writer leaves there, such as the length of pandas' index, make no layout of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{DataFile, Inner, Limits, features, hive, table, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 
-/// What files with the same schema share.
+/// State that files with the same schema share.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The columns as they are read.
     pub(super) schema: SchemaRef,
     /// Number of the root column of each leaf.
     pub(super) leaf_roots: Vec<usize>,
-    /// What Hugging Face says of the columns.
+    /// Hugging Face's description of the columns.
     pub(super) hugging_face: Option<Box<str>>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,
@@ -68,7 +68,7 @@ impl Layout {
             fields = times::with_unit(&fields, descriptor, TimeUnit::Microsecond);
         }
         let schema = Arc::new(Schema::new(fields));
-        // That the decoder agrees is asked once, not for every row group.
+        // The decoder's agreement is checked once, not for every row group.
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
         guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(&metadata), options))?;
         let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
@@ -81,9 +81,9 @@ impl Layout {
 #[derive(Default)]
 struct Layouts {
     layouts: Vec<Layout>,
-    /// By the head, of which there is one for the same bytes of both schemas: that of most files was met before.
+    /// By the head, which is one for the same bytes of both schemas: that of most files was met before.
     by_head: HashMap<*const Head, usize>,
-    /// By what they mean.
+    /// By their meaning.
     by_fields: HashMap<([u8; 32], Fields), usize>,
 }
 
@@ -114,7 +114,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Adds the columns of a layout, first met in file `name`. A directory's value, of which `keys` are the names, wins over a column of
+    /// Adds the columns of a layout, first met in file `name`. Values of directories, with the names `keys`, win over columns of
     /// the same name, as everywhere else.
     fn merge(&mut self, layout: &Layout, name: &Arc<str>, keys: &BTreeSet<Arc<str>>) -> Result<()> {
         for field in layout.schema.fields().iter().filter(|field| !keys.contains(field.name().as_str())) {
@@ -150,7 +150,7 @@ impl Columns {
     }
 }
 
-/// That files of `layout`, first met in file `name`, have values of the table's columns.
+/// Checks that files of `layout`, first met in file `name`, have values of the table's columns.
 fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
         let Ok(found) = layout.schema.field_with_name(field.name()) else {

@@ -1,4 +1,4 @@
-//! How the decoder puts the leaves of a column together: made for the first row group of a layout, of use for all.
+//! The decoder's assembly of a column's leaves: made for the first row group of a layout, and used for all.
 
 use arrow::datatypes::{Fields, TimeUnit};
 use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};
@@ -6,11 +6,11 @@ use parquet::errors::ParquetError;
 
 use super::{Layout, times};
 
-/// How the decoder puts the leaves of a root column together.
+/// The decoder's assembly of a root column's leaves.
 #[derive(Debug)]
 pub(super) enum Levels {
     Plain(FieldLevels),
-    /// With times of 96 bits: in two units, of which those are made that the schema has.
+    /// With times of 96 bits: in two units, from which those of the schema are made.
     Times([FieldLevels; 2], Vec<Option<TimeUnit>>),
 }
 

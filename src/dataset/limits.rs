@@ -1,4 +1,4 @@
-//! What a file may ask for before it is refused. The numbers come from files that nobody has to trust.
+//! Limits on what a file may ask for. The numbers come from files that nobody has to trust.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Limits {
     pub max_row_group_bytes: u64,
     /// Bytes of one compressed page after decompression. Default 256 MiB.
     pub max_page_bytes: u64,
-    /// How many times smaller than its content a compressed page of more than 16 MiB may be, or the columns of a row group of
+    /// Ratio of the content to the size of a compressed page of more than 16 MiB, or of the columns of a row group of
     /// more than 256 MiB. Default 1,000.
     pub max_ratio: u64,
     /// Leaf columns of a file. Default 10,000.

@@ -102,7 +102,7 @@ pub(crate) use told::Told;
 pub(crate) use units::Sizes;
 use units::Units;
 
-/// Bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema, about.
+/// Approximate bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema.
 #[cfg(feature = "flight")]
 const PARTITION: usize = 64;
 #[cfg(feature = "flight")]
@@ -114,7 +114,7 @@ pub struct Dataset {
     inner: Arc<Inner>,
     /// The columns that are seen, where some are hidden.
     visible: Option<SchemaRef>,
-    /// What stands for the row groups, if they are cut.
+    /// Units that stand for the row groups, if they are cut.
     units: Option<Arc<Units>>,
 }
 
@@ -126,23 +126,23 @@ struct Inner {
     layouts: Vec<Layout>,
     schema: SchemaRef,
     petastorm: Option<Petastorm>,
-    /// What the index of the dataset says beside this: where its files are, what bowstring's writer said of the first one's cells, and
+    /// Other facts from the index of the dataset: where its files are, what bowstring's writer said of the first one's cells, and
     /// what lay beside them, if it was looked for.
     base: Option<Base>,
-    /// Where the index of the dataset is looked for.
+    /// Place where the index of the dataset is looked for.
     place: Option<Found>,
-    /// What its objects are read through, if that is a cache.
+    /// Cache that its objects are read through, if there is one.
     cache: Option<CacheReader>,
     urls: Vec<String>,
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.
     spark: Option<String>,
-    /// Whether what is said of cells is heeded.
+    /// True if descriptions of cells are heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,
     /// The version of a table that this is, if it is one.
     table: Option<table::About>,
-    /// How many columns at the end of `schema` come from directories, or from the log of a table.
+    /// Number of columns at the end of `schema` that come from directories, or from the log of a table.
     partitions: usize,
     /// Columns that have a value of their own in files that lack them.
     told: BTreeSet<String>,
@@ -207,7 +207,7 @@ impl Dataset {
         windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
 
-    /// Whether samples are windows of rows, and not rows.
+    /// Returns true if samples are windows of rows, and not rows.
     pub(crate) fn has_ngrams(&self) -> bool {
         self.inner.windows.is_some()
     }
@@ -234,7 +234,7 @@ impl Dataset {
         &self.inner.urls
     }
 
-    /// What Petastorm says of the dataset, if it wrote it.
+    /// Petastorm's description of the dataset, if it wrote it.
     pub fn petastorm(&self) -> Option<&Petastorm> {
         self.inner.petastorm.as_ref()
     }
@@ -342,7 +342,7 @@ impl Dataset {
         self.inner.table.as_ref().map(|table| table.version)
     }
 
-    /// Bytes of memory that it takes while it is open, about: what is kept of files and footers, and the rows that a filter selected.
+    /// Approximate bytes of memory while it is open: what is kept of files and footers, and the rows that a filter selected.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> u64 {
         let Inner { files, packed, layouts, manifest, first_rows, selections, windows, .. } = &*self.inner;
@@ -370,7 +370,7 @@ impl Dataset {
         (whole + units) as u64
     }
 
-    /// Whether all its files are on this machine.
+    /// Returns true if all its files are on this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.inner.files.iter().all(|file| file.object.is_local())
     }
@@ -382,7 +382,7 @@ impl Dataset {
         self.inner.packed.chunks(file.first + row_group.ordinal as usize, count)
     }
 
-    /// What of file column and directory column stands behind number `group` of the manifest.
+    /// Row group, file and layout behind number `group` of the manifest.
     fn group(&self, group: usize) -> Result<(&RowGroup, &DataFile, &Layout)> {
         let missing = || Error::NotFound { what: format!("row group {group} of the dataset"), hint: String::new() };
         self.inner.group(self.manifest().groups.get(group)).ok_or_else(missing)

@@ -1,6 +1,6 @@
 //! Windows of consecutive rows, as Petastorm's `NGram`: where they start in each row group, found once when the dataset is opened.
 //!
-//! A window is a sample, so the plan counts windows where it else counts rows; what is read and decoded stays the rows.
+//! A window is a sample, so the plan counts windows instead of rows; rows are still what is read and decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::error::{Error, Place, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ngram {
-    /// For each offset in the window, e.g. `-1`, `0`, `1`, the columns that are delivered of the row there, by name or glob.
+    /// For each offset in the window, e.g. `-1`, `0`, `1`, the columns to deliver of that row, by name or glob.
     pub fields: BTreeMap<i64, Vec<String>>,
     /// The column that orders rows: integers, floats, dates or timestamps, ascending within each row group.
     pub timestamp_field: String,
     /// Largest step of the timestamp from a row of a window to the next, in the column's own unit.
     pub delta_threshold: f64,
-    /// Whether windows may share rows.
+    /// True if windows may share rows.
     #[serde(default = "yes")]
     pub timestamp_overlap: bool,
 }
@@ -74,7 +74,7 @@ impl Ngram {
             return Err(format!("its rows are not in ascending order of the timestamp at row {}", row + 1));
         }
         let mut starts = Vec::new();
-        // Rows in a row, up to the current one, of which each is close to the next.
+        // Consecutive rows up to the current one, each close to the next.
         let mut run = 0;
         let mut end: Option<T> = None;
         for row in 0..times.len() {

@@ -1,6 +1,6 @@
-//! Where the pages of a column chunk are and which rows they hold: the offset index, which writers leave behind the data.
+//! Locations of the pages of a column chunk, and the rows they hold: the offset index, which writers put after the data.
 //!
-//! What it says is held against the footer here, and against the pages when they are read.
+//! It is held against the footer here, and against the pages when they are read.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -24,7 +24,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// One page of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
-    /// Where it begins in the file, with its header.
+    /// Start in the file, with its header.
     pub(super) start: u64,
     /// Bytes of it, with its header.
     pub(super) length: u32,
@@ -37,8 +37,8 @@ impl Location {
         self.start.saturating_add(self.length.into())
     }
 
-    /// Whether `next` holds the rest of the row that this page ends in. Pages should end with rows, but Arrow's C++ writer cuts the last row
-    /// of a list column where batches of a value are written. Both are then as one page.
+    /// Returns true if `next` holds the rest of this page's last row. Pages should end with rows, but Arrow's C++ writer cuts the last row
+    /// of a list column where batches of a value are written. Both then count as one page.
     fn goes_on_in(&self, next: &Self) -> bool {
         self.row == next.row && self.end() == next.start && self.length > 0 && next.length > 0
     }
@@ -47,16 +47,16 @@ impl Location {
 /// The pages of a column chunk in which the rows of a unit lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where the dictionary is, if there is one.
+    /// Range of the dictionary, if there is one.
     pub(super) dictionary: Option<Range<u64>>,
-    /// Where the pages are, which follow each other.
+    /// Range of the pages, which follow each other.
     pub(super) pages: Range<u64>,
     /// Rows of the row group that these pages hold.
     pub(super) rows: Range<u64>,
 }
 
 impl Run {
-    /// The run of `pages` of `chunk`, all that it has in a row group of `total` rows, that holds `rows`, which are some of them.
+    /// The run of `pages` that holds `rows`. The pages are all that `chunk` has in a row group of `total` rows.
     fn of(chunk: &Chunk, pages: &[Location], total: u64, rows: &Range<u64>) -> Option<Self> {
         let first = pages.partition_point(|page| u64::from(page.row) <= rows.start).checked_sub(1)?;
         let end = pages.partition_point(|page| u64::from(page.row) < rows.end);
@@ -109,7 +109,7 @@ pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
     Ok(found)
 }
 
-/// What is wrong with the pages of `chunk`, of a row group of `rows` rows.
+/// Fault in the pages of `chunk`, of a row group of `rows` rows.
 fn wrong(chunk: &Chunk, pages: &[Location], rows: u64) -> Option<Broken> {
     let range = chunk.range();
     let Some(first) = pages.first() else { return Some("it names no page") };
@@ -140,7 +140,7 @@ struct Held {
 }
 
 impl Kept {
-    /// Where the index of row group `group` is put, or is.
+    /// Cell for the index of row group `group`.
     fn cell(&self, group: u32) -> Arc<OnceCell<Indexed>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(held.cells.entry(group).or_default())
@@ -164,7 +164,7 @@ impl Dataset {
     /// The pages of `leaves` of row group `group`, which is one of the files', not a unit.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for an index that contradicts the footer, and what reading it gives.
+    /// [`Error::Corrupt`] for an index that contradicts the footer, and the errors of reading it.
     pub(super) async fn locations(&self, group: usize, leaves: &[usize]) -> Result<Vec<(usize, Vec<Location>)>> {
         let (row_group, file, layout) = self.whole_group(group)?;
         let count = leaves.last().map_or(0, |last| last + 1);
@@ -253,7 +253,7 @@ mod tests {
         let pages = locations(&bytes).unwrap();
         assert_eq!(pages, [page(30, 50, 0), page(80, 30, 20)]);
         assert_eq!(wrong(&chunk(), &pages, 50), None);
-        // The second page goes on with the first one's last row.
+        // The second page continues the first one's last row.
         let mut cut = bytes;
         cut[15] = 0;
         assert_eq!(locations(&cut).unwrap(), [page(30, 80, 0)]);

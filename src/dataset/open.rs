@@ -28,15 +28,15 @@ use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 use crate::store::{Access, Found, Listing};
 
-/// How a dataset is opened.
+/// Options of opening a dataset.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
-    /// Where credentials come from that expire, beside the options of the store.
+    /// Source of credentials that expire, beside the options of the store.
     #[cfg(feature = "cloud")]
     pub credential_provider: Option<CredentialSource>,
-    /// Where the footers' content comes from.
+    /// Source of the footers' content.
     pub index: Index,
     /// The cache that objects are read through; none without. Files of this machine are read as they are.
     pub cache: Option<CachePlace>,
@@ -47,7 +47,7 @@ pub struct OpenOptions {
     /// The time whose version of a table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
     /// UTC, or `2026-01-31T12:30:00+01:00`.
     pub timestamp: Option<String>,
-    /// Whether `key=value` directories are columns.
+    /// Meaning of `key=value` directories.
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
     pub filter: Option<filter::Expr>,
@@ -55,9 +55,9 @@ pub struct OpenOptions {
     pub selector: Option<Selector>,
     /// Windows of rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
-    /// Columns that are not there for whoever asks; none without.
+    /// Columns that this reader does not see; none without.
     pub hidden: Option<Hidden>,
-    /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
+    /// True if the dataset's description of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
     pub decode: bool,
     /// Limits against hostile files.
     pub limits: Limits,
@@ -65,15 +65,15 @@ pub struct OpenOptions {
     pub concurrency: usize,
     /// Bytes that row groups may take together while the filter is evaluated and windows are found. Default 512 MiB.
     pub memory: u64,
-    /// Bytes that one row group may take meanwhile, beyond `memory` if need be; then it goes alone. Without limit by default.
+    /// Bytes that one row group may take meanwhile, beyond `memory` if necessary; then it goes alone. Without limit by default.
     pub memory_limit: u64,
-    /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
+    /// Longest time of any single wait: the listing, a footer, a page index, a row group's columns for the filter.
     /// Default 600 s.
     pub timeout: Duration,
 }
 
 impl std::fmt::Debug for OpenOptions {
-    /// What options of the store are set to may be secret, so only their names are shown.
+    /// Values of the store's options may be secret, so only their names are shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.storage_options.keys().collect();
         f.debug_struct("OpenOptions")
@@ -99,7 +99,7 @@ impl std::fmt::Debug for OpenOptions {
 }
 
 impl OpenOptions {
-    /// How stores are reached.
+    /// Access to stores.
     pub(crate) fn access(&self) -> Access<'_> {
         let access = Access::from(&self.storage_options);
         #[cfg(feature = "cloud")]
@@ -107,7 +107,7 @@ impl OpenOptions {
         access
     }
 
-    /// How files beside the data are opened, which tell of it: with the same limits, and nothing of what is chosen of the data.
+    /// Options for files beside the data that describe it: the same limits, without the choices that are made of the data.
     pub(super) fn beside(&self) -> Self {
         Self {
             storage_options: self.storage_options.clone(),
@@ -155,7 +155,7 @@ impl Dataset {
     /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
     ///
     /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. A directory may be
-    /// a table of Delta Lake or Iceberg, of which one version is read, and a file the metadata of one of Iceberg. Must be called on a tokio runtime with timers.
+    /// a table of Delta Lake or Iceberg, one version of which is read, and a file the metadata of one of Iceberg. Must be called on a tokio runtime with timers.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
@@ -172,12 +172,12 @@ impl Dataset {
         Self::of(files, urls, options).await
     }
 
-    /// Opens one file of a log alone, without what else lies there.
+    /// Opens one file of a log alone, without the files beside it.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub(super) fn of_log(found: Found, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
-        // Boxed: whoever opens a table opens files of its log.
+        // Boxed: opening a table opens files of its log.
         let opening = async move {
             let files = Files::of(vec![found], &options).await?;
             Self::of(files, &[], options).await
@@ -327,10 +327,10 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Whether `urls` still lead to the files that this dataset was opened with, by their names and lengths. Reads none of them.
+    /// Returns true if `urls` still lead to the files that this dataset was opened with, by names and lengths. Reads none of them.
     ///
     /// # Errors
-    /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.
+    /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) if they are no longer a dataset.
     pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
         let listing = crate::store::find(urls, options.access(), options.limits.max_files);
@@ -354,7 +354,7 @@ impl Dataset {
     }
 }
 
-/// Waits for `work`, but no longer than `limit`: then `culprit` is who did not answer.
+/// Waits for `work`, but no longer than `limit`: then the error names `culprit`, which did not answer.
 pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
@@ -377,7 +377,7 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
     (groups, first_rows)
 }
 
-/// Removes the files of a table of which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
+/// Removes the files of a table in which the filter selects no row, and returns the numbers of the others. So the dataset does not depend
 /// on statistics, which may be there or not for the same files.
 fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> {
     let mut used = vec![false; inner.files.len()];
@@ -436,7 +436,7 @@ fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &table::Delete
 }
 
 /// Compares the rows of each file by its footer with those that its table states, in the same order. Rows behind a pruned file are
-/// numbered by the latter, so that either being wrong would give rows other numbers.
+/// numbered by the latter, so an error in either would give rows other numbers.
 fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
     for (file, stated) in inner.files.iter().zip(stated) {
         let Some(stated) = *stated else { continue };
@@ -450,7 +450,7 @@ fn counted_as_stated(inner: &Inner, stated: &[Option<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// That the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
+/// Checks that the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
 fn counted_as_stored(inner: &Inner) -> Result<()> {
     let Some(stored) = inner.petastorm.as_ref().and_then(|petastorm| petastorm.row_group_counts.as_ref()) else {
         return Ok(());

@@ -10,7 +10,7 @@ use super::shape::{FOOTER, conforms};
 use super::thrift::{Broken, Reader, kind};
 use crate::error::{Error, Place, Result};
 
-/// Lists of structs that are no columns, row groups or schema elements are short.
+/// Lists of structs other than columns, row groups or schema elements are short.
 const OTHER_STRUCTS: usize = 100_000;
 
 /// Physical types by their number.
@@ -32,7 +32,7 @@ pub(super) type Sealed = Vec<(usize, usize)>;
 /// The number of the physical type of 64-bit integers.
 const INT64: i64 = 2;
 
-/// Where the statistics of a leaf column first tell of an integer that 32 bits do not hold: numbers of row groups.
+/// First row groups whose statistics tell of an integer of a leaf column that 32 bits do not hold, by number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wide {
     pub(super) leaf: usize,
@@ -42,15 +42,15 @@ pub(super) struct Wide {
     pub(super) unsigned: Option<usize>,
 }
 
-/// What the statistics of a column chunk tell.
+/// Statistics of a column chunk.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
     nulls: Option<u64>,
-    /// Whether a bound of 64-bit integers is beyond 32 bits with a sign, and without one.
+    /// True if a bound of 64-bit integers is beyond 32 bits: with a sign, and without one.
     wide: [bool; 2],
 }
 
-/// What is known of a footer before it is parsed.
+/// Parts of a footer that are known before it is parsed.
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
     /// The schema's bytes.
@@ -58,7 +58,7 @@ pub(super) struct Outline<'a> {
     /// SHA-256 of these.
     pub(super) digest: [u8; 32],
     pub(super) sealed: Sealed,
-    /// Nulls of the column chunks, where their statistics tell, one row group behind the other.
+    /// Nulls of the column chunks, where their statistics tell, one row group after the other.
     pub(super) nulls: Vec<Option<u64>>,
     /// Ascending by leaf.
     pub(super) wide: Vec<Wide>,
@@ -74,7 +74,7 @@ struct Leaf<'a> {
     most: [usize; 2],
 }
 
-/// What is wrong with a row group: the bytes, or what they say of a column.
+/// Fault of a row group: in the bytes, or in what they say of a column.
 enum Fault {
     Bytes(Broken),
     Column(usize, String),
@@ -165,7 +165,7 @@ impl<'a> Outline<'a> {
         // Children still to come at each level, and the names of the levels below the root.
         let mut open: Vec<i64> = Vec::new();
         let mut path: Vec<&[u8]> = Vec::new();
-        // Whether the nodes of the path may be missing, and may be many.
+        // Repetition of each node of the path: it may be missing, or there may be many.
         let mut repetitions: Vec<i64> = Vec::new();
         let mut deepest = 0;
         for number in 0..count {
@@ -267,7 +267,7 @@ impl<'a> Outline<'a> {
         (known.signed, known.unsigned) = (known.signed.or(signed), known.unsigned.or(unsigned));
     }
 
-    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted, and what its statistics
+    /// Checks what a column chunk says against leaf `leaf` of the schema. Returns whether it is encrypted, and what its statistics
     /// tell.
     fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(bool, Told), Fault> {
         let (mut sealed, mut told) = (false, Told::default());
@@ -332,7 +332,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Reads over a union; the number of what it is.
+/// Reads past a union. Returns the number of its field.
 fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
     let (mut last, mut found) = (0, None);
     while let Some(field) = reader.field(&mut last)? {
@@ -342,7 +342,7 @@ fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
     Ok(found)
 }
 
-/// Holds the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.
+/// Checks the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.
 fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {
@@ -366,7 +366,7 @@ fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a chunk's statistics tell; bounds are those of 64-bit integers if `long`.
+/// Statistics of a chunk; bounds are those of 64-bit integers if `long`.
 fn statistics(reader: &mut Reader<'_>, long: bool) -> Result<Told, Broken> {
     let mut told = Told::default();
     let mut last = 0;

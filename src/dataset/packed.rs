@@ -1,6 +1,6 @@
-//! Column chunks of all row groups in a few bytes each: what reading them takes of the footers, which are let go of.
+//! Column chunks of all row groups in a few bytes each: the part of the footers that reading needs. The footers are dropped.
 //!
-//! A parsed footer of 40 columns takes 38 KB, of which most says what the last one said. Here a chunk is what differs from its
+//! A parsed footer of 40 columns takes 38 KB, most of which repeats what came before. Here a chunk is its difference from its
 //! neighbour, as numbers of as many bytes as they need: about 15. A row group is unpacked as a whole, when something is asked of it.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor, SchemaDescriptor};
 
-/// What is wrong with packed bytes.
+/// Fault in packed bytes.
 pub(super) type Broken = &'static str;
 
 const CODECS: [CompressionCodec; 8] = [
@@ -28,21 +28,21 @@ const CODECS: [CompressionCodec; 8] = [
 /// One column chunk, as its footer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where its pages begin, with the dictionary if there is one.
+    /// Start of its pages, with the dictionary if there is one.
     pub start: u64,
     /// Bytes of its pages as stored.
     pub stored: u64,
     /// Bytes of its pages before compression.
     pub unpacked: u64,
-    /// Where the first page of data begins.
+    /// Start of the first page of data.
     pub data: u64,
     /// Values, nulls and empty lists included.
     pub values: u64,
     /// Nulls, if its statistics tell.
     pub nulls: Option<u64>,
-    /// Whether it begins with a dictionary.
+    /// True if it begins with a dictionary.
     pub dictionary: bool,
-    /// Where the index of its pages is, and its length; `None` without one.
+    /// Offset and length of the index of its pages; `None` without one.
     pub offset_index: Option<(u64, u32)>,
     pub(super) codec: u8,
     /// One bit for each encoding, by its number.
@@ -55,7 +55,7 @@ impl Chunk {
         self.start..self.start.saturating_add(self.stored)
     }
 
-    /// How its pages are compressed.
+    /// Compression of its pages.
     pub fn compression(&self) -> Compression {
         self.codec().into()
     }
@@ -69,7 +69,7 @@ impl Chunk {
         CODECS.get(usize::from(self.codec)).copied().unwrap_or(CompressionCodec::UNCOMPRESSED)
     }
 
-    /// What a footer that was checked says of a chunk.
+    /// Chunk of a checked footer.
     fn of(column: &ColumnChunkMetaData, nulls: Option<u64>) -> Self {
         let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
         let dictionary = column.dictionary_page_offset();
@@ -106,7 +106,7 @@ impl Chunk {
             .build()
     }
 
-    /// What is wrong with it, in a row group of `rows` rows of a file of `size` bytes: for numbers that come from elsewhere than a
+    /// Fault of the chunk, in a row group of `rows` rows of a file of `size` bytes: for numbers that do not come from a
     /// checked footer.
     fn wrong(&self, column: &ColumnDescriptor, rows: u64, size: u64) -> Option<Broken> {
         let flat = column.max_rep_level() == 0;
@@ -124,11 +124,11 @@ impl Chunk {
     }
 }
 
-/// Row groups one behind the other, those without rows included.
+/// Row groups one after the other, those without rows included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
-    /// Where each row group begins.
+    /// Start of each row group.
     starts: Vec<u64>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Group<'a> {
     before: Before,
 }
 
-/// What the chunk before had, and what the next one is told apart from.
+/// Numbers of the previous chunk, from which the next one's are told apart.
 #[derive(Debug, Clone, Copy, Default)]
 struct Before {
     kind: u64,
@@ -200,7 +200,7 @@ impl Packed {
         self.starts.extend(other.starts.iter().map(|start| base + start));
     }
 
-    /// Gives back what growing left over.
+    /// Gives back the room that growing left over.
     pub(super) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.starts.shrink_to_fit();
@@ -279,7 +279,7 @@ impl<'a> Group<'a> {
         Ok(Self { reader, rows, before: Before { end: 4, ..Before::default() } })
     }
 
-    /// The next column; `None` behind the last one.
+    /// The next column; `None` after the last one.
     fn next(&mut self) -> Result<Option<Chunk>, Broken> {
         let reader = &mut self.reader;
         if reader.rest.is_empty() {
@@ -322,7 +322,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// A difference, which may be below zero.
+/// A difference, which may be negative.
 pub(super) fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
     let signed = difference as i64;
     put(bytes, ((signed << 1) ^ (signed >> 63)) as u64);

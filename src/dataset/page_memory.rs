@@ -37,7 +37,7 @@ fn room(size: usize) -> usize {
 }
 
 impl PageMemory {
-    /// For a page of `size` bytes. What is in it is of no meaning.
+    /// For a page of `size` bytes. Its content has no meaning.
     pub(super) fn new(size: usize) -> Self {
         let room = room(size);
         let spare = SPARE.with_borrow_mut(|spare| {
@@ -72,7 +72,7 @@ impl Drop for PageMemory {
             return;
         }
         let bytes = std::mem::take(&mut self.bytes);
-        // A thread at its very end keeps nothing any more.
+        // A thread that is ending keeps nothing any more.
         let _ended = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             spare.push(bytes);

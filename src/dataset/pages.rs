@@ -34,7 +34,7 @@ pub(super) struct Header {
     part: i64,
     /// Level bytes of a version 2 page, which are never compressed.
     levels: i64,
-    /// Of other pages the encoding of levels, of these how many bytes they take; definition first.
+    /// Of other pages, the encoding of levels; of these, how many bytes they take; definition first.
     pub(super) by_level: [i64; 2],
     pub(super) stored: bool,
     pub(super) length: usize,
@@ -59,7 +59,7 @@ pub(super) struct Walk<'a> {
     pub(super) place: &'a dyn Fn() -> Place,
 }
 
-/// What the pages met so far have.
+/// Facts about the pages met so far.
 #[derive(Debug, Default)]
 struct Met {
     pages: usize,
@@ -116,7 +116,7 @@ impl Walk<'_> {
         self.indexed(met.values, (!met.silent).then_some(met.rows), rows)
     }
 
-    /// Holds pages of so many values, and of as many rows as `stated`, against the `rows` of the page index. Lists whose pages state
+    /// Checks pages of so many values and as many rows as `stated` against the `rows` of the page index. Lists whose pages state
     /// nothing are counted when their levels are unpacked.
     fn indexed(&self, values: i64, stated: Option<i64>, rows: u64) -> Result<()> {
         let said = |found: i64| u64::try_from(found) == Ok(rows);
@@ -181,7 +181,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What the header of a page of `size` bytes says against the footer, itself, or the pages before it.
+    /// Contradiction of the header of a page of `size` bytes to the footer, itself, or the pages before it.
     fn contradicts(&self, header: &Header, size: u64, met: &mut Met) -> Option<String> {
         let expected = self.values();
         match header.kind {
@@ -208,7 +208,7 @@ impl Walk<'_> {
                     met.silent = true;
                     let levels = [self.column.max_def_level(), self.column.max_rep_level()];
                     let old = levels.iter().zip(header.by_level).any(|(most, found)| *most > 0 && found == BIT_PACKED);
-                    // Nobody writes these any more. Those who did named them.
+                    // Nobody writes these any more. Old writers named them.
                     return (old && !self.chunk.encodings().any(|known| known as i64 == BIT_PACKED))
                         .then(|| "has levels of an encoding that the footer does not name".to_owned());
                 }
@@ -243,7 +243,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether values of this encoding are numbers of a dictionary's.
+/// Returns true if values of this encoding are numbers of a dictionary's.
 fn is_index(encoding: i64) -> bool {
     matches!(encoding, PLAIN_DICTIONARY | RLE_DICTIONARY)
 }

@@ -1,4 +1,4 @@
-//! Which columns are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
+//! The columns that are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +25,7 @@ pub struct Root {
     paths: Vec<Vec<String>>,
 }
 
-/// Where a root comes from in files of one layout.
+/// Source of a root in files of one layout.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// Leaf columns of the file.
@@ -43,7 +43,7 @@ pub(super) struct Leaves {
     pub(super) field: usize,
     /// Their numbers, ascending.
     pub(super) numbers: Vec<usize>,
-    /// How the decoder puts them together: made for the first row group, of use for all.
+    /// The decoder's assembly of them: made for the first row group, and used for all.
     pub(super) levels: OnceLock<Levels>,
 }
 
@@ -94,7 +94,7 @@ impl Dataset {
             let Some((field, below)) = resolve(schema.fields(), path) else {
                 return Err(Error::NotFound { what: format!("column {path:?}"), hint: nearest(schema.fields(), path) });
             };
-            // Where something is hidden, whole structs are what is seen of them, member by member.
+            // If something is hidden, whole structs are their visible parts, member by member.
             let paths = if self.visible.is_some() { hidden::below(field, &below) } else { vec![below] };
             match roots.iter_mut().find(|root| root.name() == field.name()) {
                 Some(root) if root.paths.is_empty() || paths.iter().any(Vec::is_empty) => root.paths.clear(),
@@ -123,7 +123,7 @@ impl Dataset {
     }
 }
 
-/// Where `root` comes from in files of `layout`.
+/// Source of `root` in files of `layout`.
 fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
     if partitions.contains(&root.name()) {
         return Source::Partition;
@@ -138,7 +138,7 @@ fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
         let before = leaves.len();
         leaves.extend(own().filter(|leaf| below(*leaf).starts_with(path)));
         if leaves.len() == before {
-            // The file has not this member. One of its neighbours tells where the structs around it are null.
+            // The file does not have this member. One of its neighbours tells where the structs around it are null.
             let common = |leaf: &usize| below(*leaf).iter().zip(path).take_while(|(a, b)| a == b).count();
             leaves.extend(own().max_by_key(|leaf| (common(leaf), std::cmp::Reverse(*leaf))));
         }

@@ -17,7 +17,7 @@ use crate::page::MOST_SPLIT;
 use crate::store::GONE;
 use crate::store::cache::Wanted;
 
-/// Of the bytes of a unit, one in so many may be read for nothing, to save requests.
+/// One in so many of a unit's bytes may be read for nothing, to save requests.
 const LEAST_WANTED: u64 = 20;
 
 /// Bytes that reading a row group takes.
@@ -40,7 +40,7 @@ impl Cost {
     }
 }
 
-/// Where a page is and the rows that the page index says it has; none for a dictionary.
+/// Range of a page, and its rows by the page index; none for a dictionary.
 pub(super) type Paged = (Range<u64>, Option<u64>);
 
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
@@ -50,9 +50,9 @@ pub struct Fetched {
     /// The column chunks, up to and with the last one that was asked for.
     pub(super) columns: Arc<[Chunk]>,
     pub(super) chunks: Chunks,
-    /// Leaves of which only some pages were read, with those pages.
+    /// Leaves with only some pages read, with those pages.
     pub(super) pages: Vec<(usize, Vec<Paged>)>,
-    /// Of a unit, what was read of each leaf, ascending.
+    /// The pages of a unit that were read of each leaf, by ascending leaf.
     pub(super) runs: Vec<(usize, Run)>,
 }
 
@@ -62,13 +62,13 @@ impl Fetched {
         self.chunks.bytes()
     }
 
-    /// What was read of `leaf`, if it is not the whole chunk but the pages of a unit.
+    /// Run of `leaf` that was read, if it is not the whole chunk but the pages of a unit.
     pub(super) fn run(&self, leaf: usize) -> Option<&Run> {
         let at = self.runs.binary_search_by_key(&leaf, |(leaf, _)| *leaf).ok()?;
         self.runs.get(at).map(|(_, run)| run)
     }
 
-    /// Whether `address` is that of one of these bytes.
+    /// Returns true if `address` points to one of these bytes.
     pub(crate) fn holds(&self, address: *const u8) -> bool {
         self.chunks.holds(address)
     }
@@ -80,13 +80,13 @@ impl Fetched {
 }
 
 impl Dataset {
-    /// What reading row group `group` of the manifest takes. Zero for a number that is not in the manifest.
+    /// Cost of reading row group `group` of the manifest. Zero for a number that is not in the manifest.
     pub fn cost(&self, group: usize, projection: &Projection) -> Cost {
         self.cost_without(group, projection, |_, _| false)
     }
 
-    /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes, but for one
-    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same. It is given the row group's chunks.
+    /// As [`cost`](Self::cost), where the rows of root columns that `stays` selects may be left among the fetched bytes, except for one
+    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same. `stays` is given the row group's chunks.
     pub(crate) fn cost_without(
         &self,
         group: usize,
@@ -138,8 +138,8 @@ impl Dataset {
         Cost { fetched, decoded, held: held.max(beside) }
     }
 
-    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, or of a unit the pages that hold
-    /// its rows; all requests at once.
+    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, or the pages that hold a unit's
+    /// rows; all requests at once.
     ///
     /// # Errors
     /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
@@ -169,7 +169,7 @@ impl Dataset {
                 for (_, run) in &runs {
                     ranges.extend(run.dictionary.iter().cloned().chain([run.pages.clone()]));
                 }
-                // What lies between is other units', which are read for themselves.
+                // The bytes between belong to other units, which read them for themselves.
                 let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
                 gap = gap.min(bytes / LEAST_WANTED / (ranges.len() as u64).max(1));
             }
@@ -182,7 +182,7 @@ impl Dataset {
         Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })
     }
 
-    /// `error` with what to do where a file of a table is gone.
+    /// `error` with advice, if a file of a table is gone.
     fn gone(&self, error: Error) -> Error {
         match (error, &self.inner.table) {
             (Error::SourceChanged { file, was, now }, Some(table)) if now == GONE => {
@@ -227,7 +227,7 @@ impl Dataset {
     }
 }
 
-/// Whether cells of this type are views of the bytes that were read.
+/// Returns true if cells of this type are views of the bytes that were read.
 fn is_view(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8View | DataType::BinaryView)
 }
@@ -246,7 +246,7 @@ fn width(data_type: &DataType) -> u64 {
     }
 }
 
-/// Whether the array made of `chunk` points into its fetched bytes.
+/// Returns true if the array made of `chunk` points into its fetched bytes.
 fn is_in_place(chunk: &Chunk, column: &ColumnDescriptor, copied: bool) -> bool {
     let delta = |encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY);
     !copied
@@ -271,11 +271,11 @@ fn decoded_bytes(
     let unpacked = chunk.unpacked;
     let value = match descriptor.physical_type() {
         Type::BOOLEAN => 1,
-        // What is cast is there twice for a moment.
+        // A value that is cast is there twice for a moment.
         Type::INT32 | Type::FLOAT => width.map_or(8, |width| if width == 4 { 4 } else { 4 + width as u64 }),
         Type::INT64 | Type::DOUBLE => width.map_or(8, |width| if width == 8 { 8 } else { 8 + width as u64 }),
         Type::BYTE_ARRAY => 16,
-        // Decoded in two units, of which a third is made.
+        // Decoded in two units, from which a third is made.
         Type::INT96 => 24,
         // Decimals are widened to 16 or 32 bytes.
         Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),

@@ -1,5 +1,5 @@
-//! The pages of a unit, as the readers of whole chunks want them: the dictionary, then the unit's pages; and, for Arrow's reader, what was
-//! not read of the chunk as pages that can only be skipped.
+//! The pages of a unit, as the readers of whole chunks want them: the dictionary, then the unit's pages; and, for Arrow's reader, the
+//! rest of the chunk as pages that can only be skipped.
 
 use std::ops::Range;
 
@@ -69,7 +69,7 @@ impl PageReader for Joined {
 /// Pages between rows that were not read.
 pub(super) struct Framed<P> {
     pages: P,
-    /// Rows before the pages, until they are skipped, and behind them.
+    /// Rows before the pages, until they are skipped, and after them.
     before: usize,
     after: usize,
 }

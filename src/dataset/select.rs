@@ -39,12 +39,12 @@ const MAX_KIB: u64 = 1 << 28;
 /// A file's page index is not read if it spans more than this.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
-/// The memory that row groups share which are read while a dataset is opened.
+/// The memory shared by row groups that are read while a dataset is opened.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// KiB that they may take together.
     memory: Semaphore,
-    /// How many KiB that is: none may ask for more.
+    /// The same in KiB: none may ask for more.
     most: u32,
     /// Bytes that one may take, alone if need be.
     limit: u64,
@@ -77,10 +77,10 @@ impl Room {
     }
 }
 
-/// What all files of one evaluation share.
+/// State that all files of one evaluation share.
 struct Job<'a> {
     dataset: &'a Dataset,
-    /// Footers, as far as their bytes are still there.
+    /// Footers whose bytes are still there.
     footers: Vec<Option<Bytes>>,
     bound: Arc<Bound>,
     projection: Arc<Projection>,
@@ -162,7 +162,7 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     };
     let ordinal = |group: &usize| dataset.group(*group).map_or(0, |(group, ..)| group.ordinal as usize);
     let leaves = job.projection.leaves(file.layout);
-    // What directories alone rule out needs no footer, and neither does what asks for nothing else.
+    // Row groups that directories alone rule out need no footer, and neither does a filter that asks for nothing else.
     let may_match = |group: &usize, metadata: &ParquetMetaData| bound.may_match(metadata, ordinal(group), &value);
     let mut left = groups;
     left.retain(|group| may_match(group, &layout.metadata));
@@ -335,7 +335,7 @@ async fn fetch_pages(
                 return Err(damaged());
             }
             if wanted.is_empty() && end == chunk.start && start > chunk.start {
-                // What lies before the first page is the dictionary.
+                // The bytes before the first page are the dictionary.
                 wanted.push((chunk.start..start, None));
             }
             end = start + length;
@@ -344,7 +344,7 @@ async fn fetch_pages(
             guard(&place(), "its page index is damaged", || Ok::<_, ParquetError>(selection.scan_ranges(locations)))?;
         let total = i64::try_from(row_group.rows).unwrap_or(i64::MAX);
         for range in ranges {
-            // They ascend, as was looked at above.
+            // They ascend, as was checked above.
             let at = locations.partition_point(|location| location.offset.cast_unsigned() < range.start);
             let row = |at: usize| locations.get(at).map_or(total, |location| location.first_row_index);
             let rows = u64::try_from(row(at + 1).saturating_sub(row(at))).map_err(|_| damaged())?;

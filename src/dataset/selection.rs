@@ -1,4 +1,4 @@
-//! Which rows of a row group a filter selected, kept small: runs, or one bit per row, whichever is less.
+//! The rows of a row group that a filter selected, kept small: runs, or one bit per row, whichever is less.
 
 use std::ops::Range;
 

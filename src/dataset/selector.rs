@@ -1,4 +1,4 @@
-//! Which row groups are read at all: by number, or by the indexes that Petastorm stored.
+//! The row groups that are read at all: by number, or by the indexes that Petastorm stored.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -90,7 +90,7 @@ impl Selector {
         }
     }
 
-    /// Whether any part of it asks an index.
+    /// Returns true if any part of it asks an index.
     pub(super) fn asks_indexes(&self) -> bool {
         match self {
             Self::RowGroups { .. } => false,
@@ -124,7 +124,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether an indexed value is one of them.
+    /// Returns true if an indexed value is one of them.
     fn has(&self, value: &IndexValue) -> bool {
         match value {
             IndexValue::Null => self.null,

@@ -5,7 +5,7 @@
 
 use super::thrift::{Broken, Reader, kind};
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Type {
     /// Of this type number of the compact protocol.
@@ -28,14 +28,14 @@ const I32: Type = Type::Is(kind::I32);
 const I64: Type = Type::Is(kind::I64);
 const BINARY: Type = Type::Is(kind::BINARY);
 
-/// Lists of structures that are no columns, row groups or schema elements are short.
+/// Lists of structures other than columns, row groups or schema elements are short.
 const OTHER_STRUCTS: usize = 100_000;
 
 const fn shape(fields: &'static [(i16, Type, bool)]) -> Shape {
     Shape { fields, lists: OTHER_STRUCTS }
 }
 
-/// An element of the schema. What a logical type is, is the parser's business.
+/// An element of the schema. The parser checks logical types.
 static ELEMENT: Shape = shape(&[
     (1, I32, false),
     (2, I32, false),
@@ -158,7 +158,7 @@ pub(super) static PAGE: Shape = Shape {
     lists: 0,
 };
 
-/// Reads over one structure, which has to be of this shape.
+/// Reads past one structure, which must have this shape.
 pub(super) fn conforms(reader: &mut Reader<'_>, shape: &Shape) -> Result<(), Broken> {
     let (mut last, mut met) = (0, 0_u32);
     while let Some(field) = reader.field(&mut last)? {

@@ -2,7 +2,7 @@
 //!
 //! It reads forward over a slice, keeps nothing, and every length is checked against the bytes that are left.
 
-/// What is wrong with the bytes.
+/// Fault in the bytes.
 pub(super) type Broken = &'static str;
 
 /// Type numbers of the compact protocol.

@@ -1,6 +1,6 @@
 //! Times of 96 bits, a day and the nanoseconds within it, as Spark, Hive and Impala write them.
 //!
-//! Nothing of 64 bits holds them all. The decoder gives seconds, which hold every day there is, and nanoseconds, which wrap;
+//! No type of 64 bits holds them all. The decoder gives seconds, which hold every day there is, and nanoseconds, which wrap;
 //! together they are exact, and become the column's unit here or an error, never another time.
 //!
 //! The unit is microseconds, Spark's own, unless an Arrow writer left another one beside the schema. Days count back from 1970 on the
@@ -18,7 +18,7 @@ use parquet::schema::types::SchemaDescriptor;
 /// The units that the decoder is asked for.
 pub(super) const PARTS: [TimeUnit; 2] = [TimeUnit::Second, TimeUnit::Nanosecond];
 
-/// Why a time cannot be had.
+/// Reason why a column's type cannot hold a time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// It has digits beyond the unit.
@@ -29,7 +29,7 @@ pub(super) enum Why {
     Negative,
 }
 
-/// What is wrong with a column of times.
+/// Fault in a column of times.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// A time, which is the value of this number among the leaf's; of the rows where `flat`.
@@ -47,7 +47,7 @@ impl From<ArrowError> for Fault {
     }
 }
 
-/// Whether any of these leaves holds such times.
+/// Returns true if any of these leaves holds such times.
 pub(super) fn any(schema: &SchemaDescriptor, leaves: impl IntoIterator<Item = usize>) -> bool {
     leaves.into_iter().filter_map(|leaf| schema.columns().get(leaf)).any(|leaf| leaf.physical_type() == Type::INT96)
 }

@@ -1,5 +1,5 @@
-//! What footers tell of the values of columns: where there are nulls, and integers that 32 bits do not hold. It says where to look, and
-//! is not believed: statistics may be wrong, and a filter may leave out the rows that they speak of.
+//! Hints of footers about the values of columns: where there are nulls, and integers that 32 bits do not hold. They say where to look, and
+//! are not believed: statistics may be wrong, and a filter may leave out the rows that they speak of.
 
 use super::project::Source;
 use super::{DataFile, Dataset};
@@ -9,12 +9,12 @@ use crate::manifest::RowGroup;
 /// Row groups that are named for a column; more are counted only.
 const NAMED: usize = 8;
 
-/// Where footers tell of something in a column.
+/// Values and row groups for which footers tell of something in a column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// How many values, before any filter.
+    /// Number of values, before any filter.
     pub(crate) values: u64,
-    /// In how many row groups, of which something is selected.
+    /// Number of row groups with a selected row.
     pub(crate) groups: usize,
     /// The first of these.
     pub(crate) named: Vec<usize>,
@@ -32,7 +32,7 @@ impl Told {
     }
 }
 
-/// Where the values of a column come from in files of one layout.
+/// Source of a column's values in files of one layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     /// A leaf column.
@@ -47,7 +47,7 @@ enum From {
 
 impl Dataset {
     /// The nulls of columns, each a dotted path to one leaf without lists of varying length around it, in row groups that have more of them
-    /// than a selection leaves out: one at least is selected.
+    /// than a selection leaves out, so at least one is selected.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound) for a path that names nothing.
@@ -78,7 +78,7 @@ impl Dataset {
         Ok(told)
     }
 
-    /// Where columns, of integers with a sign or without one, have some that 32 bits do not hold: one row group of a file at most.
+    /// Integers that 32 bits do not hold, in columns of integers with a sign or without one: one row group of a file at most.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound) for a path that names nothing.
@@ -97,7 +97,7 @@ impl Dataset {
         Ok(told)
     }
 
-    /// Shows `visit` every row group of which something is selected: its number, its file, and itself.
+    /// Shows `visit` every row group with a selected row: its number, its file, and itself.
     fn each_selected(&self, mut visit: impl FnMut(usize, &DataFile, &RowGroup)) {
         for (number, group) in self.inner.manifest.groups.iter().enumerate().filter(|(_, group)| group.selected > 0) {
             if let Some(file) = self.inner.files.get(group.file as usize) {
@@ -106,7 +106,7 @@ impl Dataset {
         }
     }
 
-    /// By layout, where the columns come from.
+    /// Sources of the columns, by layout.
     fn origins(&self, paths: &[String]) -> Result<Vec<Vec<From>>> {
         let mut origins = vec![Vec::with_capacity(paths.len()); self.inner.layouts.len()];
         for path in paths {

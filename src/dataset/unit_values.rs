@@ -178,12 +178,12 @@ fn same(runtime: &tokio::runtime::Runtime, whole: &Dataset, units: &Dataset) -> 
             for (root, name) in names.iter().enumerate() {
                 let found = units.decode(&part, &projection, root).unwrap();
                 assert_eq!(&found, &arrays[root].slice(before, rows), "{name} of unit {unit}");
-                // What needs no Arrow reader as a whole needs none in parts.
+                // A column that needs no Arrow reader as a whole needs none in parts.
                 let (direct, all) =
                     (units.decode_numbers(&part, &projection, root), whole.decode_numbers(&fetched, &projection, root));
                 assert!(direct.is_some() || all.is_none() || rows == 0, "{name} of unit {unit}");
                 let paged = units.paged(&part, &projection, root, &|_| true);
-                // Which rows pages share differs.
+                // Pages may share other rows.
                 if let Some((pages, all)) = paged.zip(whole.paged(&fetched, &projection, root, &|_| true)) {
                     wide += 1;
                     assert_eq!(pages.rows(), rows);
@@ -364,7 +364,7 @@ fn a_filter_holds_the_page_index_against_the_pages_that_it_reads() {
     let open = |text| runtime.block_on(Dataset::open(&[path.to_str().unwrap().to_owned()], options(text)));
     let error = open("n between 520 and 530").unwrap_err().chain();
     assert!(error.contains("its pages have 100 rows, the page index states 99"), "{error}");
-    // Of other pages it is right.
+    // For other pages it is right.
     assert_eq!(open("n between 720 and 730").unwrap().manifest().rows(), 11);
     // Pages of lists do not say how many rows they have.
     silent_pages(&path);

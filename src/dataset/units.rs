@@ -1,8 +1,8 @@
 //! Row groups in units of the shuffle: equal ranges of their rows, cut where pages begin, so that a rank reads a part of a large row
 //! group and no more.
 //!
-//! Where a file has an offset index of every column, a row group of at least two units is cut. How large a unit is follows from
-//! the dataset alone: not from the columns that somebody reads, the ranks or the machine, so that all have the same ones.
+//! If a file has an offset index of every column, a row group of at least two units is cut. The size of a unit depends on
+//! the dataset alone: not on the columns that are read, the ranks or the machine, so that all have the same ones.
 //!
 //! ```text
 //!   row group  ├────────────────────────────────────────────────────────────┤
@@ -22,12 +22,12 @@ use crate::manifest::{Manifest, RowGroup};
 
 /// Units that a row group is cut into at most.
 const MOST_PARTS: u64 = 1024;
-/// Units that a dataset is cut into, as far as it is up to these.
+/// Units that a dataset is cut into, as far as that depends on these.
 const MOST_UNITS: u64 = 1 << 22;
 /// Numbers of rows that are tried for a unit.
 const TRIALS: usize = 64;
 
-/// How large units are.
+/// Sizes of units.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     /// Uncompressed bytes of a unit, at least and at most; more where its pages are larger.
@@ -36,7 +36,7 @@ pub(crate) struct Sizes {
     pub(crate) count: u64,
     /// Bytes of a unit for each of its columns: fewer are no worthwhile request.
     pub(crate) column: u64,
-    /// Where pages are cut between units, their bytes are read twice: at most one in so many of a row group's.
+    /// Pages that are cut between units are read twice: at most one in so many bytes of a row group.
     pub(crate) whole: u64,
     /// Every unit reads the dictionaries of its row group again: of the row group's bytes, one in so many more at most. Any with 0.
     pub(crate) dictionary: u64,
@@ -57,7 +57,7 @@ pub(super) struct Part {
     pub(super) first: u32,
     /// Selected rows before it.
     before: u32,
-    /// Whether it is less than the row group.
+    /// True if it is less than the row group.
     pub(super) is_part: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Part {
 pub(super) struct Units {
     pub(super) manifest: Arc<Manifest>,
     parts: Vec<Part>,
-    /// Bytes of pages that are read twice because a unit ends in them, of each 1,024.
+    /// Bytes of pages that are read twice because a unit ends in them, out of each 1,024.
     straddled: u64,
     pub(super) kept: Kept,
 }
@@ -99,7 +99,7 @@ impl Grid {
         pages.saturating_mul(self.rows)
     }
 
-    /// How a row group of `total` rows with these pages of columns is cut into units of about `wanted` rows; `None` if that would cut
+    /// The cut of a row group of `total` rows with these pages of columns into units of about `wanted` rows; `None` if that would cut
     /// too many pages.
     fn of(columns: &[(usize, Vec<Location>)], total: u64, wanted: u64, whole: u64) -> Option<Self> {
         let mut bytes: BTreeMap<u64, u64> = BTreeMap::new();
@@ -145,7 +145,7 @@ fn parts(rows: u64, each: u64) -> impl Iterator<Item = Range<u64>> {
     (0..count).map(move |at| at * each..if at + 1 == count { rows } else { (at + 1) * each })
 }
 
-/// About how many rows a unit of `group` has, whose columns are `chunks`; `None` if it is not to be cut.
+/// About how many rows a unit of `group` has, whose columns are `chunks`; `None` if it is not cut.
 fn wanted(group: &RowGroup, chunks: &[Chunk], bytes: u64, sizes: &Sizes) -> Option<u64> {
     let indexed = chunks.iter().map(|chunk| chunk.offset_index.map(|(_, length)| u64::from(length)));
     let length = indexed.sum::<Option<u64>>().filter(|length| *length > 0)?;
@@ -167,7 +167,7 @@ fn dictionary(chunk: &Chunk) -> u64 {
     if chunk.dictionary { chunk.data.saturating_sub(chunk.start).min(chunk.stored) } else { 0 }
 }
 
-/// The first row group that is to be cut.
+/// The first row group to cut.
 #[derive(Debug)]
 struct Sample {
     /// Bytes that units of all row groups should have.
@@ -178,7 +178,7 @@ struct Sample {
     rows: u64,
 }
 
-/// Runs `work`, which takes a while, beside what waits for stores.
+/// Runs `work`, which takes a while, beside tasks that wait for stores.
 async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = super::held::spawn(work).await;
     done.unwrap_or_else(|error| Err(Error::Closed { why: format!("row groups were not cut into units: {error}") }))
@@ -187,7 +187,7 @@ async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'st
 impl Dataset {
     /// The same dataset, its large row groups cut into units where their files say where pages begin: each unit counts as a row
     /// group then, of the same file and number. The fingerprint stays, since units follow from the data. Reads the page
-    /// index of one row group. Where windows of rows are the samples, all row groups stay whole.
+    /// index of one row group. If samples are windows of rows, all row groups stay whole.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a damaged page index; [`Error::Timeout`] if it does not come within `timeout`; [`Error::Store`].
@@ -195,9 +195,9 @@ impl Dataset {
         self.in_units_of(Sizes::default(), timeout).await
     }
 
-    /// As [`in_units`](Self::in_units), of other sizes.
+    /// As [`in_units`](Self::in_units), with other sizes.
     pub(crate) async fn in_units_of(&self, sizes: Sizes, timeout: Duration) -> Result<Self> {
-        // Footers may name as many columns and row groups as their limits let them: no work for a thread that others wait on.
+        // Footers may name as many columns and row groups as their limits allow: too much work for a thread that others wait on.
         let dataset = self.clone();
         let Some(Sample { bytes, number, rows }) = on_cpu(move || Ok(dataset.sample(&sizes))).await? else {
             return Ok(self.clone());
@@ -285,7 +285,7 @@ impl Dataset {
         Self { units: Some(Arc::new(units)), ..self.clone() }
     }
 
-    /// Where row group `group` begins in its file's, if it is a part of it.
+    /// The part of its file's row group that row group `group` is, if it is one.
     pub(super) fn part(&self, group: usize) -> Option<&Part> {
         self.units.as_ref()?.part(group).filter(|part| part.is_part)
     }
@@ -302,7 +302,7 @@ impl Dataset {
         first..first + rows
     }
 
-    /// How the row group `group` is selected from: among the selected rows of the files' row group, its first.
+    /// Selected rows of the files' row group before those of row group `group`.
     pub(super) fn selected_before(&self, group: usize) -> u64 {
         self.part(group).map_or(0, |part| u64::from(part.before))
     }
@@ -312,7 +312,7 @@ impl Dataset {
         self.inner.selections.get(self.number(group)).filter(|selection| !matches!(selection, Selection::All))
     }
 
-    /// What `chunk` of row group `group` is, as far as the unit reads it, by its share of the rows.
+    /// The part of `chunk` of row group `group` that the unit reads, by its share of the rows.
     pub(super) fn share_of(&self, group: usize, chunk: &Chunk) -> Chunk {
         let (Some(units), Some(_)) = (&self.units, self.part(group)) else { return *chunk };
         let rows = self.manifest().groups.get(group).map_or(0, |group| group.rows);

@@ -44,7 +44,7 @@ pub(super) enum Pages {
     Parquets(Box<SerializedPageReader<Chunks>>),
 }
 
-/// How pages that are unpacked here are packed.
+/// Compression of pages that are unpacked here.
 #[derive(Debug, Clone, Copy)]
 enum Codec {
     Zstd,
@@ -52,7 +52,7 @@ enum Codec {
 }
 
 impl Codec {
-    /// Unpacks `packed` into `output`; how many bytes it is.
+    /// Unpacks `packed` into `output`. Returns the number of bytes.
     fn unpack(self, packed: &[u8], output: &mut [u8]) -> Result<usize> {
         match self {
             Self::Zstd => ZSTD.with_borrow_mut(|zstd| {
@@ -78,7 +78,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// The header of the next page that is not an index; `None` at the end. The rest begins behind it.
+    /// The header of the next page that is not an index; `None` at the end. The rest begins after it.
     fn header(&mut self) -> Result<Option<Header>> {
         if let Some(header) = self.next.take() {
             return Ok(Some(header));

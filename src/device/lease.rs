@@ -94,7 +94,7 @@ impl Lease {
             board.ring.fill(slot.number);
             board.ring.hold(slot.number);
         });
-        // From here on its drop gives the slot back behind the copy.
+        // From here on its drop gives the slot back after the copy.
         let lease = Arc::new(Self::new(Arc::clone(&self.core), Arc::clone(&slot)));
         if let (Some(stream), Some(ready)) = (on, &slot.body().ready) {
             self.core.device.fence(ready, stream)?;

@@ -39,7 +39,7 @@ pub(super) struct SlotTable {
     pub(super) stopping: bool,
     /// Set once the transfer thread has ended.
     pub(super) finished: bool,
-    /// The generation of which nothing more is made until the consumer asks.
+    /// The generation for which nothing more is made until the consumer asks.
     pub(super) paused: Option<u64>,
     /// Batches of other generations are no longer wanted.
     pub(super) generation: u64,

@@ -1,8 +1,8 @@
 //! The consumer's own memory that a batch is copied into, e.g. the static inputs of a CUDA graph.
 //!
 //! ```text
-//!   slot of the ring ──► copy on the consumer's stream ──► target        behind the batch's own copy, before what he appends next;
-//!   slab on the host ──► copy, once, here ───────────────► target        the slot comes back behind it
+//!   slot of the ring ──► copy on the consumer's stream ──► target        after the batch's own copy, before the consumer's next work;
+//!   slab on the host ──► copy, once, here ───────────────► target        the slot comes back after it
 //! ```
 //!
 //! All targets are checked against the batch before the first byte is written.
@@ -188,7 +188,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Appends copies of `batch` to the stream of `consumer`, behind the work that fills `batch`; `batch` may be
+    /// Appends copies of `batch` to the stream of `consumer`, after the work that fills `batch`; `batch` may be
     /// dropped at once. For [`Consumer::Unordered`] it waits until they are done.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ struct Exploration<'a, S: System> {
     over: Vec<bool>,
 }
 
-/// Explores `system`, of which no more than `most` states are expected.
+/// Explores `system`, which is expected to have no more than `most` states.
 ///
 /// # Errors
 /// The promise that is broken first.

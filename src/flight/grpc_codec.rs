@@ -122,7 +122,7 @@ impl Reader {
     /// Returns the next event in `piece`, consuming its bytes, except those of bodies.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for data that are no message; [`Error::Limit`] for a message that is too long.
+    /// [`Error::Mismatch`] for data that are not a message; [`Error::Limit`] for a message that is too long.
     pub(super) fn read(&mut self, piece: &mut Bytes) -> Result<Event> {
         loop {
             match self.state {

@@ -196,7 +196,7 @@ impl Loader {
     }
 
     /// As [`next_any`](Self::next_any), and copies the batch into `targets`: on the host before returning, on a device
-    /// on the stream of `consumer`, behind the batch's own copy. If that fails, the batch comes next again.
+    /// on the stream of `consumer`, after the batch's own copy. If that fails, the batch comes next again.
     ///
     /// # Errors
     /// As [`next_any`](Self::next_any) and [`fill`](Self::fill).

@@ -136,7 +136,7 @@ impl HostBuffer {
         self.ptr.as_ptr()
     }
 
-    /// Bytes of the allocation, of which the buffer is the first part.
+    /// Bytes of the allocation, which begins with the buffer.
     pub fn capacity(&self) -> usize {
         self.raw.as_ref().map_or(self.len, Raw::capacity)
     }

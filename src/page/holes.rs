@@ -96,7 +96,7 @@ impl Present {
 
     /// Adds the values to `output`: those of `dense` in their order, with zero for nulls.
     pub(super) fn spread<T: Copy + Default>(&self, dense: &mut Vec<T>, output: &mut Vec<T>) {
-        // A sentinel behind the last value, which nobody takes.
+        // A sentinel after the last value, which nobody takes.
         dense.push(T::default());
         let (mut next, mut left) = (0, self.0.len());
         output.reserve(left);

@@ -10,7 +10,7 @@ use super::unpack::{BLOCK, unpack};
 #[derive(Debug, Clone)]
 pub(super) enum Run {
     Repeated(u32, usize),
-    /// Where the bytes of groups of eight numbers are; a writer may omit those that no number needs.
+    /// Byte range of groups of eight numbers; a writer may omit those that no number needs.
     Packed(Range<usize>, usize),
 }
 

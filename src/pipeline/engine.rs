@@ -54,7 +54,7 @@ pub struct BatchMemory {
 }
 
 impl BatchMemory {
-    /// What a pool of these batches keeps of them, with `at_once` undelivered ones.
+    /// Memory that a pool keeps for these batches, with `at_once` undelivered ones.
     pub(crate) fn spare(&self, at_once: usize) -> Spare {
         // Counted, not weighed: the size of a batch of lists is only an estimate until it is made.
         if self.returning == 0 { Spare::Little } else { Spare::Buffers(self.returning.saturating_add(at_once)) }

@@ -99,7 +99,7 @@ pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> 
 /// Findings for a column: the footers' summary, and the first value with its place.
 type Seen<T> = (Watched, Told, T, Place);
 
-/// The columns of which footers report something, by `find`, that `is_there` confirms. Ends within the time-out.
+/// The columns for which footers report something, by `find`, that `is_there` confirms. Ends within the time-out.
 async fn look<T: Send + 'static>(
     source: &Source,
     columns: Vec<Watched>,

@@ -272,7 +272,7 @@ async fn read_and_decode(
         })
         .await?;
     drop(decoding);
-    // Memory that stays: the cells, and the column chunks that views point into as a whole, of which the cells count
+    // Memory that stays: the cells, and the column chunks that views point into as a whole; the cells count
     // only their own parts.
     let is_pinned = cost.held > cost.decoded || shared > 0 || cells.in_fetched();
     let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });

@@ -124,7 +124,7 @@ pub struct LoaderOptions {
     /// If true, the dataset's own schema of its cells applies (that of bowstring or Petastorm); without it, cells are
     /// bytes.
     pub decode: bool,
-    /// Where [`Loader`](crate::Loader) delivers tensors: `cpu`, `pinned` (page-locked host memory), `auto` (the GPU of
+    /// Target of [`Loader`](crate::Loader)'s tensors: `cpu`, `pinned` (page-locked host memory), `auto` (the GPU of
     /// this process if there is one), `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`. The source in this
     /// module delivers on the CPU.
     pub device: String,

@@ -409,7 +409,7 @@ impl Run {
     }
 }
 
-/// Batches in plan order. The first error ends the stream; dropping it stops everything behind it.
+/// Batches in plan order. The first error ends the stream; dropping it stops everything that feeds it.
 #[derive(Debug)]
 pub struct Batches {
     pub(super) feed: Feed,

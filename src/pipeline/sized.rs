@@ -58,7 +58,7 @@ fn image_path(field: &FieldRef) -> Option<String> {
     }
 }
 
-/// The first value that `look` finds in a row group of `column`, of which `path` is read.
+/// The first value that `look` finds in a row group of `column`; `path` is read of it.
 async fn first<T: Send + 'static>(
     dataset: &Dataset,
     column: &str,

@@ -133,7 +133,7 @@ impl Cuts {
 
     /// Number of places of the list of `step` that are dealt out to ranks, each a part as [`Share::part`] says, with
     /// the rows delivered for the first time in the first of them. Under `short` in one lane these are all places:
-    /// repeated rows then come behind the rows of all ranks, and can be cut off after joining the ranks' batches. In
+    /// repeated rows then come after the rows of all ranks, and can be cut off after joining the ranks' batches. In
     /// several lanes this would move ranks to the lanes of others, whose row groups they would read for one step.
     /// There, and under other tails, every rank has its own places to fill.
     pub(super) fn dealt(&self, step: u64, share: Share) -> u64 {

@@ -103,7 +103,7 @@ impl Count {
         *size = size.saturating_add(bytes);
     }
 
-    /// Adds this source, of which `counted` of `passes` passes were counted.
+    /// Adds this source, after `counted` of `passes` passes were counted.
     fn add_to(self, reads: &mut Reads, counted: u64, passes: u64) {
         let scaled = |number: u64| {
             let scaled = u128::from(number) * u128::from(passes) / u128::from(counted.max(1));

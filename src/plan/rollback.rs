@@ -1,4 +1,4 @@
-//! What resumes roll back: a loader that continues from a state replaces what earlier loaders consumed from there on. That
+//! Rollbacks by resumes: a loader that continues from a state replaces what earlier loaders consumed from there on. That
 //! includes steps that it never reaches itself: the model that learnt from them is gone.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! How stores are reached: their options, and where credentials come from.
+//! Access to stores: their options, and the source of credentials.
 
 use std::collections::BTreeMap;
 use std::fmt;

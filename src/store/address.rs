@@ -59,7 +59,7 @@ const MEMORY: &str = "memory";
 
 type Mounted = BTreeMap<String, Weak<dyn ObjectStore>>;
 
-/// Addresses are text, so that what they name has to be found from anywhere.
+/// Addresses are text, so stores that they name have to be found from anywhere.
 fn mounted() -> std::sync::MutexGuard<'static, Mounted> {
     static MOUNTED: Mutex<Mounted> = Mutex::new(BTreeMap::new());
     MOUNTED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -110,7 +110,7 @@ impl<'a> Stores<'a> {
         self.access.options
     }
 
-    /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, where the user gave none.
+    /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, unless the user gave some.
     #[cfg(feature = "cloud")]
     pub(super) fn vended(&self, table: &CatalogTable, text: &str) -> Result<(Place, Path)> {
         let has_own = self.access.credentials.is_some() || keys::no_credentials(self.access.options).is_err();
@@ -213,7 +213,7 @@ impl<'a> Stores<'a> {
         Ok((place, path))
     }
 
-    /// The dataset of the Hub at `url`, which messages have as `shown`, and the path within it.
+    /// The dataset of the Hub at `url`, shown in messages as `shown`, and the path within it.
     #[cfg(feature = "cloud")]
     fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
         if self.access.credentials.is_some() {
@@ -236,7 +236,7 @@ impl<'a> Stores<'a> {
         Ok((place, path))
     }
 
-    /// The cluster of `url`, which messages have as `shown`, and the path within it.
+    /// The cluster of `url`, shown in messages as `shown`, and the path within it.
     #[cfg(feature = "hdfs")]
     fn hdfs(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
         #[cfg(feature = "cloud")]
@@ -309,7 +309,7 @@ impl<'a> Stores<'a> {
             settings.extend(texts.filter(|(key, _)| key.starts_with(of_cloud)));
         }
         if url.scheme() == "http" {
-            // Who writes http:// means it.
+            // A user who writes http:// means it.
             settings.push(("allow_http".to_owned(), "true".to_owned()));
         }
         settings.extend(self.access.options.iter().map(|(key, value)| (key.clone(), value.clone())));

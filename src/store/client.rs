@@ -31,7 +31,7 @@ impl HttpService for Client {
     }
 }
 
-/// `error`, as one of a request that was not sent if it is that.
+/// `error`, marked as one of a request that was not sent if it is that.
 fn told(error: HttpError) -> HttpError {
     let cause: &(dyn StdError + 'static) = &error;
     let is_unsent = std::iter::successors(Some(cause), |error| (**error).source())
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// What hyper says of a request for which its connection is already closed.
+    /// Error of hyper for a request whose connection is already closed.
     async fn cancelled() -> hyper::Error {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

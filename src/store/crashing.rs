@@ -34,7 +34,7 @@ impl Default for Tree {
     }
 }
 
-/// One step that changes a disk, of which any may be lost before it is flushed.
+/// One step that changes a disk; it may be lost before it is flushed.
 #[derive(Debug, Clone)]
 enum Step {
     /// Something new has a name.

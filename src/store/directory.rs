@@ -151,7 +151,7 @@ fn added(directory: &Path, mark: &Mark) -> Result<Option<String>> {
 }
 
 /// The names of all files below `directory`, sorted, with `/`; without the list, `_SUCCESS`, and names with a dot in front, which
-/// no reader takes for data. A directory that is too deep to look into is named as a file is.
+/// no reader takes for data. A directory that is too deep to look into is named like a file.
 ///
 /// # Errors
 /// [`Error::Store`].

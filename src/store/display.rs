@@ -28,7 +28,7 @@ pub(crate) fn display(text: &str) -> String {
     }
 }
 
-/// What may be shown of a text that is no URL: up to the last `@` there may be a password, and a signature behind `?` or `#`.
+/// Part that may be shown of a text that is no URL: up to the last `@` there may be a password, behind `?` or `#` a signature.
 pub(super) fn unparsed(text: &str) -> &str {
     let shown = text.rsplit_once('@').map_or(text, |(_, after)| after);
     shown.split(['?', '#']).next().unwrap_or_default()

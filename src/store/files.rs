@@ -1,4 +1,4 @@
-//! The steps on a local file system of which a crash may leave any part: those of the system, or of a disk that tests crash after each step.
+//! The steps on a local file system, any part of which a crash may leave: those of the system, or of a disk that tests crash at each step.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Makes a directory, which must not be there.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a directory and those above it, as far as they are not there.
+    /// Makes a directory and those above it, unless they exist.
     fn create_directories(&self, path: &Path) -> io::Result<()>;
 
     /// Writes a new file whole, and flushes its content to the disk.

@@ -22,7 +22,7 @@ use super::stamp::Stamp;
 use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
 use crate::error::{Error, Result};
 
-/// What was found, and where.
+/// Files that were found, and the place of each.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The data files, sorted by name.
@@ -36,7 +36,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not
+    /// The file `name` in the directory that all names are relative to, which may not exist. None if looking for it is not
     /// worth a request: on a server without directories.
     pub fn beside(&self, name: &str) -> Option<Found> {
         let (place, root) = self.root.as_ref().filter(|(place, _)| place.lists)?;
@@ -45,12 +45,12 @@ impl Listing {
     }
 }
 
-/// What one address stands for.
+/// Files that one address stands for.
 struct Hits {
     place: Place,
     /// The directory that names are relative to.
     base: String,
-    /// Whether the address names the one file in full.
+    /// True if the address names the one file in full.
     named: bool,
     files: Vec<File>,
     index: Option<(Found, bool)>,
@@ -58,18 +58,18 @@ struct Hits {
     table: Option<FoundTable>,
 }
 
-/// An object, and what is known of it.
+/// An object, and the known facts about it.
 type File = (Path, Option<u64>, Option<Stamp>);
 
-/// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full comes as often: its rows are then
-/// there as often, each with a number of its own.
+/// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full is there as often: its rows are
+/// repeated as often, each with a number of its own.
 ///
 /// Directories are searched to any depth; files and directories whose name begins with `_` or `.` are left out (except
 /// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
 /// taken. More than `max_files` files are an error.
 ///
-/// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. So does one of a
-/// file of metadata of Iceberg.
+/// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. The same holds for
+/// a file of metadata of Iceberg.
 ///
 /// # Errors
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Hudi, or another one
@@ -129,7 +129,7 @@ pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Resu
     Ok(Listing { files: found, root, index, table })
 }
 
-/// The error for a table among other addresses: its log alone says what is in it, and of which version.
+/// The error for a table among other addresses: its log alone says what is in it, and in which version.
 fn among_others(url: &str) -> Error {
     let problem = format!(
         "{url} is a table, and stands among other addresses; open it alone, or give weights to mix it with other datasets"
@@ -137,7 +137,7 @@ fn among_others(url: &str) -> Error {
     Error::config("urls", problem)
 }
 
-/// The error for a file that two addresses lead to, of which one does not name it: nobody can tell whether it is meant twice.
+/// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
 fn twice(file: &str, first: &str, second: &str) -> Error {
     let problem = format!(
         "{file} is found twice, at {} and at {}; name it in full as often as it is to be read, or leave one address out",
@@ -189,7 +189,7 @@ enum Look {
     Pattern(Path, String),
 }
 
-/// What a local path is. A path that exists is taken literally, whatever characters it has.
+/// Looks up a local path. A path that exists is taken literally, whatever characters it has.
 fn look(path: &FsPath) -> Result<Look> {
     let shown = path.display().to_string();
     let store = |error: std::io::Error| Error::Store {
@@ -204,7 +204,7 @@ fn look(path: &FsPath) -> Result<Look> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             let found = absolute(&std::fs::canonicalize(path).map_err(store)?)?;
-            // A look at its log saves the walk over all that ever was in the table.
+            // A look at its log saves the walk over all files that the table ever had.
             let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
                 let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
                 let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);
@@ -359,7 +359,7 @@ fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(table) }
 }
 
-/// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
+/// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
 fn is_data(below: &str, named: usize) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
     let Some(name) = parts.last() else { return false };

@@ -1,4 +1,4 @@
-//! An object that a listing or a log tells of, before anything of it is read.
+//! An object in a listing or a log, before anything of it is read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ pub struct Found {
     pub(super) path: Path,
     /// Path relative to the root that all addresses have in common, `/` between parts.
     pub name: Arc<str>,
-    /// Length in bytes, where a listing told it.
+    /// Length in bytes, if a listing told it.
     pub size: Option<u64>,
-    /// The version that was there when it was listed, where a listing told it.
+    /// The version that was there when it was listed, if a listing told it.
     pub(crate) stamp: Option<Stamp>,
 }
 
@@ -28,11 +28,11 @@ impl Found {
         self.place.url(&self.path)
     }
 
-    /// All of `found`, read through a cache, where they are not of this machine; opened with `options`.
+    /// All of `found`, read through a cache unless they are on this machine; opened with `options`.
     pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
         let mut last: Option<(Arc<str>, Arc<Through>)> = None;
         let through = |mut found: Self| {
-            // What is in the memory of this process needs no other.
+            // Objects in the memory of this process need no cache.
             if !found.place.local && !found.place.prefix.starts_with("memory:") {
                 let same = last.as_ref().filter(|(prefix, _)| *prefix == found.place.prefix);
                 let through = same.map(|(_, through)| Arc::clone(through)).unwrap_or_else(|| {

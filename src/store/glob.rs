@@ -1,7 +1,7 @@
 //! Shell patterns over `/`-separated paths: `*`, `?`, `[a-z]`, `{a,b}` within a part, `**` over any number of parts. Listing goes down part by
 //! part, so patterns are matched and cut by parts; `globset` compiles whole paths to one regular expression, of a size that the pattern decides.
 
-/// Whether `text` contains anything that a pattern gives a meaning to.
+/// Returns true if `text` contains a character that has a meaning in patterns.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
@@ -31,7 +31,7 @@ impl Pattern {
         Self { alternatives: alternatives.iter().map(parts).collect() }
     }
 
-    /// Whether the pattern names `path` or a directory above it. Returns the number of parts it named.
+    /// Number of parts of `path` that the pattern names, if it names `path` or a directory above it.
     pub(crate) fn matches(&self, path: &str) -> Option<usize> {
         let parts: Vec<&str> = path.split('/').collect();
         (1..=parts.len()).rev().find(|&length| {
@@ -59,7 +59,7 @@ fn expand(pattern: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Whether a file or directory of this name is no data unless it is named on purpose.
+/// Returns true if a file or directory of this name is no data unless it is named on purpose.
 pub(super) fn is_hidden(part: &str) -> bool {
     part.starts_with('.') || (part.starts_with('_') && !part.contains('='))
 }

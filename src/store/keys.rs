@@ -12,7 +12,7 @@ use crate::nearest::nearest;
 /// Refuses keys that no store knows.
 ///
 /// # Errors
-/// [`Error::Config`] naming the key, and the nearest that there is.
+/// [`Error::Config`] naming the key, and the nearest known one.
 pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     let Some(key) = options.keys().find(|key| !known(key) && !is_of_hdfs(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
@@ -70,7 +70,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
         || (google(&one).is_some() && google(&one) == google(&other))
 }
 
-/// Refuses credentials among `options` where a provider gives them.
+/// Refuses credentials among `options` if a provider gives them.
 ///
 /// # Errors
 /// [`Error::Config`] naming the key.
@@ -96,7 +96,7 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
     Err(Error::config("storage_options", problem))
 }
 
-/// Whether `key` is one of credentials, by any of its names.
+/// Returns true if `key` is a name of a credential.
 #[cfg(feature = "cloud")]
 fn is_credential(key: &str) -> bool {
     use object_store::aws::AmazonS3ConfigKey as S3;
@@ -127,7 +127,7 @@ fn short(name: &'static str) -> &'static str {
     rest.filter(|rest| known(rest)).unwrap_or(name)
 }
 
-/// What can be meant by a key that is not known: object_store can tell whether a name is one, but not which there are.
+/// Names that an unknown key may have meant: object_store can tell whether it knows a name, but does not list those it knows.
 const NAMES: &[&str] = &[
     "aws_access_key_id",
     "aws_secret_access_key",

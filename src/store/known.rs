@@ -1,4 +1,4 @@
-//! Objects that are known from elsewhere than a listing, and small files that are read and written whole.
+//! Objects that are known without a listing, and small files that are read and written whole.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::object::Object;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
 
-/// Where the names of a listing begin: the store's address and the directory in it.
+/// Base of the names of a listing: the store's address and the directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(super) store: Arc<str>,
@@ -41,7 +41,7 @@ impl Found {
         Object { place: self.place, path: self.path, name: self.name, stamp }
     }
 
-    /// All its bytes, of which there may be at most so many.
+    /// All its bytes, at most so many.
     ///
     /// # Errors
     /// [`Error::Limit`] names `option`; [`Error::NotFound`], [`Error::Store`].
@@ -54,7 +54,7 @@ impl Found {
         Ok(end.bytes)
     }
 
-    /// Puts `bytes` there, instead of what may be there.
+    /// Puts `bytes` there, in place of anything that is there.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -63,10 +63,10 @@ impl Found {
         put.map(drop).map_err(|error| self.place.failed("write", &self.path, error))
     }
 
-    /// The one object at `url`, which need not be there.
+    /// The one object at `url`, which may not exist.
     ///
     /// # Errors
-    /// [`Error::Config`] for what is no address.
+    /// [`Error::Config`] if `url` is no address.
     pub(crate) fn at(url: &str, access: Access<'_>) -> Result<Self> {
         let mut stores = Stores::new(access)?;
         let (place, path) = match Address::parse(url)? {
@@ -84,13 +84,13 @@ impl Found {
 }
 
 impl Listing {
-    /// Where its names begin, if they are in one store.
+    /// Base of its names, if they are in one store.
     pub(crate) fn base(&self) -> Option<Base> {
         let (place, root) = self.root.as_ref()?;
         Some(Base { store: Arc::clone(&place.prefix), path: root.as_str().into() })
     }
 
-    /// The files `names` below `base`, which somebody else has listed; without a request.
+    /// The files `names` below `base`, known from another listing; without a request.
     ///
     /// # Errors
     /// [`Error::Config`] if `url` is not of that store.
@@ -117,15 +117,15 @@ impl Listing {
 /// The index of the directory `url` of this machine, which may have none; none elsewhere, where looking for it costs a request.
 ///
 /// # Errors
-/// [`Error::Config`] for what is no address.
+/// [`Error::Config`] if `url` is no address.
 pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>> {
     if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
-/// Whether objects of the store at `url` are files of this machine.
+/// Returns true if objects of the store at `url` are files of this machine.
 ///
 /// # Errors
-/// [`Error::Config`] for what is no address.
+/// [`Error::Config`] if `url` is no address.
 pub(crate) fn is_local(url: &str) -> Result<bool> {
     Ok(matches!(Address::parse(url)?, Address::Local(_)))
 }

@@ -20,13 +20,13 @@ use super::stamp::Stamp;
 use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
 use crate::error::{Error, Result};
 
-/// Ranges of one read that are asked for at once.
+/// Ranges of one read that are requested at once.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// What is said of the version that is there where nothing is.
+/// Name of the version of an object that is gone, in messages.
 pub(crate) const GONE: &str = "gone";
 
-/// An object of which one version is pinned.
+/// An object with one pinned version.
 #[derive(Debug, Clone)]
 pub struct Object {
     pub(super) place: Place,
@@ -40,19 +40,19 @@ pub struct Object {
 pub struct Tail {
     /// The object, pinned to the version that `bytes` are of.
     pub object: Object,
-    /// Where `bytes` begin.
+    /// Offset of `bytes` in the object.
     pub start: u64,
     /// The last bytes.
     pub bytes: Bytes,
 }
 
 impl Found {
-    /// Whether it is a file of this machine, of which [`tail_here`](Self::tail_here) can be read.
+    /// Returns true for a file of this machine, which [`tail_here`](Self::tail_here) can read.
     pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
 
-    /// As [`tail`](Self::tail), for a file of this machine, on this thread, which must belong to no runtime: a file takes no hand-over
+    /// As [`tail`](Self::tail), for a file of this machine, on this thread, which must belong to no runtime: a file needs no hand-over
     /// from thread to thread.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Found {
 }
 
 impl Found {
-    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None where there is
+    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None if there is
     /// no cache, or the object is no longer that version.
     async fn tail_through_cache(&self, length: u64) -> Result<Option<Tail>> {
         if self.place.cache.is_none() {
@@ -180,12 +180,12 @@ impl Object {
         &self.stamp
     }
 
-    /// Whether it is a file of this machine.
+    /// Returns true for a file of this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
 
-    /// How many unneeded bytes are worth reading to save a request: none of a disk's, many of a store's.
+    /// Number of unneeded bytes that are worth reading to save a request: none of a disk's, many of a store's.
     pub fn gap(&self) -> u64 {
         if self.place.local { 16 << 10 } else { 1 << 20 }
     }
@@ -198,7 +198,7 @@ impl Object {
         self.read_for(ranges, Wanted::default()).await
     }
 
-    /// As [`read`](Self::read), saying to a cache what for.
+    /// As [`read`](Self::read), with the purpose for a cache.
     ///
     /// # Errors
     /// As there.
@@ -245,12 +245,12 @@ impl Object {
         Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
     }
 
-    /// The name of this version in the cache that it is read through, if it is read through one.
+    /// The name of this version in the cache that it is read through, if there is one.
     pub(crate) fn cache_key(&self) -> Option<ObjectKey> {
         self.place.cache.as_ref()?.key(&self.url(), &self.stamp)
     }
 
-    /// Whether it is read through a cache that can tell its versions apart.
+    /// Returns true if it is read through a cache that can tell its versions apart.
     pub(crate) fn is_cached(&self) -> bool {
         self.cache_key().is_some()
     }
@@ -323,7 +323,7 @@ impl Object {
         }
     }
 
-    /// Why a read failed: stores say "changed" in many ways, so a failed read looks at the object once more.
+    /// Reason why a read failed: stores say "changed" in many ways, so a failed read looks at the object once more.
     async fn diagnose(&self, error: object_store::Error, ranges: &[Range<u64>]) -> Error {
         match self.place.store.head(&self.path).await {
             Ok(meta) => {

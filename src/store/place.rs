@@ -16,16 +16,16 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) store: Arc<dyn ObjectStore>,
-    /// What stands before an object's path in its address, without credentials: `s3://bucket/`, or `/` for local files.
+    /// Start of an address, before the object's path and without credentials: `s3://bucket/`, or `/` for local files.
     pub(super) prefix: Arc<str>,
     pub(super) local: bool,
-    /// Whether directories can be listed without trouble; plain HTTP servers have none.
+    /// True if directories can be listed without trouble; plain HTTP servers have none.
     pub(super) lists: bool,
-    /// What its objects are read through, if that is a cache.
+    /// Cache that its objects are read through, if there is one.
     pub(super) cache: Option<Arc<Through>>,
 }
 
-/// The address of a server of bowstring, where `error` is that it greeted a request to the web at `url` in HTTP/2, its only language.
+/// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
 fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
     let at = url.strip_prefix("http://")?;
     let greeted = |error: &(dyn StdError + 'static)| {
@@ -41,7 +41,7 @@ impl Place {
         format!("{}{path}", self.prefix)
     }
 
-    /// What the store said when it was to `operation` what is at `path`.
+    /// The store's `error`, from the attempt to `operation` the object at `path`.
     pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
         let url = self.url(path);
         if let Some(meant) = meant(&url, &error) {

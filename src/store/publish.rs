@@ -46,7 +46,7 @@ impl Publication<'_> {
     /// directory may be there.
     ///
     /// # Errors
-    /// `Store`; the name then means what it meant before, but where only its own way to the disk failed.
+    /// `Store`; the name then means what it meant before, unless only its own way to the disk failed.
     pub(crate) fn publish(&self, replace: bool) -> Result<()> {
         let Self { new, path, aside, exchange } = *self;
         flush(new)?;

@@ -65,7 +65,7 @@ impl Root {
         Ok(found.collect())
     }
 
-    /// The object `name` below the directory, which need not be there; none for what is no name of one, such as `../x`.
+    /// The object `name` below the directory, which may not exist; none for an invalid name, such as `../x`.
     pub(crate) fn file(&self, name: &str) -> Option<Found> {
         let path = Path::parse(format!("{}/{name}", self.path).trim_start_matches('/')).ok()?;
         // Empty parts would make two names of one object.
@@ -113,7 +113,7 @@ impl Root {
         Ok(Found { place, path, name, size: None, stamp: None })
     }
 
-    /// As [`elsewhere`](Self::elsewhere), of an address in which nothing is encoded, as metadata of Iceberg have it.
+    /// As [`elsewhere`](Self::elsewhere), for an address in which nothing is encoded, as in metadata of Iceberg.
     ///
     /// # Errors
     /// As there.
@@ -210,7 +210,7 @@ mod tests {
         let place = Place { store, prefix: "s3://b/".into(), local: false, lists: true, cache: None };
         let root = Root::new(place, Path::from("t"));
         let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));
-        // What opens a store looks at the options.
+        // Code that opens a store looks at the options.
         let found = |url: &str, options| root.elsewhere(url, Access::from(options)).map(|found| found.name.to_string());
         for url in ["s3://b/t/x%20y", "s3a://b/t/x%20y", "s3n://b/t/x%20y"] {
             assert_eq!(found(url, &wrong).unwrap(), "x y");

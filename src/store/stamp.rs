@@ -1,10 +1,10 @@
-//! What tells one version of an object from another.
+//! Stamps, which tell versions of an object apart.
 
 use std::fmt;
 
 use object_store::ObjectMeta;
 
-/// One version of an object. Whatever the store cannot tell is `None`.
+/// One version of an object. Fields that the store cannot tell are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
     /// The store's entity tag; for local files it is made of inode, modification time and size.
@@ -27,7 +27,7 @@ impl Stamp {
         self.etag.clone().filter(|etag| !etag.starts_with("W/"))
     }
 
-    /// Whether `found` may be the same version: size, and then the strongest thing that both sides know.
+    /// Returns true if `found` may be the same version, by the size and then the strongest thing that both sides know.
     pub fn same(&self, found: &Self) -> bool {
         self.size == found.size
             && match (&self.etag, &found.etag) {

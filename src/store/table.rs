@@ -1,4 +1,4 @@
-//! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
+//! Tables of other systems, known by the files of their logs: their directories hold more than their rows.
 
 use super::found::Found;
 use super::root::Root;
@@ -9,7 +9,7 @@ use crate::error::Error;
 pub(crate) enum FoundTable {
     /// Of Delta Lake: the directory that has its log.
     Delta(Root),
-    /// Of Iceberg: its directory, and the file of metadata, where that was named.
+    /// Of Iceberg: its directory, and the file of metadata, if that was named.
     Iceberg(Root, Option<Found>),
 }
 
@@ -25,7 +25,7 @@ impl FoundTable {
 /// The directory of the metadata of Iceberg.
 pub(crate) const METADATA: &str = "metadata";
 
-/// Whether a file of this name has the metadata of a table of Iceberg.
+/// Returns true if a file of this name has the metadata of a table of Iceberg.
 pub(crate) fn is_metadata(name: &str) -> bool {
     name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
 }
@@ -42,7 +42,7 @@ pub(super) enum Table {
 }
 
 impl Table {
-    /// The kind whose log `name`, a path relative to a directory, is a part of.
+    /// The kind whose log has the file `name`, a path relative to a directory.
     pub(super) fn of(name: &str) -> Option<Self> {
         let mut parts = name.split('/').rev();
         let (file, parent) = (parts.next()?, parts.next()?);
@@ -55,18 +55,18 @@ impl Table {
         }
     }
 
-    /// Whether `name` is a part of the log of Delta Lake of the directory that it is relative to.
+    /// Returns true if `name`, relative to a directory, is part of that directory's log of Delta Lake.
     pub(super) fn is_log(name: &str) -> bool {
         name.strip_prefix(LOG).and_then(|rest| rest.strip_prefix('/')).is_some_and(|file| !file.contains('/'))
     }
 
-    /// Whether `name` is metadata of Iceberg of the directory that it is relative to.
+    /// Returns true if `name`, relative to a directory, is that directory's metadata of Iceberg.
     pub(super) fn is_own_metadata(name: &str) -> bool {
         let file = name.strip_prefix(METADATA).and_then(|rest| rest.strip_prefix('/'));
         file.is_some_and(|file| !file.contains('/') && is_metadata(file))
     }
 
-    /// That the directory at `url` has such a table in it.
+    /// Error for the directory at `url`, which has such a table in it.
     pub(super) fn refused(self, url: &str) -> Error {
         let (name, files) = match self {
             Self::Delta => ("Delta Lake", "deltalake.DeltaTable(path).file_uris()"),

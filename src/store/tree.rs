@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// Objects that are looked up at once.
 const LOOKUPS_AT_ONCE: usize = 32;
 
-/// What an address of a store leads to: one object, or all that is below.
+/// Target of an address of a store: one object, or all that is below.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     place: Place,
@@ -33,10 +33,10 @@ pub(crate) struct Names {
 }
 
 impl Tree {
-    /// Looks at `url`. A directory need not have anything in it: stores know of none.
+    /// Looks at `url`. A directory may be empty: stores know of none.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where there is no such object and directories cannot be listed; [`Error::Config`], [`Error::Store`].
+    /// [`Error::NotFound`] if there is no such object and directories cannot be listed; [`Error::Config`], [`Error::Store`].
     pub(crate) async fn open(url: &str, access: Access<'_>) -> Result<Self> {
         let (place, root) = Stores::new(access)?.remote(url)?;
         let mut tree = Self { place, root, file: None };
@@ -71,7 +71,7 @@ impl Tree {
     /// The objects below the directory with these names, as they are now.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for the first that is not there; [`Error::Config`] for a name that is none, [`Error::Store`].
+    /// [`Error::NotFound`] for the first that is missing; [`Error::Config`] for an invalid name, [`Error::Store`].
     pub(crate) async fn objects(&self, names: &[String]) -> Result<Vec<Object>> {
         futures::stream::iter(names)
             .map(|name| async move { self.look(self.at(name)?, name).await })
@@ -93,7 +93,7 @@ impl Tree {
     /// The objects at any depth whose names, relative to the directory, `accept` takes; by name, at most `most`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where directories cannot be listed; [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
+    /// [`Error::Unsupported`] if directories cannot be listed; [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
     pub(crate) async fn list(&self, most: usize, accept: impl Fn(&str) -> bool) -> Result<Vec<Object>> {
         self.lists()?;
         let found = self.place.list(&self.root, most, |name| !name.is_empty() && accept(name), || false).await?;
@@ -102,10 +102,10 @@ impl Tree {
         Ok(found)
     }
 
-    /// What is in `directory`, which is relative to this one, and empty for itself.
+    /// Names in `directory`, which is relative to this one, and empty for itself.
     ///
     /// # Errors
-    /// As of [`list`](Self::list).
+    /// As for [`list`](Self::list).
     pub(crate) async fn names(&self, directory: &str) -> Result<Names> {
         self.lists()?;
         let at = self.at(directory)?;
@@ -133,7 +133,7 @@ impl Tree {
         Path::parse(path.trim_matches('/')).map_err(wrong)
     }
 
-    /// What was listed, by its name below the directory.
+    /// The listed object, by its name below the directory.
     fn object(&self, meta: ObjectMeta) -> Object {
         self.named(below(&self.root, &meta.location).into(), meta)
     }

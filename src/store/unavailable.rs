@@ -2,7 +2,7 @@
 //! themselves, and for how long a read waits for it.
 //!
 //! `object_store` repeats a request ten times, and a store that refuses connections uses these up within seconds. Opening a
-//! dataset fails then: the address may be wrong. A read of an object that was opened is begun anew.
+//! dataset fails then: the address may be wrong. A read of an opened object begins anew.
 
 use std::time::Duration;
 

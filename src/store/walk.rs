@@ -1,7 +1,7 @@
-//! What is below a directory of this machine, with one look at each file.
+//! Files below a directory of this machine, with one look at each.
 //!
 //! `object_store` asks the system four times for each and takes every path apart as an address: of a hundred thousand files that was half
-//! the time of opening them from an index. What is found is the same, to the entity tag, which reads are held against.
+//! the time of opening them from an index. The result is the same, to the entity tag, which reads are held against.
 
 use std::collections::HashMap;
 use std::fs::{DirEntry, Metadata, ReadDir};
@@ -22,16 +22,16 @@ const AT_ONCE: usize = 1024;
 /// Such hand-overs that wait to be taken.
 const WAITING: usize = 16;
 
-/// A file that a walk came to.
+/// A file that a walk met.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) meta: ObjectMeta,
-    /// Where it is, if a link led to it or to a directory above it.
+    /// Real path, if a link led to it or to a directory above it.
     real: Option<Path>,
 }
 
-/// The files at any depth below a directory: some at a time, in no order. Links are followed; what leads nowhere, or goes meanwhile, is left
-/// out.
+/// The files at any depth below a directory: some at a time, in no order. Links are followed; links that lead nowhere and files that
+/// disappear meanwhile are left out.
 #[derive(Debug)]
 pub(super) struct Walk {
     files: mpsc::Receiver<Vec<Met>>,
@@ -47,7 +47,7 @@ impl Walk {
             let mut some = Vec::with_capacity(AT_ONCE);
             each(root, &mut |file| {
                 some.push(file);
-                // Where nobody listens any more nothing more is looked for.
+                // The walk ends when nobody listens any more.
                 some.len() < AT_ONCE || sender.blocking_send(std::mem::take(&mut some)).is_ok()
             })?;
             drop(sender.blocking_send(some));
@@ -59,7 +59,7 @@ impl Walk {
     /// The next files; none after the last.
     ///
     /// # Errors
-    /// [`Error::Store`] for what cannot be listed.
+    /// [`Error::Store`] if something cannot be listed.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Met>>> {
         if let Some(some) = self.files.recv().await {
             return Ok(Some(some));
@@ -78,7 +78,7 @@ impl Walk {
 #[derive(Debug)]
 pub(super) struct Ways<'a> {
     base: &'a Path,
-    /// Where they are, and by which name they were found.
+    /// Real paths, with the names by which they were found.
     linked: HashMap<Path, Path>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// A directory that is being read, and what it is, whatever it is called.
+/// A directory that is being read, identified independently of its name.
 struct Level {
     entries: ReadDir,
     path: PathBuf,
@@ -162,7 +162,7 @@ enum Look {
     Other,
 }
 
-/// What there is, and whether it is a link that leads there.
+/// Kind of the entry, and whether it is a link that leads there.
 fn look(entry: &DirEntry) -> Result<(Look, bool), IoError> {
     let kind = entry.file_type()?;
     if kind.is_dir() {
@@ -211,7 +211,7 @@ fn location(path: &FsPath) -> Result<Path> {
     Path::parse(name).map_err(|error| failed("list", path, error))
 }
 
-/// The file at `path` as `object_store` tells of it; none for what one of its writers has not finished.
+/// The file at `path` as `object_store` describes it; none if one of its writers has not finished it.
 fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
     let location = location(path)?;
     let staged = location.filename().and_then(|name| name.split_once('#')).map(|(_, number)| number);
@@ -316,7 +316,7 @@ mod tests {
             .unwrap();
             outcome.map_err(|error| error.to_string())
         };
-        // Two names that no link makes, and a link to what lies elsewhere, are what somebody wanted.
+        // Two names that no link makes, and a link to something elsewhere, are intended.
         fs::hard_link(root.join("data/2024-01-01/a"), root.join("data/2024-01-01/again")).unwrap();
         fs::hard_link(root.join("outside/b"), root.join("outside/again")).unwrap();
         symlink(root.join("outside"), root.join("data/more")).unwrap();

@@ -62,7 +62,7 @@ pub(super) enum NullPlan {
 
 impl NullPlan {
     /// The replacement of a missing text: nothing under a mask, as Arrow has nulls; empty for a bad row that is
-    /// delivered all the same.
+    /// still delivered.
     pub(super) fn text(&self) -> Option<&[u8]> {
         match self {
             Self::Error => Some(&[]),

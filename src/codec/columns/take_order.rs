@@ -45,7 +45,7 @@ impl TakeOrder {
         self.rows.len()
     }
 
-    /// Where a batch probably begins: after the last one.
+    /// Probable start of the next batch: after the last one.
     pub(super) fn expected(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }

@@ -18,7 +18,7 @@ const PIECE: usize = 128 << 10;
 
 /// Maximum rows of a small column that one piece of work fills.
 const ROWS: usize = 2048;
-/// Widest value of which many fit into a cache line.
+/// Widest value that fits into a cache line many times.
 const NARROW: usize = 16;
 
 /// Batches smaller than this are filled by the calling thread alone.

@@ -117,7 +117,7 @@ impl Frames {
         if let Some((header, _)) = self.header()? {
             self.message(header, |_| Ok(()))?;
             if self.decoder.schema().is_none() {
-                // The decoder completes a message without a body on seeing the next one, of which the first bytes suffice: the rest
+                // The decoder completes a message without a body on seeing the next one, whose first bytes suffice: the rest
                 // waits for a caller with memory for it.
                 match self.header()? {
                     Some((header, body)) => {

@@ -19,14 +19,14 @@ use crate::convert::values::cells::as_type_at;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
-/// Where the rows of a batch come from.
+/// Source of a batch's rows.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// Number of the shard.
     pub(crate) shard: usize,
     /// Row of the shard that was the first before the filter.
     first: u64,
-    /// What the filter selected.
+    /// Rows that the filter selected.
     selected: Option<BooleanArray>,
 }
 

@@ -138,7 +138,7 @@ impl<'a> Lexer<'a> {
         if self.eat(b':') { Ok(Some(name)) } else { Err("a colon is missing") }
     }
 
-    /// Skips a value of which `token` was read.
+    /// Skips a value whose `token` was read.
     pub(crate) fn skip(&mut self, token: &Token<'_>) -> Result<(), Broken> {
         let mut first = true;
         match token {

@@ -186,7 +186,7 @@ pub(crate) trait Growing: Send {
     /// Adds the value of a token.
     ///
     /// # Errors
-    /// The reason that the token is no such value; nothing is added then.
+    /// The reason that the token is not such a value; nothing is added then.
     fn push(&mut self, text: &str) -> Result<(), Why>;
 
     /// Adds a null.

@@ -1,4 +1,4 @@
-//! What the lines of a log say, as far as it matters to a reader.
+//! Lines of a log, as far as they matter to a reader.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) struct Remove {
     pub(super) deletion_vector: Option<Vector>,
 }
 
-/// Where the numbers of the deleted rows of a file are.
+/// Location of the numbers of a file's deleted rows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Vector {
@@ -49,14 +49,14 @@ pub(super) struct Vector {
 }
 
 impl Vector {
-    /// What tells it from others of the same file.
+    /// Text that tells it from others of the same file.
     pub(super) fn id(&self) -> String {
         let offset = self.offset.map(|offset| format!("@{offset}")).unwrap_or_default();
         format!("{}{}{offset}", self.storage_type, self.path_or_inline_dv)
     }
 }
 
-/// What a reader must know.
+/// Requirements on a reader.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Protocol {
@@ -65,7 +65,7 @@ pub(super) struct Protocol {
     pub(super) reader_features: Option<Vec<String>>,
 }
 
-/// What the table is.
+/// Description of the table.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
@@ -85,7 +85,7 @@ impl Metadata {
     }
 }
 
-/// In which format data files are.
+/// The format of data files.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Format {
     pub(super) provider: String,
@@ -122,7 +122,7 @@ struct Line {
     commit_info: Option<CommitInfo>,
 }
 
-/// What a commit, or a part of a checkpoint, says.
+/// Content of a commit, or of a part of a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Actions {
     pub(super) adds: Vec<Add>,
@@ -138,7 +138,7 @@ impl Actions {
     /// The actions of a JSON file, one a line.
     ///
     /// # Errors
-    /// The number of the first line that is none, from 1, and what is wrong with it.
+    /// The number of the first line that is no action, from 1, and what is wrong with it.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, (usize, String)> {
         let mut actions = Self::default();
         for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {

@@ -1,4 +1,4 @@
-//! Reading a checkpoint: Parquet files whose rows are actions, of which a few columns matter.
+//! Reading a checkpoint: Parquet files whose rows are actions; a few of their columns matter.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Which files of a log make a version: the latest checkpoint that is whole, and every commit behind it.
+//! The files of a log that make a version: the latest checkpoint that is whole, and every commit after it.
 //!
 //! ```text
 //!   00..07.json                               commit 7
@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a file of a log is.
+/// Kind of a file of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Commit(u64),
@@ -60,18 +60,18 @@ pub(super) struct Segment {
     pub(super) version: u64,
     /// The parts of the checkpoint that it begins with.
     pub(super) checkpoint: Vec<usize>,
-    /// The commits behind that, the newest first.
+    /// The commits after that, the newest first.
     pub(super) commits: Vec<(u64, usize)>,
 }
 
-/// Why there is no such version.
+/// Reason why there is no such version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// There is none at all.
     Empty,
     /// It is later than the latest.
     Later { latest: u64 },
-    /// Its commits were cleaned away, and no checkpoint stands for them; the earliest version that can be had, if there is one.
+    /// Its commits were cleaned away, and no checkpoint stands for them; the earliest version that is left, if there is one.
     Cleaned { first: Option<u64> },
     /// A commit between others is missing.
     Missing { commit: u64 },
@@ -109,7 +109,7 @@ impl Log {
         self.checkpoints.range(..=most).next_back().map(|(version, parts)| (*version, parts))
     }
 
-    /// What makes `version`, or the latest one.
+    /// Segment that makes `version`, or the latest one.
     pub(super) fn segment(&self, version: Option<u64>) -> Result<Segment, Gone> {
         let latest = self.latest().ok_or(Gone::Empty)?;
         let version = version.unwrap_or(latest);
@@ -119,7 +119,7 @@ impl Log {
         let checkpoint = self.last_checkpoint(version);
         let mut first = checkpoint.map_or(0, |(at, _)| at.saturating_add(1));
         let mut commits = Vec::new();
-        // Behind a checkpoint of the version itself there is nothing.
+        // After a checkpoint of the version itself there is nothing.
         let behind = if first <= version { self.commits.range(first..=version) } else { self.commits.range(..0) };
         for (commit, at) in behind {
             if *commit != first {
@@ -139,12 +139,12 @@ impl Log {
         Ok(Segment { version, checkpoint: checkpoint.map(|(_, parts)| parts.clone()).unwrap_or_default(), commits })
     }
 
-    /// The earliest version that can be had.
+    /// The earliest version that is left.
     pub(super) fn earliest(&self) -> Option<u64> {
         if self.commits.contains_key(&0) { Some(0) } else { self.checkpoints.keys().next().copied() }
     }
 
-    /// The commits from the earliest version that can be had on.
+    /// The commits from the earliest version that is left.
     pub(super) fn commits(&self) -> Vec<(u64, usize)> {
         let from = self.earliest().unwrap_or(u64::MAX);
         self.commits.range(from..).map(|(version, at)| (*version, *at)).collect()

@@ -4,7 +4,7 @@ use crate::dataset::OpenOptions;
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
 
-/// Where `path`, as a log has it, is.
+/// File at `path`, as a log has it.
 pub(super) fn locate(root: &Root, path: &str, options: &OpenOptions) -> Result<Found> {
     let place = || Place::file(format!("{}/{}", root.url(), LOG));
     let scheme = path.split_once(':').is_some_and(|(scheme, _)| {

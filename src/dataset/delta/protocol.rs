@@ -1,10 +1,10 @@
-//! Which tables can be read: what a table asks of its readers, held against what is done here.
+//! The tables that can be read: the features that a table asks of its readers, checked against those supported here.
 
 use super::action::{Metadata, Protocol};
 use crate::dataset::table::Mapping;
 use crate::error::{Error, Result};
 
-/// Features of tables that a reader must know, and that this one does. Features that ask something of writers alone are no matter.
+/// Features of tables that a reader must know, and that this one does. Features for writers alone do not matter.
 const KNOWN: &[&str] = &[
     "columnMapping",
     "deletionVectors",
@@ -15,7 +15,7 @@ const KNOWN: &[&str] = &[
     "vacuumProtocolCheck",
 ];
 
-/// How the table at `url` finds its columns, if it can be read.
+/// Mapping of the columns of the table at `url`, if it can be read.
 ///
 /// # Errors
 /// [`Error::Unsupported`] naming the feature.

@@ -1,4 +1,4 @@
-//! From the actions of a log to what a version has: the newest says what counts.
+//! From the actions of a log to the content of a version: the newest action counts.
 
 use std::collections::HashSet;
 

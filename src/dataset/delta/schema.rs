@@ -12,7 +12,7 @@ const UTC: &str = "UTC";
 /// The columns that `json`, the schema of the table at `url`, tells of.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for a schema that is none; [`Error::Unsupported`] for a type that is not read, each naming the column.
+/// [`Error::Corrupt`] for a damaged schema; [`Error::Unsupported`] for a type that is not read, each naming the column.
 pub(super) fn columns(json: &str, mapping: Mapping, url: &str) -> Result<Vec<Column>> {
     let place = || Place::file(format!("{url}/{}", crate::store::LOG));
     // Nesting has the limit of serde_json.

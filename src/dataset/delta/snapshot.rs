@@ -29,7 +29,7 @@ pub(super) struct Listed {
     pub(super) log: Log,
 }
 
-/// What a version has.
+/// Content of a version.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) version: u64,
@@ -67,7 +67,7 @@ impl Listed {
         self.log.latest().ok_or_else(|| self.gone(None, &Gone::Empty))
     }
 
-    /// What makes `version`, or the latest one.
+    /// Segment that makes `version`, or the latest one.
     pub(super) fn segment(&self, version: Option<u64>) -> Result<Segment> {
         self.log.segment(version).map_err(|gone| self.gone(version, &gone))
     }
@@ -112,7 +112,7 @@ impl Listed {
         json(self.file(at)?, options).await
     }
 
-    /// What `version` has, or the latest one.
+    /// Content of `version`, or of the latest one.
     pub(super) async fn snapshot(&self, version: Option<u64>, options: &OpenOptions) -> Result<Snapshot> {
         let segment = self.segment(version)?;
         let (replay, sieve) = self.replay(&segment, true, options).await?;
@@ -123,7 +123,7 @@ impl Listed {
         Ok(Snapshot { version: segment.version, sieve, files: replay.live, protocol, metadata })
     }
 
-    /// What the table is in its latest version, without its files.
+    /// Description of the table in its latest version, without its files.
     pub(super) async fn metadata(&self, options: &OpenOptions) -> Result<Option<Metadata>> {
         let segment = self.segment(None)?;
         Ok(self.replay(&segment, false, options).await?.0.metadata)

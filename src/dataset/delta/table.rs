@@ -40,11 +40,11 @@ pub(super) struct File {
 }
 
 impl Table {
-    /// The version of the table at `root` that `options` ask for, the latest one without.
+    /// The version of the table at `root` that `options` ask for; the latest one by default.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a version that is not there; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for a log
-    /// that is damaged; [`Error::Config`] for a time that is none; [`Error::Limit`], [`Error::Timeout`], [`Error::Store`].
+    /// [`Error::NotFound`] for a version that does not exist; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for a log
+    /// that is damaged; [`Error::Config`] for an invalid time; [`Error::Limit`], [`Error::Timeout`], [`Error::Store`].
     pub(in crate::dataset) fn open(root: Root, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
         let opening = async move {
             let log = Listed::of(root, &options).await?;
@@ -58,7 +58,7 @@ impl Table {
             let snapshot = log.snapshot(version, &options).await?;
             let about = About { system: System::Delta, url: log.root().url().into(), version: snapshot.version };
             let root = log.into_root();
-            // A table may have a million files: no work for a thread that others wait on.
+            // A table may have a million files: too much work for a thread that others wait on.
             let made = tokio::task::spawn_blocking(move || Self::new(snapshot, about, root, &options));
             made.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a table was not read: {error}") }))
         };
@@ -98,7 +98,7 @@ impl Table {
             let mut found = locate(&root, &add.path, options)?;
             found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
             let values = partitions.iter().map(|column| {
-                // Where columns are mapped, the log has their names in files too.
+                // If columns are mapped, the log has their names in files too.
                 let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
                 let text = checked.value(column, text.filter(|text| !text.is_empty()), &found)?;
                 Ok((Arc::from(column.name.as_str()), text))

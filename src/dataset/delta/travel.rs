@@ -1,4 +1,4 @@
-//! Which version a table had at a time: the last one that was committed until then.
+//! The version that a table had at a time: the last one that was committed until then.
 //!
 //! A commit says itself when it was made, if the table asks for that; otherwise its file tells when it was written. Files of two commits may
 //! be dated against their order, since clocks differ: a commit then counts as made a millisecond after the one before it, as everywhere.

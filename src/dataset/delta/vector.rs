@@ -16,11 +16,11 @@ use crate::dataset::table::{Broken, bitmap};
 /// Characters of a UUID in z85.
 const UUID: usize = 20;
 
-/// Bytes around a bitmap in a file: its length before it, its checksum behind it.
+/// Bytes around a bitmap in a file: its length before it, its checksum after it.
 const LENGTH: u64 = 4;
 const CHECKSUM: u64 = 4;
 
-/// Where a bitmap is.
+/// Location of a bitmap.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Inline(Vec<u8>),
@@ -41,7 +41,7 @@ pub(super) enum Path {
 }
 
 impl Vector {
-    /// Where it is.
+    /// Its location.
     pub(super) fn source(&self) -> Result<Source, Broken> {
         let size = u64::try_from(self.size_in_bytes).map_err(|_| "its size is negative")?;
         let text = self.path_or_inline_dv.as_str();
@@ -65,13 +65,13 @@ impl Vector {
             "p" => Path::Encoded(text.to_owned()),
             _ => return Err("its kind of storage is unknown"),
         };
-        // Old writers have one bitmap in a file, right behind the byte that tells its version.
+        // Old writers have one bitmap in a file, right after the byte that tells its version.
         let start = u64::try_from(self.offset.unwrap_or(1)).map_err(|_| "its offset is negative")?;
         let end = start.checked_add(size).and_then(|end| end.checked_add(LENGTH + CHECKSUM));
         Ok(Source::File { path, range: start..end.ok_or("its range overflows")? })
     }
 
-    /// The rows in `bitmap`, if they are as many as the log says.
+    /// The rows in `bitmap`, if there are as many as the log says.
     pub(super) fn rows(&self, bitmap: &[u8]) -> Result<RoaringTreemap, Broken> {
         bitmap::rows(bitmap, self.cardinality)
     }

@@ -1,4 +1,4 @@
-//! Reading deleted rows: each file of bitmaps once, and of it the bytes that are asked for.
+//! Reading deleted rows: each file of bitmaps once, and only the bytes that are asked for.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -24,7 +24,7 @@ pub(super) struct Column {
     pub(super) path: Vec<String>,
     /// The type of the values: that of the dictionary's values for a dictionary.
     pub(super) kind: DataType,
-    /// Whether it is a list of such values.
+    /// True if it is a list of such values.
     pub(super) list: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Part {
     IsNull {
         column: usize,
     },
-    /// Whether any item of a list passes.
+    /// True if any item of a list passes.
     AnyItem {
         column: usize,
         test: Test,
@@ -48,7 +48,7 @@ pub(super) enum Part {
     Not(Box<Self>),
 }
 
-/// What is asked of one value that is not null.
+/// Test of one value that is not null.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Test {
     Constant(bool),
@@ -264,7 +264,7 @@ impl<V: PartialOrd> Match<V> {
         Self::In(values)
     }
 
-    /// Whether `value` passes.
+    /// Returns true if `value` passes.
     pub(super) fn holds(&self, value: &V) -> bool {
         match self {
             Self::Compare(Op::Eq, literal) => value == literal,

@@ -105,7 +105,7 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
     Ok(Node::Compare { column, op, value: literal(value).map_err(wrong)? })
 }
 
-/// A JSON scalar as a literal, or why it is none.
+/// A JSON scalar as a literal, or the reason why it is none.
 fn literal(value: &Value) -> Result<Literal, String> {
     match value {
         Value::Bool(value) => Ok(Literal::Bool(*value)),

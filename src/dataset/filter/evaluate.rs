@@ -21,14 +21,14 @@ use super::node::Op;
 use crate::error::{Error, Place, Result};
 
 impl Bound {
-    /// Which rows of `batch` the filter selects: one entry per row, no nulls. A row for which the filter is unknown
+    /// The rows of `batch` that the filter selects: one entry per row, no nulls. A row for which the filter is unknown
     /// (because of a null) is not selected.
     ///
     /// The batch needs the columns of the filter, in any order among others, with the types of the schema that the filter
     /// was bound to; the kind of string or binary array does not matter, nor whether there is a dictionary.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a column is missing, [`Error::Mismatch`] if its type is another.
+    /// [`Error::NotFound`] if a column is missing, [`Error::Mismatch`] if it has another type.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<BooleanArray> {
         let columns = self.columns.iter().map(|column| fetch(batch, column)).collect::<Result<Vec<_>>>()?;
         let (values, nulls) = self.part(&self.root, &columns, batch.num_rows())?.into_parts();
@@ -86,7 +86,7 @@ impl Bound {
         Ok(folded.unwrap_or_else(|| BooleanArray::new(BooleanBuffer::new_set(rows), None)))
     }
 
-    /// Whether any item of each list passes; null where the list is. Null items pass nothing.
+    /// True for each list of which any item passes; null where the list is. Null items pass nothing.
     fn any_item(&self, column: usize, test: &Test, array: &ArrayRef) -> Option<BooleanArray> {
         let array = match array.data_type() {
             DataType::FixedSizeList(item, _) => &cast(array, &DataType::LargeList(Arc::clone(item))).ok()?,
@@ -109,7 +109,7 @@ impl Bound {
             .ok_or_else(|| Error::NotFound { what: format!("filter column {column}"), hint: String::new() })
     }
 
-    /// Whether an array of type `found` holds what the literals were converted to.
+    /// Returns true if an array of type `found` holds what the literals were converted to.
     fn fits(&self, column: usize, found: &DataType) -> bool {
         use DataType as D;
         let found = match found {
@@ -317,7 +317,7 @@ impl Match<Vec<u8>> {
         A::Item: AsBytes<'a>,
     {
         let nulls = array.logical_nulls();
-        // What lies under a null is not defined, so it is not looked at.
+        // The value under a null is not defined, so it is not looked at.
         let value = |row: usize| -> &'a [u8] {
             let null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
             if null { &[] } else { array.value(row).bytes() }

@@ -190,7 +190,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// What stands between `quote` and the next single `quote`; two of them mean one.
+    /// Text between `quote` and the next single `quote`; two of them mean one.
     fn quoted(&mut self, quote: char) -> Result<String> {
         let start = self.at;
         self.at += quote.len_utf8();

@@ -29,7 +29,7 @@ pub(in crate::dataset) enum Scalar {
     Bytes(Vec<u8>),
 }
 
-/// Where a literal lies among the whole numbers.
+/// Place of a literal among the whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Below,
@@ -39,7 +39,7 @@ pub(super) enum Place {
     Above,
 }
 
-/// Where a literal lies among the 64-bit floats.
+/// Place of a literal among the 64-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Spot {
     At(f64),
@@ -47,7 +47,7 @@ pub(super) enum Spot {
     Between(f64, f64),
 }
 
-/// Why a literal cannot be compared with a column.
+/// Reason why a literal cannot be compared with a column.
 #[derive(Debug, PartialEq)]
 pub(super) enum Wrong {
     /// The type of the column has no order here.
@@ -108,7 +108,7 @@ impl Point {
         place.map(Self::Whole).ok_or(Wrong::Literal("a date in quotes: '2024-05-31'"))
     }
 
-    /// The text of a partition directory as a value of `data_type`; `None` where it is no exact value of it.
+    /// The text of a partition directory as a value of `data_type`; `None` if it is no exact value of it.
     pub(super) fn of_partition(text: &str, data_type: &DataType) -> Option<Self> {
         let literal = match data_type {
             DataType::Boolean => Literal::Bool(text.to_ascii_lowercase().parse().ok()?),
@@ -149,7 +149,7 @@ fn spot(value: i128) -> Spot {
     }
 }
 
-/// A number in units of `10^-scale`; `None` for a text that is no number. A float stands for its shortest decimal text, so
+/// A number in units of `10^-scale`; `None` if a text is not a number. A float stands for its shortest decimal text, so
 /// that `price = 0.1` is one tenth for a decimal column.
 fn number(literal: &Literal, scale: i8) -> Option<Place> {
     match literal {

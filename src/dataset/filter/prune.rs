@@ -1,4 +1,4 @@
-//! What need not be read: row groups by their statistics, pages by the page index, files by their partition.
+//! Pruning: row groups by their statistics, pages by the page index, files by their partition.
 //!
 //! Statistics only say what may be there. For each part of the filter three things are tracked: may it be true, may it be
 //! false, may it be unknown, for any row. Whatever is missing, contradictory or written in an order that is not the
@@ -14,10 +14,10 @@ use super::literal::{Place, Point, Scalar, Spot};
 use super::node::Op;
 use super::statistics::Chunk;
 
-/// The values of partition columns: `None` for a column that is none, `Some(None)` for a null partition, else the text.
+/// The values of partition columns: `None` for any other column, `Some(None)` for a null partition, else the text.
 pub(crate) type Partitions<'a> = dyn Fn(&str) -> Option<Option<&'a str>> + 'a;
 
-/// What a part of the filter may be for some row.
+/// Results that a part of the filter may have for some row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct May {
     be_true: bool,
@@ -26,7 +26,7 @@ struct May {
 }
 
 impl Bound {
-    /// Whether row group `row_group` can have a row that the filter selects, judged by its statistics and by the partition
+    /// Returns true if row group `row_group` can have a row that the filter selects, judged by its statistics and by the partition
     /// its file lies in. `true` where nothing is known, also if there is no such row group.
     ///
     /// `partitions` answers for the columns whose values come from the file's path; a name is the dotted path of a column.
@@ -83,7 +83,7 @@ impl Bound {
     }
 }
 
-/// What is known about a column in some slice of rows.
+/// Facts about a column in some slice of rows.
 #[derive(Debug)]
 enum Known {
     /// Statistics, if there are any.
@@ -119,7 +119,7 @@ impl Paged {
         }
     }
 
-    /// What is known about the page with row `row`.
+    /// Facts about the page with row `row`.
     fn at(&self, row: u64) -> &Known {
         let page = self.starts.partition_point(|start| *start <= row).saturating_sub(1);
         self.known.get(page).unwrap_or(&Known::Facts(None))
@@ -143,7 +143,7 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
             Known::Every(every) => May::every(every.iter().map(May::null)),
             Known::Value(value) => May { be_true: value.is_none(), be_false: value.is_some(), be_unknown: false },
         },
-        // Which rows make which part true is not known, so parts are combined as if they were independent.
+        // The rows that make a part true are unknown, so parts are combined as if they were independent.
         Part::All(parts) => parts.iter().map(|part| may(part, known)).fold(May::only(true), |all, part| May {
             be_true: all.be_true && part.be_true,
             be_false: all.be_false || part.be_false,
@@ -239,7 +239,7 @@ impl<V: PartialOrd> Match<V> {
         }
     }
 
-    /// Whether a value from `low` to `high` may pass, and whether one may fail.
+    /// Returns whether a value from `low` to `high` may pass, and whether one may fail.
     fn within(&self, low: &V, high: &V) -> (bool, bool) {
         match self {
             Self::Compare(Op::Eq, v) => (low <= v && v <= high, !(low == v && v == high)),

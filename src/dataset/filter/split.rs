@@ -21,7 +21,7 @@ impl Split {
     /// The part from `low` to `high` of all hashes, as fractions.
     pub(super) fn new(low: f64, high: f64) -> Self {
         let most = (BUCKETS - 1) as f64;
-        // Whole numbers are compared with bounds that are none: what matters is the next whole number.
+        // Whole numbers are compared with fractional bounds: what matters is the next whole number.
         Self { low: (low * most).ceil() as u64, high: (high * most).ceil() as u64 }
     }
 

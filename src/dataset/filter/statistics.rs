@@ -1,4 +1,4 @@
-//! What a Parquet file says about a column: the least and greatest value, nulls and NaNs, of a chunk or a page.
+//! Statistics of a column in a Parquet file: the least and greatest value, nulls and NaNs, of a chunk or a page.
 //!
 //! Bounds are used only where their order is the one the filter compares in: the deprecated `min`/`max` fields and files
 //! without column orders compare bytes as signed, so there only signed numbers count; NaN bounds are dropped; INT96 has no order.
@@ -53,7 +53,7 @@ impl<'a> Chunk<'a> {
         self.chunk.column_descr()
     }
 
-    /// What the chunk's statistics say, for a column of type `kind`.
+    /// Facts from the chunk's statistics, for a column of type `kind`.
     pub(super) fn facts(&self, kind: &DataType) -> Facts {
         let Some(statistics) = self.chunk.statistics() else {
             return Facts::nothing(self.rows);
@@ -117,7 +117,7 @@ impl<'a> Chunk<'a> {
         Some(pages.collect())
     }
 
-    /// Whether bounds are in the order in which the filter compares. `deprecated`: they are in the fields of old writers.
+    /// Returns true if bounds are in the order in which the filter compares. `deprecated`: they are in the fields of old writers.
     fn trusts(&self, deprecated: bool) -> bool {
         let orders = self.metadata.file_metadata().column_orders();
         let order = orders.and_then(|orders| orders.get(self.column)).copied().unwrap_or(ColumnOrder::UNDEFINED);
@@ -200,7 +200,7 @@ fn time_unit(leaf: &ColumnDescriptor, timestamp: bool) -> Option<i128> {
     })
 }
 
-/// Whether the column carries no meaning beyond its physical type.
+/// Returns true if the column has no meaning beyond its physical type.
 fn is_plain(leaf: &ColumnDescriptor) -> bool {
     leaf.logical_type_ref().is_none() && leaf.converted_type() == ConvertedType::NONE
 }

@@ -1,4 +1,4 @@
-//! Which words of a filter are names, and which are keywords.
+//! Names and keywords among the words of a filter.
 
 /// A word that cannot be a bare column.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,12 +28,12 @@ const KEYWORDS: [(&str, Keyword); 10] = [
     ("false", Keyword::False),
 ];
 
-/// Whether `word` can stand for a column without quotes, keywords aside.
+/// Returns true if `word` can stand for a column without quotes, keywords aside.
 pub(super) fn is_bare(word: &str) -> bool {
     word.chars().next().is_some_and(starts_name) && word.chars().all(continues_name)
 }
 
-/// Whether `word` means something else when it stands without quotes.
+/// Returns true if `word` has another meaning without quotes.
 pub(super) fn is_keyword(word: &str) -> bool {
     keyword(word).is_some()
 }

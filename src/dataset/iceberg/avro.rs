@@ -4,15 +4,15 @@
 //!   "Obj" 1 · header: schema, codec, what Iceberg says · mark │ count · bytes · records, perhaps compressed · mark │ ...
 //! ```
 //!
-//! A record is read by the numbers of its fields, which Iceberg puts into the schema, and what is not asked for is skipped. A library would
-//! lose those numbers, and unpack a block to whatever size it comes to.
+//! A record is read by the numbers of its fields, which Iceberg puts into the schema, and other fields are skipped. A library would
+//! lose those numbers, and unpack a block to any size.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use super::avro_schema::{Field, Schema};
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Broken(String),
@@ -123,7 +123,7 @@ impl<'a> File<'a> {
         Ok(Self { schema, codec, mark, rest: reader.rest, room })
     }
 
-    /// Shows `take` each record, of which `wanted` says by their numbers which fields matter, at any depth.
+    /// Shows `take` each record. `wanted` says by their numbers which fields matter, at any depth.
     pub(super) fn each<E: From<Fault>>(
         mut self,
         wanted: &dyn Fn(i32) -> bool,
@@ -246,7 +246,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|_| "a text is not in UTF-8".into())
     }
 
-    /// How many items follow, each of a byte at least; those of a negative number are preceded by how many bytes they have.
+    /// Number of items that follow, each of at least a byte; after a negative number comes the number of their bytes.
     fn count(&mut self) -> Result<usize, Fault> {
         let count = self.long()?;
         if count < 0 {

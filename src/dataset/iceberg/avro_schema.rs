@@ -37,7 +37,7 @@ pub(super) enum Schema {
 const DEPTH: usize = 32;
 const PARTS: usize = 100_000;
 
-/// A type with a name: how many parts it has, and how deep it is.
+/// A type with a name: the number of its parts, and its depth.
 struct Known {
     schema: Schema,
     parts: usize,
@@ -58,7 +58,7 @@ impl Schema {
         Names::default().schema(&json, 0)
     }
 
-    /// How many types are within each other.
+    /// Depth of types within each other.
     fn height(&self) -> usize {
         let inside = match self {
             Self::Union(branches) => branches.iter().map(Self::height).max(),
@@ -165,7 +165,7 @@ mod tests {
             let again = format!(r#",{{"name":"y","type":"r{}"}}"#, level - 1).repeat(9);
             wide = format!(r#"{{"type":"record","name":"r{level}","fields":[{{"name":"x","type":{wide}}}{again}]}}"#);
         }
-        // Each is as deep as may be, and ends in the one before it.
+        // Each is as deep as allowed, and ends in the one before it.
         let record = |level: usize, inner: &str| {
             let deep = (0..20).fold(inner.to_owned(), |inner, _| format!(r#"{{"type":"array","items":{inner}}}"#));
             format!(r#"{{"type":"record","name":"r{level}","fields":[{{"name":"x","type":{deep}}}]}}"#)

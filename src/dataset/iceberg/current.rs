@@ -1,4 +1,4 @@
-//! Which file of metadata is a table's current one, by the names in its directory.
+//! The choice of a table's current file of metadata, by the names in its directory.
 //!
 //! ```text
 //!   v7.metadata.json, and 7 in version-hint.text     tables without a catalog: the hint, or a later one that follows it without a gap
@@ -10,12 +10,12 @@
 /// The file whose text is the number of a version.
 pub(super) const HINT: &str = "version-hint.text";
 
-/// Why no file is the current one.
+/// Reason why no file is the current one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// There is none at all.
     None,
-    /// The hint is no number.
+    /// The hint is not a number.
     Hint,
     /// The hint's file is not there.
     Missing { version: u64 },

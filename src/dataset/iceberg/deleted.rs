@@ -1,4 +1,4 @@
-//! Every row that a table deleted, in whichever of the three ways.
+//! Every row that a table deleted, in any of the three ways.
 
 use super::positions::add;
 use super::table::Table;

@@ -1,4 +1,4 @@
-//! Which deletes are of which data files.
+//! Deletes, and the data files they belong to.
 //!
 //! | delete | of a data file that is | and |
 //! |---|---|---|
@@ -33,7 +33,7 @@ fn put(key: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => bytes(0, &[]),
         Value::Bool(value) => bytes(1, &[u8::from(*value)]),
-        // Not every writer says of days that they are a date.
+        // Some writers do not say that days are a date.
         Value::Int(value) | Value::Date(value) => bytes(2, &value.to_le_bytes()),
         Value::Float(value) => bytes(3, &value.to_bits().to_le_bytes()),
         Value::Bytes(value) => bytes(4, value),
@@ -59,12 +59,12 @@ pub(super) struct Scope {
     pub(super) partition: Option<Partition>,
 }
 
-/// What is to be read of deletes. Numbers of data files are those of `data`, of deletes those of `deletes`.
+/// Deletes to read. Numbers of data files are those of `data`, of deletes those of `deletes`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Applied {
     /// By the data file, its vector.
     pub(super) vectors: BTreeMap<usize, usize>,
-    /// The files of positions that may have rows of some data file: of which, [`by_positions`](Self::by_positions) says.
+    /// The files of positions that may have rows of some data file; [`by_positions`](Self::by_positions) says of which.
     pub(super) positions: BTreeSet<usize>,
     /// By scope, the files of values.
     pub(super) values: BTreeMap<Scope, Vec<usize>>,
@@ -73,7 +73,7 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    /// Whether positions in `delete` delete rows of `file`, data file number `at`.
+    /// Returns true if positions in `delete` delete rows of `file`, data file number `at`.
     pub(super) fn by_positions(&self, delete: &Entry, at: usize, file: &Entry) -> bool {
         let meant = match &delete.referenced {
             Some(path) => *path == file.path,
@@ -83,7 +83,7 @@ impl Applied {
     }
 }
 
-/// Which of `deletes` are of which of `data`; `unpartitioned` tells of the number of a spec whether it has no partitions.
+/// Assigns `deletes` to `data`; `unpartitioned` tells whether the spec of a number has no partitions.
 ///
 /// # Errors
 /// The path of a data file that has two vectors.
@@ -152,7 +152,7 @@ pub(super) fn applied(
             }
         }
     }
-    // Values that delete nothing need not be read.
+    // Values that delete nothing are not read.
     let needed: BTreeSet<&Scope> = applied.scopes.values().flatten().collect();
     let needed: BTreeSet<Scope> = needed.into_iter().cloned().collect();
     applied.values.retain(|scope, _| needed.contains(scope));
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn no_positions_count_where_there_is_a_vector() {
         let files = [data("a", 1, 5, 3), data("b", 1, 5, 3)];
-        // Whatever their order.
+        // The order of the files does not matter.
         for deletes in [[positions(5, 9), vector("a", 5, 4)], [vector("a", 5, 4), positions(5, 9)]] {
             let found = found(&files, &deletes);
             assert_eq!(found.vectors.len(), 1);

@@ -1,7 +1,7 @@
-//! Rows that are deleted by their values: which those are is found out when the table is opened, by reading the columns that count.
+//! Rows that are deleted by their values. They are found when the table is opened, by reading the columns that count.
 //!
-//! A row is deleted if a delete that is newer than its file has its values. Of the deletes of one set of columns in one partition, the
-//! newest that has some values is all that needs to be known.
+//! A row is deleted if a delete that is newer than its file has its values. Of the deletes of one set of columns in one partition, only
+//! the newest that has these values needs to be known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::dataset::table::{Kind, Part};
 use crate::dataset::{Dataset, OpenOptions, Room};
 use crate::error::{Error, Result};
 
-/// What one value takes beside its bytes.
+/// Bytes that one value takes beside its own.
 const EACH: u64 = 64;
 
 /// The newest delete that has them, by values.

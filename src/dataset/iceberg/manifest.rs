@@ -1,11 +1,11 @@
-//! What manifests say: the files of a table, each with the order in which it came.
+//! Manifests: the files of a table, each with the order in which it came.
 //!
 //! Fields go by the numbers that the specification gives them.
 
 use super::avro::{Record, Value};
 use super::bounds::{self, ColumnMetrics};
 
-/// Whether field `id` of a list of manifests matters.
+/// Returns true if field `id` of a list of manifests matters.
 pub(super) fn of_list(id: i32) -> bool {
     [500, 502, 504, 505, 515, 517, 519].contains(&id)
 }
@@ -15,7 +15,7 @@ pub(super) fn of_entry_with_metrics(id: i32) -> bool {
     of_entry(id) || bounds::of_columns(id)
 }
 
-/// Whether field `id` of a manifest matters: not what it says of columns. From 1000 on they are values of partitions.
+/// Returns true if field `id` of a manifest matters: none about columns. From 1000 on they are values of partitions.
 pub(super) fn of_entry(id: i32) -> bool {
     id >= 1000 || [0, 2, 3, 100, 101, 102, 103, 104, 131, 134, 135, 143, 144, 145].contains(&id)
 }
@@ -25,14 +25,14 @@ pub(super) fn of_entry(id: i32) -> bool {
 pub(super) struct Manifest {
     pub(super) path: String,
     pub(super) spec: i32,
-    /// 0 in the first version of the format, where nothing has one.
+    /// 0 in the first version of the format, which has no such numbers.
     pub(super) sequence: i64,
     pub(super) deletes: bool,
     /// Files in it that the snapshot has, which the first version of the format need not say.
     pub(super) files: Option<u64>,
 }
 
-/// What a file of a table holds.
+/// Content of a file of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Content {
     Data,
@@ -58,13 +58,13 @@ pub(super) struct Entry {
     pub(super) partition: Vec<Value>,
     /// The number of the commit that added its rows, which says what a delete is older than.
     pub(super) sequence: i64,
-    /// The one data file that it is of, where a delete says so.
+    /// The one data file that it belongs to, where a delete says so.
     pub(super) referenced: Option<String>,
     /// Metrics of the columns that a filter tests.
     pub(super) columns: Vec<ColumnMetrics>,
 }
 
-/// What is wrong with an entry.
+/// Fault of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Broken(&'static str),
@@ -207,7 +207,7 @@ mod tests {
         let path = (100, Value::Text("s3://b/x".to_owned()));
         let file = [&[path][..], file].concat();
         let sequence = sequence.map_or(Value::Null, Value::Int);
-        // Its file sequence number, 4, says when the file itself was added: it counts for nothing.
+        // Its file sequence number, 4, says when the file itself was added, and does not count.
         let fields = [
             (0, Value::Int(status)),
             (1, Value::Null),

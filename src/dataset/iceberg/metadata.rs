@@ -36,7 +36,7 @@ pub(super) struct Metadata {
     pub(super) encryption_keys: Vec<Json>,
 }
 
-/// What tells whether the rest can be read.
+/// Fields that tell whether the rest can be read.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Head {
@@ -44,7 +44,7 @@ struct Head {
     view_uuid: Option<IgnoredAny>,
 }
 
-/// How a table is partitioned.
+/// Partitioning of a table.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Spec {
@@ -62,13 +62,13 @@ pub(super) struct PartitionField {
 }
 
 impl Spec {
-    /// Whether it leaves all files in one partition.
+    /// Returns true if it leaves all files in one partition.
     pub(super) fn is_unpartitioned(&self) -> bool {
         self.fields.iter().all(|field| field.transform == "void")
     }
 }
 
-/// What a table had at a time.
+/// State of a table at a time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Snapshot {
@@ -96,11 +96,11 @@ pub(super) struct Ref {
     pub(super) kind: String,
 }
 
-/// Why a table cannot be read.
+/// Reason why a table cannot be read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fault {
     Broken(String),
-    /// It is what nothing here reads.
+    /// Nothing here reads it.
     Refused(String),
 }
 
@@ -124,7 +124,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// The snapshot that is the current one, if there is any.
+    /// The current snapshot, if there is one.
     pub(super) fn current(&self) -> Option<i64> {
         self.current_snapshot_id.filter(|id| *id >= 0)
     }
@@ -153,7 +153,7 @@ impl Metadata {
         all
     }
 
-    /// How files of spec `id` are partitioned.
+    /// Partitioning of files of spec `id`.
     pub(super) fn spec(&self, id: i32) -> Result<Spec, Fault> {
         let known = self.partition_specs.iter().find(|spec| spec.spec_id == id).cloned();
         let old = || {

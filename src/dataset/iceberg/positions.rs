@@ -19,7 +19,7 @@ use crate::error::{Error, Place, Result};
 const PATH: &str = "file_path";
 const POSITION: &str = "pos";
 
-/// Where the bitmap of data file number `file` is, and how many rows are in it.
+/// Range of the bitmap of data file number `file`, and the number of rows in it.
 struct Framed {
     file: usize,
     rows: i64,

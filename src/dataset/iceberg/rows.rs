@@ -8,7 +8,7 @@ use super::snapshot::blocking;
 use crate::dataset::{Dataset, OpenOptions, Projection, Room, within};
 use crate::error::Result;
 
-/// A dataset of which some columns are read, row group by row group.
+/// A dataset with some columns to read, row group by row group.
 pub(super) struct Columns<'a> {
     pub(super) dataset: Dataset,
     projection: Arc<Projection>,
@@ -27,7 +27,7 @@ impl<'a> Columns<'a> {
         self.dataset.manifest().groups.len()
     }
 
-    /// What `work` makes of the columns of row group `group`, where it may take its time. The room that they take is held as long as that.
+    /// Result of `work` on the columns of row group `group`; it may take its time. The room that they take is held as long as that.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         group: usize,

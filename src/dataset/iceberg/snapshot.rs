@@ -20,7 +20,7 @@ const LIMIT: &str = "limits.max_index_bytes";
 /// Bytes of a hint.
 const HINT_BYTES: u64 = 4096;
 
-/// What an error of a table that is not read advises.
+/// Advice in the error of a table that is not read.
 pub(super) const ADVICE: &str =
     "read the table with Spark and hand the rows over (docs/spark.md), or write a copy without it";
 
@@ -31,7 +31,7 @@ pub(super) struct Entries {
     pub(super) deletes: Vec<Entry>,
 }
 
-/// Finds the file of metadata that is the current one of the table at `root`.
+/// Finds the current file of metadata of the table at `root`.
 pub(super) async fn find(root: &Root, options: &OpenOptions) -> Result<Found> {
     let url = root.url();
     let listing = root.list(METADATA, options.limits.max_files.saturating_mul(4));
@@ -171,12 +171,12 @@ async fn entries_of(root: &Root, manifest: Manifest, ids: Arc<[i32]>, options: &
     }
 }
 
-/// Why a file of Avro cannot be read.
+/// Reason why a file of Avro cannot be read.
 enum Fault {
     Avro(avro::Fault),
     Entry(manifest::Fault),
     Many(usize),
-    /// What is kept of it has so many bytes.
+    /// The kept part of it has so many bytes.
     Large(u64),
 }
 
@@ -186,7 +186,7 @@ impl From<avro::Fault> for Fault {
     }
 }
 
-/// What `take` makes of the records of the file of Avro `found`, of which there may be so many; `bytes` says what keeping one takes.
+/// Results of `take` for the records of the file of Avro `found`, at most `most`; `bytes` says what keeping one takes.
 async fn records<T: Send + 'static>(
     found: &Found,
     options: &OpenOptions,

@@ -40,10 +40,10 @@ pub(in crate::dataset) struct Table {
     pub(super) applied: Applied,
     /// Every column that it ever had, by its latest type.
     pub(super) known: Vec<Defined>,
-    /// How files are partitioned, by the number of the spec.
+    /// Partitioning of files, by the number of the spec.
     specs: BTreeMap<i32, Spec>,
     numbers: Option<Arc<Numbers>>,
-    /// Columns that are or were of dates. Not every manifest says of a value of a partition that it is a date, and not the time that the column has since.
+    /// Columns that are or were dates. Some manifests do not say that a value of a partition is a date, and not the time that the column has since.
     dates: BTreeSet<i32>,
 }
 
@@ -51,8 +51,8 @@ impl Table {
     /// The snapshot of the table at `root`, of the metadata in `file` or the current ones, that `options` ask for.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a snapshot that is not there; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
-    /// that are damaged; [`Error::Config`] where several may be the current ones, and for a choice that is none; [`Error::Limit`],
+    /// [`Error::NotFound`] for a snapshot that does not exist; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
+    /// that are damaged; [`Error::Config`] where several may be the current ones, and for an invalid choice; [`Error::Limit`],
     /// [`Error::Timeout`], [`Error::Store`].
     pub(in crate::dataset) fn open(
         root: Root,
@@ -81,7 +81,7 @@ impl Table {
                 }
                 None => Entries::default(),
             };
-            // A table may have a million files: no work for a thread that others wait on.
+            // A table may have a million files: too much work for a thread that others wait on.
             snapshot::blocking(move || Self::new(&metadata, (defined, sieve), about, root, entries, &url, &options))
                 .await
         };
@@ -120,7 +120,7 @@ impl Table {
         let faulty = |fault: Fault| fault_of(fault, url);
         let (mut known, mut dates) = (defined.clone(), BTreeSet::new());
         for older in metadata.every_schema() {
-            // What is not read of columns of the past matters only where a delete goes by it.
+            // Columns of the past that cannot be read matter only where a delete goes by them.
             let Ok(columns) = schema::columns(older) else { continue };
             let of_dates = columns.iter().filter(|one| one.column.kind == Kind::Leaf(DataType::Date32));
             dates.extend(of_dates.filter_map(|one| one.column.id));

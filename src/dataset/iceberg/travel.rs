@@ -1,4 +1,4 @@
-//! Which snapshot is read, and by which schema.
+//! The choice of a snapshot and its schema.
 
 use super::metadata::Metadata;
 use crate::dataset::OpenOptions;
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 pub(super) struct Chosen {
     /// None for a table that has no snapshot yet.
     pub(super) snapshot: Option<i64>,
-    /// Whether the columns are those of the snapshot, and not the table's of today.
+    /// True if the columns are those of the snapshot, and not the table's of today.
     pub(super) own_schema: bool,
 }
 
-/// What `options` choose of the table at `url`: the current snapshot without anything.
+/// Snapshot that `options` choose of the table at `url`; the current one without anything.
 ///
 /// # Errors
-/// [`Error::NotFound`] for what is not there any more, or never was; [`Error::Config`] for a choice that is none, or several.
+/// [`Error::NotFound`] if it does not exist any more, or never did; [`Error::Config`] for a choice that is invalid, or several.
 pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> Result<Chosen> {
     let current = metadata.current();
     let missing =
@@ -30,14 +30,14 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
         };
         metadata.snapshot(id).map(|found| found.snapshot_id).ok_or_else(|| missing(what(), hint()))
     };
-    // What is the current one is read by the columns of today, whoever names it.
+    // The current snapshot is read by the columns of today, even if it is named.
     let chosen = |id: i64, own: bool| Chosen { snapshot: Some(id), own_schema: own && Some(id) != current };
     match (options.version, &options.timestamp, &options.reference) {
         (Some(_), Some(_), _) | (_, Some(_), Some(_)) => {
             Err(Error::config("timestamp", "version, timestamp and ref each choose a snapshot; give one"))
         }
         (Some(_), None, Some(_)) => Err(Error::config("ref", "version and ref both choose a snapshot; give one")),
-        // What a table is called that has none yet.
+        // Version 0 is a table that has no snapshot yet.
         (Some(0), None, None) if current.is_none() => Ok(Chosen { snapshot: None, own_schema: false }),
         (Some(version), None, None) => {
             let id = i64::try_from(version).unwrap_or(-1);
@@ -57,7 +57,7 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
         }
         (None, None, Some(name)) => {
             let Some(found) = metadata.refs.get(name) else {
-                // Tables of the first version have no refs, and a main branch all the same.
+                // Tables of the first version have no refs, but still a main branch.
                 if let (true, Some(id)) = (name == "main", current) {
                     return Ok(chosen(id, false));
                 }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::avro::Value;
 use crate::dataset::table::parse;
 
-/// The text of `value`, of a column of `data_type`; none for what has no text here.
+/// The text of `value`, of a column of `data_type`; none if it has no text here.
 pub(super) fn of_partition(value: &Value, data_type: &DataType) -> Option<Arc<str>> {
     let shown = |array: ArrayRef| array_value_to_string(&array, 0).ok();
     let text = match (value, data_type) {
@@ -35,7 +35,7 @@ pub(super) fn of_partition(value: &Value, data_type: &DataType) -> Option<Arc<st
     known(text, data_type)
 }
 
-/// The text of the default `value`, of a column of `data_type`; none for what has no text here.
+/// The text of the default `value`, of a column of `data_type`; none if it has no text here.
 pub(super) fn of_default(value: &Json, data_type: &DataType) -> Option<Arc<str>> {
     let text = match (value, data_type) {
         (Json::Bool(value), DataType::Boolean) => value.to_string(),

@@ -1,4 +1,4 @@
-//! What a pickle builds: cells that refer to each other by number. Nothing nests in memory, so nothing recurses when it is made,
+//! Values of a pickle: cells that refer to each other by number. Nothing nests in memory, so nothing recurses when it is made,
 //! looked at or dropped, and a value that is mentioned a million times is there once.
 
 use std::borrow::Cow;
@@ -29,7 +29,7 @@ pub(super) enum Cell {
     Text(Span),
     /// Bytes of Python 3.
     Bytes(Span),
-    /// `str` of Python 2: text or bytes, whatever it is taken for.
+    /// `str` of Python 2: text or bytes, depending on the reader.
     Str2(Span),
     /// Elements within [`Arena::items`].
     Tuple(Span),
@@ -99,7 +99,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// As [`text`](Self::text), but nothing for what is longer than any name: repeated looks at a value decode no more
+    /// As [`text`](Self::text), but nothing if it is longer than any name: repeated looks at a value decode no more
     /// than a few bytes each time.
     pub(super) fn name(&self, id: Id) -> Option<Cow<'_, str>> {
         match self.cell(id) {
@@ -132,7 +132,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Keys and values of a dict, in the order they were set; a key may come twice, and then the last one counts.
+    /// Keys and values of a dict, in the order they were set; if a key comes twice, the last one counts.
     pub(super) fn pairs(&self, id: Id) -> Option<impl DoubleEndedIterator<Item = (Id, Id)> + ExactSizeIterator> {
         let Cell::Dict(list) = self.cell(id) else { return None };
         let flat = self.lists.get(list as usize)?;
@@ -152,7 +152,7 @@ impl<'a> Arena<'a> {
         pairs.rfind(|&(key, _)| self.name(key).is_some_and(|key| key == name)).map(|(_, value)| value)
     }
 
-    /// What a message calls this value; short, whatever it is.
+    /// Name of this value in messages; short, whatever it is.
     pub(super) fn describe(&self, id: Id) -> String {
         match self.cell(id) {
             Cell::None => "None".to_owned(),

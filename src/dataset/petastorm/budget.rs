@@ -1,4 +1,4 @@
-//! How much a pickle may build, and errors that say what was read, and where.
+//! Limit on what a pickle may build, and errors that say what was read, and where.
 
 use crate::error::{Error, Place, Result};
 
@@ -8,7 +8,7 @@ pub(super) struct Budget {
     pub(super) limit: u64,
     pub(super) left: u64,
     place: Place,
-    /// What is being read, for messages.
+    /// Noun for the thing that is read, in messages.
     noun: &'static str,
 }
 

@@ -61,7 +61,7 @@ pub(super) fn unescape_unicode(text: &[u8]) -> Option<String> {
         };
         let mut code = hex(tail.get(1..=digits))?;
         rest = tail.get(1 + digits..)?;
-        // A narrow Python 2 writes what is beyond 16 bits as a pair.
+        // A narrow Python 2 writes characters beyond 16 bits as a pair.
         if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u"))
             && let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4))
         {

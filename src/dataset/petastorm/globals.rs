@@ -91,7 +91,7 @@ impl Global {
         Some(found)
     }
 
-    /// Whether an empty object of this class may be made, to be filled with attributes.
+    /// Returns true if an empty object of this class may be made, to be filled with attributes.
     pub(super) fn is_plain(self) -> bool {
         matches!(
             self,
@@ -106,7 +106,7 @@ impl Global {
         )
     }
 
-    /// What it is called in messages.
+    /// Name in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Reconstructor => "copyreg._reconstructor",

@@ -16,7 +16,7 @@ pub struct RowGroupIndex {
     pub name: String,
     /// The columns it is over; Petastorm's own have one.
     pub columns: Vec<String>,
-    /// What it knows.
+    /// Its kind and content.
     pub kind: IndexKind,
 }
 
@@ -31,7 +31,7 @@ impl RowGroupIndex {
     }
 }
 
-/// What an index knows.
+/// Kind and content of an index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum IndexKind {
@@ -59,11 +59,11 @@ pub enum IndexValue {
     Int(i64),
     /// An integer beyond those of `Int`.
     Uint(u64),
-    /// A number; as JSON a text if it is none that JSON has: `NaN`, `inf`, `-inf`.
+    /// A number; as JSON, a text if JSON has no such number: `NaN`, `inf`, `-inf`.
     Float(#[serde(with = "float")] f64),
     /// A text.
     Text(String),
-    /// Bytes that are no text.
+    /// Bytes that are not a text.
     Bytes(Vec<u8>),
 }
 

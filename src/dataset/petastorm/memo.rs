@@ -1,4 +1,4 @@
-//! The memo of a pickle: values by number. Picklers number them one after the other, hostile ones do as they like.
+//! The memo of a pickle: values by number. Picklers number them one after the other, hostile ones in any way.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ impl Memo {
         dense.or_else(|| self.sparse.get(&number).copied())
     }
 
-    /// What [`put`](Self::put) with this number takes.
+    /// Cost of [`put`](Self::put) with this number.
     pub(super) fn cost(&self, number: u32) -> u64 {
         match (number as usize).checked_sub(self.dense.len()) {
             None => 0,

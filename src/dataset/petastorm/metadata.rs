@@ -18,13 +18,13 @@ const MAX_STRUCTS: usize = 1_000_000;
 /// Pairs of a footer.
 const MAX_PAIRS: usize = 10_000;
 
-/// The key-value metadata of a Parquet footer: its Thrift, without the length and magic number behind it.
+/// The key-value metadata of a Parquet footer: its Thrift, without the length and magic number after it.
 ///
 /// Values are bytes here. Parquet calls them strings, and readers that believe it refuse or damage the pickles that Petastorm puts
 /// there. A pair without a value has an empty one.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if it is no such Thrift.
+/// [`Error::Corrupt`] if the Thrift is damaged.
 pub fn key_values(footer: &[u8], place: &Place) -> Result<Vec<(String, Vec<u8>)>> {
     walk(footer).map_err(|what| Error::corrupt(place.clone(), format!("the footer is damaged: {what}")))
 }

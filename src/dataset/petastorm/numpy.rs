@@ -26,7 +26,7 @@ struct Spec {
 }
 
 impl Pickle<'_> {
-    /// The name of the scalar class of dtype object `id`, e.g. `uint8`; `None` if it is no dtype object.
+    /// The name of the scalar class of dtype object `id`, e.g. `uint8`; `None` if it is not a dtype object.
     pub(super) fn dtype_name(&self, id: Id) -> Result<Option<&'static str>> {
         let Some(object) = self.arena.object(id).filter(|object| object.class == Global::Dtype) else {
             return Ok(None);

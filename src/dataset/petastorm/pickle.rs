@@ -23,7 +23,7 @@ pub(super) const OBJECT: u64 = 24;
 pub(super) struct Pickle<'a> {
     pub(super) arena: Arena<'a>,
     pub(super) root: Id,
-    /// How much of the limit is left for whatever is made of it.
+    /// Rest of the limit, for everything that is made of it.
     pub(super) budget: Budget,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Pickle<'a> {
 /// [`Error::Corrupt`] and [`Error::Unsupported`] with the byte of the instruction; [`Error::Limit`] beyond
 /// `limits.max_pickle_bytes`, which both the input and what it builds must keep.
 pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, place: &Place) -> Result<Pickle<'a>> {
-    // Positions are kept in 32 bits, of which half are for decoded strings.
+    // Positions are kept in 32 bits, half of which are for decoded strings.
     let limit = limits.max_pickle_bytes.min(1 << 31);
     let budget = Budget::new(limit, noun, place);
     if input.len() as u64 > limit {
@@ -56,7 +56,7 @@ pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, pla
 pub(super) struct Machine<'a> {
     pub(super) arena: Arena<'a>,
     position: usize,
-    /// Where the current instruction begins.
+    /// Start of the current instruction.
     operation: usize,
     frame_end: Option<usize>,
     stack: Vec<Id>,
@@ -210,7 +210,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             b'0' => {
-                // As Python has it: with nothing above the mark, the mark itself goes.
+                // As in Python: with nothing above the mark, the mark itself goes.
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
                 } else {
@@ -430,7 +430,7 @@ impl<'a> Machine<'a> {
         Ok(top)
     }
 
-    /// How many values are above the last mark, which goes.
+    /// Number of values above the last mark, which goes.
     fn above_mark(&mut self) -> Result<usize> {
         let mark = self.marks.pop().ok_or_else(|| self.corrupt("there is no mark"))?;
         Ok(self.stack.len() - mark)
@@ -524,7 +524,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Instructions that Python has and this machine has not.
+/// Instructions that Python has and this machine does not.
 fn refused(opcode: u8) -> Option<&'static str> {
     let name = match opcode {
         b'i' => "INST",

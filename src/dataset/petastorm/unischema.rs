@@ -35,13 +35,13 @@ pub struct UnischemaField {
     pub numpy_dtype: String,
     /// Its shape, without axes for a scalar; `None` is an axis that varies from row to row.
     pub shape: Vec<Option<usize>>,
-    /// How it is stored; `None` is as plain Parquet.
+    /// Its storage; `None` is plain Parquet.
     pub codec: Option<FieldCodec>,
-    /// Whether it may be null.
+    /// True if it may be null.
     pub nullable: bool,
 }
 
-/// How a field is stored.
+/// Storage of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FieldCodec {
@@ -117,7 +117,7 @@ impl Pickle<'_> {
     pub(super) fn text(&mut self, id: Id) -> Result<Option<String>> {
         Ok(match self.plain(id)? {
             Some(Plain::Text(text)) => Some(text),
-            // `str` of Python 2 that is no UTF-8.
+            // `str` of Python 2 that is not UTF-8.
             Some(Plain::Bytes(_)) => self.arena.text(id).map(std::borrow::Cow::into_owned),
             _ => None,
         })
@@ -252,12 +252,12 @@ impl UnischemaField {
             "bool_" | "bool" => Some(DType::Bool),
             "int" => Some(DType::Int64),
             "float" => Some(DType::Float64),
-            // The names of DType are NumPy's, but one that NumPy has not.
+            // The names of DType are NumPy's, except one that NumPy does not have.
             name => DType::ALL.into_iter().find(|dtype| dtype.name() == name && *dtype != DType::Bfloat16),
         }
     }
 
-    /// What is in each cell of its column; `None` for plain Parquet.
+    /// Content of each cell of its column; `None` for plain Parquet.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for element types and image formats that nothing here delivers.

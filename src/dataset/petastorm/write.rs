@@ -1,4 +1,4 @@
-//! A Unischema as a pickle, in the form that Petastorm's own had under protocol 0.
+//! A Unischema as a pickle, in the form that Petastorm itself wrote under protocol 0.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::SparkType;
 use super::unischema::{FieldCodec, Unischema, UnischemaField};
 use crate::error::{Error, Result};
 
-/// What Unischema has by itself: as an attribute of an object a field of this name would hide it.
+/// Attributes that Unischema has by itself: a field of the same name would hide them.
 const TAKEN: [&str; 12] = [
     "_fields",
     "_get_namedtuple",
@@ -25,8 +25,8 @@ const TAKEN: [&str; 12] = [
 impl Unischema {
     /// The pickle that [`from_pickle`](Self::from_pickle) and Petastorm under Python 3 read.
     ///
-    /// It is protocol 0, which is ASCII: Parquet's metadata are strings, and bytes that are no UTF-8 cannot be written there by
-    /// everyone, nor read.
+    /// It is protocol 0, which is ASCII: Parquet's metadata are strings, so not everyone can write bytes that are not UTF-8
+    /// there, or read them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if an element type has no name in NumPy or Python.

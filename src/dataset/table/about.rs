@@ -1,17 +1,17 @@
-//! What a version of a table is called, in messages and documents.
+//! Name of a version of a table, in messages and documents.
 
 use std::sync::Arc;
 
 use crate::error::Error;
 
-/// Whose format a table is in.
+/// System whose format a table is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataset) enum System {
     Delta,
     Iceberg,
 }
 
-/// What a version is called.
+/// Name of a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::dataset) struct About {
     pub(in crate::dataset) system: System,
@@ -34,7 +34,7 @@ impl About {
         format!("{what} of {} {}", self.shown(), self.url)
     }
 
-    /// What to do where files of a version are gone.
+    /// Advice where files of a version are gone.
     pub(in crate::dataset) fn advice(&self) -> String {
         match self.system {
             System::Delta => {
@@ -50,7 +50,7 @@ impl About {
         .to_owned()
     }
 
-    /// `error` as it is where a file was looked for that the table names.
+    /// `error`, adapted if it is about a file that the table names.
     pub(in crate::dataset) fn gone(&self, error: Error) -> Error {
         match error {
             Error::NotFound { what, .. } => Error::NotFound { what: self.of(&what), hint: self.advice() },

@@ -12,10 +12,10 @@ use crate::dataset::chunks::{Chunks, coalesce};
 use crate::error::{Error, Place, Result};
 use crate::store::Found;
 
-/// What a bitmap begins with, in little endian.
+/// Magic number at the start of a bitmap, in little endian.
 const MAGIC: u32 = 1_681_511_377;
 
-/// What is wrong with a bitmap.
+/// Fault in a bitmap.
 pub(in crate::dataset) type Broken = &'static str;
 
 /// The bitmap between its length and its checksum.
@@ -31,7 +31,7 @@ pub(in crate::dataset) fn framed(bytes: &[u8]) -> Result<&[u8], Broken> {
     Ok(bitmap)
 }
 
-/// The rows in `bitmap`, magic number first, if they are as many as is told of them.
+/// The rows in `bitmap`, magic number first, if there are as many as the table says.
 pub(in crate::dataset) fn rows(bitmap: &[u8], cardinality: i64) -> Result<RoaringTreemap, Broken> {
     let (magic, bitmap) = bitmap.split_first_chunk::<4>().ok_or("it is cut off")?;
     if u32::from_le_bytes(*magic) != MAGIC {
@@ -44,7 +44,7 @@ pub(in crate::dataset) fn rows(bitmap: &[u8], cardinality: i64) -> Result<Roarin
     Ok(rows)
 }
 
-/// These bytes of a file of bitmaps, of which none may have more than `most`.
+/// These bytes of a file of bitmaps; none may have more than `most`.
 pub(in crate::dataset) async fn bytes(found: &Found, ranges: Vec<Range<u64>>, most: u64) -> Result<Chunks> {
     let object = found.tail(1).await?.object;
     let size = object.stamp().size;
@@ -64,7 +64,7 @@ pub(in crate::dataset) async fn bytes(found: &Found, ranges: Vec<Range<u64>>, mo
     Ok(Chunks::new(ranges.into_iter().map(|range| range.start).zip(parts).collect(), size))
 }
 
-/// That the bitmap of file `name` is broken.
+/// Error for the broken bitmap of file `name`.
 pub(in crate::dataset) fn broken(name: &str, what: &str) -> Error {
     Error::corrupt(Place::file(name), format!("a deletion vector: {what}"))
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::dataset) struct Column {
     pub(in crate::dataset) name: String,
-    /// What data files and the log call it.
+    /// Name in data files and in the log.
     pub(in crate::dataset) physical: String,
     /// Its number in data files, where those are found by number.
     pub(in crate::dataset) id: Option<i32>,

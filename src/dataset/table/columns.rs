@@ -17,11 +17,11 @@ use crate::error::{Error, Place, Result};
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) naming: Naming,
-    /// Columns that come from the log alone, behind the others. Nullable if any file of the version, pruned or not, has no value.
+    /// Columns that come from the log alone, after the others. Nullable if any file of the version, pruned or not, has no value.
     pub(in crate::dataset) partitions: Vec<Column>,
     /// Columns that have a value of their own in files that lack them: the file's partition, or the column's default.
     pub(in crate::dataset) told: BTreeSet<String>,
-    /// Columns that no file may lack: what their values would be cannot be told.
+    /// Columns that no file may lack: their values there would be unknown.
     pub(in crate::dataset) stored: BTreeSet<String>,
     /// Numbers for the columns of files that have none.
     pub(in crate::dataset) numbers: Option<Arc<Numbers>>,

@@ -23,7 +23,7 @@ impl Deleted {
         Self { rows }
     }
 
-    /// Whether no row is.
+    /// Returns true if no row is deleted.
     pub(in crate::dataset) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -34,10 +34,10 @@ impl Deleted {
         Self { rows: rows.collect() }
     }
 
-    /// What is left of the row groups of file `number`, which is called `name`.
+    /// Rows left of the row groups of file `number`, which is called `name`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a row that the file has not.
+    /// [`Error::Corrupt`] for a row that the file does not have.
     pub(in crate::dataset) fn left(&self, number: usize, name: &str, groups: &[u64]) -> Result<Vec<Selection>> {
         let Some(rows) = self.rows.get(&number) else { return Ok(vec![Selection::All; groups.len()]) };
         let beyond = |row: u64| {
@@ -46,7 +46,7 @@ impl Deleted {
         left(rows, groups.iter().copied()).map_err(beyond)
     }
 
-    /// SHA-256 over the deleted rows, by the numbers of files: whatever way they are stored in.
+    /// SHA-256 over the deleted rows, by the numbers of files, independent of their storage.
     pub(in crate::dataset) fn digest(&self) -> String {
         let mut digest = Sha256::new();
         for (number, rows) in &self.rows {

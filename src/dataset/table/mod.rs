@@ -1,4 +1,4 @@
-//! What tables have in common, whoever's format they are in: columns found by name or number, values that come from a log, deleted rows.
+//! Common parts of tables of every format: columns found by name or number, values that come from a log, deleted rows.
 //!
 //! ```text
 //!   log or metadata ─planner─► files · columns ─naming─► schemas of files by the table's names ─widen─► the table's types

@@ -1,7 +1,7 @@
-//! The schema of a data file with the table's names in it, so that everything behind finds columns by those alone.
+//! The schema of a data file with the table's names in it, so that all later code finds columns by those alone.
 //!
-//! A table that maps its columns knows them in its files by other names, or by numbers: what is read of a file is found by them, once,
-//! here. A column of the file that the table has not any more must not stand for another one that took its name since.
+//! A table that maps its columns knows them in its files by other names, or by numbers. They are found by these once,
+//! here. A column of the file that the table does not have any more must not stand for another one that took its name since.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use parquet::schema::types::{Type, TypePtr};
 
 use super::column::{Column, Kind};
 
-/// What a column of a file is called that the table has not, if the name is another one's now.
+/// Mark on the name of a column of a file that the table does not have, if the name is another one's now.
 const GONE: &str = " (not in the table)";
 
-/// How columns are found in data files.
+/// The way in which columns are found in data files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataset) enum Mapping {
     /// By their names.
@@ -41,7 +41,7 @@ impl Naming {
         self.group(root, root.name(), Some(&self.columns), &self.taken)
     }
 
-    /// Whether the file has any number for its columns, without which none is found by it.
+    /// Returns true unless columns are found by number and the file has no numbers for them.
     pub(super) fn is_numbered(&self, root: &Type) -> bool {
         self.mapping != Mapping::Id || root.get_fields().iter().any(|field| id(field).is_some())
     }
@@ -142,7 +142,7 @@ pub(super) fn is_repeated(ty: &Type) -> bool {
     ty.get_basic_info().has_repetition() && ty.get_basic_info().repetition() == Repetition::REPEATED
 }
 
-/// Whether the repeated group of a list is an item itself, by the names that old writers gave it.
+/// Returns true if the repeated group of a list is an item itself, by the names that old writers gave it.
 fn is_item(list: &Type, repeated: &Type) -> bool {
     repeated.name() == "array" || repeated.name() == format!("{}_tuple", list.name())
 }

@@ -15,7 +15,7 @@ use super::naming::{group, is_repeated, primitive};
 pub(in crate::dataset) struct Numbers(BTreeMap<String, (Option<i32>, Arc<Numbers>)>);
 
 impl Numbers {
-    /// A mapping of names as Iceberg's tables have it; none for what is none.
+    /// A mapping of names as Iceberg's tables have it; none if it is damaged.
     pub(in crate::dataset) fn parse(json: &str) -> Option<Self> {
         // Nesting has the limit of serde_json.
         Self::of(&serde_json::from_str(json).ok()?)

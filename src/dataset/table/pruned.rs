@@ -1,4 +1,4 @@
-//! Files of a table that a filter prunes: not opened, but their rows are counted, since rows behind them keep their numbers.
+//! Files of a table that a filter prunes: not opened, but their rows are counted, since later rows keep their numbers.
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

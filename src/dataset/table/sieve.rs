@@ -57,7 +57,7 @@ impl Sieve {
         Some(Self { bound, tested })
     }
 
-    /// The columns of the filter that facts are used of, with their numbers.
+    /// The columns of the filter whose facts are used, with their numbers.
     pub(in crate::dataset) fn tested(&self) -> impl Iterator<Item = (usize, &Tested)> {
         self.tested.iter().enumerate().filter_map(|(at, tested)| Some((at, tested.as_ref()?)))
     }

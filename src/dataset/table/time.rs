@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 /// Milliseconds from 1970 to `timestamp`.
 ///
 /// # Errors
-/// [`Error::Config`] for what is no time.
+/// [`Error::Config`] for an invalid time.
 pub(in crate::dataset) fn instant(timestamp: &str) -> Result<i64> {
     let wrong = || {
         let problem = format!(

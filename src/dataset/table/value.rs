@@ -13,8 +13,8 @@ use crate::schema::cast;
 /// Days from 0001-01-01 to 1970-01-01 on the calendar of today.
 const EPOCH: i64 = 719_162;
 
-/// The one value that `text` stands for, as an array of `data_type`; none if it stands for none. Times are in UTC where they say nothing
-/// else.
+/// The one value that `text` stands for, as an array of `data_type`; none if it stands for none. Times are in UTC unless they say
+/// otherwise.
 pub(in crate::dataset) fn parse(text: &str, data_type: &DataType) -> Option<ArrayRef> {
     let float = |text: &str| text.parse::<f64>().ok();
     Some(match data_type {

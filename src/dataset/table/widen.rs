@@ -1,8 +1,8 @@
-//! Which types of files hold values of which types of a table.
+//! Types of files whose values are values of a table's type.
 
 use arrow::datatypes::{DataType, FieldRef, TimeUnit};
 
-/// Whether values of a file's column of type `from` are values of the table's type `to`: the same type, one that a table may widen to it,
+/// Returns true if values of a file's column of type `from` are values of the table's type `to`: the same type, one that widens to it,
 /// or another form of the same values.
 pub(in crate::dataset) fn widens(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
@@ -18,7 +18,7 @@ pub(in crate::dataset) fn widens(from: &DataType, to: &DataType) -> bool {
         (from, to) if from == to => true,
         (Null, _) => true,
         (Utf8 | LargeUtf8 | Utf8View, Utf8View) => true,
-        // Old writers say of text nothing but that it is bytes.
+        // Old writers only say of text that it is bytes.
         (Binary | LargeBinary | BinaryView, BinaryView) => true,
         (Float32, Float64) => true,
         (from, Float64) => integer(from).is_some_and(|digits| digits <= 10),

@@ -20,7 +20,7 @@ use crate::page::{PlainChunk, Values};
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
 const FINISHED_CHUNK: usize = 1 << 10;
 
-/// Where a file goes.
+/// Destination of a file.
 pub(crate) trait Sink: Write + Send {
     /// About so many bytes come next.
     fn expect(&mut self, _bytes: usize) {}
@@ -33,7 +33,7 @@ impl Sink for io::Sink {}
 ///
 /// Columns that the properties want plain, and nothing else, go to the file as they lie in memory; the Arrow writer encodes the others.
 /// A row group is written when it is whole: until then, plain columns hold the arrays that they were given, and with them the batches,
-/// whose memory is often one piece. Where plain columns are the lesser part of a batch, they are copied instead. A column that had a null or
+/// whose memory is often one piece. If plain columns are the smaller part of a batch, they are copied instead. A column that had a null or
 /// an empty list is encoded in the rest of the file.
 pub(crate) struct FileWriter<W: Sink> {
     file: SerializedFileWriter<W>,
@@ -43,7 +43,7 @@ pub(crate) struct FileWriter<W: Sink> {
     group: Option<Group>,
 }
 
-/// What is known of a column of the schema before any row.
+/// Facts about a column of the schema before any row.
 struct Column {
     /// Columns that Parquet makes of it.
     leaves: usize,
@@ -75,7 +75,7 @@ impl<W: Sink> FileWriter<W> {
     /// A file of `schema` in `sink`.
     ///
     /// # Errors
-    /// Those of the Parquet crate: a type that Parquet has not, and those of the sink.
+    /// Those of the Parquet crate: a type that Parquet does not have, and those of the sink.
     pub(crate) fn new(sink: W, schema: SchemaRef, properties: WriterProperties) -> Result<Self> {
         let writer = ArrowWriter::try_new(sink, SchemaRef::clone(&schema), Some(properties))?;
         let (file, encoders) = writer.into_serialized_writer()?;
@@ -98,7 +98,7 @@ impl<W: Sink> FileWriter<W> {
     /// Adds the rows of `batch`.
     ///
     /// # Errors
-    /// Those of the Parquet crate: a batch that is not of the schema, and those of the sink.
+    /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut at = 0;
         while at < batch.num_rows() {
@@ -123,7 +123,7 @@ impl<W: Sink> FileWriter<W> {
         let Some(group) = &self.group else { return most };
         let room = most - group.rows;
         let Some(limit) = limits.max_row_group_bytes() else { return room };
-        // As many as fit if they are like those before, of which there is one at least.
+        // As many as fit if they are like those before; at least one.
         let bytes = self.gathered_bytes();
         room.min(limit.saturating_sub(bytes) / (bytes / group.rows).max(1))
     }
@@ -140,7 +140,7 @@ impl<W: Sink> FileWriter<W> {
             values.push(found);
         }
         if turned {
-            // What was gathered plain stays so.
+            // Values that were gathered plain stay so.
             self.flush()?;
         }
         let mut group = match self.group.take() {
@@ -181,7 +181,7 @@ impl<W: Sink> FileWriter<W> {
         Ok(Group { rows: 0, held: 0, chunks })
     }
 
-    /// Ends the row group, if one is begun.
+    /// Ends the row group, if one has begun.
     ///
     /// # Errors
     /// Those of the Parquet crate and of the sink.
@@ -207,18 +207,18 @@ impl<W: Sink> FileWriter<W> {
         Ok(())
     }
 
-    /// Bytes that the row group that is gathered will be in the file, about.
+    /// Approximate bytes of the gathered row group in the file.
     pub(crate) fn gathered_bytes(&self) -> usize {
         self.gathered(ArrowColumnWriter::get_estimated_total_bytes, PlainChunk::bytes)
     }
 
-    /// Bytes of memory that the row group that is gathered takes, and what is kept of finished ones for the footer, about.
+    /// Approximate bytes of memory of the gathered row group, and of what is kept of finished ones for the footer.
     pub(crate) fn memory_size(&self) -> usize {
         let held = self.group.as_ref().map_or(0, |group| group.held);
         held + self.gathered(ArrowColumnWriter::memory_size, |_| 0) + self.footer_size()
     }
 
-    /// Bytes of memory that is kept of finished row groups until the file ends, about.
+    /// Approximate bytes of memory that finished row groups keep until the file ends.
     pub(crate) fn footer_size(&self) -> usize {
         let leaves: usize = self.columns.iter().map(|column| column.leaves).sum();
         self.file.flushed_row_groups().len().saturating_mul(leaves).saturating_mul(FINISHED_CHUNK)
@@ -243,7 +243,7 @@ impl<W: Sink> FileWriter<W> {
         self.file.append_key_value_metadata(pair);
     }
 
-    /// Where the file goes.
+    /// Destination of the file.
     pub(crate) fn inner(&self) -> &W {
         self.file.inner()
     }
@@ -267,7 +267,7 @@ impl<W: Sink> FileWriter<W> {
     }
 }
 
-/// Whether nothing is asked of a column but its values one after another.
+/// Returns true if nothing is asked of a column but its values one after another.
 fn is_plain(properties: &WriterProperties, column: &ColumnDescPtr) -> bool {
     let path = column.path();
     properties.compression(path) == Compression::UNCOMPRESSED
@@ -306,7 +306,7 @@ mod tests {
 
     impl Sink for Vec<u8> {}
 
-    /// How batches are made.
+    /// Parameters of generated batches.
     #[derive(Debug, Clone)]
     struct Made {
         /// Rows of each batch, and whether it may have nulls and empty lists.
@@ -437,7 +437,7 @@ mod tests {
             let mut writer = FileWriter::new(Vec::new(), Arc::clone(&schema), properties).unwrap();
             for batch in &batches {
                 writer.write(batch).unwrap();
-                // What is kept for the footer grows with each row group, which may have a single row.
+                // The memory kept for the footer grows with each row group, which may have a single row.
                 let gathered = writer.memory_size() - writer.footer_size();
                 prop_assert!(gathered <= 4 * made.group_bytes + (8 << 20));
             }

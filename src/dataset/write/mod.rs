@@ -41,7 +41,7 @@ pub const SCHEMA_KEY: &str = "bowstring.schema.v1";
 /// Bytes that go to the encoder at once: pages and row groups can be ended between two pieces only.
 const PIECE: usize = 4 << 20;
 
-/// What was written.
+/// Size of the dataset that was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     /// Parquet files.
@@ -130,7 +130,7 @@ impl DatasetWriter {
         }
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
-        // Whether Parquet has the types is known before anything is on the disk.
+        // Types that Parquet does not have are found before anything is on the disk.
         FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
         let replace = Replace { overwrite: options.overwrite, foreign: options.overwrite_foreign };
         let staging = Staging::create(path, replace)?;
@@ -171,7 +171,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// `Store` if the disk fails; `Config` if something is at the destination by now. The dataset is then not there. An old dataset
-    /// that is to be replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
+    /// that is replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
     /// deleted, while the new one is there.
     pub fn finish(mut self) -> Result<Written> {
         self.end()?;
@@ -189,7 +189,7 @@ impl DatasetWriter {
         })
     }
 
-    /// Ends the open file where what is kept of its finished row groups takes more than `most` bytes.
+    /// Ends the open file if the kept part of its finished row groups takes more than `most` bytes.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
@@ -203,13 +203,13 @@ impl DatasetWriter {
         outcome
     }
 
-    /// Bytes of memory that the open file takes: the row group that is gathered, and what is kept of finished ones, about.
+    /// Approximate bytes of memory of the open file: the row group that is gathered, and what is kept of finished ones.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> usize {
         self.open.as_ref().map_or(0, |open| open.writer.memory_size())
     }
 
-    /// Bytes of the files, and those that the row group will have that is gathered, about.
+    /// Approximate bytes of the files, and of the row group that is gathered.
     #[cfg(feature = "flight")]
     pub(crate) fn stored_bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.writer.bytes_written() + open.writer.gathered_bytes());
@@ -240,7 +240,7 @@ impl DatasetWriter {
         Ok(self.files)
     }
 
-    /// Closes all files, of which there is one at least.
+    /// Closes all files; there is at least one.
     fn end(&mut self) -> Result<()> {
         self.usable()?;
         if self.open.is_none() && self.files.is_empty() {
@@ -257,7 +257,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Whether the batch has the columns of the schema.
+    /// Checks that the batch has the columns of the schema.
     fn agree(&self, batch: &RecordBatch) -> Result<()> {
         let mismatch = |what: String, expected: String, found: String| Error::Mismatch {
             what,
@@ -434,7 +434,7 @@ fn unwritable(field: &Field, error: &ArrowError) -> Error {
     Error::unsupported(format!("writing column {:?} ({error})", field.name()), "")
 }
 
-/// What the Parquet writer says: the disk failed, or it cannot write such data.
+/// Error of the Parquet writer: the disk failed, or it cannot write such data.
 fn refused(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(source) => {

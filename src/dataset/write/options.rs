@@ -1,4 +1,4 @@
-//! What can be asked of the writer, and the check that it makes sense.
+//! Options of the writer, and the check that they make sense.
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -11,7 +11,7 @@ use crate::dataset::petastorm::Unischema;
 use crate::error::{Error, Result};
 use crate::schema::Stored;
 
-/// How a dataset is written.
+/// Options of writing a dataset.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WriterOptions {
@@ -23,19 +23,19 @@ pub struct WriterOptions {
     pub rows_per_file: Option<usize>,
     /// Bytes of a file, as stored: the next one starts when they are reached. Default 512 MiB.
     pub file_bytes: u64,
-    /// Compression of all columns but those whose cells are encoded already: arrays and images.
+    /// Compression of all columns except those whose cells are encoded already: arrays and images.
     pub compression: Compression,
-    /// Columns that are not compressed, by dotted path: what is packed already, such as images that no field says are images.
+    /// Columns that are not compressed, by dotted path: for packed content, such as images that no field says are images.
     pub uncompressed: Vec<String>,
-    /// Columns without a dictionary, by dotted path: what hardly repeats.
+    /// Columns without a dictionary, by dotted path: for values that hardly repeat.
     pub plain: Vec<String>,
-    /// Whether what is written is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
-    /// as cheap to write and read as can be: dictionaries for strings only, no statistics of floats and lists, no index of pages,
-    /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` go on top.
+    /// True if the dataset is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
+    /// as cheap to write and read as possible: dictionaries for strings only, no statistics of floats and lists, no index of pages,
+    /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` apply in addition.
     pub fleeting: bool,
-    /// Whether the destination may have a dataset of bowstring in it, which the new one replaces.
+    /// True if the destination may have a dataset of bowstring in it, which the new one replaces.
     pub overwrite: bool,
-    /// Whether `overwrite` also deletes what is at the destination and is none, such as a dataset that others wrote.
+    /// True if `overwrite` also deletes anything else at the destination, such as a dataset that others wrote.
     pub overwrite_foreign: bool,
     /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
     /// where their fields do not.
@@ -60,7 +60,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// How pages are compressed.
+/// Compression of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -81,7 +81,7 @@ impl Default for Compression {
 }
 
 impl WriterOptions {
-    /// For what is read back soon and then gone, see [`fleeting`](Self::fleeting).
+    /// For data that is read back soon and then gone, see [`fleeting`](Self::fleeting).
     pub(crate) fn fleeting() -> Self {
         Self { fleeting: true, ..Self::default() }
     }
@@ -177,7 +177,7 @@ fn is_text(kind: &DataType) -> bool {
     matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-/// Whether a filter may skip row groups by what statistics say of such a column, at little cost to the writer.
+/// Returns true if a filter may skip row groups by the statistics of such a column, at little cost to the writer.
 fn is_compared(kind: &DataType) -> bool {
     is_text(kind) || kind.is_integer() || kind.is_temporal() || kind.is_decimal() || *kind == DataType::Boolean
 }

@@ -30,7 +30,7 @@ impl Staging {
         Ok(Self { directory, destination, replace, published: false })
     }
 
-    /// Where the file `name` belongs until it is published.
+    /// Path of the file `name` until it is published.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

@@ -52,7 +52,7 @@ pub(super) struct Decoder {
 #[derive(Debug, Default)]
 struct Lane {
     state: Option<State>,
-    /// Recorded behind the group.
+    /// Recorded after the group.
     done: Handle,
     under_way: UnderWay,
     /// Whole images.
@@ -201,7 +201,7 @@ impl Decoder {
             let decoded = state.and_then(|state| unsafe { nvjpeg.decode(state, &jobs, what.channels, stream) });
             if let Err(why) = decoded {
                 refusal = why;
-                // The state of the library's memory is unknown now. Whatever it appended must be over first.
+                // The state of the library's memory is unknown now. Everything that it appended must be over first.
                 lane.wait(context, stream)?;
                 lane.state = None;
                 group.photos.iter_mut().for_each(|(.., place)| *place = None);

@@ -174,7 +174,7 @@ impl Driver {
         format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// Returns true if an event can be recorded behind all work of a context.
+    /// Returns true if an event can be recorded after all work of a context.
     pub(super) fn records_contexts(&self) -> bool {
         self.version >= RECORDS_CONTEXTS && self.call.cuCtxRecordEvent.is_some()
     }
@@ -288,7 +288,7 @@ impl Context {
         if !self.driver.is_own_process() {
             return None;
         }
-        // Tried twice, since whatever is not freed now is lost.
+        // Tried twice, since anything that is not freed now is lost.
         match self.bind().or_else(|_| self.bind()) {
             Ok(bound) => Some(bound),
             Err(error) => {

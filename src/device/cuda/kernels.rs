@@ -118,7 +118,7 @@ impl Kernels {
         unsafe { self.start(launch, stream, "launching a conversion") }
     }
 
-    /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch
+    /// Appends the kernel that makes the photos of a table, each in memory of its own, to rows of a batch
     /// at `to`.
     ///
     /// # Safety

@@ -53,7 +53,7 @@ struct Arrival {
     holders: u32,
 }
 
-/// One rank's arrival, as the caller says it.
+/// One rank's arrival, in the caller's words.
 #[derive(Debug)]
 pub(super) struct Arriving<'a> {
     pub(super) rank: u32,
@@ -135,9 +135,9 @@ impl Collectives {
         self.broken.get_or_insert(refusal).clone()
     }
 
-    /// Rank `arriving.rank` is at a round: opens it if it was the last one missing.
+    /// Rank `arriving.rank` arrives at a round, and opens it if it was the last one missing.
     ///
-    /// A mismatch of kind or number breaks the rounds for all ranks: their programs have come apart, and waiting would never end.
+    /// A mismatch of kind or number breaks the rounds for all ranks: their programs have diverged, and waiting would never end.
     pub(super) fn arrive(
         &mut self,
         now: Duration,
@@ -219,7 +219,7 @@ impl Collectives {
         Ok(Arrived::Waiting(missing, count))
     }
 
-    /// Takes an arrival back, unless its round has opened. Returns since when it was there.
+    /// Takes an arrival back, unless its round has opened. Returns the time of the arrival.
     pub(super) fn withdraw(&mut self, rank: u32, round: u64) -> Option<Duration> {
         if round != self.opened + 1 {
             return None;

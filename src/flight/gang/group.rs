@@ -87,7 +87,7 @@ pub(super) struct Group {
     /// The position at which this generation began; no rank acknowledges it, or an earlier one, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
-    /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
+    /// The plan of these positions, and the only one that this generation reads. Nothing is settled before the first stream.
     reads: Option<Reading>,
     rounds: Collectives,
     /// The first rank that left this generation cleanly.
@@ -147,7 +147,7 @@ impl Group {
         self.phase == Phase::Forming && self.acknowledged.is_some()
     }
 
-    /// Number of ranks of which it keeps anything.
+    /// Number of ranks of which it keeps something.
     pub(super) fn ranks(&self) -> usize {
         self.members.len() + self.joiners.len()
     }
@@ -185,9 +185,9 @@ impl Group {
 
     // ---- time -------------------------------------------------------------------------------------------------------
 
-    /// Lets everything happen that is due at `now`: leases run out, the join deadline passes.
+    /// Applies everything that is due at `now`: leases run out, the join deadline passes.
     pub(super) fn tick(&mut self, now: Duration, effects: &mut Effects) {
-        // Leases only grow, so that a whole look at all members is seldom needed.
+        // Leases only grow, so a full look at all members is seldom needed.
         if now < self.quiet_until {
             return;
         }
@@ -420,7 +420,7 @@ impl Group {
                 messages
             }
         };
-        // The kind may differ from that of the opened round only for a caller that is behind by a whole round, and it says which it wants.
+        // The kind may differ from that of the opened round only for a caller that is a whole round late, and it says which it wants.
         Ok(Polled::Done(Gathered(if meeting == CollectiveKind::Barrier { Arc::default() } else { messages })))
     }
 

@@ -1,13 +1,13 @@
-//! The state that a server must still know after it was killed: generations, members, acknowledged positions, opened rounds.
+//! The state that a server must still know after it is killed: generations, members, acknowledged positions, opened rounds.
 //!
 //! An append-only file: 8 bytes `BOWGANG2`, then records of `u32 length | u32 crc32 | JSON` (little endian). A record is written before the
 //! answer that follows from it, so that killing the process loses nothing that any rank was told; the end of a generation and the beginning
 //! of one are also fsynced. A tail that was torn by a crash is cut: its answer was never sent.
 //!
-//! Only such a tail is cut: bytes at the very end that are no record, with no record behind them. A whole record that this version does
-//! not understand was written by a newer one, and damage with whole records behind it is no crash: cutting either could use a generation
+//! Only such a tail is cut: bytes at the very end that are no record, with no record after them. A whole record that this version does
+//! not understand was written by a newer one, and damage before whole records is no crash: cutting either could use a generation
 //! twice. Then the server does not start, and the file is left as it is. A file of the version before (`BOWGANG1`, in which
-//! generations have no plan) is rewritten when it is opened, since that version would cut what it does not know.
+//! generations have no plan) is rewritten when it is opened, since that version would cut records that it does not know.
 
 #[cfg(test)]
 mod tests;
@@ -72,13 +72,13 @@ pub(super) enum Record {
     Bound { gang: String, generation: u64, reads: Reading },
     /// A rank acknowledged a position.
     Acked { gang: String, generation: u64, rank: u32, position: Position },
-    /// A round opened; its messages, hex, are kept for ranks that have not got them yet.
+    /// A round opened; its messages, hex, are kept for ranks that do not have them yet.
     Opened { gang: String, generation: u64, round: u64, messages: Vec<String> },
     /// A rank left cleanly.
     Left { gang: String, generation: u64, rank: u32 },
     /// All ranks left cleanly.
     Ended { gang: String, generation: u64 },
-    /// Gangs that were forgotten had no generation above this one: those of a space, which is empty for those in none, or all.
+    /// Highest generation of forgotten gangs: those of a space, which is empty for gangs in none, or all.
     Floor {
         generation: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,7 +219,7 @@ impl Journal {
         self.bytes > SMALL.max(self.compacted.saturating_mul(4))
     }
 
-    /// Replaces the file by one that holds `records` alone; at every moment one of both is whole under the name.
+    /// Replaces the file by one that holds `records` alone; at every moment the name has a whole file.
     ///
     /// # Errors
     /// [`Error::Store`]; the old file then still holds everything.
@@ -233,7 +233,7 @@ impl Journal {
         let new = PathBuf::from(name);
         let mut file =
             private().write(true).create(true).truncate(true).open(&new).map_err(|e| failed("rewrite", e))?;
-        // Readers that the owner had admitted stay admitted.
+        // Readers that the owner admitted stay admitted.
         let rights = self.file.metadata().map_err(|e| failed("stat", e))?.permissions();
         file.set_permissions(rights).map_err(|e| failed("rewrite", e))?;
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
@@ -301,14 +301,14 @@ fn next(reader: &mut impl Read) -> std::io::Result<Next> {
     })
 }
 
-/// Length and checksum that the head of a record says; `None` if it is none. No record is empty, which a tail of zeros would say.
+/// Length and checksum in the head of a record; `None` if it is not one. No record is empty, as a tail of zeros would claim.
 fn sizes(head: &[u8]) -> Option<(usize, u32)> {
     let (length, rest) = head.split_first_chunk::<4>()?;
     let (length, crc) = (u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*rest.first_chunk()?));
     (1..=LONGEST).contains(&length).then_some((length, crc))
 }
 
-/// Returns true if there is a whole record anywhere after byte `from`, at which there is none.
+/// Returns true if there is a whole record anywhere after byte `from`, where there is none.
 fn whole_record_in(path: &Path, from: u64) -> std::io::Result<bool> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(from))?;

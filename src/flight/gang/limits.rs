@@ -47,7 +47,7 @@ pub(super) fn request(action: &str, max_message: u64) -> u64 {
     }
 }
 
-/// The space that stands before the name of a gang; none where there are no tenants, and in the common space.
+/// The space before the name of a gang; none if there are no tenants, and in the common space.
 pub(super) fn space(name: &str) -> Option<&str> {
     name.split_once('/').map(|(space, _)| space)
 }

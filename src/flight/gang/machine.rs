@@ -1,7 +1,7 @@
 //! All gangs of a server as one pure state machine: no clock, no I/O, no waiting.
 //!
 //! A waiting call is a poll: it is asked again when its gang was woken, and answers `Waiting` until something happened. Each
-//! call first lets everything happen that is due at its `now`, so that no answer depends on when a sweeper ran.
+//! call first applies everything that is due at its `now`, so that no answer depends on when a sweeper ran.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// The arrival that `request` is, with a message of at most `limit` bytes.
+    /// The arrival in `request`, with a message of at most `limit` bytes.
     pub(super) fn new(kind: CollectiveKind, mut request: MeetRequest, limit: u64) -> Result<Self, Refusal> {
         limits::name(&request.caller.gang)?;
         let hex = std::mem::take(&mut request.message);
@@ -92,8 +92,8 @@ impl Machine {
         }
     }
 
-    /// A machine that continues where the journal ends. Members of running generations have until `lease + grace` to be
-    /// heard of again.
+    /// A machine that continues at the end of the journal. Members of running generations have `lease + grace` to call
+    /// again.
     pub(super) fn restore(options: RegistryOptions, records: &[Record]) -> Self {
         let mut machine = Self::new(options);
         let until = machine.options.lease + machine.options.grace;
@@ -136,7 +136,7 @@ impl Machine {
         std::mem::take(&mut self.happened)
     }
 
-    /// Lets everything happen that is due, and says when the next thing is.
+    /// Applies everything that is due, and returns the time of the next event.
     pub(super) fn tick(&mut self, now: Duration) -> Option<Duration> {
         let names: Vec<String> = self
             .gangs
@@ -180,7 +180,7 @@ impl Machine {
         answer
     }
 
-    /// As `with`, for calls of members: a gang that is not known here is over for them.
+    /// As `with`, for calls of members: a gang that is unknown here is over for them.
     fn with_member<T>(
         &mut self,
         now: Duration,
@@ -366,7 +366,7 @@ impl Machine {
         self.with_member(now, caller, |group, _| group.reads(caller))
     }
 
-    /// As [`arrive`](Self::arrive), of a request as it comes.
+    /// As [`arrive`](Self::arrive), with a request from the wire.
     #[cfg(test)]
     pub(super) fn meet(
         &mut self,
@@ -378,7 +378,7 @@ impl Machine {
         self.arrive(now, &meeting, request.timeout_ms)
     }
 
-    /// A rank is at a round, and waits there for another `timeout_ms`.
+    /// A rank arrives at a round, and waits there for another `timeout_ms`.
     pub(super) fn arrive(
         &mut self,
         now: Duration,

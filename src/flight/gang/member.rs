@@ -77,10 +77,10 @@ struct Shared {
     caller: Caller,
     world: u32,
     lease: Duration,
-    /// Until when this process may act.
+    /// Time until which this process may act.
     own_lease: Mutex<OwnLease>,
     acknowledged: Mutex<Option<Position>>,
-    /// The plan that this rank has read rows of; named by its acknowledgements, if the server knows plans.
+    /// The plan of the rows that this rank has read; named by its acknowledgements, if the server knows plans.
     read: Mutex<Option<Fingerprint>>,
     names_plans: bool,
     ended: watch::Sender<Option<Refusal>>,
@@ -192,7 +192,7 @@ impl Member {
         self.resume.map(|at| (at.epoch, at.step))
     }
 
-    /// The plan that [`resume`](Self::resume) is a position of; `None` where nothing was settled when this rank joined.
+    /// The plan of the position [`resume`](Self::resume); `None` if nothing was settled when this rank joined.
     pub fn reads(&self) -> Option<&Reading> {
         self.reads.as_ref()
     }
@@ -211,7 +211,7 @@ impl Member {
     /// Checks that this process may still act as its rank. Call it before any action that others see.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if the generation is over, or the server was not heard of for the lease.
+    /// [`Error::Fenced`] if the generation is over, or the server did not answer for the length of the lease.
     pub fn check(&self) -> Result<()> {
         self.shared.check()
     }
@@ -277,7 +277,7 @@ impl Member {
         self.shared.guard(self.shared.once("gang.members", &CallerRequest { caller: self.shared.caller.clone() })).await
     }
 
-    /// Acknowledges that this rank is done with everything up to and including step `step` of epoch `epoch`.
+    /// Acknowledges that this rank has finished everything up to and including step `step` of epoch `epoch`.
     ///
     /// The token belongs into the checkpoint that holds this position, and is the same for all ranks.
     ///
@@ -316,7 +316,7 @@ impl Member {
         // The server keeps no more, and refuses requests that are much longer.
         let failure = failure.map(|text| text.chars().take(FAILURE).collect());
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
-        // Longer waits are useless: by then the others know by the lease.
+        // Longer waits are useless: by then the lease has told the others.
         let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
         let _: serde_json::Value = shared.guard(shared.within("gang.leave", &request, longest)).await?;
         self.heartbeats.abort();
@@ -331,7 +331,7 @@ impl Shared {
         Refusal::Fenced { gang: gang.clone(), generation: *generation, why: why.to_owned() }
     }
 
-    /// The server was not heard of for the lease.
+    /// The server did not answer for the length of the lease.
     fn silent(&self, trouble: &str) -> Refusal {
         let (peer, lease) = (self.wire.peer(), self.lease);
         self.fenced(&format!("{peer} answered no heartbeat within the lease of {lease:?}{trouble}"))
@@ -390,7 +390,7 @@ impl Shared {
             Either::Right((result, _)) => result,
         };
         match result {
-            // An answer that came to a process that was stopped meanwhile is no longer for it.
+            // An answer that came to a process while it was stopped is no longer for it.
             Ok(value) => self.check().map(|()| value),
             Err(error) => {
                 if matches!(error, Error::Fenced { .. }) {
@@ -443,7 +443,7 @@ async fn heartbeats(shared: Arc<Shared>) {
             shared.end(shared.silent(&trouble));
             return;
         }
-        // A lost answer is asked for again soon: the lease has room for that.
+        // A lost answer is requested again soon: the lease leaves time for that.
         pause = (every / 4).min(dead_at - sent);
         let patience = (every * 2).min(dead_at - sent);
         let call = shared.wire.call(action, body.clone(), patience);

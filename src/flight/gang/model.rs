@@ -4,13 +4,13 @@
 //! | fault | what happens |
 //! |---|---|
 //! | kill | a process is killed and another starts in its place; the server may see the connection break, or not |
-//! | twin | a process is taken for dead and replaced, and goes on, perhaps cut off |
+//! | twin | a process is taken for dead and replaced, but continues, perhaps cut off |
 //! | cut, deaf | nothing, or no answer, gets through to a process, until that is mended |
 //! | lose, stray | an answer is lost, so that the call is repeated; a copy of a call comes much later |
 //! | late | the answer to a heartbeat takes its time |
 //! | delay | time goes by while messages are on their way |
 //! | crash | the server restarts: with its journal, with a compacted one, or killed in the middle of an append |
-//! | power | the machine restarts, and of what was not fsynced any part at the end is gone |
+//! | power | the machine restarts, and any part at the end that was not fsynced is gone |
 //! | fail | a process says that it failed |
 
 mod act;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The lease as its holder counts it: from the moment a call that was answered was *sent*, and a little shorter than the server counts, whose
+/// The lease as its holder counts it: from the moment a call that was answered was *sent*, and a little shorter than on the server, whose
 /// clock may run a little faster.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OwnLease {

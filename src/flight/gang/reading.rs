@@ -34,12 +34,12 @@ impl Reading {
         Self { plan: Self::fingerprint(data, spec), data: Some(data), about }
     }
 
-    /// A plan of which only the fingerprint is known.
+    /// A plan that is known by its fingerprint only.
     pub(super) fn named(plan: Fingerprint) -> Self {
         Self { plan, data: None, about: "known by its fingerprint only".into() }
     }
 
-    /// The fingerprint of the plan of `spec` over `data`: SHA-256 over the state at its origin, which holds whatever decides the rows.
+    /// The fingerprint of the plan of `spec` over `data`: SHA-256 over the state at its origin, which holds all that decides the rows.
     pub fn fingerprint(data: Fingerprint, spec: &PlanSpec) -> Fingerprint {
         let mut digest = Sha256::new();
         digest.update(b"bowstring plan 1");

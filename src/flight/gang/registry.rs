@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The lock is held while the journal is written, and fsynced where a generation begins or ends: no answer may overtake
-//! what it follows from. After a failed write nothing is answered any more; a restart continues from what is on disk.
+//! the record it follows from. After a failed write nothing is answered any more; a restart continues from the disk's content.
 
 mod options;
 #[cfg(test)]
@@ -52,7 +52,7 @@ pub(crate) type Room<'a> = &'a (dyn Fn(usize) -> BoxFuture<'a, Result<()>> + Sen
 struct Inner {
     machine: Machine,
     journal: Option<Journal>,
-    /// Why nothing is answered any more.
+    /// Reason why nothing is answered any more.
     broken: Option<(String, String)>,
     bells: Bells,
 }
@@ -88,7 +88,7 @@ impl Registry {
         Self::locked(journal.zip(lock), options)
     }
 
-    /// As [`open`](Self::open), but waits up to `patience` for another process to let go of the journal: one that drains while this one
+    /// As [`open`](Self::open), but waits up to `patience` for another process to release the journal: one that drains while this one
     /// takes its place.
     ///
     /// # Errors
@@ -140,8 +140,8 @@ impl Registry {
         self.call_as(action, body, |gang| Ok(gang.to_owned()), &|_| Box::pin(std::future::ready(Ok(())))).await
     }
 
-    /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` makes ours of the caller's, which stay in the
-    /// answers. Before a long answer is made, `room` is asked for its bytes.
+    /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` turns the caller's names into ours; answers keep
+    /// the caller's. Before a long answer is made, `room` is asked for its bytes.
     ///
     /// # Errors
     /// As there, and those of `known` and `room`.
@@ -252,8 +252,8 @@ impl Registry {
         Ok(Fence { registry: Arc::clone(self), caller, share, bell })
     }
 
-    /// The data that `caller` continues with: those of the position that its generation resumes from. `None` where it begins anew, or
-    /// where only the plan is known.
+    /// The data that `caller` continues with: those of the position that its generation resumes from. `None` if it begins anew, or
+    /// if only the plan is known.
     pub fn resumed(&self, caller: &Caller) -> Option<Fingerprint> {
         let reads = self.act(|machine, now| machine.reads(now, caller)).ok().flatten();
         reads.filter(|(_, resumed)| *resumed).and_then(|(reads, _)| reads.data)
@@ -307,7 +307,7 @@ impl Registry {
         self.decide(decide, |_, _| {})
     }
 
-    /// As `act`; `hear` may take a bell that rings for whatever happens after the answer.
+    /// As `act`; `hear` may take a bell that rings for everything that happens after the answer.
     fn decide<T>(
         &self,
         decide: impl FnOnce(&mut Machine, Duration) -> Result<T, Refusal>,

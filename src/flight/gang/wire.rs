@@ -184,11 +184,11 @@ pub(crate) struct JoinRequest {
 pub struct Joined {
     /// The generation that has begun.
     pub generation: u64,
-    /// A member that was not heard of for so long is lost, milliseconds.
+    /// A member that does not call for this long is lost, milliseconds.
     pub lease_ms: u64,
     /// The position after which to continue; `None` at the very start.
     pub resume: Option<Position>,
-    /// The plan that the generation reads, if that is settled: it is where it resumes.
+    /// The plan of the position at which the generation resumes, if it is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<Reading>,
     /// True if an acknowledgement may name its plan, which older servers refuse as an unknown field.
@@ -219,12 +219,12 @@ pub(crate) struct Met {
     pub messages: Vec<String>,
 }
 
-/// A [`Met`] on its way out: its messages become hex where it is written, and not before.
+/// A [`Met`] on its way out: its messages become hex only when it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gathered(pub(crate) Arc<Vec<Vec<u8>>>);
 
 impl Gathered {
-    /// Bytes that it takes as JSON, about.
+    /// Approximate bytes that it takes as JSON.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|message| 2 * message.len() + 3).sum()
     }
@@ -245,7 +245,7 @@ impl Serialize for Gathered {
     }
 }
 
-/// An answer that may be: not yet, ask again.
+/// An answer that may be "not yet, ask again".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(crate) enum Polled<T> {
@@ -308,8 +308,8 @@ pub(crate) struct AckRequest {
     pub caller: Caller,
     /// The position.
     pub position: Position,
-    /// The plan that the rank read: [`Reading::plan`]. Without it, the position is of the plan that the generation reads, which is the
-    /// only one that it lets anybody read.
+    /// The plan that the rank read: [`Reading::plan`]. Without it, the position is of the generation's plan, which is the
+    /// only one that anybody may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Fingerprint>,
 }

@@ -26,7 +26,7 @@ impl Buffers {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    /// Counts `now` bytes in place of `before`. Returns true if this attempt has half of what the others leave, or more. So all together
+    /// Counts `now` bytes in place of `before`. Returns true if this attempt has at least half of what the others leave. So all together
     /// are never too many, and of many that write alike each has its part before its row group ends: one that has little ends none because
     /// others have much.
     fn count(&self, before: u64, now: u64) -> bool {

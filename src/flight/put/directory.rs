@@ -106,7 +106,7 @@ impl Writer {
 
     pub(super) fn finish(self) -> Result<Piece> {
         let written = self.writer.finish()?;
-        // Dropped where the quota has no room for the footers.
+        // Dropped if the quota has no room for the footers.
         let disk = Mutex::new(self.disk);
         let piece = Piece { files: self.files, directory: self.directory, written, columns: self.columns, disk };
         piece.disk.lock().unwrap_or_else(PoisonError::into_inner).resize(written.bytes)?;
@@ -192,7 +192,7 @@ impl Directory {
         self.files.create_directories(&staged).map_err(|error| failed("create", &staged, error))
     }
 
-    /// Looks at what `dataset` takes of the disk, where the files of `pieces` are its own now.
+    /// Measures what `dataset` takes of the disk, where the files of `pieces` are its own now.
     fn measure(&self, dataset: &str, pieces: &[Arc<Piece>]) -> Result<()> {
         let versions = self.root.join(HIDDEN).join(dataset);
         self.disk.measure(dataset, &versions, pieces.iter().map(|piece| &piece.disk))
@@ -200,7 +200,7 @@ impl Directory {
 
     /// The path of the current version: not the dataset's name, which leads to another one after the next commit.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
-        // Whatever else lies there was not written here, and is not shown.
+        // Anything else there was not written here, and is not shown.
         let path = self.version(dataset).ok()??;
         self.files.is_directory(&path).then(|| path.to_string_lossy().into_owned())
     }
@@ -432,7 +432,7 @@ fn leads_to_version(link: &Path, dataset: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
 }
 
-/// Holds `root`, which is made if it is not there, against other servers; waits up to `patience` for the one that has it.
+/// Holds `root`, which is made if it does not exist, against other servers; waits up to `patience` for the one that has it.
 ///
 /// # Errors
 /// [`Error::Closed`] naming the process that has it; [`Error::Store`].

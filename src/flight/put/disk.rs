@@ -23,7 +23,7 @@ pub struct DiskQuotas {
 
 impl DiskQuotas {
     fn of(&self, space: Option<&str>) -> Option<u64> {
-        // As spaces stand in the names of datasets.
+        // By their names in the names of datasets.
         let named = |name: &str| name.replace(':', "@") == space.unwrap_or(COMMON);
         self.spaces.iter().find(|(name, _)| named(name)).map(|(_, bytes)| *bytes).or(self.default)
     }
@@ -76,7 +76,7 @@ impl Disk {
         DiskClaim { disk: Arc::clone(self), space: space.map(str::to_owned), bytes: 0 }
     }
 
-    /// Measures the versions of `dataset`, which lie in the directory `versions`. The attempts, of which some files are theirs now, are no
+    /// Measures the versions of `dataset`, which lie in the directory `versions`. The attempts, some of whose files are theirs now, are no
     /// longer charged.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl DiskClaim {
     /// Changes its size to `bytes`. On an error, nothing has changed.
     ///
     /// # Errors
-    /// [`Error::Limit`] where the space would have more than its quota.
+    /// [`Error::Limit`] if the space would have more than its quota.
     pub(super) fn resize(&mut self, bytes: u64) -> Result<()> {
         let (space, before) = (self.space.as_deref(), self.bytes);
         let quota = self.disk.quotas.of(space);

@@ -177,7 +177,7 @@ fn message(header: &[u8]) -> Result<Message<'_>> {
     }
 }
 
-/// Bytes that the cells of `array` take where it points to them: one may be pointed to by every row.
+/// Bytes that the cells of `array` take if it points to them: every row may point to one of them.
 fn repeated(array: &dyn Array) -> u64 {
     let views = |views: &[u128]| views.iter().fold(0_u64, |sum, view| sum.saturating_add(u64::from(*view as u32)));
     match array.data_type() {

@@ -13,14 +13,14 @@ const EACH: u64 = 2 + 2 + 8;
 /// Bytes that a piece of a batch takes at most, if its rows can be parted.
 const PIECE: u64 = 64 << 20;
 
-/// Bytes for all columns of `batch` but those of one value a row that takes bytes of its message: each of those is written by itself.
+/// Bytes for all columns of `batch` except those of one value a row that takes bytes of its message: each of those is written by itself.
 pub(super) fn all(batch: &RecordBatch) -> u64 {
     let flat = |column: &dyn Array| !column.data_type().is_nested() && *column.data_type() != DataType::Null;
     let columns = batch.columns().iter().filter(|column| !flat(column));
     columns.fold(0, |sum: u64, column| sum.saturating_add(of(column, 0)))
 }
 
-/// Bytes for the column of `batch` that takes most: one is written after another.
+/// Bytes for the largest column of `batch`: one is written after another.
 fn most(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| of(column, 0)).max().unwrap_or(0)
 }
@@ -54,7 +54,7 @@ fn of(array: &dyn Array, above: u64) -> u64 {
     }
 }
 
-/// Gives `batch` to `write` in pieces for which the writer takes little, and says of each whether it takes much all the same: a row
+/// Gives `batch` to `write` in pieces for which the writer takes little, and says of each whether it still takes much: a row
 /// that is long by itself.
 pub(super) fn in_pieces(batch: &RecordBatch, write: &mut impl FnMut(&RecordBatch, bool) -> Result<()>) -> Result<()> {
     let (rows, much) = (batch.num_rows(), most(batch) > PIECE);

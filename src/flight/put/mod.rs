@@ -144,15 +144,15 @@ struct Record {
     /// Commits that made it and those before it, the newest last.
     commits: Vec<(String, Committed)>,
     columns: Vec<String>,
-    /// Counts commits, so that later files sort behind earlier ones.
+    /// Counts commits, so that later files sort after earlier ones.
     version: u64,
 }
 
-/// Commits that a dataset remembers, to know them again.
+/// Commits that a dataset remembers, to recognise them.
 const REMEMBERED: usize = 1000;
 
 impl Record {
-    /// The answer that commit `id` had, if it was made.
+    /// The answer to commit `id`, if it was made.
     fn answer(&self, id: &str) -> Option<Committed> {
         self.commits.iter().rev().find(|(known, _)| known == id).map(|(_, committed)| *committed)
     }
@@ -160,7 +160,7 @@ impl Record {
     /// The record after the commit `once` to `dataset`, and whether old files stay.
     ///
     /// # Errors
-    /// [`Error::Config`] if it must not be there; [`Error::Mismatch`] if rows of other columns are to be appended.
+    /// [`Error::Config`] if it must not exist; [`Error::Mismatch`] if rows of other columns are to be appended.
     fn after(
         old: Option<&Self>,
         (dataset, once): (&str, &str),

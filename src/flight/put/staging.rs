@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// Limits of a staging, and how it writes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StagingOptions {
-    /// A write that nothing was done with for so long vanishes. Default 1 hour.
+    /// A write without activity for this long vanishes. Default 1 hour.
     pub time_to_live: Duration,
     /// Writes that are open or remembered at once, in each tenant's space; 16 times as many in all. Those that are over make room for
     /// new ones. Default 1,000.
@@ -185,7 +185,7 @@ impl Staging {
         self.stage_messages(write, task, attempt, schema, batches, |batch: &RecordBatch| Ok(Some(batch.clone()))).await
     }
 
-    /// [`stage`](Self::stage) of messages that `decode` makes batches of, on the thread that writes them. No thread waits for a message.
+    /// [`stage`](Self::stage) of messages that `decode` turns into batches, on the thread that writes them. No thread waits for a message.
     pub(crate) async fn stage_messages<M: Send + 'static>(
         &self,
         write: &WriteId,
@@ -229,7 +229,7 @@ impl Staging {
     /// are attempts at the same thing, the first to be committed counts. The others get its answer, and their staged rows are removed.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); [`Error::Config`] if `once` is no name.
+    /// As [`commit`](Self::commit); [`Error::Config`] if `once` is not a name.
     pub async fn commit_as(&self, write: &WriteId, once: &str, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         let once = WriteId { dataset: write.dataset.clone(), ..WriteId::new("once", once)? };
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
@@ -272,7 +272,7 @@ impl Staging {
         Ok(self.abort_like(&WriteId::new(dataset, prefix)?).await)
     }
 
-    /// As [`abort_all`](Self::abort_all), of writes that begin with the id of `prefix`.
+    /// As [`abort_all`](Self::abort_all), for writes that begin with the id of `prefix`.
     pub(crate) async fn abort_like(&self, prefix: &WriteId) -> usize {
         let (count, gone) = self.inner.book().abort_all(prefix.dataset(), prefix.id(), Instant::now());
         discard(gone).await;
@@ -289,7 +289,7 @@ impl Staging {
         self.drop_of(WriteId::new(dataset, "drop")?).await
     }
 
-    /// As [`drop_dataset`](Self::drop_dataset), of the dataset of `name`.
+    /// As [`drop_dataset`](Self::drop_dataset), for the dataset of `name`.
     ///
     /// # Errors
     /// As there.
@@ -311,7 +311,7 @@ impl Staging {
         self.url_of(&WriteId::new(dataset, "x").ok()?)
     }
 
-    /// As [`url`](Self::url), of the dataset of `name`.
+    /// As [`url`](Self::url), for the dataset of `name`.
     pub(crate) fn url_of(&self, name: &WriteId) -> Option<String> {
         match &self.inner.target {
             Target::Directory(directory) => directory.url(name.dataset()),
@@ -440,7 +440,7 @@ impl Writer {
         }
     }
 
-    /// Bytes of the row group that is gathered, where nothing else counts them.
+    /// Bytes of the row group that is gathered, if nothing else counts them.
     pub(super) fn gathered(&self) -> u64 {
         match self {
             Self::Directory(writer) => writer.gathered(),

@@ -53,14 +53,14 @@ enum Phase {
 /// The work of a commit.
 #[derive(Debug)]
 pub(super) enum Commit<P> {
-    /// It was made before: this was the answer.
+    /// It was made before, with this answer.
     Done(Committed),
     /// To be published, in the order of tasks.
     Publish(Vec<(Staged, P)>),
 }
 
 impl<P: Clone> WriteLedger<P> {
-    /// A book whose tokens count from `first`: tokens of another life must not be known here.
+    /// A book whose tokens count from `first`: tokens of another life must be unknown here.
     pub(super) fn new(first: u64, max_writes: usize, max_attempts: usize) -> Self {
         Self { writes: HashMap::new(), numbers: first, max_writes, max_attempts }
     }

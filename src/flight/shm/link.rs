@@ -27,7 +27,7 @@ pub(super) const SMALL_FRAME: usize = super::wire::MAX_TICKET + 64;
 /// The reason that a link ended.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The peer sent bytes that are no frame.
+    /// The peer sent bytes that are not a frame.
     Malformed(Malformed),
     /// The socket failed.
     Io(io::Error),

@@ -102,7 +102,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The reason that bytes are no frame.
+/// The reason that bytes are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub String);
 

@@ -15,7 +15,7 @@ use crate::memory::HostBuffer;
 use crate::schema::DType;
 use crate::tensor::{Batch, Tensor, Value};
 
-/// Decodes a message from its `header`, its `metadata`, and its `body`, of which nothing is copied.
+/// Decodes a message from its `header`, its `metadata`, and its `body`, without copying the body.
 ///
 /// # Errors
 /// [`Error::Mismatch`] if they do not fit `columns` or each other.

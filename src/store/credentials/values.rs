@@ -27,7 +27,7 @@ impl Credentials {
         Self { values, expires }
     }
 
-    /// Until when they are good, if that is known.
+    /// Time until which they are good, if that is known.
     pub fn expires(&self) -> Option<SystemTime> {
         self.expires
     }

@@ -1,4 +1,4 @@
-//! Requests to the Hub and to where it sends for bytes: who gets the token, which answers are waited for, and for how long.
+//! Requests to the Hub and to the hosts of its files: who gets the token, which answers are waited for, and for how long.
 
 use std::error::Error as StdError;
 use std::ops::Range;
@@ -21,16 +21,16 @@ use crate::store::credentials::{CredentialSource, store_error};
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
 
-/// Times that a request is sent again where the network or the server fails.
+/// Times that a request is sent again if the network or the server fails.
 const RETRIES: u32 = 10;
 
 /// The shortest and the longest wait in between.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 
-/// How long one request waits for a limit to pass. The Hub counts over five minutes.
+/// Longest wait of one request for a limit to pass. The Hub counts over five minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a store says that is at fault, in the words of `problem`.
+/// Error of the store, in the words of `problem`.
 pub(super) fn broken(problem: impl Into<Box<dyn StdError + Send + Sync>>) -> StoreError {
     StoreError::Generic { store: "hf", source: problem.into() }
 }
@@ -41,7 +41,7 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Where it is from.
+    /// Address that it came from.
     pub(super) url: Url,
 }
 
@@ -51,14 +51,14 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Where it sends to.
+    /// Target of the redirect, if it is one.
     pub(super) fn location(&self) -> Option<Url> {
         let location = self.headers.get(LOCATION).filter(|_| self.status.is_redirection())?;
         self.url.join(location.to_str().ok()?).ok()
     }
 }
 
-/// The token, or where it comes from.
+/// The token, or its source.
 #[derive(Debug)]
 enum Authorization {
     Nobody,
@@ -71,7 +71,7 @@ pub(super) struct Client {
     http: reqwest::Client,
     endpoint: Url,
     authorization: Authorization,
-    /// When the Hub takes requests again.
+    /// Time at which the Hub takes requests again.
     resume: Mutex<Option<Instant>>,
 }
 
@@ -108,12 +108,12 @@ impl Client {
         })
     }
 
-    /// The Hub, without what may be secret.
+    /// The Hub, without secrets.
     pub(super) fn endpoint(&self) -> &str {
         self.endpoint.as_str().trim_end_matches('/')
     }
 
-    /// Whether a token is sent.
+    /// Returns true if a token is sent.
     pub(super) fn has_token(&self) -> bool {
         !matches!(self.authorization, Authorization::Nobody)
     }
@@ -127,12 +127,12 @@ impl Client {
         url
     }
 
-    /// Whether `url` is at the Hub itself.
+    /// Returns true if `url` is at the Hub itself.
     pub(super) fn is_own(&self, url: &Url) -> bool {
         url.origin() == self.endpoint.origin()
     }
 
-    /// What the Hub answers, with at most `most` bytes: after redirects within it, and before one elsewhere.
+    /// Answer of the Hub, of at most `most` bytes. Redirects within the Hub are followed; a redirect elsewhere is the answer.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -153,7 +153,7 @@ impl Client {
         Err(broken("the Hub redirects without end"))
     }
 
-    /// What the Hub answers to whoever has the token; once more with another one, if it is refused and another is provided.
+    /// Answer of the Hub to a request with the token; asks again with another one, if it is refused and another is provided.
     async fn known(&self, method: &Method, url: &Url, range: Option<&Range<u64>>, most: u64) -> Result<Answer> {
         let Authorization::Provided(source) = &self.authorization else {
             let header = match &self.authorization {
@@ -175,12 +175,12 @@ impl Client {
         }
     }
 
-    /// The bytes `range` at the signed address `url`. Nobody is told who asks.
+    /// The bytes `range` at the signed address `url`. The request does not say who asks.
     pub(super) async fn fetch(&self, url: &Url, range: &Range<u64>, most: u64) -> Result<Answer> {
         self.patient(&Method::GET, url, Some(range), most, None).await
     }
 
-    /// As `once`, until there is an answer to go on with. `own` is of requests to the Hub: who asks there.
+    /// As `once`, until there is a usable answer. `own` is of requests to the Hub: who asks there.
     async fn patient(
         &self,
         method: &Method,
@@ -258,7 +258,7 @@ impl Client {
         Ok(Answer { status, headers, body: body.into(), url: url.clone() })
     }
 
-    /// That the Hub takes no requests for now, of nobody who shares this.
+    /// Records that the Hub takes no requests for now from anybody who shares this.
     fn limited(&self, wait: Duration) {
         let end = Instant::now() + wait.min(PATIENCE);
         let mut resume = self.resume.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +278,7 @@ impl Client {
     }
 }
 
-/// The header that says who asks, and that nobody shows.
+/// The header with the token, which is never shown.
 fn bearer(token: &str) -> Result<HeaderValue> {
     let header = HeaderValue::from_str(&format!("Bearer {token}"));
     let mut header = header.map_err(|_| broken("the token has characters that no token has"))?;
@@ -286,7 +286,7 @@ fn bearer(token: &str) -> Result<HeaderValue> {
     Ok(header)
 }
 
-/// Whether sending a request again may help.
+/// Failed request, by whether sending it again may help.
 enum Failure {
     Passing(reqwest::Error),
     Final(StoreError),

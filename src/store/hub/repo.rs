@@ -1,17 +1,17 @@
-//! Which repository and revision an address names.
+//! The repository and the revision that an address names.
 
 use object_store::path::Path;
 use url::Url;
 
 use crate::error::{Error, Result};
 
-/// What addresses of the Hub begin with.
+/// Scheme of the Hub's addresses.
 pub(in crate::store) const SCHEME: &str = "hf";
 
-/// The revision of whoever names none.
+/// Revision of an address that names none.
 const MAIN: &str = "main";
 
-/// Where the Hub keeps the Parquet that it made of other formats, and how that is written in short.
+/// Revision in which the Hub keeps the Parquet that it made of other formats, and its short form.
 const CONVERTED: (&str, &str) = ("refs/convert/parquet", "~parquet");
 
 /// A revision of a repository of datasets.
@@ -21,15 +21,15 @@ pub(in crate::store) struct Repo {
     pub(super) id: String,
     /// A branch, a tag, a commit, or a reference such as `refs/convert/parquet`.
     pub(super) revision: String,
-    /// What stands before a path in it.
+    /// Start of an address, before the path of a file.
     prefix: String,
 }
 
 impl Repo {
-    /// What `url` names, which messages have as `shown`: a revision, and a path in it. A slash in a revision is `%2F`, but in `refs/convert/...` and `refs/pr/...` itself.
+    /// Revision and path that `url` names; messages show it as `shown`. A slash in a revision is `%2F`, except in `refs/convert/...` and `refs/pr/...`.
     ///
     /// # Errors
-    /// [`Error::Config`] for what is no address of a dataset.
+    /// [`Error::Config`] if it is no address of a dataset.
     pub(in crate::store) fn parse(url: &Url, shown: &str) -> Result<(Self, Path)> {
         let wrong = |what: &str| {
             let problem = format!("{what}; datasets of the Hub are hf://datasets/owner/name@revision/path");
@@ -69,7 +69,7 @@ impl Repo {
         Ok((Self { id, revision, prefix }, path))
     }
 
-    /// What stands before a path in it, in messages.
+    /// Start of an address, before the path of a file, for messages.
     pub(in crate::store) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -81,7 +81,7 @@ impl Repo {
     }
 }
 
-/// What the Hub allows in a name.
+/// Returns true if the Hub allows `text` as a name.
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     !text.is_empty() && text.len() <= 96 && !text.starts_with('.') && text.bytes().all(plain)

@@ -1,4 +1,4 @@
-//! Which Hub is asked, as whom, and how: `storage_options` first, then what huggingface_hub looks at.
+//! The Hub's endpoint, its user and time limits: from `storage_options` first, then from what huggingface_hub reads.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::home;
 use crate::store::secret::Secret;
 
-/// The Hub of whoever names none.
+/// Endpoint of the Hub, if none is named.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Most bytes of a file that has a token.
@@ -24,7 +24,7 @@ pub(in crate::store) const KEYS: &[&str] = &["hf_token", "hf_endpoint"];
 pub(in crate::store) struct Settings {
     pub(super) endpoint: Url,
     pub(super) token: Option<Secret>,
-    /// How long one request may take.
+    /// Time limit of one request.
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) proxy: Option<Secret>,
@@ -36,7 +36,7 @@ impl Settings {
     /// From `options`, and from the variables of `environment`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a value that is wrong, and where the environment forbids the network; [`Error::Store`] for a file of a token
+    /// [`Error::Config`] for a wrong value, and if the environment forbids the network; [`Error::Store`] for a file of a token
     /// that is named and cannot be read.
     pub(in crate::store) fn new(
         options: &BTreeMap<String, String>,

@@ -1,18 +1,18 @@
-//! Until when a signed address is good, and what the Hub says of waiting.
+//! Expiry of signed addresses, and the waits that the Hub asks for.
 
 use std::time::{Duration, SystemTime};
 
 use url::Url;
 
-/// How long before its end an address is renewed: a request may take a while.
+/// Time before its end at which an address is renewed: a request may take a while.
 const EARLY: Duration = Duration::from_secs(60);
 
-/// Whether an address that is good until `end` should be asked for again at `now`.
+/// Returns true if an address that is good until `end` should be asked for again at `now`.
 pub(super) fn is_over(end: Option<SystemTime>, now: SystemTime) -> bool {
     end.is_some_and(|end| end.checked_sub(EARLY).is_none_or(|end| end <= now))
 }
 
-/// When the signature of `url` expires, if it says so: `Expires` of CloudFront, or `X-Amz-Date` and `X-Amz-Expires` of S3.
+/// Expiry of the signature of `url`, if it is given: `Expires` of CloudFront, or `X-Amz-Date` and `X-Amz-Expires` of S3.
 pub(super) fn expires(url: &Url) -> Option<SystemTime> {
     let value = |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
     let seconds = match value("Expires") {
@@ -40,7 +40,7 @@ fn of_date(text: &str) -> Option<u64> {
     Some((days - 719_468) * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
-/// How long to wait, by `Retry-After`, or by what the Hub says of its limit: `"resolvers";r=0;t=55`. At least a second.
+/// Time to wait, by `Retry-After`, or by the Hub's statement of its limit: `"resolvers";r=0;t=55`. At least a second.
 pub(super) fn wait(retry_after: Option<&str>, rate_limit: Option<&str>) -> Option<Duration> {
     let of_limit = |text: &str| text.split(';').find_map(|part| part.trim().strip_prefix("t=")?.parse().ok());
     let seconds = retry_after.and_then(|text| text.trim().parse().ok()).or_else(|| rate_limit.and_then(of_limit));

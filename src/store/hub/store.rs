@@ -1,4 +1,4 @@
-//! One commit of a dataset of the Hub as an object store that is only read.
+//! One commit of a dataset of the Hub as a read-only object store.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,22 +31,22 @@ use crate::store::credentials::CredentialSource;
 /// Most bytes of an answer of the Hub's interface; a page of a listing has some hundred kilobytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// Largest file that is taken whole where a range was asked for.
+/// Largest file that is taken whole if a range was asked for.
 const MAX_WHOLE_BYTES: u64 = 16 << 20;
 
-/// The version of a file, and where its bytes are.
+/// The version of a file, and the location of its bytes.
 #[derive(Debug)]
 struct Blob {
     etag: String,
     size: u64,
     at: Url,
-    /// Whether that is the Hub itself, as for small files.
+    /// True if that is the Hub itself, as for small files.
     own: bool,
-    /// Until when the address is good.
+    /// Time until which the address is good.
     end: Option<SystemTime>,
 }
 
-/// Where a file lies, once it was asked.
+/// Location of a file, once the Hub was asked for it.
 type Slot = Arc<tokio::sync::Mutex<Option<Arc<Blob>>>>;
 
 /// See the module. Copies are the same store.
@@ -81,7 +81,7 @@ struct Entry {
     lfs: Option<Lfs>,
 }
 
-/// What a large file is known by: the SHA-256 of its bytes.
+/// Identity of a large file: the SHA-256 of its bytes.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,
@@ -101,7 +101,7 @@ impl Hub {
 }
 
 impl Inner {
-    /// The commit that is read.
+    /// The commit to read.
     async fn commit(&self) -> Result<&str> {
         if let Some(commit) = self.repo.commit() {
             return Ok(commit);
@@ -139,7 +139,7 @@ impl Inner {
         Ok(url)
     }
 
-    /// A page of a listing, and where the next one is.
+    /// A page of a listing, and the address of the next one.
     async fn page(&self, url: Url) -> Result<(Vec<Entry>, Option<Url>)> {
         let answer = self.client.ask(Method::GET, url, None, MAX_ANSWER_BYTES).await?;
         if is_missing_entry(&answer) {
@@ -153,7 +153,7 @@ impl Inner {
         Ok((parsed(&answer)?, next))
     }
 
-    /// Where the file at `path` lies: as it is known, unless that is `stale` or over.
+    /// Location of the file at `path`: the known one, unless that is `stale` or over.
     async fn blob(&self, path: &Path, stale: Option<&Arc<Blob>>) -> Result<Arc<Blob>> {
         let slot = {
             let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,14 +167,14 @@ impl Inner {
         if let Some(blob) = slot.as_ref().filter(good) {
             return Ok(Arc::clone(blob));
         }
-        // What is known is over, also where nothing better is.
+        // The known location is over, even if there is no better one.
         *slot = None;
         let blob = Arc::new(self.resolve(path).await?);
         *slot = Some(Arc::clone(&blob));
         Ok(blob)
     }
 
-    /// Asks where the file at `path` lies.
+    /// Asks for the location of the file at `path`.
     async fn resolve(&self, path: &Path) -> Result<Blob> {
         let commit = self.commit().await?;
         let repo = ["datasets"].into_iter().chain(self.repo.id.split('/'));
@@ -208,7 +208,7 @@ impl Inner {
         let mut blob = blob;
         let mut renewed = false;
         loop {
-            // Who knows no ranges sends all: that is for small files.
+            // A server that knows no ranges sends the whole file: that is for small files.
             let most = if blob.size <= MAX_WHOLE_BYTES { blob.size } else { length };
             let answer = if blob.own {
                 self.client.ask(Method::GET, blob.at.clone(), Some(&range), most).await?
@@ -248,7 +248,7 @@ impl Inner {
         }
     }
 
-    /// What to do where the Hub refuses to answer.
+    /// Error with advice, where the Hub refuses to answer.
     fn refused(&self, answer: &Answer) -> StoreError {
         let (id, endpoint) = (&self.repo.id, self.client.endpoint());
         let not_found = |what: String, hint: String| broken(Error::NotFound { what, hint });
@@ -296,7 +296,7 @@ fn code(answer: &Answer) -> &str {
     answer.header(ERROR_CODE.as_str()).unwrap_or_default()
 }
 
-/// Whether the repository is there, and has no such file or directory.
+/// Returns true if the repository is there, and has no such file or directory.
 fn is_missing_entry(answer: &Answer) -> bool {
     answer.status == StatusCode::NOT_FOUND && code(answer) == "EntryNotFound"
 }
@@ -305,7 +305,7 @@ fn missing(path: &Path) -> StoreError {
     StoreError::NotFound { path: path.to_string(), source: "the commit has no such file".into() }
 }
 
-/// That what came is not of the version that the Hub told of.
+/// Error for bytes that are not of the version that the Hub told of.
 fn other_bytes(path: &Path) -> StoreError {
     let source = "the bytes are not of the version that the Hub told of".into();
     StoreError::Precondition { path: path.to_string(), source }
@@ -374,7 +374,7 @@ impl ObjectStore for Hub {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        /// Where a listing stands.
+        /// Progress of a listing.
         enum At {
             Start(Option<Path>),
             Page(Url),

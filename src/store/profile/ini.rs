@@ -24,7 +24,7 @@ pub(super) fn parse(text: &str) -> BTreeMap<String, Section> {
         }
         let Some((key, value)) = trimmed.split_once('=') else { continue };
         let Some(section) = here.as_ref().and_then(|name| sections.get_mut(name)) else { continue };
-        // Behind a blank, a # begins a comment.
+        // After a blank, a # begins a comment.
         let value =
             value.find(" #").or_else(|| value.find(" ;")).map_or(value, |end| value.get(..end).unwrap_or(value));
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_owned());

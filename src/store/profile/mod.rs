@@ -4,7 +4,7 @@
 //!   files ─ini─► sections ─profiles─► Means: keys, a process, SSO, a role ─provider─► credentials, renewed
 //! ```
 //!
-//! A reader of our own: the SDK's would bring some fifty crates, and boto3 is there in Python alone, where the command line and the server
+//! A reader of our own: the SDK's would bring some fifty crates, and boto3 exists in Python alone, where the command line and the server
 //! have none.
 
 mod choose;

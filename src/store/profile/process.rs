@@ -94,7 +94,7 @@ pub(super) fn keys(
     Credentials::new(pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))), expires)
 }
 
-/// The words of a command line, as a shell has them that knows quotes and nothing else; none if a quote is not closed.
+/// The words of a command line, as a shell splits them that knows quotes and nothing else; none if a quote is not closed.
 fn split(line: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = line.chars();

@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// Longest chain of roles.
 const MAX_DEPTH: usize = 8;
 
-/// By which means a profile gets credentials.
+/// Means by which a profile gets credentials.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Means {
@@ -45,7 +45,7 @@ fn wrong(name: &str, problem: &str) -> Error {
 }
 
 impl Profiles {
-    /// Reads the files that the variables of `environment` name, or those in `~/.aws`. Files that are not there say nothing.
+    /// Reads the files that the variables of `environment` name, or those in `~/.aws`. Missing files say nothing.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Limit`].
@@ -74,7 +74,7 @@ impl Profiles {
             }
         }
         for (name, section) in credentials {
-            // The file of credentials goes before.
+            // The file of credentials wins.
             found.profiles.entry(name).or_default().extend(section);
         }
         found
@@ -90,10 +90,10 @@ impl Profiles {
         self.profiles.get(name)?.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// By which means profile `name` gets credentials; none where it says nothing of that.
+    /// Means by which profile `name` gets credentials; none if it says nothing about them.
     ///
     /// # Errors
-    /// [`Error::NotFound`] names the nearest profile that there is; [`Error::Config`] for one that contradicts itself, and for means that
+    /// [`Error::NotFound`] names the nearest profile; [`Error::Config`] for one that contradicts itself, and for means that
     /// are not known here.
     pub(super) fn means(&self, name: &str) -> Result<Option<Means>> {
         self.chained(name, &mut Vec::new())
@@ -203,7 +203,7 @@ pub(super) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// The text of a file; none where there is no such file, or, unless it is `named`, none that may be looked at.
+/// The text of a file; none if there is no such file, or, unless it is `named`, none that may be read.
 fn text(path: &Path, named: bool) -> Result<String> {
     use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
 

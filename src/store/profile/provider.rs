@@ -33,7 +33,7 @@ impl Provider {
     /// Profile `name`, which gets credentials by `means`, and takes roles in `region`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a region or an endpoint that is none.
+    /// [`Error::Config`] for an invalid region or endpoint.
     pub(super) fn new(
         name: String,
         means: Means,

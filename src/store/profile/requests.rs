@@ -29,7 +29,7 @@ fn client() -> Result<Client, Source> {
         .map_err(|error| error.without_url().into())
 }
 
-/// Sends `request` until there is an answer that is no failure of the server; its status and text.
+/// Sends `request` until there is an answer that is no failure of the server. Returns its status and text.
 async fn answer(name: &str, request: reqwest::RequestBuilder) -> Result<(StatusCode, String), Source> {
     let mut attempt = 0;
     loop {
@@ -89,7 +89,7 @@ fn asking(
 /// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.
 ///
 /// # Errors
-/// What STS says, by its code alone.
+/// Errors of STS, by their code alone.
 pub(super) async fn role(
     endpoint: &Url,
     region: &str,

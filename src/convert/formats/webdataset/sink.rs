@@ -23,7 +23,7 @@ use crate::convert::values::sample::is_image;
 use crate::convert::values::unheld::{Unheld, unheld};
 use crate::error::{Error, Result};
 
-/// Extensions of image files by format; others use `bmp`, or `bin` for bytes that are no image.
+/// Extensions of image files by format; others use `bmp`, or `bin` for bytes that are not an image.
 const IMAGES: [(&str, &str); 4] = [("JPEG", "jpg"), ("PNG", "png"), ("WebP", "webp"), ("GIF", "gif")];
 
 /// Mapping of a column to members.

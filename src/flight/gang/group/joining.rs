@@ -31,7 +31,7 @@ impl Group {
             return Err(Refusal::Fenced { gang, generation, why: format!("rank {} has left", member.record.rank) });
         }
         if self.phase == Phase::Ended {
-            // A new run under an old name: it starts from the beginning, or where its checkpoint says.
+            // A new run under an old name: it starts from the beginning, or from its checkpoint.
             self.phase = Phase::Forming;
             self.generation += 1;
             self.why = "the run before this one has ended".into();
@@ -159,7 +159,7 @@ impl Group {
         let other: Vec<u32> = self.joiners.iter().filter(|(_, it)| token(it) != expected).map(|(r, _)| *r).collect();
         let Some(differs) = other.first().and_then(|rank| self.joiners.get(rank)) else {
             let Some((_, position, plan)) = expected else { return Ok(acknowledged()) };
-            // If the plan is known here, more than the token's fingerprint may be known.
+            // If the plan is known here, this may be more than the token's fingerprint.
             let known = self.reads.clone().filter(|reads| Some(reads.plan) == plan);
             return Ok((Some(position), known.or_else(|| plan.map(Reading::named))));
         };

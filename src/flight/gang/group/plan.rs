@@ -27,7 +27,7 @@ impl Group {
                         .into(),
                 });
             }
-            // The same plan, of which no more is known than before.
+            // The same plan, with no more known about it than before.
             Some(bound) if bound.data.is_some() || reading.data.is_none() => return Ok(()),
             _ => {}
         }
@@ -40,7 +40,7 @@ impl Group {
         Ok(())
     }
 
-    /// The plan that the generation reads, if that is settled, and whether the generation resumes in it.
+    /// The plan that the generation reads, if it is settled, and whether the generation resumes in it.
     pub(in super::super) fn reads(&self, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
         self.check(caller, false)?;
         Ok(self.reads.clone().map(|reads| (reads, self.base.is_some())))

@@ -46,7 +46,7 @@ pub(super) enum Flight {
         rung: bool,
     },
     Answered(Answer),
-    /// Its answer will not come; it is repeated when time has gone by.
+    /// Its answer will not come; it is repeated after some time.
     Lost,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Process {
     pub(super) life: u8,
     pub(super) stage: Stage,
     pub(super) flight: Flight,
-    /// Ticks for which it still waits, where it waits.
+    /// Ticks for which it still waits, if it waits.
     pub(super) waits: u8,
     /// Ticks since its call was sent.
     pub(super) ago: u8,
@@ -87,7 +87,7 @@ pub(super) struct Process {
     pub(super) step: u64,
     pub(super) round: u64,
     pub(super) plan: u8,
-    /// Ticks since its generation ended, while it has not heard of that.
+    /// Ticks since its generation ended, until it hears of that.
     pub(super) outdated: u8,
     /// Another process has its rank.
     pub(super) is_zombie: bool,
@@ -134,7 +134,7 @@ pub(super) struct Life {
     loose: Vec<(Record, Spec)>,
     pub(super) spec: Spec,
     pub(super) processes: Vec<Process>,
-    /// Calls that were sent long ago, by rank and life, and come when their process has had an answer, or is gone.
+    /// Calls that were sent long ago, by rank and life, and arrive when their process has had an answer, or is gone.
     pub(super) strays: Vec<(usize, u8, Call)>,
     /// Faults that may still happen.
     pub(super) faults: u8,
@@ -295,7 +295,7 @@ impl Life {
         self.come_back(records, &[promised])
     }
 
-    /// The server comes back with `records`; the gang is then as one of `promised` says.
+    /// The server comes back with `records`; the gang then has one of the states in `promised`.
     pub(super) fn come_back(&mut self, records: Vec<Record>, promised: &[Spec]) -> Result<(), String> {
         let planted = self.machine.planted;
         self.machine = Machine::restore(options(), &records);

@@ -1,7 +1,7 @@
 //! The promises of a gang, as an abstract machine that shares no code with it.
 //!
-//! Generations, processes, steps and rounds are plain numbers; step 0 is the start. Times are ticks. It hears each call with the answer that
-//! the gang gave, and says whether the promises allow that answer.
+//! Generations, processes, steps and rounds are plain numbers; step 0 is the start. Times are ticks. It hears each call with the gang's
+//! answer, and says whether the promises allow that answer.
 
 /// The number of a process: no two have the same.
 pub(super) type Process = u16;
@@ -71,7 +71,7 @@ pub(super) struct Member {
     pub(super) left: bool,
 }
 
-/// A process that waits to join, for how long at most, and how long until it is forgotten.
+/// A process that waits to join: the ticks that it still waits, and those until it is forgotten.
 #[derive(Debug, Clone, Hash)]
 struct Asking {
     process: Process,
@@ -129,7 +129,7 @@ impl Spec {
         self.asking.len()
     }
 
-    /// The generation that runs, or the one that is to come.
+    /// The generation that runs, or the next one.
     pub(super) fn present(&self) -> u64 {
         self.generation + u64::from(self.phase == Phase::Forming)
     }

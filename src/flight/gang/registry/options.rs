@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Limits and times of a [`Registry`](super::Registry).
 #[derive(Debug, Clone)]
 pub struct RegistryOptions {
-    /// A member that was not heard of for so long is lost. Default 10 s.
+    /// A member that does not call for this long is lost. Default 10 s.
     pub lease: Duration,
     /// Time by which leases are extended after a restart of the server. Default 10 s.
     pub grace: Duration,

@@ -124,7 +124,7 @@ fn who_resumes_goes_on_with_the_plan_of_the_position_and_who_begins_anew_is_free
         let _ = machine.join(at(7), &mixed(0, &token)).unwrap();
         let end = text(machine.join(at(7), &mixed(1, &old.clone().of_plan(Some(plan(1).plan)))).unwrap_err());
         assert!(end.contains(&plan(1).plan.to_string()) && end.contains(&plan(2).plan.to_string()), "{end}");
-        // A token of an older version names no plan: the first stream binds, as where nothing is acknowledged.
+        // A token of an older version names no plan: the first stream binds, as if nothing were acknowledged.
         let (joined, callers) = again(&mut machine, 8, 2, Some(&old));
         assert_eq!((joined.resume, joined.reads), (Some(old.position), None));
         machine.read(at(8), &callers[1], &plan(1)).unwrap();

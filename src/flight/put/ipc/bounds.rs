@@ -128,7 +128,7 @@ impl<'m, N: Iterator<Item = &'m FieldNode>, B: Iterator<Item = &'m Buffer>> Walk
         Ok((rows, nulls))
     }
 
-    /// The next buffer, which holds at least `rows` values of `width` bytes, all of them whole: Arrow asserts that.
+    /// The next buffer, which holds at least `rows` whole values of `width` bytes: Arrow asserts that.
     fn values(&mut self, rows: u64, width: u64) -> Result<()> {
         let length = self.buffer(rows.saturating_mul(width))?;
         if length % width.max(1) != 0 {

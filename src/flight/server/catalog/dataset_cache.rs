@@ -147,7 +147,7 @@ pub(crate) trait Source {
     /// Returns the identity of its data.
     fn fingerprint(&self) -> Fingerprint;
 
-    /// Returns the memory that it takes, in bytes, about.
+    /// Returns the approximate memory that it takes, in bytes.
     fn bytes(&self) -> u64;
 
     /// Returns true if `options` would still open the same data.
