@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::codec::image;
 use crate::device::{DeviceBatch, DeviceValue};
-use crate::pipeline::{Ledger, Stats, machine};
+use crate::pipeline::{Cause, Ledger, Stats, machine};
 use crate::{AnyBatch, Loader};
 
 use crate::cli::args::LoaderArgs;
@@ -159,11 +159,10 @@ fn arrived(batch: &DeviceBatch) -> crate::Result<()> {
 fn bottleneck(stats: &Stats) -> Bottleneck {
     let (stage, waited_share) = stats.bottleneck();
     let advice = match stage {
-        "consumer" => "nothing to gain here: batches were ready before they were asked for",
-        "read" => "the store is slower than decoding: a nearer store, fewer columns, or larger row groups",
-        "decode" => {
-            "reading Parquet takes the most: fewer columns, lighter compression, no dictionary on floats, or more threads"
-        }
+        "consumer" => Cause::Consumer.advice(),
+        "read" => Cause::Store.advice(),
+        "decode" => Cause::Decode.advice(),
+        // Of a loader, images and other values are one stage.
         _ if cfg!(feature = "turbo") => {
             "filling batches takes the most, images are decoded here: more threads, or smaller images"
         }
