@@ -15,6 +15,7 @@ mod demo;
 mod doctor;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod html;
 mod index;
 mod inspect;
 mod interrupt;

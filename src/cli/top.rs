@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::Error;
 use crate::cli::args::ServerArgs;
 use crate::cli::out::{Out, Outcome, tell};
 use crate::cli::table::{Table, bytes, count, plain, plural, seconds};
@@ -14,7 +15,6 @@ use crate::flight::gang::Overview;
 use crate::flight::server::Snapshot;
 use crate::flight::server::snapshot::RankView;
 use crate::store::cache::CacheStats;
-use crate::Error;
 
 /// Most lines of datasets, gangs, origins and errors, each.
 const LINES: usize = 8;
@@ -144,7 +144,8 @@ impl Screen<'_> {
         let shown = chosen(all, self.ranks);
         let more = all.len() as u64 + self.snapshot.ranks_left_off;
         writeln!(f, "\nRanks ({} of {})", count(shown.len() as u64), plural(more, "stream"))?;
-        let mut table = Table::new(&[">rank", "dataset", ">epoch", ">step", ">behind", ">rows/s", "now", "gang", "time"]);
+        let mut table =
+            Table::new(&[">rank", "dataset", ">epoch", ">step", ">behind", ">rows/s", "now", "gang", "time"]);
         for rank in shown {
             let gang = rank.gang.iter().map(|gang| format!("{gang} {}", rank.generation.unwrap_or(0))).collect();
             table.row([
@@ -220,7 +221,14 @@ impl Screen<'_> {
             let of = error.dataset.iter().map(|name| format!(" of {name}"));
             let rank = error.rank.iter().map(|rank| format!(", rank {rank}"));
             let place: String = of.chain(rank).collect();
-            writeln!(f, "Error: {} in {}{}, {}", plain(&error.kind), plain(&error.call), plain(&place), plural(error.times, "time"))?;
+            writeln!(
+                f,
+                "Error: {} in {}{}, {}",
+                plain(&error.kind),
+                plain(&error.call),
+                plain(&place),
+                plural(error.times, "time")
+            )?;
         }
         Ok(())
     }
@@ -368,7 +376,12 @@ mod tests {
     #[test]
     fn the_last_ranks_are_shown_first_where_there_are_too_many() {
         let ranks: Vec<RankView> = (0..100)
-            .map(|rank| RankView { rank, lag: u64::from(rank % 10), shares: vec![f64::from(rank)], ..RankView::default() })
+            .map(|rank| RankView {
+                rank,
+                lag: u64::from(rank % 10),
+                shares: vec![f64::from(rank)],
+                ..RankView::default()
+            })
             .collect();
         let numbers: Vec<u32> = chosen(&ranks, 3).iter().map(|rank| rank.rank).collect();
         assert_eq!(numbers, [9, 19, 29]);

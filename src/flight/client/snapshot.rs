@@ -28,9 +28,16 @@ pub(crate) struct Viewed {
 
 #[derive(Debug)]
 enum Place {
-    Flight { address: Address, connection: Option<Connection> },
+    Flight {
+        address: Address,
+        connection: Option<Connection>,
+    },
     /// The admin port: host, port and address for display.
-    Admin { host: String, port: u16, shown: String },
+    Admin {
+        host: String,
+        port: u16,
+        shown: String,
+    },
 }
 
 impl Viewed {
@@ -101,7 +108,9 @@ fn admin(url: &str) -> Result<Place> {
     let parsed = Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
     match parsed.scheme() {
         "http" => {}
-        "https" => return Err(wrong("an admin port speaks plain HTTP; write http://HOST:PORT, or grpc+tls:// for Flight")),
+        "https" => {
+            return Err(wrong("an admin port speaks plain HTTP; write http://HOST:PORT, or grpc+tls:// for Flight"));
+        }
         _ => return Err(wrong("write grpc://HOST:PORT, grpc+tls://HOST:PORT, or http://HOST:PORT for the admin port")),
     }
     if !parsed.username().is_empty() || parsed.password().is_some() {

@@ -338,7 +338,10 @@ impl Bottleneck {
             Cause::Consumer => {
                 format!("Ranks wait for data {waited:.1} % of their time: training itself is the limit.")
             }
-            _ => format!("Ranks wait for data {waited:.1} % of their time, most of it for {} ({share:.1} %).", cause.phrase()),
+            _ => format!(
+                "Ranks wait for data {waited:.1} % of their time, most of it for {} ({share:.1} %).",
+                cause.phrase()
+            ),
         };
         if let Some(last) = ranks.iter().max_by_key(|rank| rank.lag).filter(|last| last.lag >= BEHIND) {
             sentence.push_str(&format!(" Rank {} is {} steps behind the first.", last.rank, last.lag));
