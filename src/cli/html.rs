@@ -171,7 +171,7 @@ impl Plot {
             }
             PlotKind::Columns(values, [first, last, largest]) => {
                 let most = values.iter().copied().fold(0.0, f64::max);
-                let height = COLUMNS + 24.0;
+                let (below, height) = (COLUMNS + 18.0, COLUMNS + 24.0);
                 writeln!(
                     f,
                     "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{label}: at most {}\">",
@@ -189,7 +189,7 @@ impl Plot {
                 writeln!(
                     f,
                     "<line x1=\"0\" x2=\"{WIDTH}\" y1=\"{COLUMNS}\" y2=\"{COLUMNS}\"/><text x=\"0\" y=\"10\">{}</text>\
-                     <text x=\"0\" y=\"{height}\" dy=\"-6\">{}</text><text x=\"{WIDTH}\" y=\"{height}\" dy=\"-6\" text-anchor=\"end\">{}</text></svg>",
+                     <text x=\"0\" y=\"{below}\">{}</text><text x=\"{WIDTH}\" y=\"{below}\" text-anchor=\"end\">{}</text></svg>",
                     Escaped(largest),
                     Escaped(first),
                     Escaped(last)

@@ -111,7 +111,7 @@ impl fmt::Display for Screen<'_> {
             plain(self.address),
             plain(phase),
             plain(version),
-            seconds(*uptime_seconds),
+            long(*uptime_seconds),
             count(rows as u64),
             bytes(sent as u64)
         )?;
@@ -259,6 +259,15 @@ fn gangs(gangs: &[Overview], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{table}")
 }
 
+/// Formats a long time: `2 d 3 h`, `1 min 30 s`.
+fn long(time: f64) -> String {
+    let whole = time.max(0.0) as u64;
+    let parts = [("d", whole / 86_400), ("h", whole / 3600 % 24), ("min", whole / 60 % 60), ("s", whole % 60)];
+    let first = parts.iter().position(|(_, number)| *number > 0).unwrap_or(parts.len() - 1);
+    let shown = parts.iter().skip(first).take(2).map(|(unit, number)| format!("{number} {unit}"));
+    shown.collect::<Vec<_>>().join(" ")
+}
+
 /// The ranks that a table of `most` lines shows, in their order in `ranks` if there are no more, else those furthest behind first, then
 /// those whose consumers wait most.
 fn chosen(ranks: &[RankView], most: usize) -> Vec<&RankView> {
@@ -337,7 +346,7 @@ mod tests {
     fn a_screen_has_everything_and_cannot_steer_the_terminal() {
         let text = Screen { snapshot: &snapshot(), address: "grpc://h:1", ranks: 16 }.to_string();
         for part in [
-            "grpc://h:1  ready, version 1.2",
+            "grpc://h:1  ready, version 1.2, up 1 min 30 s;",
             "1,234 rows/s",
             "Ranks wait.\na nearer store.",
             "S store 60.0 %",
@@ -345,7 +354,7 @@ mod tests {
             "barrier 5: ranks 1",
             "Ranks (2 of 2 streams)",
             "train 3",
-            "##o-",
+            "#oo-",
             "1 KiB of 2 KiB in flight (50 %)",
             "Error: store in DoGet of ?[31m, rank 1, 2 times",
         ] {
@@ -387,5 +396,6 @@ mod tests {
         assert_eq!(numbers, [9, 19, 29]);
         assert!(chosen(&ranks, 100).iter().map(|rank| rank.rank).eq(0..100));
         assert_eq!(progress((&[], &[]), 0, 0), "");
+        assert_eq!([0.2, 61.0, 7200.0, 180_000.0].map(long), ["0 s", "1 min 1 s", "2 h 0 min", "2 d 2 h"]);
     }
 }

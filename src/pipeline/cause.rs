@@ -142,7 +142,8 @@ mod tests {
             let sum: u16 = per_mille(&spent).iter().sum();
             assert_eq!(sum, if spent.iter().sum::<f64>() > 0.0 { 1000 } else { 0 }, "case {case}: {spent:?}");
         }
-        assert_eq!(per_mille(&[f64::NAN, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, f64::INFINITY]), [0; CAUSES]);
+        // What is no time counts for nothing.
+        assert_eq!(per_mille(&[f64::NAN, 1.0, 0.0, -3.0, 0.0, 0.0, 0.0, f64::INFINITY]), [0, 1000, 0, 0, 0, 0, 0, 0]);
         assert_eq!(per_mille(&[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), [333, 0, 0, 0, 0, 0, 0, 667]);
     }
 
