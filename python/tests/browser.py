@@ -44,10 +44,12 @@ class Browser:
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer)
                 return dict(answer["result"])
-            if answer.get("method") == "Runtime.exceptionThrown":
-                self.said.append(json.dumps(answer["params"]))
-            elif answer.get("method") == "Log.entryAdded" and answer["params"]["entry"]["level"] in ("warning", "error"):
-                self.said.append(json.dumps(answer["params"]))
+            self._hear(answer.get("method"), answer.get("params", {}))
+
+    def _hear(self, method: str | None, event: dict[str, Any]) -> None:
+        complains = method == "Log.entryAdded" and event["entry"]["level"] in ("warning", "error")
+        if complains or method == "Runtime.exceptionThrown":
+            self.said.append(json.dumps(event))
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

@@ -186,7 +186,7 @@ def frames(tab: Browser, least: int) -> float:
 
 def kept(tab: Browser, name: str) -> None:
     """Keeps a picture for a person to look at, if a directory is named."""
-    directory = os.environ.get("BOWSTRING_PICTURES")
+    directory = os.environ.get("PAGE_PICTURES")
     if directory:
         tab.picture(pathlib.Path(directory) / f"{name}.png")
 
@@ -213,10 +213,12 @@ def test_it_shows_ranks_quickly(tab: Browser, site: Site, ranks: int, scheme: st
         assert part in text, part
     assert tab.run("document.getElementById('ranks').rows.length") == min(ranks, 32)
     # Texts of others stay texts.
-    assert "<img src=x" in text and tab.run("document.images.length") == 0
+    assert "<img src=x" in text
+    assert tab.run("document.images.length") == 0
     # Each bar is full.
-    widths = "[...document.querySelectorAll('#ranks .bar')].map(bar => [...bar.children].reduce((sum, one) => sum + parseFloat(one.style.width), 0))"
-    assert all(abs(width - 100) < 0.2 for width in tab.run(widths))
+    width = "[...bar.children].reduce((sum, one) => sum + parseFloat(one.style.width), 0)"
+    widths = tab.run(f"[...document.querySelectorAll('#ranks .bar')].map(bar => {width})")
+    assert all(abs(width - 100) < 0.2 for width in widths)
     dark = tab.run("getComputedStyle(document.body).backgroundColor")
     assert (dark == "rgb(20, 23, 27)") == (scheme == "dark"), dark
     assert tab.said == []
@@ -235,7 +237,8 @@ def test_it_is_used_by_keyboard_and_says_what_it_draws(tab: Browser, site: Site)
     unnamed = """[...document.querySelectorAll('button, select, input, canvas, [role=img]')].filter(one =>
         !(one.textContent || one.getAttribute('aria-label') || one.labels?.length)).map(one => one.outerHTML)"""
     assert tab.run(unnamed) == []
-    assert tab.run("[...document.querySelectorAll('section')].every(one => document.getElementById(one.getAttribute('aria-labelledby')))")
+    named = "document.getElementById(one.getAttribute('aria-labelledby'))"
+    assert tab.run(f"[...document.querySelectorAll('section')].every(one => {named})")
     # A theme stays, and wins over the system's.
     for expected in ("light", "dark", "system"):
         tab.run("document.getElementById('theme').click()")
@@ -243,7 +246,8 @@ def test_it_is_used_by_keyboard_and_says_what_it_draws(tab: Browser, site: Site)
     tab.run("document.getElementById('pause').click()")
     drawn = tab.run("document.body.dataset.frames")
     time.sleep(0.5)
-    assert tab.run("document.body.dataset.frames") == drawn and tab.run("document.getElementById('state').textContent") == "paused"
+    assert tab.run("document.body.dataset.frames") == drawn
+    assert tab.run("document.getElementById('state').textContent") == "paused"
 
 
 def contrast(one: str, other: str) -> float:
