@@ -29,8 +29,14 @@ class Browser:
     def __init__(self, to: int, of: int) -> None:
         self._to, self._of = os.fdopen(to, "wb", buffering=0), os.fdopen(of, "rb", buffering=0)
         self._rest, self._number, self._session = b"", 0, None
+        self._context: str | None = None
         #: Uncaught errors of the page, and what the browser complained about.
         self.said: list[str] = []
+
+    def close(self) -> None:
+        """Closes the pipe, which ends the browser."""
+        self._to.close()
+        self._of.close()
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Calls a method of the DevTools protocol, and returns its result."""
@@ -44,7 +50,8 @@ class Browser:
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer)
                 return dict(answer["result"])
-            self._hear(answer.get("method"), answer.get("params", {}))
+            if answer.get("sessionId") == self._session:
+                self._hear(answer.get("method"), answer.get("params", {}))
 
     def _hear(self, method: str | None, event: dict[str, Any]) -> None:
         complains = method == "Log.entryAdded" and event["entry"]["level"] in ("warning", "error")
@@ -62,8 +69,10 @@ class Browser:
     def open(self, url: str, *, scheme: str = "light", width: int = 1280, height: int = 1000) -> None:
         """Opens a page in a new tab without a history."""
         self._session = None
-        context = self.call("Target.createBrowserContext")["browserContextId"]
-        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        if self._context:
+            self.call("Target.disposeBrowserContext", browserContextId=self._context)
+        self._context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=self._context)["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.said.clear()
         for domain in ("Runtime", "Log", "Page"):
@@ -117,9 +126,11 @@ def browser(path: str) -> Iterator[Browser]:
         )
         os.close(theirs)
         os.close(out)
+        tab = Browser(to, of)
         try:
-            yield Browser(to, of)
+            yield tab
         finally:
+            tab.close()
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             # Its helpers may still write into their directory for a moment.

@@ -174,6 +174,7 @@ def site() -> Iterator[Site]:
     yield started
     for server in started.servers:
         server.shutdown()
+        server.server_close()
 
 
 def frames(tab: Browser, least: int) -> float:
