@@ -64,6 +64,7 @@ mod nearest;
 mod page;
 pub mod pipeline;
 pub mod plan;
+mod recent;
 pub mod schema;
 pub mod store;
 pub mod tensor;

@@ -57,6 +57,7 @@ def run_python(
 
 # Tests of JVMs, frameworks and several processes, whose times depend on the load of the machine.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
+SHARED_MACHINE += ("test_ui_page",)
 
 
 # Files that share one Spark, its JVM and its workers, and so one process of a parallel run. The last ones change its session.

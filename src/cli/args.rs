@@ -42,6 +42,18 @@ pub(crate) struct PlaceArgs {
     options: Option<PathBuf>,
 }
 
+/// A server, and access to it.
+#[cfg(feature = "flight")]
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerArgs {
+    /// Address of a server, grpc://HOST:PORT, or of its admin port, http://HOST:PORT
+    #[arg(value_name = "ADDRESS")]
+    address: String,
+    #[command(flatten)]
+    flags: Flags<SERVER>,
+}
+
 /// The order, the share of this rank, and its resources.
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Loader")]
@@ -56,6 +68,8 @@ pub(crate) struct LoaderArgs {
 const DATASET: u8 = 0;
 const LOADING: u8 = 1;
 const PLACE: u8 = 2;
+#[cfg(feature = "flight")]
+const SERVER: u8 = 3;
 
 /// The flags of one part of the table.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +79,8 @@ impl<const PART: u8> Flags<PART> {
     fn entries() -> impl Iterator<Item = &'static OptionEntry> {
         let is_in = |entry: &&OptionEntry| match PART {
             PLACE => matches!(entry.name, "storage_options" | "limits" | "partitioning"),
+            #[cfg(feature = "flight")]
+            SERVER => matches!(entry.name, "storage_options" | "timeout"),
             _ => (entry.about == About::Loading) == (PART == LOADING),
         };
         OPTIONS.iter().filter(move |entry| is_in(entry) && entry.flag().is_some())
@@ -118,7 +134,12 @@ fn value_name(entry: &OptionEntry) -> &'static str {
 
 impl<const PART: u8> Args for Flags<PART> {
     fn augment_args(command: Command) -> Command {
-        let heading = if PART == LOADING { "Loader" } else { "Dataset" };
+        let heading = match PART {
+            LOADING => "Loader",
+            #[cfg(feature = "flight")]
+            SERVER => "Server",
+            _ => "Dataset",
+        };
         command.args(Self::entries().filter_map(|entry| flag(entry, heading)))
     }
 
@@ -169,6 +190,14 @@ impl PlaceArgs {
     /// Returns the options for the location of the dataset; a file may have others.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags.0)?)
+    }
+}
+
+#[cfg(feature = "flight")]
+impl ServerArgs {
+    /// Returns the options with the server as their only address.
+    pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        LoaderOptions::from_document(document(None, std::slice::from_ref(&self.address), &self.flags.0)?)
     }
 }
 

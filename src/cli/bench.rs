@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use crate::codec::image;
 use crate::device::{DeviceBatch, DeviceValue};
-use crate::pipeline::{Ledger, Stats, machine};
+use crate::pipeline::{Cause, Ledger, Stage, Stats, machine};
 use crate::{AnyBatch, Loader};
 
 use crate::cli::args::LoaderArgs;
+use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
 use crate::cli::table::{self, Table, bytes, count, plural, rate, seconds};
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     /// Take one step per this many milliseconds, like a training loop
     #[arg(long, value_name = "MS", default_value_t = 0)]
     consumer_ms: u64,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 /// The measurement.
@@ -124,7 +127,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     if interrupted {
         tell(&format!("Interrupted after {} of {}; the figures so far:\n", count(steps), plural(wanted, "step")));
     }
-    out.report(&Report {
+    let report = Report {
         urls,
         device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
         steps,
@@ -143,7 +146,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         jpeg_decoder: image::backend(),
         bad_rows: bad_rows(&loader.ledger()),
         stats,
-    })?;
+    };
+    args.html.write(&format!("Bench of {}", report.urls.join(", ")), || report.plots(), &report)?;
+    out.report(&report)?;
     if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
 }
 
@@ -159,11 +164,10 @@ fn arrived(batch: &DeviceBatch) -> crate::Result<()> {
 fn bottleneck(stats: &Stats) -> Bottleneck {
     let (stage, waited_share) = stats.bottleneck();
     let advice = match stage {
-        "consumer" => "nothing to gain here: batches were ready before they were asked for",
-        "read" => "the store is slower than decoding: a nearer store, fewer columns, or larger row groups",
-        "decode" => {
-            "reading Parquet takes the most: fewer columns, lighter compression, no dictionary on floats, or more threads"
-        }
+        "consumer" => Cause::Consumer.advice(),
+        "read" => Cause::Store.advice(),
+        "decode" => Cause::Decode.advice(),
+        // Of a loader, images and other values are one stage.
         _ if cfg!(feature = "turbo") => {
             "filling batches takes the most, images are decoded here: more threads, or smaller images"
         }
@@ -172,6 +176,39 @@ fn bottleneck(stats: &Stats) -> Bottleneck {
         }
     };
     Bottleneck { stage, waited_share, advice }
+}
+
+impl Report {
+    /// Returns the stages by name, in order.
+    fn stages(&self) -> [(&'static str, &Stage); 4] {
+        let Stats { read, decode, batch, consumer, .. } = &self.stats;
+        [("read", read), ("decode", decode), ("batch", batch), ("consumer", consumer)]
+    }
+
+    /// Returns the drawings of its page.
+    fn plots(&self) -> Vec<Plot> {
+        let time = |(name, stage): (&str, &Stage)| {
+            let part = |time: f64, what: &str| (time, format!("{what} {}", seconds(time)));
+            (name.to_owned(), vec![part(stage.worked_seconds, "worked"), part(stage.waited_seconds, "waited")])
+        };
+        let out = |(name, stage): (&str, &Stage)| (name.to_owned(), stage.bytes as f64, bytes(stage.bytes));
+        let Bottleneck { stage, waited_share, advice } = &self.bottleneck;
+        let waited = waited_share * 100.0;
+        vec![
+            Plot {
+                title: "Time of each stage",
+                note: format!(
+                    "Summed over threads. Bottleneck: {stage}. The consumer waited {waited:.0} % of the time; {advice}."
+                ),
+                kind: PlotKind::Stacks(vec!["worked", "waited"], self.stages().map(time).to_vec()),
+            },
+            Plot {
+                title: "Bytes out of each stage",
+                note: "As stored (read), decoded (decode), as tensors (batch, consumer).".to_owned(),
+                kind: PlotKind::Bars(self.stages().map(out).to_vec()),
+            },
+        ]
+    }
 }
 
 fn bad_rows(ledger: &Ledger) -> BadRows {
@@ -249,13 +286,7 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         let mut stages = Table::new(&["stage", ">items", ">bytes out", ">worked", ">waited", ">bytes per worked s"]);
-        let list = [
-            ("read", &self.stats.read),
-            ("decode", &self.stats.decode),
-            ("batch", &self.stats.batch),
-            ("consumer", &self.stats.consumer),
-        ];
-        for (name, stage) in list {
+        for (name, stage) in self.stages() {
             // The consumer here only counts.
             let speed = if stage.worked_seconds > 0.0 && name != "consumer" {
                 size(stage.bytes as f64 / stage.worked_seconds)

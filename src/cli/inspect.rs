@@ -19,6 +19,7 @@ use arrow::datatypes::DataType;
 
 use crate::cli::advice::{ColumnFacts, Facts, advise};
 use crate::cli::args::DatasetArgs;
+use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::leaf::{Leaf, leaves};
 use crate::cli::out::{Out, Outcome};
 use crate::cli::table::{Histogram, Table, bytes, count, plain, plural};
@@ -44,6 +45,8 @@ pub(crate) struct Args {
     /// Do not look at images
     #[arg(long)]
     no_images: bool,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -130,6 +133,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let options = args.dataset.options()?;
     #[cfg(feature = "flight")]
     if crate::cli::served::is_server(&options) {
+        args.html.refuse("a server's datasets")?;
         return crate::cli::served::run(&options, out);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -141,7 +145,53 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;
+    args.html.write(&format!("Content of {}", report.urls.join(", ")), || report.plots(), &report)?;
     out.report(&report)
+}
+
+/// Most row groups that are drawn one by one.
+const GROUPS_DRAWN: usize = 360;
+
+impl Report {
+    /// Returns the drawings of its page.
+    fn plots(&self) -> Vec<Plot> {
+        let column = |column: &Column| {
+            let (stored, whole) = (column.stored_bytes, column.uncompressed_bytes);
+            let text = format!("{}, {} uncompressed", bytes(stored), bytes(whole));
+            (column.name.clone(), stored as f64, text)
+        };
+        let mut columns: Vec<_> = self.columns.iter().map(column).collect();
+        columns.sort_by(|one, other| other.1.total_cmp(&one.1));
+        // Neighbours together, the largest of them, if there are too many.
+        let each = self.row_groups.len().div_ceil(GROUPS_DRAWN).max(1);
+        let largest = |groups: &[Group]| groups.iter().map(|group| group.uncompressed_bytes).max().unwrap_or(0);
+        let sizes: Vec<f64> = self.row_groups.chunks(each).map(|groups| largest(groups) as f64).collect();
+        let last = format!("row group {}", count(self.row_groups.len().saturating_sub(1) as u64));
+        let note = match each {
+            1 => "Uncompressed, in the order of the files.".to_owned(),
+            _ => format!("Uncompressed, in the order of the files; the largest of each {each}."),
+        };
+        let file = |file: &File| {
+            (file.path.clone(), file.bytes as f64, format!("{}, {}", bytes(file.bytes), plural(file.rows, "row")))
+        };
+        vec![
+            Plot {
+                title: "Sizes of row groups",
+                note,
+                kind: PlotKind::Columns(sizes, ["row group 0".to_owned(), last, bytes(largest(&self.row_groups))]),
+            },
+            Plot {
+                title: "Bytes of columns",
+                note: "As stored, the largest first.".to_owned(),
+                kind: PlotKind::Bars(columns),
+            },
+            Plot {
+                title: "Files",
+                note: "In their order.".to_owned(),
+                kind: PlotKind::Bars(self.files.iter().map(file).collect()),
+            },
+        ]
+    }
 }
 
 async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {

@@ -15,6 +15,7 @@ mod demo;
 mod doctor;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod html;
 mod index;
 mod inspect;
 mod interrupt;
@@ -29,6 +30,8 @@ mod served;
 #[cfg(feature = "convert")]
 mod streams;
 mod table;
+#[cfg(feature = "flight")]
+mod top;
 #[cfg(feature = "convert")]
 mod verify;
 mod warm;
@@ -91,6 +94,9 @@ enum Verb {
     /// Serve datasets to ranks over Arrow Flight
     #[cfg(feature = "flight")]
     Serve(Box<serve::Args>),
+    /// Show a running server: what limits its ranks, where the time of each goes
+    #[cfg(feature = "flight")]
+    Top(top::Args),
     /// Report what was found on this machine
     Doctor(doctor::Args),
     /// Print a completion script for a shell
@@ -131,6 +137,8 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         Verb::Demo(args) => demo::run(args, program, &mut out),
         #[cfg(feature = "flight")]
         Verb::Serve(args) => serve::run(args, &mut out),
+        #[cfg(feature = "flight")]
+        Verb::Top(args) => top::run(args, &mut out),
         Verb::Doctor(args) => doctor::run(args, &mut out),
         Verb::Completions(args) => completions::run(args, Cli::command(), &mut out),
     };

@@ -11,6 +11,7 @@ use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Rea
 use crate::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
 
 use crate::cli::args::{self, LoaderArgs};
+use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::out::{Out, Outcome};
 use crate::cli::table::{Table, bytes, count, plural, seconds};
 
@@ -28,6 +29,8 @@ pub(crate) struct Args {
     /// Bytes that a rank reads per second, e.g. 500MB: adds the wait for the first batch
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     rate: Option<u64>,
+    #[command(flatten)]
+    html: HtmlArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +106,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut report = examine(&source, &options, urls, budget)?;
     let rate = args.rate.filter(|rate| *rate > 0);
     report.first_batch_seconds = rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
+    args.html.write(&format!("Plan of {}", report.urls.join(", ")), || report.plots(source.plan()), &report)?;
     out.report(&report)
 }
 
@@ -144,6 +148,72 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
         },
         shuffle_quality: plan.quality(),
     })
+}
+
+/// Places along the epoch for which row groups are counted.
+const PLACES: u64 = 180;
+
+/// Returns the row groups that are needed at so many places along the epoch.
+fn live(plan: &Plan) -> Vec<f64> {
+    let places = PLACES.min(plan.steps()).max(1);
+    let place = |step: u64| u128::from(step) * u128::from(places) / u128::from(plan.steps().max(1));
+    let mut changes = vec![0_i64; places as usize + 1];
+    for span in plan.spans() {
+        let (first, last) = (place(span.first) as usize, place(span.last) as usize);
+        if let Some(begun) = changes.get_mut(first) {
+            *begun += 1;
+        }
+        if let Some(over) = changes.get_mut(last + 1) {
+            *over -= 1;
+        }
+    }
+    let counts = changes.iter().scan(0, |sum, change| {
+        *sum += change;
+        Some(*sum as f64)
+    });
+    counts.take(places as usize).collect()
+}
+
+impl Report {
+    /// Returns the drawings of its page.
+    fn plots(&self, plan: &Plan) -> Vec<Plot> {
+        let rank = |rank: &Rank| (format!("rank {}", rank.rank), rank.bytes as f64, bytes(rank.bytes));
+        let world = |world: &Reading| {
+            let ranks = plural(world.world_size.into(), "rank");
+            (ranks, world.times_read, format!("{:.2} x", world.times_read))
+        };
+        let memory = &self.memory;
+        let part = |number: u64, what: &str| (number as f64, format!("{} {what}", bytes(number)));
+        let need = vec![part(memory.row_groups, "of row groups"), part(memory.batches, "of batches")];
+        let budget = vec![(0.0, String::new()), (0.0, String::new()), (memory.budget as f64, bytes(memory.budget))];
+        let live = live(plan);
+        let most = live.iter().copied().fold(0.0, f64::max) as u64;
+        vec![
+            Plot {
+                title: "Row groups needed along the epoch",
+                note: "Row groups, or units of them, from which the ranks take rows at a time, from the first step to the last.".to_owned(),
+                kind: PlotKind::Columns(live, ["step 0".to_owned(), format!("step {}", count(self.steps)), plural(most, "row group")]),
+            },
+            Plot {
+                title: "Memory of a rank",
+                note: "The least that one rank needs, and its budget.".to_owned(),
+                kind: PlotKind::Stacks(
+                    vec!["row groups", "batches", "budget"],
+                    vec![("needed".to_owned(), need), ("budget".to_owned(), budget)],
+                ),
+            },
+            Plot {
+                title: "Reads by number of ranks",
+                note: "How often all ranks together read the data.".to_owned(),
+                kind: PlotKind::Bars(self.worlds.iter().map(world).collect()),
+            },
+            Plot {
+                title: "Bytes to read",
+                note: "By each rank, in the epoch.".to_owned(),
+                kind: PlotKind::Bars(self.ranks.iter().map(rank).collect()),
+            },
+        ]
+    }
 }
 
 /// Returns each rank's rows and reads.

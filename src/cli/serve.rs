@@ -44,10 +44,10 @@ pub(crate) struct Args {
     /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
     #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
     listen: Option<String>,
-    /// Address and port for /metrics, /livez and /readyz
+    /// Address and port for the page /ui, /metrics, /livez and /readyz; a port alone is 127.0.0.1
     #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
     admin: Option<String>,
-    /// File of tokens for /metrics, in the form of --tokens
+    /// File of tokens for /ui and /metrics, in the form of --tokens
     #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
     admin_tokens: Option<PathBuf>,
     /// Certificate in PEM, with intermediate certificates
@@ -316,7 +316,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     let admin = match &file.server.admin {
         None => None,
         Some(admin) => {
-            let listener = bind("admin", admin).await?;
+            let listener = bind("admin", &on_loopback(admin)).await?;
             admin_address = Some(local(&listener, "admin")?);
             let ends = async {
                 let _ = admin_ends.await;
@@ -444,6 +444,11 @@ fn every_interface(address: &str) -> Cow<'_, str> {
     }
 }
 
+/// Expands `9090` to this host alone: an admin port is for operators.
+fn on_loopback(address: &str) -> Cow<'_, str> {
+    if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
+}
+
 async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
     let typed = every_interface(address);
     let found = tokio::net::lookup_host(&*typed).await;
@@ -492,9 +497,12 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_is_every_interface() {
+    fn a_port_alone_is_this_host_and_with_a_colon_every_interface() {
         for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
             assert_eq!(every_interface(typed), meant);
+        }
+        for (typed, meant) in [("9090", "127.0.0.1:9090"), (":9090", ":9090"), ("h:1", "h:1"), ("99999", "99999")] {
+            assert_eq!(on_loopback(typed), meant);
         }
     }
 

@@ -15,7 +15,7 @@
 //! regardless of the consumer.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -23,10 +23,12 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::cause::Cause;
 use super::job::{Job, closed};
 use super::reader::{Membership, Reader};
 use super::reader_state::{Expected, Work};
 use super::step::{Failure, Made, assemble};
+use super::trail::Trail;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, Share};
@@ -52,6 +54,8 @@ pub(super) struct Feed {
     in_flight: Arc<Mutex<Vec<Work>>>,
     member: Arc<Membership>,
     ended: bool,
+    /// The way of the last batch.
+    trail: Option<Trail>,
     _assembler: Task<()>,
 }
 
@@ -74,7 +78,7 @@ impl Feed {
             member: Arc::clone(&member),
         };
         let assembler = tokio::spawn(assembler.run(from, sender));
-        Self { job, receiver, head: None, in_flight, member, ended: false, _assembler: Task(assembler) }
+        Self { job, receiver, head: None, in_flight, member, ended: false, trail: None, _assembler: Task(assembler) }
     }
 
     /// Returns true if the other members of its reader continued without it.
@@ -82,20 +86,55 @@ impl Feed {
         self.member.is_behind()
     }
 
+    /// The way of the last batch.
+    pub(super) fn trail(&self) -> Option<Trail> {
+        self.trail
+    }
+
+    /// See [`Probe`].
+    pub(super) fn probe(&self) -> Probe {
+        let (in_flight, member) = (Arc::downgrade(&self.in_flight), Arc::downgrade(&self.member));
+        Probe { job: Arc::downgrade(&self.job), in_flight, member }
+    }
+
     /// Stage and culprit that the next batch waits for.
     pub(super) fn culprit(&self) -> (&'static str, String) {
-        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = in_flight.iter().flat_map(|work| &*work.windows).flat_map(|window| &window.slots);
-        slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| {
-            match in_flight.first() {
-                Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
-                None => {
-                    let memory = || ("memory", "room within memory_budget".to_owned());
-                    self.member.reader().pending().unwrap_or_else(memory)
-                }
-            }
+        culprit(&self.job, &self.in_flight, &self.member)
+    }
+}
+
+/// What the next batch waits for, for lookers-on while somebody waits. Keeps nothing alive.
+#[derive(Debug, Clone)]
+pub(crate) struct Probe {
+    job: Weak<Job>,
+    in_flight: Weak<Mutex<Vec<Work>>>,
+    member: Weak<Membership>,
+}
+
+impl Probe {
+    /// The cause of a wait at this moment; `None` if there is nothing to wait for any more.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        let (job, in_flight) = (self.job.upgrade()?, self.in_flight.upgrade()?);
+        let (stage, _) = culprit(&job, &in_flight, &*self.member.upgrade()?);
+        Some(match stage {
+            "read" => Cause::Store,
+            "decode" => Cause::Decode,
+            "batch" => Cause::Batch,
+            _ => Cause::Queue,
         })
     }
+}
+
+fn culprit(job: &Job, in_flight: &Mutex<Vec<Work>>, member: &Membership) -> (&'static str, String) {
+    let in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+    let slots = in_flight.iter().flat_map(|work| &*work.windows).flat_map(|window| &window.slots);
+    slots.map(|slot| slot.pending(job)).find_map(|pending| pending).unwrap_or_else(|| match in_flight.first() {
+        Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
+        None => {
+            let memory = || ("memory", "room within memory_budget".to_owned());
+            member.reader().pending().unwrap_or_else(memory)
+        }
+    })
 }
 
 impl Stream for Feed {
@@ -111,6 +150,10 @@ impl Stream for Feed {
                 let made = ready!(Pin::new(&mut task.0).poll(context)).unwrap_or_else(|_| Err(Failure::Step(closed())));
                 this.head = None;
                 this.ended = made.is_err();
+                let made = made.map(|(batch, trail)| {
+                    this.trail = Some(trail);
+                    batch
+                });
                 return Poll::Ready(Some(made.map_err(Error::from)));
             }
             match ready!(this.receiver.poll_recv(context)) {

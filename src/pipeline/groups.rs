@@ -15,10 +15,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::job::{Job, Source, closed};
+use super::trail::Way;
 use crate::codec::{RowGroupBlock, TakeOrder};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, WindowUse};
+use crate::store::fetch_time;
 
 /// Progress of a row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,7 @@ struct Loaded {
     cells: Arc<RowGroupBlock>,
     /// Held for as long as the cells are.
     reservation: Reservation,
+    way: Way,
 }
 
 impl Slot {
@@ -84,6 +87,11 @@ impl Slot {
     /// The cells, once they are there.
     pub(super) fn cells(&self) -> Option<&Arc<RowGroupBlock>> {
         self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.cells)
+    }
+
+    /// When its bytes and its cells were there, once they are.
+    pub(super) fn way(&self) -> Option<Way> {
+        self.outcome.get()?.as_ref().ok().map(|loaded| loaded.way)
     }
 
     /// Returns true if it is done without cells.
@@ -116,9 +124,9 @@ impl Slot {
         self.phase.send_replace(phase);
     }
 
-    pub(super) fn finish(&self, result: Result<(Arc<RowGroupBlock>, Reservation)>) {
+    pub(super) fn finish(&self, result: Result<(Arc<RowGroupBlock>, Reservation, Way)>) {
         let outcome = match result {
-            Ok((cells, reservation)) => Ok(Loaded { cells, reservation }),
+            Ok((cells, reservation, way)) => Ok(Loaded { cells, reservation, way }),
             Err(error) => Err(Arc::new(error)),
         };
         // A slot is finished once; a second result would be a bug and is dropped with its reservation.
@@ -204,14 +212,16 @@ async fn read_and_decode(
     slot: &Arc<Slot>,
     order: TakenBy,
     mut reservation: Reservation,
-) -> Result<(Arc<RowGroupBlock>, Reservation)> {
+) -> Result<(Arc<RowGroupBlock>, Reservation, Way)> {
     let (source, group) = (slot.source as usize, slot.group as usize);
-    let asked = Instant::now();
+    let begun = Instant::now();
     let permit = job.reads.acquire().await.map_err(|_| closed())?;
-    job.counters.read.waited(asked.elapsed());
+    job.counters.read.waited(begun.elapsed());
     slot.enter(Phase::Reading);
     let started = Instant::now();
-    let fetched = job.sources[source].dataset.fetch(group, &job.sources[source].projection).await?;
+    let fetch = job.sources[source].dataset.fetch(group, &job.sources[source].projection);
+    let (fetched, origin) = fetch_time::measured(fetch).await;
+    let fetched = fetched?;
     let fetched_bytes = fetched.bytes();
     let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
     // For a unit, only its page index tells its bytes; the footer does not.
@@ -220,9 +230,9 @@ async fn read_and_decode(
     job.counters.read.done(fetched_bytes as u64, started.elapsed());
     slot.enter(Phase::Decoding);
 
-    let asked = Instant::now();
+    let there = Instant::now();
     let decoding = job.workers.decodes.acquire().await.map_err(|_| closed())?;
-    job.counters.decode.waited(asked.elapsed());
+    job.counters.decode.waited(there.elapsed());
     // Only now may another row group be read: if decoding is slower, fetched bytes would pile up for nothing.
     drop(permit);
     let (cells, shared) = job
@@ -278,5 +288,6 @@ async fn read_and_decode(
     let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });
     reservation.grow(stays);
     reservation.shrink_to(stays);
-    Ok((Arc::new(cells), reservation))
+    let way = Way { asked: begun, fetched: there, loaded: Instant::now(), origin };
+    Ok((Arc::new(cells), reservation, way))
 }

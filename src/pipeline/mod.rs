@@ -14,6 +14,7 @@
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
 //! | `foresight` | tells the cache below the datasets what a plan needs |
 //! | `foretold` | checks of values when a dataset is opened |
+//! | [`Cause`], `trail` | what time goes to; the way of a batch, which says what a wait for it was for |
 //! | `window` | the row groups that a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Warmed`] | the data loaded into a cache before a run |
@@ -22,6 +23,7 @@
 //! | [`rank`], [`machine`] | the rank of this process; the resources of its machine |
 
 mod ahead;
+mod cause;
 mod cursor;
 mod engine;
 mod feed;
@@ -51,6 +53,7 @@ mod source;
 mod stats;
 mod step;
 mod stored;
+mod trail;
 #[cfg(test)]
 mod units;
 mod warm;
@@ -59,9 +62,14 @@ mod window;
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
+pub use cause::Cause;
+#[cfg(feature = "flight")]
+pub(crate) use cause::{CAUSES, Spent, per_mille};
 pub(crate) use cursor::Standing;
 pub use cursor::{At, Cursor, Pass};
 pub use engine::BatchMemory;
+#[cfg(feature = "flight")]
+pub(crate) use feed::Probe;
 pub use foretold::WideInteger;
 pub use hidden_columns::HiddenColumns;
 pub use job::Workers;
@@ -81,6 +89,8 @@ pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
+#[cfg(feature = "flight")]
+pub(crate) use trail::Trail;
 pub use warm::Warmed;
 
 /// Petastorm's metadata of the dataset that `options` name, without opening it; `None` if it is not a dataset of

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::Stream;
 
-use super::feed::Feed;
+use super::feed::{Feed, Probe};
 use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
@@ -19,6 +19,7 @@ use super::options::{LoaderOptions, Settings};
 use super::shared::SharedReader;
 use super::sized::sized;
 use super::stats::Stats;
+use super::trail::Trail;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
 use crate::dataset::{Dataset, OpenOptions, Sizes};
@@ -334,6 +335,7 @@ impl PreparedPlan {
             stored_rows: &none,
             bad_rows: self.bad_rows,
             max_bytes: budget,
+            images: None,
         };
         let pool = Pool::new(Arc::new(SystemAllocator), budget);
         let reservation = pool.try_reserve(0).ok_or_else(closed)?;
@@ -428,6 +430,16 @@ impl Batches {
     /// without it.
     pub fn is_behind(&self) -> bool {
         self.shared.is_some() && self.feed.is_behind()
+    }
+
+    /// The way of the last batch that was returned.
+    pub(crate) fn trail(&self) -> Option<Trail> {
+        self.feed.trail()
+    }
+
+    /// A look at what the next batch waits for, which keeps nothing alive.
+    pub(crate) fn probe(&self) -> Probe {
+        self.feed.probe()
     }
 
     /// The pool of its batches.

@@ -1,13 +1,14 @@
 //! One step: waits for its row groups and gathers its rows into a batch.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::groups::Slot;
 use super::job::{Job, closed};
 use super::ledger::Entry;
 use super::reader_state::Work;
+use super::trail::Trail;
 use super::window::ByName;
 use crate::codec::{BadRow, RowGroupBlock, Rows};
 use crate::error::{Error, Result};
@@ -15,8 +16,8 @@ use crate::memory::Reservation;
 use crate::plan::{Order, RowRef, Share, random};
 use crate::tensor::Batch;
 
-/// A batch, or the reason that there is none.
-pub(super) type Made = Result<Batch, Failure>;
+/// A batch with its way, or the reason that there is none.
+pub(super) type Made = Result<(Batch, Trail), Failure>;
 
 /// An error, or the row group that has it: a row group serves several steps, but its error is reported once.
 #[derive(Debug)]
@@ -42,21 +43,33 @@ pub(super) async fn assemble(
     reservation: Reservation,
 ) -> Made {
     let started = Instant::now();
+    let mut last = None;
     for window in &*work.windows {
-        window.ready().await.map_err(Failure::Group)?;
+        let way = window.ready().await.map_err(Failure::Group)?;
+        last = [last, way].into_iter().flatten().max_by_key(|way| way.loaded);
     }
     job.counters.batch.waited(started.elapsed());
+    let ready = Instant::now();
     // `work` moves along: the row groups stay in memory until the batch is made.
     job.on_cpu(move |job| {
-        let batch = gather(job, &*plan, share, &work, reservation);
+        let images = AtomicU64::new(0);
+        let batch = gather(job, &*plan, share, &work, reservation, &images);
         drop(work);
-        batch
+        let transform = Duration::from_nanos(images.into_inner());
+        Ok((batch?, Trail { last, ready, transform, made: Instant::now() }))
     })
     .await
     .map_err(Failure::Step)
 }
 
-fn gather(job: &Job, plan: &dyn Order, share: Share, work: &Work, reservation: Reservation) -> Result<Batch> {
+fn gather(
+    job: &Job,
+    plan: &dyn Order,
+    share: Share,
+    work: &Work,
+    reservation: Reservation,
+    images: &AtomicU64,
+) -> Result<Batch> {
     let started = Instant::now();
     let step = plan.step(work.step, share);
     let Picked { rows, cells, names } = pick(job, &step.rows, &ByName::new(&work.windows))?;
@@ -85,6 +98,7 @@ fn gather(job: &Job, plan: &dyn Order, share: Share, work: &Work, reservation: R
         stored_rows: &stored_row,
         bad_rows: job.bad_rows,
         max_bytes: job.groups.budget().saturating_add(job.batches.budget()),
+        images: Some(images),
     };
     let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
     if !bad.is_empty() {

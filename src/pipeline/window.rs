@@ -4,10 +4,10 @@
 //! would cost more than its rows. So a window is waited for once, and a step touches only those that it takes rows
 //! from.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::groups::Slot;
+use super::trail::Way;
 
 /// The row groups of one window.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub(super) struct Window {
     pub(super) slots: Vec<Arc<Slot>>,
     /// Their names, stored contiguously.
     names: Vec<(u32, u32)>,
-    /// Set once all of them are there.
-    is_ready: AtomicBool,
+    /// The way of the one that was there last; set once all of them are there.
+    last: OnceLock<Option<Way>>,
 }
 
 impl Window {
     pub(super) fn new(slots: Vec<Arc<Slot>>) -> Self {
         let names = slots.iter().map(|slot| slot.name()).collect();
-        Self { slots, names, is_ready: AtomicBool::new(false) }
+        Self { slots, names, last: OnceLock::new() }
     }
 
     /// Returns true if a row group failed, so that no step gets all of its rows from it.
@@ -30,19 +30,19 @@ impl Window {
         self.slots.iter().any(|slot| slot.has_failed())
     }
 
-    /// Waits until all row groups are there; returns the first that failed, if any.
-    pub(super) async fn ready(&self) -> Result<(), Arc<Slot>> {
+    /// Waits until all row groups are there; returns the way of the last, or the first that failed.
+    pub(super) async fn ready(&self) -> Result<Option<Way>, Arc<Slot>> {
         // A thread that sees it set sees the row groups too.
-        if self.is_ready.load(Ordering::Acquire) {
-            return Ok(());
+        if let Some(last) = self.last.get() {
+            return Ok(*last);
         }
         for slot in &self.slots {
             if !slot.is_loaded().await {
                 return Err(Arc::clone(slot));
             }
         }
-        self.is_ready.store(true, Ordering::Release);
-        Ok(())
+        let ways = || self.slots.iter().filter_map(|slot| slot.way());
+        Ok(*self.last.get_or_init(|| ways().max_by_key(|way| way.loaded)))
     }
 }
 

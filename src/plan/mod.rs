@@ -74,5 +74,5 @@ pub use spec::{Mix, PlanSpec, Shuffle, Stop};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};
 pub use tail::Tail;
-pub use uses::Use;
+pub use uses::{Use, UseSpan};
 pub use version::OrderVersion;

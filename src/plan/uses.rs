@@ -17,11 +17,33 @@ pub struct Use {
     pub group: u32,
 }
 
+/// The steps that need a row group, or a unit of one, in one pass over its dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UseSpan {
+    /// The first step in which any rank needs it.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// The dataset, in the order of the manifests.
+    pub source: u32,
+    /// Index into [`Manifest::groups`](crate::manifest::Manifest::groups).
+    pub group: u32,
+}
+
 impl Plan {
     /// All row groups that this epoch reads, in the order in which steps need them; each once for each pass over its
     /// dataset. Takes time in proportion to the row groups.
     pub fn uses(&self) -> Vec<Use> {
-        let mut uses = Vec::new();
+        let uses = self.spans().into_iter();
+        let mut uses: Vec<_> =
+            uses.map(|UseSpan { first, source, group, .. }| Use { step: first, source, group }).collect();
+        uses.sort_unstable();
+        uses
+    }
+
+    /// As [`uses`](Self::uses), with the last step that needs each.
+    pub fn spans(&self) -> Vec<UseSpan> {
+        let mut spans = Vec::new();
         let mut looked = 0_u64;
         for (source, layout) in self.sources.iter().enumerate() {
             let drawn = self.interleave.count(source, self.rows());
@@ -38,23 +60,33 @@ impl Plan {
                         }
                         let draw = pass * layout.rows() + window.rows.start * self.lanes + lane;
                         let Ok(position) = self.interleave.position(source, draw) else { break };
-                        let step = self.cuts.step_of(position);
-                        let groups = layout.groups(&window);
-                        found.extend(groups.iter().map(|group| Use { step, source: source as u32, group: *group }));
+                        let first = self.cuts.step_of(position);
+                        // The last row of the window that is drawn.
+                        let more = window.rows.end.min(drawn - before).saturating_sub(window.rows.start + 1);
+                        let position = self.interleave.position(source, draw + more * self.lanes);
+                        let last = position.map_or(first, |position| self.cuts.step_of(position).max(first));
+                        let span = |group: &u32| UseSpan { first, last, source: source as u32, group: *group };
+                        found.extend(layout.groups(&window).iter().map(span));
                         looked += 1;
                     }
                 }
-                // A row group cut between lanes is read once, for the first of them.
-                found.sort_unstable_by_key(|found| (found.group, found.step));
-                found.dedup_by_key(|found| found.group);
-                uses.append(&mut found);
+                // A row group cut between lanes is read once, for the first of them, and needed until the last.
+                found.sort_unstable_by_key(|found| (found.group, found.first));
+                found.dedup_by(|next, kept| {
+                    let same = next.group == kept.group;
+                    if same {
+                        kept.last = kept.last.max(next.last);
+                    }
+                    same
+                });
+                spans.append(&mut found);
                 if looked > MOST_WINDOWS {
                     break;
                 }
             }
         }
-        uses.sort_unstable();
-        uses
+        spans.sort_unstable();
+        spans
     }
 }
 
@@ -67,20 +99,20 @@ mod tests {
     use crate::manifest::Manifest;
     use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail, random};
 
-    /// The first step that needs each row group of each pass, by a walk over all steps.
-    fn walked(plan: &Plan) -> Vec<Use> {
-        let mut first = BTreeMap::new();
+    /// The first and the last step that need each row group of each pass, by a walk over all steps.
+    fn walked(plan: &Plan) -> Vec<UseSpan> {
+        let mut steps = BTreeMap::new();
         for step in 0..plan.steps() {
             for window in plan.windows(step, Share::whole()) {
                 for group in window.groups {
-                    first.entry((window.source, window.source_epoch, group)).or_insert(step);
+                    steps.entry((window.source, window.source_epoch, group)).or_insert((step, step)).1 = step;
                 }
             }
         }
-        let mut uses: Vec<_> =
-            first.into_iter().map(|((source, _, group), step)| Use { step, source, group }).collect();
-        uses.sort_unstable();
-        uses
+        let span = |((source, _, group), (first, last))| UseSpan { first, last, source, group };
+        let mut spans: Vec<_> = steps.into_iter().map(span).collect();
+        spans.sort_unstable();
+        spans
     }
 
     #[test]
@@ -101,7 +133,8 @@ mod tests {
             let shuffle = if case % 4 == 0 { Shuffle::None } else { Shuffle::Windows };
             let spec = PlanSpec { shuffle, mix, tail: Tail::Pad, ..PlanSpec::new(case, batch) };
             let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), draw(63, 4)).unwrap();
-            assert_eq!(plan.uses(), walked(&plan), "case {case}, {:?}", plan.spec());
+            assert_eq!(plan.spans(), walked(&plan), "case {case}, {:?}", plan.spec());
+            assert!(plan.uses().iter().zip(plan.spans()).all(|(one, span)| one.step == span.first), "case {case}");
         }
     }
 }

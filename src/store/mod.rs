@@ -24,6 +24,7 @@ pub(crate) mod crashing;
 mod credentials;
 pub(crate) mod directory;
 mod display;
+pub(crate) mod fetch_time;
 #[cfg(feature = "flight")]
 pub(crate) mod files;
 mod filesystem;
@@ -41,6 +42,7 @@ mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod object;
+mod origins;
 mod place;
 #[cfg(feature = "cloud")]
 mod profile;
@@ -69,6 +71,10 @@ pub(crate) use home::at_home;
 pub(crate) use known::{Base, index_here, is_local};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
+#[cfg(feature = "flight")]
+pub use origins::OriginStats;
+#[cfg(feature = "flight")]
+pub(crate) use origins::origins;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]

@@ -14,7 +14,9 @@ use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStor
 use tokio::time::Instant;
 
 use super::cache::{Held, ObjectKey, Wanted, Whole};
+use super::fetch_time;
 use super::found::Found;
+use super::origins;
 use super::place::Place;
 use super::stamp::Stamp;
 use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
@@ -207,42 +209,64 @@ impl Object {
             return Ok(Vec::new());
         }
         if self.place.local {
-            let result = self.get(None, &ranges).await?;
-            return self.take(result, ranges).await;
+            return self.counted(self.all(ranges)).await;
         }
         futures::stream::iter(ranges)
             .map(|range| async move {
-                match &self.place.cache {
+                let began = Instant::now();
+                let read = match &self.place.cache {
                     Some(cache) => {
                         let fetch = self.fetch(range.clone());
                         cache.read(&self.url(), &self.stamp, &range, wanted, fetch).await
                     }
                     None => self.fetch(range).await,
-                }
+                };
+                fetch_time::range(began.elapsed());
+                read
             })
             .buffered(REQUESTS_AT_ONCE)
             .try_collect()
             .await
     }
 
+    /// Ranges of a file of this machine.
+    async fn all(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        let result = self.get(None, &ranges).await?;
+        self.take(result, ranges).await
+    }
+
+    /// Counts a request to the origin of the object.
+    async fn counted(&self, request: impl Future<Output = Result<Vec<Bytes>>>) -> Result<Vec<Bytes>> {
+        let counted = origins::begin(&self.place.prefix, self.place.local);
+        let read = request.await;
+        let bytes = |parts: &Vec<Bytes>| parts.iter().map(|part| part.len() as u64).sum();
+        counted.ended(read.as_ref().ok().map(bytes));
+        read
+    }
+
     /// One range, from the store, which may be unavailable for a while.
     pub(super) async fn fetch(&self, range: Range<u64>) -> Result<Bytes> {
         let began = Instant::now();
-        loop {
+        let read = loop {
             match self.fetch_once(range.clone()).await {
                 Err(error) if is_unavailable(&error) && began.elapsed() < PATIENCE => {
                     tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
                     tokio::time::sleep(PAUSE).await;
                 }
-                read => return read,
+                read => break read,
             }
-        }
+        };
+        fetch_time::origin(began.elapsed());
+        read
     }
 
     async fn fetch_once(&self, range: Range<u64>) -> Result<Bytes> {
         let ranges = vec![range.clone()];
-        let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
-        Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
+        let request = async {
+            let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
+            self.take(result, ranges.clone()).await
+        };
+        Ok(self.counted(request).await?.pop().unwrap_or_default())
     }
 
     /// The name of this version in the cache that it is read through, if there is one.

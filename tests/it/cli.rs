@@ -349,3 +349,31 @@ fn bench_prints_its_figures_when_interrupted() {
     assert!(told.contains("Interrupted after"), "{told}");
     assert!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["steps"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn reports_are_pages_with_plots_too() {
+    let directory = small();
+    let data = text(directory.path());
+    let page = directory.path().join("page.html");
+    for (verb, parts) in [
+        (&["inspect", data][..], ["Sizes of row groups", "Bytes of columns", "row group 1"]),
+        (
+            &["plan", data, "--batch-size", "8", "--world-size", "2"],
+            ["Row groups needed along the epoch", "rank 1", "budget"],
+        ),
+        (&["bench", data, "--batch-size", "8"], ["Time of each stage", "consumer", "Bottleneck"]),
+    ] {
+        let ran = run(&[verb, &["--html", text(&page)]].concat());
+        assert_eq!(ran.code, 0, "{verb:?}: {}", ran.stderr);
+        let html = std::fs::read_to_string(&page).unwrap();
+        for part in parts {
+            assert!(html.contains(part), "{verb:?}, {part}: {html}");
+        }
+        assert!(html.contains("<svg") && !html.contains("<script") && !html.contains("NaN"), "{verb:?}");
+        // The text that was printed is on the page.
+        let first = ran.stdout.lines().next().unwrap();
+        assert!(html.contains(first), "{first}: {html}");
+    }
+    let ran = run(&["plan", data, "--batch-size", "8", "--html", "/nowhere/page.html"]);
+    assert!(ran.code == 2 && ran.stderr.contains("/nowhere/page.html"), "{ran:?}");
+}

@@ -260,7 +260,7 @@ fn no_call_is_answered_without_the_right_token_and_no_secret_leaks() {
     });
     println!("{refusals} calls without the right token: refused, 0 data bytes");
 
-    let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/else");
+    let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/else") + &server.get("/ui/data");
     assert!(seen.contains("bowstring_auth_refused_total"), "{seen}");
     server.signal("-TERM");
     let (code, log) = server.ended();

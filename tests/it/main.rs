@@ -141,11 +141,12 @@ mod ranks;
 /// States of every version of the order, and batches that threads give back.
 #[cfg(feature = "flight")]
 mod resume;
+/// The server's shell as a process: its addresses, access, certificates, the admin port, its end.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod serve_page;
 /// The catalogue of a server, reread while it runs.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod serve_reload;
-/// The server's shell as a process: its addresses, access, certificates, the admin port, its end.
-#[cfg(all(feature = "cli", feature = "flight", unix))]
 mod serve_shell;
 /// Shared memory between processes that are killed, stopped, slow or hostile.
 #[cfg(all(feature = "flight", target_os = "linux"))]

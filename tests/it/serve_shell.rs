@@ -75,10 +75,15 @@ impl Server {
         Self { child, listen, admin, log, _directory: directory }
     }
 
+    /// Returns host and port of the admin endpoints.
+    pub(crate) fn admin(&self) -> &str {
+        self.admin.strip_prefix("http://").unwrap()
+    }
+
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin.strip_prefix("http://").unwrap()).unwrap();
+        let mut stream = TcpStream::connect(self.admin()).unwrap();
         stream.set_read_timeout(Some(LONGEST)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -440,6 +445,7 @@ fn secrets_are_never_output() {
     // A connected but idle client would delay the drain for its whole grace period.
     drop(runtime);
     let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/livez") + &server.get("/else");
+    seen += &(server.get("/ui") + &server.get("/ui/data"));
     server.signal("-TERM");
     let (code, log) = server.ended();
     assert_eq!(code, Some(0), "{log}");

@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use arrow::array::ArrayRef;
 use rayon::prelude::*;
@@ -53,8 +55,12 @@ pub(super) fn assemble(
     within(&layout, rows)?;
     let spare = reservation.split(0);
     let mut builder = BatchBuilder::with_room(layout.specs.clone(), layout.room, reservation)?;
+    let began = Instant::now();
     row_errors::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut row_errors);
     shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut row_errors);
+    if let Some(images) = rows.images {
+        images.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
     row_errors.sort_by_key(|fault| (fault.index, fault.output));
 
     let mut is_bad = vec![false; rows.rows.len()];

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use arrow::array::{ArrayRef, BinaryViewArray};
 
@@ -42,6 +43,8 @@ pub struct Rows<'a> {
     pub bad_rows: BadRows,
     /// Maximum bytes of the batch: cells may claim any size, and claims are cheap.
     pub max_bytes: usize,
+    /// Takes the nanoseconds that images took, if somebody wants to know.
+    pub images: Option<&'a AtomicU64>,
 }
 
 impl fmt::Debug for Rows<'_> {

@@ -33,7 +33,7 @@ const PING: Duration = Duration::from_secs(10);
 /// Time to connect.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// Most bytes of the answer to an action.
-const ANSWER: usize = 64 << 20;
+pub(super) const ANSWER: usize = 64 << 20;
 
 /// Opens channels. The default uses TCP; tests use a network of their own.
 pub trait Dial: std::fmt::Debug + Send + Sync {

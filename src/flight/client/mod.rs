@@ -9,6 +9,8 @@ mod pending;
 mod receive;
 mod remote;
 mod served;
+#[cfg(feature = "cli")]
+mod snapshot;
 
 pub use address::{Address, PORT};
 pub use connection::{Dial, Tcp};
@@ -18,3 +20,5 @@ pub use pending::Pending;
 pub(crate) use receive::StreamInfo;
 pub(crate) use remote::RemoteSource;
 pub(crate) use served::{Served, served};
+#[cfg(feature = "cli")]
+pub(crate) use snapshot::Viewed;

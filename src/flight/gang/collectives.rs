@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::overview::{NAMED, Waits};
 use super::refusal::millis;
 use super::wire::{Refusal, ranks};
 
@@ -120,6 +121,17 @@ impl Collectives {
     /// Returns true if any rank waits.
     pub(super) fn waited_for(&self) -> bool {
         !self.arrived.is_empty()
+    }
+
+    /// The number of the last round that opened, and the one that ranks wait at.
+    pub(super) fn progress(&self) -> (u64, Option<Waits>) {
+        let waits = |kind: CollectiveKind| Waits {
+            kind: kind.name().to_owned(),
+            round: self.opened + 1,
+            arrived: self.arrived.len() as u64,
+            missing: self.missing.iter().copied().take(NAMED).collect(),
+        };
+        (self.opened, self.meeting.filter(|_| self.waited_for()).map(waits))
     }
 
     /// Names the waiting ranks.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use super::collectives::{Arrived, Arriving, CollectiveKind, Collectives};
 use super::journal::{MemberRecord, Record};
+use super::overview::Overview;
 #[cfg(test)]
 use super::planted::Planted;
 use super::refusal::millis;
@@ -500,16 +501,40 @@ impl Group {
         }
     }
 
+    /// The name of the phase, and the first ranks that are missing.
+    fn told(&self) -> (&'static str, Vec<u32>) {
+        let left = || self.members.values().filter(|it| it.left).map(|it| it.record.rank).take(16).collect();
+        match self.phase {
+            Phase::Forming => ("forming", self.missing_joiners().0),
+            Phase::Running => ("running", left()),
+            Phase::Ended => ("ended", left()),
+        }
+    }
+
+    /// As [`state`](Self::state), in short.
+    pub(super) fn overview(&self) -> Overview {
+        let (phase, missing) = self.told();
+        let (rounds, waits) = self.rounds.progress();
+        let present = match self.phase {
+            Phase::Forming => self.joiners.len(),
+            _ => self.members.len().saturating_sub(self.left),
+        };
+        Overview {
+            gang: self.name.clone(),
+            phase: phase.into(),
+            generation: self.generation,
+            world_size: self.world,
+            present: present as u64,
+            missing,
+            acknowledged: self.acknowledged,
+            why: self.why.clone(),
+            rounds,
+            waits,
+        }
+    }
+
     pub(super) fn state(&self) -> State {
-        let (missing, _) = match self.phase {
-            Phase::Forming => self.missing_joiners(),
-            _ => (self.members.values().filter(|it| it.left).map(|it| it.record.rank).take(16).collect(), 0),
-        };
-        let phase = match self.phase {
-            Phase::Forming => "forming",
-            Phase::Running => "running",
-            Phase::Ended => "ended",
-        };
+        let (phase, missing) = self.told();
         State {
             gang: self.name.clone(),
             phase: phase.into(),

@@ -10,6 +10,7 @@ use super::collectives::{Arriving, CollectiveKind};
 use super::group::{Effects, Group, Phase, REMEMBERED};
 use super::journal::Record;
 use super::limits;
+use super::overview::Overview;
 use super::registry::RegistryOptions;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Polled,
@@ -465,6 +466,14 @@ impl Machine {
     #[cfg(test)]
     pub(super) fn remembered(&self, name: &str) -> usize {
         self.beside(name).map(Group::remembered).sum()
+    }
+
+    /// The gangs whose name `asked` takes, at most `most` of them: those that were called last.
+    pub(super) fn overview(&self, asked: impl Fn(&str) -> bool, most: usize) -> Vec<Overview> {
+        let mut found: Vec<&Group> =
+            self.gangs.iter().filter(|(name, _)| asked(name)).map(|(_, group)| group).collect();
+        found.sort_by_key(|group| std::cmp::Reverse(group.touched));
+        found.into_iter().take(most).map(Group::overview).collect()
     }
 
     /// Number of running gangs with a name of the kind.

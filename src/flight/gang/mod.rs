@@ -32,6 +32,7 @@ mod machine;
 mod member;
 #[cfg(test)]
 mod model;
+mod overview;
 mod own_lease;
 #[cfg(test)]
 mod planted;
@@ -44,6 +45,7 @@ mod transport;
 pub mod wire;
 
 pub use member::{JoinOptions, Member};
+pub use overview::{Overview, Waits};
 pub use reading::Reading;
 pub use registry::{Fence, Registry, RegistryOptions};
 pub use transport::Wire;

@@ -28,6 +28,7 @@ use super::collectives::CollectiveKind;
 use super::journal::{Journal, Record};
 use super::limits;
 use super::machine::{Machine, Meeting};
+use super::overview::Overview;
 use super::refusal::millis;
 use super::wire::{
     ACTIONS, AckRequest, Caller, CallerRequest, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Polled,
@@ -283,6 +284,20 @@ impl Registry {
     /// Number of running gangs.
     pub fn running(&self) -> usize {
         self.lock().machine.running(|_| true)
+    }
+
+    /// At most `most` gangs as operators see them, those that were called last: of all spaces, or of one. Names are those within their
+    /// space; the second of each pair is the space.
+    pub(crate) fn overview(&self, of: Option<Option<&str>>, most: usize) -> Vec<(Overview, Option<String>)> {
+        let asked = |name: &str| of.is_none_or(|space| limits::space(name) == space);
+        let named = |mut gang: Overview| {
+            let space = limits::space(&gang.gang).map(str::to_owned);
+            if let Some(space) = &space {
+                gang.gang = gang.gang.get(space.len() + 1..).unwrap_or_default().to_owned();
+            }
+            (gang, space)
+        };
+        self.lock().machine.overview(asked, most).into_iter().map(named).collect()
     }
 
     /// Number of running gangs in a space; without a name, of those in no space.

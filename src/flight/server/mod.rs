@@ -41,7 +41,8 @@ pub use catalog::{catalogue, config, entry, file};
 pub use ops::admin::{AdminState, admin};
 pub use ops::background::Background;
 pub use ops::limits::Limits;
-pub use ops::{admin, connections, limits, metrics};
+pub use ops::snapshot::Snapshot;
+pub use ops::{admin, connections, errors, limits, metrics, snapshot};
 pub use rpc::writes::Writes;
 pub use stream::quota;
 pub use stream::quota::Quotas;
@@ -143,6 +144,8 @@ where
             metrics.cache(&crate::store::cache::totals());
         }
     });
+    let seen = Arc::downgrade(&core);
+    admin.set_view(move || seen.upgrade().map(|core| core.snapshot(None)));
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
     let flight = AuthLayer::new(flight.max_decoding_message_size(limits.call_bytes()), core);
     let health = ops::health::Health::new(health, limits.handshake());

@@ -22,6 +22,7 @@ use tower_service::Service;
 use super::audit::AuditRecord;
 use super::auth::Tenant;
 use super::refusals::{HELD, Refusals};
+use crate::flight::server::ops::errors::At;
 use crate::flight::server::rpc::body::Messages;
 use crate::flight::server::rpc::core::{Core, Via};
 use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
@@ -133,7 +134,7 @@ where
         let place = match self.incoming.enter(&tenant, kind) {
             Ok(place) => place,
             Err(error) => {
-                self.core.config.admin.metrics().error(&error);
+                self.core.config.admin.metrics().error_at(&error, At::call(&call));
                 let status = to_status(&error);
                 self.core.config.audit.add(&AuditRecord::of(&call, peer, Some(&tenant)).ended(Some(&status)));
                 return Box::pin(std::future::ready(Ok(status.into_http())));

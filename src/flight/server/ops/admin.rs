@@ -1,13 +1,11 @@
-//! The admin endpoints `/metrics`, `/livez` and `/readyz` over plain HTTP, on a port of their own.
+//! The admin endpoints over plain HTTP, on a port of their own: `/metrics`, `/livez`, `/readyz`, and the page at `/ui`.
 //!
-//! Readiness is public. Counters require a token if admin tokens are configured; if not, and other hosts can reach the port, they are
+//! Readiness is public. Counters and snapshots require a token if admin tokens are configured; if not, and other hosts can reach the port, they are
 //! shown without names of datasets.
 
-use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,8 +18,9 @@ use tokio::sync::{Semaphore, watch};
 
 use super::connections::{Admitted, Patience};
 use super::metrics::{Metrics, Open};
+pub use super::state::AdminState;
+use super::ui;
 use crate::error::{Error, Result};
-use crate::flight::server::access::auth::Tokens;
 
 /// Most connections at once; a scraper needs one.
 const CONNECTIONS: usize = 64;
@@ -30,82 +29,6 @@ const PATIENCE: Patience =
     Patience { introduction: Duration::from_secs(10), idle: Duration::from_secs(90), age: Duration::from_secs(600) };
 /// Time that answers may take after shutdown began.
 const LAST: Duration = Duration::from_millis(500);
-
-/// Called before counters are shown, to update those that are looked up rather than counted.
-type Probe = Box<dyn Fn(&Metrics) + Send + Sync>;
-
-/// The state of a server that operators see.
-#[derive(Default)]
-pub struct AdminState {
-    metrics: Metrics,
-    phase: AtomicU8,
-    probe: OnceLock<Probe>,
-    tokens: OnceLock<Tokens>,
-}
-
-const STARTING: u8 = 0;
-const READY: u8 = 1;
-const DRAINING: u8 = 2;
-
-impl fmt::Debug for AdminState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminState").field("phase", &self.phase()).finish_non_exhaustive()
-    }
-}
-
-impl AdminState {
-    /// Makes the state of a server that has not started yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Returns the counters.
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// Calls `probe` before each time that the counters are shown; the first probe stays.
-    pub(crate) fn set_probe(&self, probe: impl Fn(&Metrics) + Send + Sync + 'static) {
-        let _ = self.probe.set(Box::new(probe));
-    }
-
-    /// Returns the tokens that give access to counters.
-    pub(crate) fn tokens(&self) -> Option<&Tokens> {
-        self.tokens.get()
-    }
-
-    /// Restricts counters to holders of one of `tokens`; the first call wins.
-    pub(crate) fn set_tokens(&self, tokens: Tokens) {
-        let _ = self.tokens.set(tokens);
-    }
-
-    /// Marks the server as ready, unless it is already draining.
-    pub(crate) fn set_ready(&self) {
-        let _ = self.phase.compare_exchange(STARTING, READY, Ordering::SeqCst, Ordering::SeqCst);
-    }
-
-    /// Marks the server as draining, so that new calls go elsewhere.
-    pub(crate) fn set_draining(&self) {
-        self.phase.store(DRAINING, Ordering::SeqCst);
-        self.metrics.draining();
-    }
-
-    /// Returns `starting`, `ready` or `draining`.
-    pub fn phase(&self) -> &'static str {
-        match self.phase.load(Ordering::SeqCst) {
-            STARTING => "starting",
-            READY => "ready",
-            _ => "draining",
-        }
-    }
-
-    fn text(&self) -> String {
-        if let Some(probe) = self.probe.get() {
-            probe(&self.metrics);
-        }
-        self.metrics.encode()
-    }
-}
 
 /// Answers on `listener` until `shutdown` completes.
 ///
@@ -121,6 +44,7 @@ pub async fn admin(
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
+        .merge(ui::routes())
         .with_state((state, listener.local_addr().map_or(true, |address| !address.ip().to_canonical().is_loopback())));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async move {
@@ -149,17 +73,10 @@ pub async fn admin(
 type Told = (Arc<AdminState>, bool);
 
 async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Response {
-    let shown = match state.tokens.get() {
-        Some(tokens) => {
-            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            if let Err(denied) = tokens.check(given) {
-                state.metrics.refused(denied);
-                return (StatusCode::UNAUTHORIZED, format!("{denied}\n")).into_response();
-            }
-            state.text()
-        }
-        None if wide => nameless(&state.text()),
-        None => state.text(),
+    let shown = match state.admit(&headers) {
+        Err(denied) => return (StatusCode::UNAUTHORIZED, format!("{denied}\n")).into_response(),
+        Ok(false) if wide => nameless(&state.text()),
+        Ok(_) => state.text(),
     };
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], shown).into_response()
 }
@@ -226,6 +143,7 @@ impl axum::serve::Listener for Door {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flight::server::access::auth::Tokens;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     async fn ask(address: SocketAddr, path: &str) -> String {

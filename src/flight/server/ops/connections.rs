@@ -221,10 +221,12 @@ impl<IO> Admitted<IO> {
         self.unread = Some((Box::pin(connected.hangup.asked().fuse()), connected));
     }
 
-    /// Records the bytes written.
+    /// Records the bytes written, or that there is no room for any.
     fn wrote(&self, written: &Poll<io::Result<usize>>) {
-        if let (Some((_, connected)), Poll::Ready(Ok(bytes))) = (&self.unread, written) {
-            connected.hangup.wrote(*bytes);
+        match (&self.unread, written) {
+            (Some((_, connected)), Poll::Ready(Ok(bytes))) => connected.hangup.wrote(Some(*bytes)),
+            (Some((_, connected)), Poll::Pending) => connected.hangup.wrote(None),
+            _ => {}
         }
     }
 

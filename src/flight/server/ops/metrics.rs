@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::errors::{At, RecentErrors};
 use crate::error::{Error, Kind};
 use crate::flight::server::access::auth::Denied;
 use crate::store::cache::CacheStats;
@@ -56,6 +57,7 @@ struct Inner {
     bytes: Family<OfDataset, Counter>,
     decoded: [Counter; 2],
     errors: Family<OfKind, Counter>,
+    recent: RecentErrors,
     refused: Family<OfReason, Counter>,
     connections_open: Gauge,
     connections_refused: Counter,
@@ -95,6 +97,7 @@ impl Metrics {
             bytes: Family::default(),
             decoded: Default::default(),
             errors: Family::default(),
+            recent: RecentErrors::default(),
             refused: Family::default(),
             connections_open: Gauge::default(),
             connections_refused: Counter::default(),
@@ -201,18 +204,23 @@ impl Metrics {
 
     /// Counts an error sent to a caller.
     pub fn error(&self, error: &Error) {
-        let kind = match error.kind() {
-            Kind::Usage => "usage",
-            Kind::Data => "data",
-            Kind::Store => "store",
-            Kind::Changed => "changed",
-            Kind::Timeout => "timeout",
-            Kind::Closed => "closed",
-            Kind::Remote => "remote",
-            Kind::Fenced => "fenced",
-            Kind::Device => "device",
-        };
-        self.0.errors.get_or_create(&OfKind { kind }).inc();
+        self.0.errors.get_or_create(&OfKind { kind: name(error.kind()) }).inc();
+    }
+
+    /// As [`error`](Self::error), and remembers its place.
+    pub(crate) fn error_at(&self, error: &Error, at: At<'_>) {
+        self.error(error);
+        self.remember(error.kind(), at);
+    }
+
+    /// Remembers an error of `kind` that is no call's: a stream's.
+    pub(crate) fn remember(&self, kind: Kind, at: At<'_>) {
+        self.0.recent.add(name(kind), at);
+    }
+
+    /// Returns the last errors.
+    pub(crate) fn recent_errors(&self) -> &RecentErrors {
+        &self.0.recent
     }
 
     /// Counts a call that authentication refused.
@@ -248,6 +256,20 @@ impl Metrics {
 
     pub(crate) fn draining(&self) {
         self.0.draining.set(1);
+    }
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Usage => "usage",
+        Kind::Data => "data",
+        Kind::Store => "store",
+        Kind::Changed => "changed",
+        Kind::Timeout => "timeout",
+        Kind::Closed => "closed",
+        Kind::Remote => "remote",
+        Kind::Fenced => "fenced",
+        Kind::Device => "device",
     }
 }
 

@@ -3,6 +3,11 @@
 pub mod admin;
 pub(crate) mod background;
 pub mod connections;
+pub mod errors;
 pub(crate) mod health;
 pub mod limits;
 pub mod metrics;
+pub mod snapshot;
+pub(crate) mod state;
+pub(crate) mod strips;
+mod ui;

@@ -14,10 +14,11 @@ use crate::error::{Error, Result};
 use crate::flight::request::StoredRows;
 use crate::flight::server::access::audit::{self, AuditRecord};
 use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::ops::errors::At;
 use crate::flight::server::stream::hangup::Hangup;
 use crate::flight::server::stream::rows::{self, Sending};
 use crate::flight::server::stream::shared_streams::OUTGOING;
-use crate::flight::status::to_status;
+use crate::flight::status::{from_status, to_status};
 use crate::flight::ticket::Ticket;
 
 impl Core {
@@ -34,24 +35,25 @@ impl Core {
         };
         let mut entry = audit::Stream::new(&self.config.audit, AuditRecord::of("DoGet", peer, holder));
         let opened = self.begin(via, hangup, ticket, &mut entry).await;
-        let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
+        let (stream, tenant, of) = opened.inspect_err(|status| entry.end(Some(status)))?;
         let open = OpenStream::new(Arc::clone(self), tenant);
-        Ok(futures::stream::unfold(Some((stream, open, dataset, entry)), async |streaming| {
-            let (mut stream, open, dataset, mut entry) = streaming?;
+        Ok(futures::stream::unfold(Some((stream, open, of, entry)), async |streaming| {
+            let (mut stream, open, of, mut entry) = streaming?;
             match stream.next().await {
                 Ok(Some(message)) => {
                     open.core.usage.sent(&open.tenant, &message);
                     if let Message::Batch(batch, ..) = &message {
                         entry.sent(batch.position.step, batch.position.rows);
                     }
-                    Some((Ok(message), Some((stream, open, dataset, entry))))
+                    Some((Ok(message), Some((stream, open, of, entry))))
                 }
                 Ok(None) => {
                     entry.end(None);
                     None
                 }
                 Err(status) => {
-                    let status = open.core.ended(&open.tenant, &dataset, status);
+                    let status = open.core.ended(&open.tenant, &of.0, status);
+                    open.core.remember(&open.tenant, (&of.0, of.1), &status);
                     entry.end(Some(&status));
                     Some((Err(status), None))
                 }
@@ -65,7 +67,7 @@ impl Core {
         hangup: Option<Hangup>,
         ticket: &[u8],
         entry: &mut audit::Stream,
-    ) -> Result<(Answer, Tenant, String), Status> {
+    ) -> Result<(Answer, Tenant, (String, Option<u32>)), Status> {
         let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
             .map_err(|denied| Status::permission_denied(denied.to_string()))?;
         entry.reads(&ticket);
@@ -85,12 +87,13 @@ impl Core {
         if *self.draining.borrow() {
             return Err(draining(ticket.asked.step));
         }
-        let dataset = ticket.asked.dataset.clone();
+        let (dataset, rank) = (ticket.asked.dataset.clone(), ticket.asked.rank);
         let stream = self.answer(&tenant, ticket, (outgoing, hangup)).await.map_err(|error| {
-            self.config.admin.metrics().error(&error);
+            let at = At { call: "DoGet", dataset: Some(self.label(&tenant, &dataset)), rank };
+            self.config.admin.metrics().error_at(&error, at);
             to_status(&error)
         })?;
-        Ok((stream, tenant, dataset))
+        Ok((stream, tenant, (dataset, rank)))
     }
 
     async fn answer(
@@ -132,6 +135,15 @@ impl Core {
             draining: self.draining.clone(),
         };
         Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
+    }
+
+    /// Remembers the failure of a stream. That the server drains is none.
+    fn remember(&self, tenant: &Tenant, (dataset, rank): (&str, Option<u32>), status: &Status) {
+        if self.is_draining() {
+            return;
+        }
+        let at = At { call: "DoGet", dataset: Some(self.label(tenant, dataset)), rank };
+        self.config.admin.metrics().remember(from_status("", status).kind(), at);
     }
 
     /// Returns the reason that a stream of `dataset` ended: that the dataset was dropped, if its files are missing for that reason.

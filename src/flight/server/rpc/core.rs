@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
@@ -24,7 +24,9 @@ use crate::flight::server::catalog::config::Config;
 use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
 use crate::flight::server::catalog::entry::{ClientLimits, Entry};
 use crate::flight::server::catalog::openings::Openings;
+use crate::flight::server::ops::strips::Strips;
 use crate::flight::server::stream::hangup::Hangups;
+use crate::flight::server::stream::live::LiveStreams;
 use crate::flight::server::stream::rows;
 use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams};
 use crate::flight::server::stream::usage::Usage;
@@ -39,7 +41,7 @@ use crate::plan::{OrderVersion, State, Tail};
 pub(crate) const WINDOW: u16 = 8;
 
 /// Label of metrics for all datasets in tenants' own spaces.
-const PRIVATE: &str = "(private)";
+pub(super) const PRIVATE: &str = "(private)";
 
 /// Most tickets of one answer, and most bytes of their contents; a client with more ranks requests each separately.
 const MAX_ENDPOINTS: u32 = 1024;
@@ -69,6 +71,11 @@ pub(crate) struct Core {
     pub(super) tables: DatasetCache<Stored>,
     openings: Openings,
     pub(super) streams: SharedStreams,
+    /// Streams that are open now.
+    pub(super) live: LiveStreams,
+    pub(super) strips: Strips,
+    /// Time of the start.
+    pub(super) born: Instant,
     /// Connections of clients, by address.
     pub(crate) hangups: Hangups,
     /// Amounts sent to each tenant.
@@ -98,7 +105,22 @@ impl Core {
             .unread_for(Duration::from_secs(config.limits.idle_seconds));
         let (opened, tables) = (DatasetCache::new(config.open_bytes), DatasetCache::new(config.open_bytes));
         let usage = Usage::default();
-        Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, hangups, usage, draining })
+        Ok(Self {
+            config,
+            gangs,
+            staging,
+            socket,
+            opened,
+            tables,
+            openings,
+            streams,
+            live: LiveStreams::default(),
+            strips: Strips::default(),
+            born: Instant::now(),
+            hangups,
+            usage,
+            draining,
+        })
     }
 
     /// Returns the number of row groups decoded for streams of batches since the start, and of their rows.

@@ -9,4 +9,5 @@ pub(crate) mod put;
 pub(crate) mod service;
 mod stats;
 mod streaming;
+pub(crate) mod view;
 pub(crate) mod writes;

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::flight::put::ipc::{Decoder, Paid};
 use crate::flight::put::{Committed, Mode, Staged, Token};
 use crate::flight::server::access::space::Space;
+use crate::flight::server::ops::errors::At;
 use crate::flight::status::to_status;
 
 /// Actions that end a write, or a dataset.
@@ -80,7 +81,7 @@ pub(crate) async fn answer(
     dataset: &mut Option<String>,
 ) -> Result<Response<Body>, Status> {
     let staged = stage(core, space, messages, dataset).await.map_err(|error| {
-        core.config.admin.metrics().error(&error);
+        core.config.admin.metrics().error_at(&error, At::call("DoPut"));
         to_status(&error)
     })?;
     let result = PutResult { app_metadata: json(&staged).into() }.encode_to_vec();

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::flight::gang::wire::{ACTIONS, WAITS};
 use crate::flight::request::StreamRequest;
 use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::ops::errors::At;
 use crate::flight::status::to_status;
 
 /// See the module.
@@ -45,8 +46,8 @@ impl Service {
         asked.map_err(|error| to_status(&error))
     }
 
-    fn failed(&self, error: &Error) -> Status {
-        self.0.config.admin.metrics().error(error);
+    fn failed(&self, error: &Error, at: At<'_>) -> Status {
+        self.0.config.admin.metrics().error_at(error, at);
         to_status(error)
     }
 }
@@ -124,11 +125,14 @@ impl FlightService for Service {
         let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
         let (place, bytes) = (room(&request)?, endpoints_bytes(&asked));
+        let (dataset, rank) = (self.0.label(&tenant, &asked.dataset).to_owned(), asked.rank);
         let described = async {
             let claim = if bytes > SHORT { Some(place.answer(bytes).await?) } else { None };
             Ok::<_, Error>((self.0.describe(&tenant, asked).await?, claim))
         };
-        let (info, claim) = described.await.map_err(|error| self.failed(&error))?;
+        let (info, claim) = described
+            .await
+            .map_err(|error| self.failed(&error, At { call: "GetFlightInfo", dataset: Some(&dataset), rank }))?;
         Ok(paid(info, claim))
     }
 
@@ -139,7 +143,10 @@ impl FlightService for Service {
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
         let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
-        let columns = self.0.columns(&tenant, &asked).await.map_err(|error| self.failed(&error))?;
+        let columns = self.0.columns(&tenant, &asked).await.map_err(|error| {
+            let dataset = Some(self.0.label(&tenant, &asked.dataset));
+            self.failed(&error, At { call: "GetSchema", dataset, rank: asked.rank })
+        })?;
         let message: IpcMessage = SchemaAsIpc::new(&columns, &IpcWriteOptions::default())
             .try_into()
             .map_err(|error: arrow::error::ArrowError| Status::internal(error.to_string()))?;
@@ -173,6 +180,15 @@ impl FlightService for Service {
         };
         let answer = match r#type.as_str() {
             "stats" => Ok(json(&self.0.stats(&tenant))),
+            "snapshot" => {
+                let core = Arc::clone(&self.0);
+                let made = tokio::task::spawn_blocking(move || json(&core.snapshot(Some(&tenant)))).await;
+                match made {
+                    Ok(json) if json.len() > SHORT => claimed(json.len()).await.map(|()| json),
+                    Ok(json) => Ok(json),
+                    Err(error) => Err(Error::Closed { why: format!("the snapshot ended: {error}") }),
+                }
+            }
             "state" => match StreamRequest::from_json(&body) {
                 Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
@@ -188,7 +204,7 @@ impl FlightService for Service {
                 self.0.gangs.call_as(gang, &body, |name| space.gang(name), &claimed).await
             }
         };
-        let answer = answer.map_err(|error| self.failed(&error))?;
+        let answer = answer.map_err(|error| self.failed(&error, At::call(&r#type)))?;
         let answer = arrow_flight::Result::new(answer);
         let claim = claim.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(paid(Box::pin(futures::stream::iter([Ok(answer)])), claim))
@@ -197,6 +213,7 @@ impl FlightService for Service {
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
         let own = [
             ("stats", "what the server does and sent to the tenant, as JSON"),
+            ("snapshot", "open streams, plans and gangs at this moment, as JSON; see docs/ui.md"),
             ("state", "a loader's state at a position"),
         ];
         let own = own

@@ -4,6 +4,7 @@
 //! with the same step.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tonic::{Code, Status};
@@ -16,10 +17,11 @@ use crate::flight::server::ops::metrics::StreamCounters;
 use crate::flight::server::rpc::body::Message;
 use crate::flight::server::stream::departed::Departures;
 use crate::flight::server::stream::hangup::Hangup;
+use crate::flight::server::stream::live::{About, Watched};
 use crate::flight::server::stream::quota::{InFlight, StreamPermit};
 use crate::flight::server::stream::revocable::Revocable;
 use crate::flight::server::stream::shared_stream::{Found, Subscriber};
-use crate::flight::server::stream::shared_streams::Terms;
+use crate::flight::server::stream::shared_streams::{OUTGOING, Terms};
 use crate::flight::server::stream::wanted::Wanted;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
@@ -80,6 +82,21 @@ impl Core {
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
         let outgoing = Departures::new(subscriber.outgoing(), outgoing);
+        let label = self.label(tenant, &asked.dataset);
+        let about = About {
+            tenant: tenant.clone(),
+            dataset: label.to_owned(),
+            gang: asked.gang.as_ref().map(|caller| (caller.gang.clone(), caller.generation)),
+            plan: Arc::clone(&wanted.plan),
+            offer: Arc::downgrade(&wanted.offer),
+            share: wanted.share,
+            // Only ranks of this host keep batches.
+            local: wanted.outgoing > OUTGOING,
+            hangup: hangup.clone(),
+        };
+        let watched = self.live.open(about, asked.step);
+        watched.reads(subscriber.probe());
+        let counters = self.config.admin.metrics().stream(label);
         let holding = self.streams.claims().holding(tenant, hangup);
         holding.put(subscriber);
         Ok(Flow {
@@ -88,7 +105,8 @@ impl Core {
             generation: asked.gang.as_ref().map(|caller| caller.generation),
             holding,
             outgoing,
-            counters: self.config.admin.metrics().stream(self.label(tenant, &asked.dataset)),
+            counters,
+            watched,
             permit,
             in_flight: None,
             step: asked.step,
@@ -113,6 +131,8 @@ struct Flow {
     /// Claim on batches that are on their way out.
     outgoing: Departures,
     counters: StreamCounters,
+    /// Its place among the open streams, for operators.
+    watched: Watched,
     permit: StreamPermit,
     /// Claim of the batch that is on its way out.
     in_flight: Option<InFlight>,
@@ -128,6 +148,7 @@ impl Streaming {
         }
         self.flow.in_flight = None;
         self.flow.holding.asked();
+        self.flow.watched.asked();
         let step = self.flow.step;
         // Whatever the stream waits for, a batch, memory or its tenant's quota, its end takes priority: nothing is sent after it.
         tokio::select! {
@@ -155,11 +176,13 @@ impl Flow {
             // Its memory can be revoked also while it waits for its own quota.
             self.holding.put(place);
         }
-        let Found::Batch(batch) = found else { return Ok(None) };
+        let Found::Batch(batch, trail) = found else { return Ok(None) };
+        let there = Instant::now();
         let bytes = batch.body_len() as u64;
         let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
         self.in_flight = Some(claim);
         self.counters.sent(batch.position.rows, bytes);
+        self.watched.sent((batch.position.step, batch.position.rows, bytes), &trail, there);
         self.step = batch.position.step + 1;
         let metadata = match self.generation {
             None => batch.metadata.clone(),
@@ -176,7 +199,9 @@ impl Flow {
                 Some(subscriber) => subscriber,
                 None => {
                     let again = self.core.streams.subscribe(&self.wanted, self.step, terms).await;
-                    place.insert(again.map_err(|error| to_status(&error))?)
+                    let again = again.map_err(|error| to_status(&error))?;
+                    self.watched.reads(again.probe());
+                    place.insert(again)
                 }
             };
             match subscriber.next().await? {

@@ -21,13 +21,26 @@ pub(crate) struct Hangup(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     end: watch::Sender<bool>,
+    moved: Mutex<Moved>,
+}
+
+/// What the connection has taken.
+#[derive(Debug)]
+struct Moved {
     /// Bytes sent since the client was last seen to read, and that time.
-    moved: Mutex<(u64, Instant)>,
+    sent: u64,
+    at: Instant,
+    /// Time for which it took nothing, and since when it takes nothing now.
+    stuck: Duration,
+    since: Option<Instant>,
 }
 
 impl Default for Hangup {
     fn default() -> Self {
-        Self(Arc::new(Inner { end: watch::Sender::new(false), moved: Mutex::new((0, Instant::now())) }))
+        Self(Arc::new(Inner {
+            end: watch::Sender::new(false),
+            moved: Mutex::new(Moved { sent: 0, at: Instant::now(), stuck: Duration::ZERO, since: None }),
+        }))
     }
 }
 
@@ -37,22 +50,35 @@ impl Hangup {
         !self.0.end.send_replace(true)
     }
 
-    fn moved(&self) -> MutexGuard<'_, (u64, Instant)> {
+    fn moved(&self) -> MutexGuard<'_, Moved> {
         self.0.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that `bytes` were sent.
-    pub(crate) fn wrote(&self, bytes: usize) {
+    /// Records that `bytes` were sent, or that the connection takes none.
+    pub(crate) fn wrote(&self, bytes: Option<usize>) {
         let mut moved = self.moved();
-        moved.0 = moved.0.saturating_add(bytes as u64);
-        if moved.0 >= READS {
-            *moved = (0, Instant::now());
+        let Some(bytes) = bytes else {
+            moved.since.get_or_insert_with(Instant::now);
+            return;
+        };
+        if let Some(since) = moved.since.take() {
+            moved.stuck += since.elapsed();
+        }
+        moved.sent = moved.sent.saturating_add(bytes as u64);
+        if moved.sent >= READS {
+            (moved.sent, moved.at) = (0, Instant::now());
         }
     }
 
     /// Returns the time for which the client has taken next to nothing.
     pub(crate) fn still(&self) -> Duration {
-        self.moved().1.elapsed()
+        self.moved().at.elapsed()
+    }
+
+    /// Returns the time for which the connection took no bytes, in all.
+    pub(crate) fn stuck(&self) -> Duration {
+        let moved = self.moved();
+        moved.stuck + moved.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Waits until the end is asked for.

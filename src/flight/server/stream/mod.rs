@@ -3,6 +3,7 @@
 pub(crate) mod budget;
 pub(crate) mod departed;
 pub(crate) mod hangup;
+pub(crate) mod live;
 pub mod quota;
 pub(crate) mod revocable;
 pub(crate) mod rows;

@@ -14,7 +14,7 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::catalog::dataset_cache::OpenDataset;
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
-use crate::pipeline::Batches;
+use crate::pipeline::{Batches, Probe, Trail};
 
 /// The production of one share, and its last batches.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct SharedStream {
     pub(crate) steps: u64,
     pub(crate) ring: Mutex<Ring>,
     pub(crate) source: tokio::sync::Mutex<Batches>,
+    /// What the next batch waits for, for those who do not make it.
+    pub(crate) probe: Probe,
     pub(crate) memory: Option<Claim>,
     /// Bytes of each batch if they share slabs; else 0.
     pub(crate) together: usize,
@@ -52,7 +54,7 @@ impl Drop for SharedStream {
 
 #[derive(Debug)]
 pub(crate) struct Ring {
-    pub(crate) batches: VecDeque<Arc<Encoded>>,
+    pub(crate) batches: VecDeque<(Arc<Encoded>, Trail)>,
     /// Most batches that are remembered.
     pub(crate) most: usize,
     /// Next step to make.
@@ -71,9 +73,9 @@ impl Ring {
         self.failed.is_none() && !self.left && (self.first()..=self.next).contains(&step)
     }
 
-    fn get(&self, step: u64) -> Option<Arc<Encoded>> {
+    fn get(&self, step: u64) -> Option<(Arc<Encoded>, Trail)> {
         let at = usize::try_from(step.checked_sub(self.first())?).ok()?;
-        self.batches.get(at).map(Arc::clone)
+        self.batches.get(at).cloned()
     }
 }
 
@@ -86,8 +88,8 @@ impl SharedStream {
 /// Result of a subscriber's request.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The next batch; the stream checks the generation.
-    Batch(Arc<Encoded>),
+    /// The next batch, and its way; the stream checks the generation.
+    Batch(Arc<Encoded>, Trail),
     /// The epoch is over.
     End,
     /// Others are so far ahead that the batch is gone: subscribe again.
@@ -117,6 +119,11 @@ impl Subscriber {
         self.outgoing.take()
     }
 
+    /// Returns a look at what the next batch waits for.
+    pub(crate) fn probe(&self) -> Probe {
+        self.line.probe.clone()
+    }
+
     /// Returns the next batch of the stream. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Found, Status> {
         if self.step >= self.line.steps {
@@ -135,7 +142,10 @@ impl Subscriber {
             Some(Ok(batch)) => {
                 // From here on it belongs to the ring, whose memory is claimed separately.
                 batch.deliver();
-                encode(&batch, &self.line.offer.columns, None)
+                let trail = source
+                    .trail()
+                    .ok_or_else(|| Status::internal("a batch without a way; this is a bug in bowstring"))?;
+                encode(&batch, &self.line.offer.columns, None).map(|batch| (Arc::new(batch), trail))
             }
             Some(Err(_)) if source.is_behind() => {
                 self.line.lock().left = true;
@@ -150,7 +160,7 @@ impl Subscriber {
                 if ring.batches.len() >= ring.most {
                     ring.batches.pop_front();
                 }
-                ring.batches.push_back(Arc::new(batch));
+                ring.batches.push_back(batch);
                 ring.next += 1;
             }
             Err(error) => {
@@ -168,10 +178,10 @@ impl Subscriber {
 
     fn ready(&mut self) -> Result<Option<Found>, Status> {
         let ring = self.line.lock();
-        if let Some(batch) = ring.get(self.step) {
+        if let Some((batch, trail)) = ring.get(self.step) {
             drop(ring);
             self.step += 1;
-            return Ok(Some(Found::Batch(batch)));
+            return Ok(Some(Found::Batch(batch, trail)));
         }
         if let Some(status) = &ring.failed {
             return Err(status.clone());

@@ -238,6 +238,7 @@ impl SharedStreams {
                 failed: None,
                 left: false,
             }),
+            probe: batches.probe(),
             source: tokio::sync::Mutex::new(batches),
             memory: Some(memory),
             together: place.home.together,
@@ -375,7 +376,7 @@ mod tests {
     /// Returns the slabs that hold the batches of a stream, from `step` to its end.
     async fn slabs(stream: &mut Subscriber, shared: &SharedAllocator) -> Vec<u64> {
         let mut found = Vec::new();
-        while let Found::Batch(batch) = stream.next().await.unwrap() {
+        while let Found::Batch(batch, _) = stream.next().await.unwrap() {
             found.extend(batch.slabs.iter().map(|slab| shared.locate(slab).unwrap().0.id()));
         }
         found
@@ -409,7 +410,7 @@ mod tests {
     async fn read(streams: &SharedStreams, offer: &Arc<OpenDataset>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
         let mut stream = streams.subscribe(&wanted("anna", offer), 0, Terms::default()).await.unwrap();
         let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
-        while let Found::Batch(batch) = stream.next().await.unwrap() {
+        while let Found::Batch(batch, _) = stream.next().await.unwrap() {
             let [slab] = batch.slabs.as_slice() else { panic!("{} slabs", batch.slabs.len()) };
             let values = &slab[..8];
             assert_eq!(

@@ -1,0 +1,102 @@
+//! The way of one batch: the moments at which the things it needed were there. Says what somebody who waited for it waited for.
+//!
+//! ```text
+//!   asked ──read──► fetched ──decode──► loaded ──(queue)──► ready ──transform, batch──► made
+//! ```
+//! Of the row groups of a batch it follows the one that was there last: the others took no time that anybody waited for.
+
+use std::time::{Duration, Instant};
+
+use super::cause::{CAUSES, Cause, Spent};
+
+/// The way of one row group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    /// It was asked for.
+    pub(super) asked: Instant,
+    /// Its bytes were there.
+    pub(super) fetched: Instant,
+    /// Its values were there.
+    pub(super) loaded: Instant,
+    /// The part of the reading, from 0 to 1, that was done by origins rather than caches.
+    pub(super) origin: f64,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trail {
+    /// The way of its last row group; `None` if it needed none.
+    pub(super) last: Option<Way>,
+    /// All row groups were there.
+    pub(super) ready: Instant,
+    /// Time for images after that.
+    pub(super) transform: Duration,
+    /// It was made.
+    pub(super) made: Instant,
+}
+
+impl Trail {
+    /// What a wait for this batch from `from` to `to` was for. The parts sum to the whole.
+    pub(crate) fn waits(&self, from: Instant, to: Instant) -> Spent {
+        let mut spent = [Duration::ZERO; CAUSES];
+        let whole = to.saturating_duration_since(from);
+        let within = |begin: Instant, end: Instant| end.min(to).saturating_duration_since(begin.max(from));
+        let mut left = whole;
+        let mut take = |cause: Cause, time: Duration| {
+            let time = time.min(left);
+            left -= time;
+            spent[cause as usize] += time;
+        };
+        // What comes after it was made, its encoding, belongs to the batch.
+        let gathered = within(self.ready, to.max(self.made));
+        let all = self.made.saturating_duration_since(self.ready);
+        let images = self.transform.min(all);
+        let images = if all.is_zero() { 0.0 } else { images.as_secs_f64() / all.as_secs_f64() };
+        let transform = within(self.ready, self.made).mul_f64(images);
+        take(Cause::Transform, transform);
+        take(Cause::Batch, gathered.saturating_sub(transform));
+        if let Some(way) = self.last {
+            take(Cause::Decode, within(way.fetched, way.loaded));
+            let read = within(way.asked, way.fetched);
+            let store = read.mul_f64(way.origin.clamp(0.0, 1.0));
+            take(Cause::Store, store);
+            take(Cause::Cache, read.saturating_sub(store));
+        }
+        take(Cause::Queue, whole);
+        spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_split_along_the_way_and_nothing_is_lost() {
+        let begin = Instant::now();
+        let at = |millis: u64| begin + Duration::from_millis(millis);
+        let way = Way { asked: at(100), fetched: at(300), loaded: at(360), origin: 0.75 };
+        let trail = Trail { last: Some(way), ready: at(400), transform: Duration::from_millis(60), made: at(480) };
+        let millis = |from, to| trail.waits(at(from), at(to)).map(|part| part.as_millis());
+        //                                 store cache decode transform batch queue wire consumer
+        assert_eq!(millis(0, 490), [150, 50, 60, 60, 30, 140, 0, 0]);
+        assert_eq!(millis(200, 480), [75, 25, 60, 60, 20, 40, 0, 0]);
+        assert_eq!(millis(440, 480), [0, 0, 0, 30, 10, 0, 0, 0]);
+        assert_eq!(millis(500, 510), [0, 0, 0, 0, 10, 0, 0, 0], "it was there, and only had to be encoded");
+        assert_eq!(millis(480, 480), [0; CAUSES]);
+        let none = Trail { last: None, ..trail };
+        assert_eq!(none.waits(at(0), at(480)).map(|part| part.as_millis()), [0, 0, 0, 60, 20, 400, 0, 0]);
+        let mut state = 3_u64;
+        for _ in 0..2000 {
+            let mut draw = || {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                at(state >> 54)
+            };
+            let way = Way { asked: draw(), fetched: draw(), loaded: draw(), origin: 0.3 };
+            let trail = Trail { last: Some(way), ready: draw(), transform: Duration::from_millis(9), made: draw() };
+            let (from, to) = (draw(), draw());
+            let sum: Duration = trail.waits(from, to).iter().sum();
+            assert_eq!(sum, to.saturating_duration_since(from), "{trail:?} {from:?} {to:?}");
+        }
+    }
+}
