@@ -122,6 +122,17 @@ pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>>
     if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
+/// Whether `url` is the name of a table of a catalog, which alone knows its store.
+pub(crate) fn is_named(url: &str) -> bool {
+    #[cfg(feature = "cloud")]
+    return super::catalog::is_name(url);
+    #[cfg(not(feature = "cloud"))]
+    {
+        let _ = url;
+        false
+    }
+}
+
 /// Whether objects of the store at `url` are files of this machine.
 ///
 /// # Errors

@@ -64,13 +64,13 @@ pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(feature = "cli")]
 pub(crate) use home::at_home;
-pub(crate) use known::{Base, index_here, is_local};
+pub(crate) use known::{Base, index_here, is_local, is_named};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub(crate) use root::Root;
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]
 pub(crate) use table::is_metadata;
-pub(crate) use table::{FoundTable, LOG, METADATA};
+pub(crate) use table::{FoundTable, LOG, METADATA, Ratified, STAGED};
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

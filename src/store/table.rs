@@ -1,5 +1,7 @@
 //! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
 
+use std::collections::BTreeMap;
+
 use super::found::Found;
 use super::root::Root;
 use crate::error::Error;
@@ -7,16 +9,28 @@ use crate::error::Error;
 /// A table whose metadata say which files are its rows.
 #[derive(Debug, Clone)]
 pub(crate) enum FoundTable {
-    /// Of Delta Lake: the directory that has its log.
-    Delta(Root),
+    /// Of Delta Lake: the directory that has its log, and the commits that its catalog keeps, if one does.
+    Delta(Root, Option<Ratified>),
     /// Of Iceberg: its directory, and the file of metadata, where that was named.
     Iceberg(Root, Option<Found>),
 }
 
+/// The latest commits of a table of Delta Lake, as its catalog has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ratified {
+    /// The latest version: later ones in the log are not to be read yet.
+    pub(crate) latest: u64,
+    /// By version: the name of the file, in [`STAGED`], of each commit that may not be in the log yet. Without a gap up to the latest.
+    pub(crate) commits: BTreeMap<u64, String>,
+}
+
+/// The directory, in the log of Delta Lake, of commits that a catalog has the last word on.
+pub(crate) const STAGED: &str = "_staged_commits";
+
 impl FoundTable {
     pub(super) fn url(&self) -> String {
         match self {
-            Self::Delta(root) | Self::Iceberg(root, None) => root.url(),
+            Self::Delta(root, _) | Self::Iceberg(root, None) => root.url(),
             Self::Iceberg(_, Some(found)) => found.url(),
         }
     }
