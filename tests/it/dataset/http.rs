@@ -135,17 +135,22 @@ fn serve(request: &Request, state: &State) -> Option<Answer> {
     })
 }
 
+/// A key as listings have it, of one as requests have it.
+fn named(path: &str) -> String {
+    path.replace("%3D", "=").replace("%25", "%")
+}
+
 /// Lists the objects of `bucket` as S3 does: all below a prefix, or those up to the next delimiter.
 fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
     let value = |key: &str| {
         let found = query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-        found.unwrap_or_default().replace("%2F", "/")
+        named(&found.unwrap_or_default().replace("%2F", "/"))
     };
     let (prefix, delimited) = (value("prefix"), query.contains("delimiter="));
     let objects = state.objects.lock().unwrap();
     let (mut contents, mut below) = (String::new(), std::collections::BTreeSet::new());
     for (path, (bytes, marks)) in objects.iter() {
-        let Some(key) = path.strip_prefix(bucket).map(|key| key.trim_start_matches('/')) else { continue };
+        let Some(key) = path.strip_prefix(bucket).map(|key| named(key.trim_start_matches('/'))) else { continue };
         let Some(rest) = key.strip_prefix(prefix.as_str()) else { continue };
         if let Some((directory, _)) = rest.split_once('/').filter(|_| delimited) {
             below.insert(format!("<CommonPrefixes><Prefix>{prefix}{directory}/</Prefix></CommonPrefixes>"));

@@ -349,10 +349,12 @@ fn what_is_wrong_is_told_without_secrets() {
     let closed = error(LAKE, &[]).chain();
     assert!(closed.contains("EXTERNAL USE SCHEMA") && closed.contains(LAKE), "{closed}");
     catalog.state.closed.store(0, Ordering::SeqCst);
+    let folder = tempfile::tempdir().unwrap();
+    let here = format!("file://{}", text(folder.path()));
     for (name, format, location, more, told) in [
         ("view", "DELTA", "s3://bucket/lake", json!({"table_type": "VIEW"}), "view"),
         ("csv", "CSV", "s3://bucket/lake", json!({}), "CSV"),
-        ("far", "DELTA", "file:///etc", json!({}), "plain files"),
+        ("empty", "DELTA", here.as_str(), json!({}), "plain files"),
         ("web", "DELTA", "https://h/x", json!({}), "no store"),
         ("r2", "DELTA", "r2://b@a.r2.cloudflarestorage.com/x", json!({}), "no store"),
         ("rows", "DELTA", "s3://bucket/lake", json!({"row_filter": {"function_name": "f"}}), "row filter"),
