@@ -102,7 +102,8 @@ def test_the_command_line_takes_a_name(host: str) -> None:
 
 def test_a_table_is_converted_by_name(host: str, tmp_path: pathlib.Path) -> None:
     options = f"databricks_host={host},databricks_token={TOKEN}"
-    command = [sys.executable, "-m", "bowstring", "convert", NAME, str(tmp_path / "out"), "--storage-options", options]
+    command = [sys.executable, "-m", "bowstring", "convert", NAME, str(tmp_path / "out"), "--to", "parquet"]
+    command += ["--storage-options", options]
     subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     with Loader(tmp_path / "out", batch_size=4) as written, Loader(LAKE, batch_size=4) as table:
         assert written.rows == table.rows

@@ -110,7 +110,11 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         let at = to.join(entry.file_name());
-        if entry.path().is_dir() { copy(&entry.path(), &at) } else { drop(fs::copy(entry.path(), at).unwrap()) }
+        if entry.path().is_dir() {
+            copy(&entry.path(), &at);
+        } else {
+            fs::copy(entry.path(), at).unwrap();
+        }
     }
 }
 
@@ -204,7 +208,7 @@ fn damaged_answers_are_typed_errors() {
         storage_options: [("timeout".to_owned(), "50ms".to_owned())].into(),
         ..OpenOptions::default()
     };
-    for _ in 0..if support::soak() { 2_000 } else { 100 } {
+    for _ in 0..if support::soak() { 2_000 } else { 50 } {
         let (table, name) = random.pick(
             &[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")].to_vec(),
         );

@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn said(bytes: &Bytes) -> String {
-        format!("{:?}", table(bytes.0.as_slice(), 1 << 20, true).unwrap_err())
+        format!("{:?}", table(bytes.0.as_slice(), 64 << 10, true).unwrap_err())
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         negative.field(kind::STRING, 12).number(-1);
         assert!(said(&negative).contains("negative"));
         let mut many = begin();
-        many.field(kind::LIST, 99).raw(&[kind::STRUCT]).number(i32::MAX).raw(&vec![0; 2 << 20]);
+        many.field(kind::LIST, 99).raw(&[kind::STRUCT]).number(i32::MAX).raw(&vec![0; 128 << 10]);
         assert!(said(&many).contains("too many bytes"));
         let mut deep = begin();
         deep.raw(&[kind::STRUCT, 0, 99].repeat(10_000));

@@ -166,9 +166,7 @@ mod tests {
         let is = |parts: [&str; 3]| Some(parts.map(str::to_owned));
         assert_eq!(parts("uc://main.default.t"), is(["main", "default", "t"]));
         assert_eq!(parts("uc://A.b%20c.d-e/"), is(["A", "b c", "d-e"]));
-        for none in
-            ["uc://a.b", "uc://a.b.c.d", "uc://a..c", "uc://", "uc://a.b/x.c", "uc://a.b%2Ex.c", "uc://a.b.c%2F"]
-        {
+        for none in ["uc://a.b", "uc://a.b.c.d", "uc://a..c", "uc://", "uc://a.b/x.c", "uc://a.b%2Ex.c"] {
             assert_eq!(parts(none), None, "{none}");
         }
     }
