@@ -1,4 +1,4 @@
-"""Tables by their names in a catalog, from Python and the command line; more is in tests/it/dataset (catalog, unity, glue, hive)."""
+"""Tables by their names in a catalog, from Python and the command line; more is in tests/it/dataset: catalog, unity, glue, hive."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_environment_names_host_and_token(host: str, monkeypatch: pytest.Mon
 
 def test_what_is_wrong_has_its_type(host: str) -> None:
     options = {"databricks_host": host, "databricks_token": TOKEN}
-    with pytest.raises(bowstring.NotFoundError, match="uc://main.default.none"):
+    with pytest.raises(bowstring.NotFoundError, match=r"uc://main\.default\.none"):
         Loader("uc://main.default.none", batch_size=4, storage_options=options)
     with pytest.raises(bowstring.ConfigError, match='"databricks_token" is like it'):
         Loader(NAME, batch_size=4, storage_options={"databricks_host": host, "databricks_tokn": "x"})
@@ -96,7 +96,8 @@ def test_the_command_line_takes_a_name(host: str) -> None:
     here = [sys.executable, "-m", "bowstring", "inspect", str(LAKE)]
     expected = subprocess.run(here, capture_output=True, text=True, check=True, timeout=120)
     columns = [line for line in expected.stdout.splitlines() if "rows" in line]
-    assert columns and all(line in told.stdout for line in columns), told.stdout
+    assert columns
+    assert all(line in told.stdout for line in columns), told.stdout
     assert TOKEN not in told.stdout + told.stderr
 
 

@@ -11,15 +11,16 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use super::access::Access;
 use super::address::{Address, Stores};
 #[cfg(feature = "cloud")]
-use super::catalog::{self, Content, Location};
+use super::catalog::{self, Content, Location, PLAIN};
 use super::directory::INDEX;
 use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
+use super::logs::{LOG, METADATA, is_metadata};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
-use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
+use super::table::{FoundTable, Table};
 #[cfg(feature = "cloud")]
 use super::walk::below;
 use crate::error::{Error, Result};
@@ -259,7 +260,7 @@ async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Re
             }
         }
     };
-    named.check(name, hits.table.as_ref())?;
+    named.check(name, hits.table.as_ref().map_or(PLAIN, FoundTable::kind))?;
     let base = Path::parse(&hits.base).unwrap_or_default();
     hits.files.retain(|(path, ..)| named.content.has(below(&base, path)));
     if let (Some(FoundTable::Delta(_, commits)), Content::Delta(ratified)) = (&mut hits.table, named.content) {

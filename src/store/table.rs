@@ -1,8 +1,7 @@
 //! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
 
-use std::collections::BTreeMap;
-
 use super::found::Found;
+use super::logs::{LOG, METADATA, Ratified, is_metadata};
 use super::root::Root;
 use crate::error::Error;
 
@@ -15,19 +14,16 @@ pub(crate) enum FoundTable {
     Iceberg(Root, Option<Found>),
 }
 
-/// The latest commits of a table of Delta Lake, as its catalog has them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ratified {
-    /// The latest version: later ones in the log are not to be read yet.
-    pub(crate) latest: u64,
-    /// By version: the name of the file, in [`STAGED`], of each commit that may not be in the log yet. Without a gap up to the latest.
-    pub(crate) commits: BTreeMap<u64, String>,
-}
-
-/// The directory, in the log of Delta Lake, of commits that a catalog has the last word on.
-pub(crate) const STAGED: &str = "_staged_commits";
-
 impl FoundTable {
+    /// What it is, for messages.
+    #[cfg(feature = "cloud")]
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Iceberg(..) => "a table of Iceberg",
+            Self::Delta(..) => "a table of Delta Lake",
+        }
+    }
+
     pub(super) fn url(&self) -> String {
         match self {
             Self::Delta(root, _) | Self::Iceberg(root, None) => root.url(),
@@ -35,17 +31,6 @@ impl FoundTable {
         }
     }
 }
-
-/// The directory of the metadata of Iceberg.
-pub(crate) const METADATA: &str = "metadata";
-
-/// Whether a file of this name has the metadata of a table of Iceberg.
-pub(crate) fn is_metadata(name: &str) -> bool {
-    name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
-}
-
-/// The directory of the log of Delta Lake.
-pub(crate) const LOG: &str = "_delta_log";
 
 /// A kind of table whose directory also holds rows that were deleted or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

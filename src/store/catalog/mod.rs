@@ -23,4 +23,4 @@ mod unity;
 
 pub(super) use lookup::{is_name, table};
 pub(super) use options::KEYS;
-pub(super) use table::{CatalogTable, Content, Location};
+pub(super) use table::{CatalogTable, Content, Location, PLAIN};

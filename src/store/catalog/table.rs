@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::{Error, Result};
 use crate::store::credentials::{CredentialSource, Credentials};
 use crate::store::display::display;
-use crate::store::table::{FoundTable, Ratified, is_metadata};
+use crate::store::logs::{Ratified, is_metadata};
 
 /// What lies at a table's location.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,9 @@ pub(super) struct StoreAccess {
     pub(super) settings: BTreeMap<String, String>,
     pub(super) credentials: Option<Credentials>,
 }
+
+/// What is no table of a log, for messages.
+pub(in crate::store) const PLAIN: &str = "plain files";
 
 /// Where a table lies.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,18 +91,12 @@ impl CatalogTable {
     ///
     /// # Errors
     /// [`Error::Unsupported`] naming both.
-    pub(in crate::store) fn check(&self, name: &str, found: Option<&FoundTable>) -> Result<()> {
-        let kind = |found: Option<&FoundTable>| match found {
-            Some(FoundTable::Iceberg(..)) => "a table of Iceberg",
-            Some(FoundTable::Delta(..)) => "a table of Delta Lake",
-            None => "plain files",
-        };
+    pub(in crate::store) fn check(&self, name: &str, found: &'static str) -> Result<()> {
         let told = match &self.content {
             Content::Iceberg => "a table of Iceberg",
             Content::Delta(_) => "a table of Delta Lake",
-            Content::Parquet(_) => "plain files",
+            Content::Parquet(_) => PLAIN,
         };
-        let found = kind(found);
         if told == found {
             return Ok(());
         }

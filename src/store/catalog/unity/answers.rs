@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::store::credentials::Credentials;
-use crate::store::table::Ratified;
+use crate::store::logs::Ratified;
 
 /// Most commits that a catalog keeps beside the log: servers hold them to less.
 const MOST_COMMITS: usize = 100_000;

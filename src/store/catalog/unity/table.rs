@@ -20,6 +20,7 @@ use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
+use crate::store::logs::Ratified;
 
 /// Path of the interface.
 const API: &[&str] = &["api", "2.1", "unity-catalog"];
@@ -99,7 +100,7 @@ async fn asked<T: DeserializeOwned + Send + 'static>(client: &Client, at: &Url, 
 }
 
 /// The location of the table `name`, and the commits that its log lacks. Without them the log alone would give an old version.
-async fn commits(client: &Client, at: &Url, name: &str) -> Result<(String, crate::store::table::Ratified)> {
+async fn commits(client: &Client, at: &Url, name: &str) -> Result<(String, Ratified)> {
     let answer = client.get(at, &[]).await?;
     if matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
         let what = format!(
