@@ -17,7 +17,7 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     let Some(key) = options.keys().find(|key| !known(key) && !is_of_hdfs(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
     let shown: String = key.chars().take(64).collect();
-    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]).chain(HDFS).chain(catalogs());
+    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]).chain(HDFS).chain(CATALOGS.iter().copied());
     let problem = match nearest(key, forms) {
         Some(name) => format!("no store knows the key {shown:?}; {name:?} is like it"),
         None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
@@ -40,12 +40,10 @@ pub(super) fn is_of_hadoop(key: &str) -> bool {
 }
 
 /// Keys that only catalogs use.
-fn catalogs() -> impl Iterator<Item = &'static str> {
-    #[cfg(feature = "cloud")]
-    return super::catalog::KEYS.iter().copied();
-    #[cfg(not(feature = "cloud"))]
-    std::iter::empty()
-}
+#[cfg(feature = "cloud")]
+const CATALOGS: &[&str] = super::catalog::KEYS;
+#[cfg(not(feature = "cloud"))]
+const CATALOGS: &[&str] = &[];
 
 /// Names of options of S3, which are those of variables too.
 #[cfg(feature = "cloud")]
@@ -66,7 +64,7 @@ fn known(key: &str) -> bool {
         || key.parse::<AzureConfigKey>().is_ok()
         || key.parse::<ClientConfigKey>().is_ok()
         || super::hub::KEYS.contains(&key.as_str())
-        || super::catalog::KEYS.contains(&key.as_str())
+        || CATALOGS.contains(&key.as_str())
         || key == "aws_profile"
 }
 

@@ -123,14 +123,15 @@ pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>>
 }
 
 /// Whether `url` is the name of a table of a catalog, which alone knows its store.
+#[cfg(feature = "cloud")]
 pub(crate) fn is_named(url: &str) -> bool {
-    #[cfg(feature = "cloud")]
-    return super::catalog::is_name(url);
-    #[cfg(not(feature = "cloud"))]
-    {
-        let _ = url;
-        false
-    }
+    super::catalog::is_name(url)
+}
+
+/// This build knows no catalogs.
+#[cfg(not(feature = "cloud"))]
+pub(crate) fn is_named(_: &str) -> bool {
+    false
 }
 
 /// Whether objects of the store at `url` are files of this machine.
