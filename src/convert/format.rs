@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::read::listing;
 use crate::error::{Error, Result};
-use crate::store::is_metadata;
+use crate::store::{is_metadata, is_named};
 
 /// A format that datasets are converted from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -153,8 +153,12 @@ impl Format {
         matches!(self, Self::Parquet | Self::Petastorm)
     }
 
-    /// Returns the format that an address implies before anything is opened: that of a pattern, or of a file in a store.
+    /// Returns the format that an address implies before anything is opened: that of a pattern, of a file in a store, or of a table of a catalog.
     pub(crate) fn of_address(address: &str) -> Option<Self> {
+        // The name of a table may end as one of a file does.
+        if is_named(address) {
+            return Some(Self::Parquet);
+        }
         let told = listing::is_remote(address) || listing::is_pattern(address);
         // A shard of MDS is useless without its index.
         Self::of_name(address).filter(|format| told && *format != Self::Mds)
@@ -198,6 +202,11 @@ mod tests {
         assert_eq!((of("x.tsv.gz"), Format::parse("TSV").unwrap().name()), (Some("tsv"), "tsv"));
         assert_eq!((of("00001-x.metadata.json"), of("v1.metadata.json.gz")), (Some("parquet"), Some("parquet")));
         assert_eq!((of("x.TAR"), of("README"), of("shard.00000.mds.zstd")), (Some("webdataset"), None, Some("mds")));
+        #[cfg(feature = "cloud")]
+        assert_eq!(
+            ["uc://a.b.csv", "glue://db.tar", "iceberg://db.x"].map(Format::of_address),
+            [Some(Format::Parquet); 3]
+        );
         assert_eq!(Format::of_destination(Path::new("/tmp/out-mds/")), Some(Format::Mds));
         assert_eq!(Format::of_destination(Path::new("/tmp/out")), None);
         assert!(matches!(Format::parse("lance"), Err(Error::Unsupported { .. })));

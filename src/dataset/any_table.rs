@@ -21,8 +21,10 @@ impl AnyTable {
     /// As those of either.
     pub(super) async fn open(at: FoundTable, options: OpenOptions) -> Result<Self> {
         match (at, &options.reference) {
-            (FoundTable::Delta(root), None) => Ok(Self::Delta(delta::Table::open(root, options).await?)),
-            (FoundTable::Delta(root), Some(name)) => {
+            (FoundTable::Delta(root, ratified), None) => {
+                Ok(Self::Delta(delta::Table::open(root, ratified, options).await?))
+            }
+            (FoundTable::Delta(root, _), Some(name)) => {
                 let problem =
                     format!("{name:?}: tables of Delta Lake have no branches and tags, and {} is one", root.url());
                 Err(Error::config("ref", problem))
@@ -39,7 +41,7 @@ impl AnyTable {
     /// As [`open`](Self::open).
     pub(super) async fn latest(at: FoundTable, options: &OpenOptions) -> Result<u64> {
         match at {
-            FoundTable::Delta(root) => delta::Table::latest(root, options).await,
+            FoundTable::Delta(root, ratified) => delta::Table::latest(root, ratified, options).await,
             FoundTable::Iceberg(root, file) => iceberg::Table::latest(root, file, options).await,
         }
     }

@@ -104,10 +104,10 @@ impl<'a> Stores<'a> {
         self.known
     }
 
-    /// Options that stores are opened with.
+    /// How stores are reached.
     #[cfg(feature = "cloud")]
-    pub(super) fn options(&self) -> &'a BTreeMap<String, String> {
-        self.access.options
+    pub(super) fn access(&self) -> Access<'a> {
+        self.access
     }
 
     /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, unless the user gave some.
@@ -178,7 +178,7 @@ impl<'a> Stores<'a> {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, iceberg",
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, iceberg, uc, glue, hms",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;

@@ -11,15 +11,18 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use super::access::Access;
 use super::address::{Address, Stores};
 #[cfg(feature = "cloud")]
-use super::catalog;
+use super::catalog::{self, Content, Location, PLAIN};
 use super::directory::INDEX;
 use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
+use super::logs::{LOG, METADATA, is_metadata};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
-use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
+use super::table::{FoundTable, Table};
+#[cfg(feature = "cloud")]
+use super::walk::below;
 use crate::error::{Error, Result};
 
 /// Files that were found, and the place of each.
@@ -173,7 +176,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     match looked? {
         Look::File(path, size) => Ok(file(place, path, Some(size))),
         Look::Directory(path) => directory(place, path, None, max_files).await,
-        Look::Delta(path) => Ok(table(FoundTable::Delta(Root::new(place.clone(), path.clone())), place, path)),
+        Look::Delta(path) => Ok(table(FoundTable::Delta(Root::new(place.clone(), path.clone()), None), place, path)),
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
         }
@@ -243,35 +246,32 @@ fn look(path: &FsPath) -> Result<Look> {
 /// Finds the table `name` in its catalog.
 #[cfg(feature = "cloud")]
 async fn catalogued(stores: &mut Stores<'_>, name: &str, max_files: usize) -> Result<Hits> {
-    let table = catalog::table(name, stores.options()).await?;
-    let metadata = table.metadata.as_str();
-    let here = metadata.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
-    let here = here.or_else(|| metadata.starts_with('/').then(|| metadata.to_owned()));
-    let foreign = |why: &str| {
-        let what = format!("{name}, whose metadata are by its catalog at {}, {why},", display(metadata));
-        Error::unsupported(what, "give the address of its metadata where they are within reach")
-    };
-    match here {
-        _ if !is_metadata(metadata) => Err(foreign("which is no file of them")),
-        Some(path) if table.is_near => local(stores, FsPath::new(&path), max_files).await,
-        Some(_) => Err(foreign("on a disk of another machine")),
-        None if STORES.iter().any(|scheme| metadata.starts_with(scheme)) => {
-            // Addresses in Iceberg's metadata are not percent-encoded.
-            let url = metadata.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-            let (place, path) = stores.vended(&table, &url)?;
-            Ok(file(place, path, None))
+    let named = catalog::table(name, stores.access()).await?;
+    let mut hits = match named.place(name)? {
+        Location::Here(path) => local(stores, FsPath::new(&path), max_files).await?,
+        Location::Store(url) => {
+            let (place, path) = stores.vended(&named, &url)?;
+            match &named.content {
+                Content::Iceberg => file(place, path, None),
+                Content::Delta(_) => {
+                    table(FoundTable::Delta(Root::new(place.clone(), path.clone()), None), place, path)
+                }
+                Content::Parquet(_) => directory(place, path, None, max_files).await?,
+            }
         }
-        None => Err(foreign("in no store that is read for a catalog")),
+    };
+    named.check(name, hits.table.as_ref().map_or(PLAIN, FoundTable::kind))?;
+    let base = Path::parse(&hits.base).unwrap_or_default();
+    hits.files.retain(|(path, ..)| named.content.has(below(&base, path)));
+    if let (Some(FoundTable::Delta(_, commits)), Content::Delta(ratified)) = (&mut hits.table, named.content) {
+        *commits = ratified;
     }
+    Ok(hits)
 }
-
-/// Schemes of stores that a catalog may name.
-#[cfg(feature = "cloud")]
-const STORES: &[&str] = &["s3://", "s3a://", "gs://", "az://", "azure://", "abfs://", "abfss://", "adl://"];
 
 async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result<Hits> {
     #[cfg(feature = "cloud")]
-    if text.starts_with(catalog::SCHEME) {
+    if catalog::is_name(text) {
         return catalogued(stores, text, max_files).await;
     }
     // In an http URL a question mark begins a query; elsewhere it is part of a pattern.
@@ -338,7 +338,7 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     let found = place.list(&base, max_files, accept, || log.get().is_some() || current.get().is_some()).await?;
     let root = Root::new(place.clone(), base.clone());
     if log.get().is_some() {
-        return Ok(table(FoundTable::Delta(root), place, base));
+        return Ok(table(FoundTable::Delta(root, None), place, base));
     }
     if current.get().is_some() {
         return Ok(table(FoundTable::Iceberg(root, None), place, base));

@@ -1,5 +1,5 @@
-//! The names of `storage_options`: those of object_store for any of its stores, of the Hugging Face Hub, of HDFS and of an Iceberg
-//! catalog. Others are errors, since object_store ignores them.
+//! The names of `storage_options`: those of object_store for any of its stores, of the Hugging Face Hub, of HDFS and of
+//! catalogs. Others are errors, since object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
 //! of others.
@@ -17,7 +17,7 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     let Some(key) = options.keys().find(|key| !known(key) && !is_of_hdfs(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
     let shown: String = key.chars().take(64).collect();
-    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]).chain(HDFS);
+    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]).chain(HDFS).chain(CATALOGS.iter().copied());
     let problem = match nearest(key, forms) {
         Some(name) => format!("no store knows the key {shown:?}; {name:?} is like it"),
         None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
@@ -39,6 +39,18 @@ pub(super) fn is_of_hadoop(key: &str) -> bool {
     ["dfs.", "fs.", "hadoop.", "ipc."].iter().any(|start| key.starts_with(start))
 }
 
+/// Keys that only catalogs use.
+#[cfg(feature = "cloud")]
+const CATALOGS: &[&str] = super::catalog::KEYS;
+#[cfg(not(feature = "cloud"))]
+const CATALOGS: &[&str] = &[];
+
+/// Names of options of S3, which are those of variables too.
+#[cfg(feature = "cloud")]
+pub(super) fn aws() -> impl Iterator<Item = &'static str> {
+    NAMES.iter().copied().filter(|name| name.starts_with("aws_"))
+}
+
 #[cfg(feature = "cloud")]
 fn known(key: &str) -> bool {
     use object_store::ClientConfigKey;
@@ -52,7 +64,7 @@ fn known(key: &str) -> bool {
         || key.parse::<AzureConfigKey>().is_ok()
         || key.parse::<ClientConfigKey>().is_ok()
         || super::hub::KEYS.contains(&key.as_str())
-        || super::catalog::KEYS.contains(&key.as_str())
+        || CATALOGS.contains(&key.as_str())
         || key == "aws_profile"
 }
 
@@ -235,6 +247,10 @@ mod tests {
             ("HF_ENDPOIN", "hf_endpoint"),
             ("hdfs_usr", "hdfs_user"),
             ("hdfs_conf_dri", "hdfs_conf_dir"),
+            ("iceberg_waerhouse", "iceberg_warehouse"),
+            ("databricks_hsot", "databricks_host"),
+            ("rest.sigv4-enable", "rest.sigv4-enabled"),
+            ("glue_regoin", "glue_region"),
         ] {
             let problem = problem(key).unwrap();
             assert!(problem.contains(&format!("{key:?}")) && problem.contains(&format!("{meant:?}")), "{problem}");

@@ -122,6 +122,18 @@ pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>>
     if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
+/// Returns true if `url` is the name of a table of a catalog, which alone knows its store.
+#[cfg(feature = "cloud")]
+pub(crate) fn is_named(url: &str) -> bool {
+    super::catalog::is_name(url)
+}
+
+/// This build knows no catalogs.
+#[cfg(not(feature = "cloud"))]
+pub(crate) fn is_named(_: &str) -> bool {
+    false
+}
+
 /// Returns true if objects of the store at `url` are files of this machine.
 ///
 /// # Errors

@@ -41,6 +41,7 @@ mod keys;
 mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
+mod logs;
 mod object;
 mod origins;
 mod place;
@@ -68,7 +69,10 @@ pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(feature = "cli")]
 pub(crate) use home::at_home;
-pub(crate) use known::{Base, index_here, is_local};
+pub(crate) use known::{Base, index_here, is_local, is_named};
+#[cfg(feature = "convert")]
+pub(crate) use logs::is_metadata;
+pub(crate) use logs::{LOG, METADATA, Ratified, STAGED};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 #[cfg(feature = "flight")]
@@ -77,8 +81,6 @@ pub use origins::OriginStats;
 pub(crate) use origins::origins;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
-#[cfg(feature = "convert")]
-pub(crate) use table::is_metadata;
-pub(crate) use table::{FoundTable, LOG, METADATA};
+pub(crate) use table::FoundTable;
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

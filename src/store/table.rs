@@ -1,37 +1,36 @@
 //! Tables of other systems, known by the files of their logs: their directories hold more than their rows.
 
 use super::found::Found;
+use super::logs::{LOG, METADATA, Ratified, is_metadata};
 use super::root::Root;
 use crate::error::Error;
 
 /// A table whose metadata say which files are its rows.
 #[derive(Debug, Clone)]
 pub(crate) enum FoundTable {
-    /// Of Delta Lake: the directory that has its log.
-    Delta(Root),
+    /// Of Delta Lake: the directory that has its log, and the commits that its catalog keeps, if one does.
+    Delta(Root, Option<Ratified>),
     /// Of Iceberg: its directory, and the file of metadata, if that was named.
     Iceberg(Root, Option<Found>),
 }
 
 impl FoundTable {
+    /// What it is, for messages.
+    #[cfg(feature = "cloud")]
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Iceberg(..) => "a table of Iceberg",
+            Self::Delta(..) => "a table of Delta Lake",
+        }
+    }
+
     pub(super) fn url(&self) -> String {
         match self {
-            Self::Delta(root) | Self::Iceberg(root, None) => root.url(),
+            Self::Delta(root, _) | Self::Iceberg(root, None) => root.url(),
             Self::Iceberg(_, Some(found)) => found.url(),
         }
     }
 }
-
-/// The directory of the metadata of Iceberg.
-pub(crate) const METADATA: &str = "metadata";
-
-/// Returns true if a file of this name has the metadata of a table of Iceberg.
-pub(crate) fn is_metadata(name: &str) -> bool {
-    name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
-}
-
-/// The directory of the log of Delta Lake.
-pub(crate) const LOG: &str = "_delta_log";
 
 /// A kind of table whose directory also holds rows that were deleted or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

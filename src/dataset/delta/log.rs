@@ -52,6 +52,8 @@ pub(super) struct Log {
     commits: BTreeMap<u64, usize>,
     /// The parts of whole checkpoints.
     checkpoints: BTreeMap<u64, Vec<usize>>,
+    /// The latest version by the table's catalog.
+    ratified: Option<u64>,
 }
 
 /// The files that make one version.
@@ -100,9 +102,18 @@ impl Log {
         log
     }
 
+    /// Replaces the latest commits by those of a catalog, whose files have the numbers in `staged`, and forgets what is later than `latest`.
+    pub(super) fn ratify(&mut self, latest: u64, staged: BTreeMap<u64, usize>) {
+        self.commits.extend(staged);
+        self.commits.retain(|version, _| *version <= latest);
+        self.checkpoints.retain(|version, _| *version <= latest);
+        self.ratified = Some(latest);
+    }
+
     /// The latest version.
     pub(super) fn latest(&self) -> Option<u64> {
-        self.commits.last_key_value().map(|(version, _)| *version).max(self.last_checkpoint(u64::MAX).map(|(at, _)| at))
+        let last = self.commits.last_key_value().map(|(version, _)| *version);
+        self.ratified.or_else(|| last.max(self.last_checkpoint(u64::MAX).map(|(at, _)| at)))
     }
 
     fn last_checkpoint(&self, most: u64) -> Option<(u64, &Vec<usize>)> {
@@ -180,6 +191,26 @@ mod tests {
         let found = log(&whole).segment(Some(0)).unwrap();
         assert_eq!(found, Segment { version: 0, checkpoint: vec![], commits: vec![(0, 0)] });
         assert_eq!(log(&whole).segment(Some(4)), Err(Gone::Later { latest: 3 }));
+    }
+
+    #[test]
+    fn the_commits_of_a_catalog_count_and_no_later_ones() {
+        let of = |latest, staged: &[(u64, usize)]| {
+            let mut log = log(&["0.json", "1.json", "2.json", "3.json", "3.checkpoint.parquet"]);
+            log.ratify(latest, staged.iter().copied().collect());
+            log.segment(None)
+        };
+        // Commit 2 is also published; the catalog's file is the one to read.
+        let found = Segment { version: 2, checkpoint: vec![], commits: vec![(2, 8), (1, 1), (0, 0)] };
+        assert_eq!(of(2, &[(2, 8)]), Ok(found));
+        let found = Segment { version: 5, checkpoint: vec![4], commits: vec![(5, 9), (4, 8)] };
+        assert_eq!(of(5, &[(4, 8), (5, 9)]), Ok(found));
+        // A commit that neither has is not read over.
+        assert_eq!(of(5, &[(5, 9)]), Err(Gone::Missing { commit: 4 }));
+        assert_eq!(of(4, &[]), Err(Gone::Missing { commit: 4 }));
+        let mut empty = Log::default();
+        empty.ratify(0, BTreeMap::new());
+        assert_eq!(empty.segment(None), Err(Gone::Missing { commit: 0 }));
     }
 
     #[test]

@@ -15,11 +15,17 @@ const KNOWN: &[&str] = &[
     "vacuumProtocolCheck",
 ];
 
-/// Mapping of the columns of the table at `url`, if it can be read.
+/// Features by which a catalog has the last word on a table's commits.
+const MANAGED: &[&str] = &["catalogManaged", "catalogOwned-preview"];
+
+/// The property of a table whose latest commits a coordinator has, which puts them in the log later.
+const COORDINATOR: &str = "delta.coordinatedCommits.commitCoordinator-preview";
+
+/// Mapping of the columns of the table at `url`, if it can be read; `managed` if its catalog has told of its commits.
 ///
 /// # Errors
 /// [`Error::Unsupported`] naming the feature.
-pub(super) fn check(protocol: &Protocol, metadata: &Metadata, url: &str) -> Result<Mapping> {
+pub(super) fn check(protocol: &Protocol, metadata: &Metadata, managed: bool, url: &str) -> Result<Mapping> {
     let refused = |what: String| {
         let hint = "read the table with Spark and hand the rows over (docs/spark.md), or write a copy without it";
         Err(Error::unsupported(format!("{url}: {what} of Delta Lake"), hint))
@@ -28,12 +34,22 @@ pub(super) fn check(protocol: &Protocol, metadata: &Metadata, url: &str) -> Resu
     match protocol.min_reader_version {
         1 | 2 => {}
         3 => {
-            if let Some(feature) = features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
+            let is_managed = |feature: &str| MANAGED.contains(&feature);
+            if let Some(feature) = features.iter().find(|feature| is_managed(feature) && !managed) {
+                let hint =
+                    "its log lacks the commits that its catalog keeps: open it by its name, uc://catalog.schema.table";
+                return Err(Error::unsupported(format!("{url}: feature {feature:?} of Delta Lake"), hint));
+            }
+            let known = |feature: &str| KNOWN.contains(&feature) || is_managed(feature);
+            if let Some(feature) = features.iter().find(|feature| !known(feature)) {
                 let shown: String = feature.chars().take(64).collect();
                 return refused(format!("feature {shown:?}"));
             }
         }
         other => return refused(format!("reader version {other}")),
+    }
+    if metadata.property(COORDINATOR).is_some_and(|name| !name.is_empty()) {
+        return refused("coordinated commits (coordinatedCommits-preview)".to_owned());
     }
     if metadata.format.provider != "parquet" {
         let shown: String = metadata.format.provider.chars().take(64).collect();
@@ -65,14 +81,23 @@ mod tests {
         let plain = metadata(r#"{"schemaString":""}"#);
         let mapped = metadata(r#"{"schemaString":"","configuration":{"delta.columnMapping.mode":"id"}}"#);
         let both: &[&str] = &["columnMapping", "deletionVectors"];
-        assert_eq!(check(&protocol(1, None), &mapped, "t").unwrap(), Mapping::None, "it does not ask for it");
-        assert_eq!(check(&protocol(2, None), &mapped, "t").unwrap(), Mapping::Id);
-        assert_eq!(check(&protocol(3, Some(both)), &mapped, "t").unwrap(), Mapping::Id);
-        assert_eq!(check(&protocol(3, Some(both)), &plain, "t").unwrap(), Mapping::None);
+        assert_eq!(check(&protocol(1, None), &mapped, false, "t").unwrap(), Mapping::None, "it does not ask for it");
+        assert_eq!(check(&protocol(2, None), &mapped, false, "t").unwrap(), Mapping::Id);
+        assert_eq!(check(&protocol(3, Some(both)), &mapped, false, "t").unwrap(), Mapping::Id);
+        assert_eq!(check(&protocol(3, Some(both)), &plain, false, "t").unwrap(), Mapping::None);
         let refused = |version, features, metadata: &Metadata| {
-            check(&protocol(version, features), metadata, "t").unwrap_err().to_string()
+            check(&protocol(version, features), metadata, false, "t").unwrap_err().to_string()
         };
         assert!(refused(3, Some(&["variantType"]), &plain).contains("feature \"variantType\""));
+        let owned: &[&str] = &["catalogManaged", "deletionVectors"];
+        assert!(
+            refused(3, Some(owned), &plain).contains("\"catalogManaged\"")
+                && refused(3, Some(owned), &plain).contains("uc://")
+        );
+        assert_eq!(check(&protocol(3, Some(owned)), &plain, true, "t").unwrap(), Mapping::None);
+        let coordinated =
+            r#"{"schemaString":"","configuration":{"delta.coordinatedCommits.commitCoordinator-preview":"dynamodb"}}"#;
+        assert!(refused(1, None, &metadata(coordinated)).contains("coordinatedCommits-preview"));
         assert!(refused(99, None, &plain).contains("reader version 99"));
         assert!(refused(1, None, &metadata(r#"{"schemaString":"","format":{"provider":"orc"}}"#)).contains("\"orc\""));
     }

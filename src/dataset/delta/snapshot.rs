@@ -1,5 +1,6 @@
 //! Reading a log: what is listed of it, and the actions in its files.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::stream::{StreamExt, TryStreamExt};
@@ -13,7 +14,7 @@ use super::{protocol, schema};
 use crate::dataset::table::Sieve;
 use crate::dataset::{Dataset, OpenOptions, within};
 use crate::error::{Error, Place, Result};
-use crate::store::{Found, LOG, Root};
+use crate::store::{Found, LOG, Ratified, Root, STAGED};
 
 /// The option that limits a file of a log.
 const LIMIT: &str = "limits.max_index_bytes";
@@ -27,6 +28,8 @@ pub(super) struct Listed {
     root: Root,
     files: Vec<Found>,
     pub(super) log: Log,
+    /// A catalog has told of its commits.
+    managed: bool,
 }
 
 /// Content of a version.
@@ -38,16 +41,33 @@ pub(super) struct Snapshot {
     pub(super) files: Vec<Add>,
     pub(super) protocol: Protocol,
     pub(super) metadata: Metadata,
+    /// A catalog has told of its commits.
+    pub(super) managed: bool,
 }
 
 impl Listed {
-    /// Lists the log of the table at `root`.
-    pub(super) async fn of(root: Root, options: &OpenOptions) -> Result<Self> {
+    /// Lists the log of the table at `root`. Where a catalog has the last word on its commits, `ratified` are those.
+    pub(super) async fn of(root: Root, ratified: Option<Ratified>, options: &OpenOptions) -> Result<Self> {
         // A log may have more files than its table.
         let listing = root.list(LOG, options.limits.max_files.saturating_mul(4));
-        let files = within(options.timeout, format!("the log of the table {}", root.url()), listing).await?;
-        let log = Log::new(files.iter().map(|file| file.name.as_ref()));
-        Ok(Self { root, files, log })
+        let mut files = within(options.timeout, format!("the log of the table {}", root.url()), listing).await?;
+        let mut log = Log::new(files.iter().map(|file| file.name.as_ref()));
+        let managed = ratified.is_some();
+        if let Some(Ratified { latest, commits }) = ratified {
+            let mut staged = BTreeMap::new();
+            for (version, name) in commits {
+                let wrong = || {
+                    Error::corrupt(
+                        Place::file(format!("{}/{LOG}", root.url())),
+                        "a commit of its catalog has no name of a file",
+                    )
+                };
+                staged.insert(version, files.len());
+                files.push(root.file(&format!("{LOG}/{STAGED}/{name}")).ok_or_else(wrong)?);
+            }
+            log.ratify(latest, staged);
+        }
+        Ok(Self { root, files, log, managed })
     }
 
     pub(super) fn root(&self) -> &Root {
@@ -120,7 +140,8 @@ impl Listed {
         let missing = |what: &str| Error::corrupt(place(), format!("version {} has no {what}", segment.version));
         let protocol = replay.protocol.ok_or_else(|| missing("protocol"))?;
         let metadata = replay.metadata.ok_or_else(|| missing("metadata"))?;
-        Ok(Snapshot { version: segment.version, sieve, files: replay.live, protocol, metadata })
+        let managed = self.managed;
+        Ok(Snapshot { version: segment.version, sieve, files: replay.live, protocol, metadata, managed })
     }
 
     /// Description of the table in its latest version, without its files.
@@ -174,7 +195,7 @@ impl Listed {
         let (protocol, metadata) = (replay.protocol.as_ref()?, replay.metadata.as_ref()?);
         let url = self.url();
         // Errors in them are reported where the table is built.
-        let mapping = protocol::check(protocol, metadata, &url).ok()?;
+        let mapping = protocol::check(protocol, metadata, self.managed, &url).ok()?;
         Sieve::new(&schema::columns(&metadata.schema_string, mapping, &url).ok()?, options)
     }
 

@@ -15,7 +15,7 @@ use crate::dataset::filter::Facts;
 use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, constant, parse};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
-use crate::store::{Found, LOG, Root};
+use crate::store::{Found, LOG, Ratified, Root};
 
 /// See the module.
 #[derive(Debug)]
@@ -40,14 +40,18 @@ pub(super) struct File {
 }
 
 impl Table {
-    /// The version of the table at `root` that `options` ask for; the latest one by default.
+    /// The version of the table at `root` that `options` ask for, the latest one by default, with the commits that its catalog keeps, if one does.
     ///
     /// # Errors
     /// [`Error::NotFound`] for a version that does not exist; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for a log
     /// that is damaged; [`Error::Config`] for an invalid time; [`Error::Limit`], [`Error::Timeout`], [`Error::Store`].
-    pub(in crate::dataset) fn open(root: Root, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
+    pub(in crate::dataset) fn open(
+        root: Root,
+        ratified: Option<Ratified>,
+        options: OpenOptions,
+    ) -> BoxFuture<'static, Result<Self>> {
         let opening = async move {
-            let log = Listed::of(root, &options).await?;
+            let log = Listed::of(root, ratified, &options).await?;
             let version = match (options.version, &options.timestamp) {
                 (Some(_), Some(_)) => {
                     return Err(Error::config("timestamp", "version and timestamp both choose a version; give one"));
@@ -65,18 +69,22 @@ impl Table {
         opening.boxed()
     }
 
-    /// The latest version of the table at `root`.
+    /// The latest version of the table at `root`, as [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(in crate::dataset) async fn latest(root: Root, options: &OpenOptions) -> Result<u64> {
-        Listed::of(root, options).await?.latest()
+    pub(in crate::dataset) async fn latest(
+        root: Root,
+        ratified: Option<Ratified>,
+        options: &OpenOptions,
+    ) -> Result<u64> {
+        Listed::of(root, ratified, options).await?.latest()
     }
 
     fn new(snapshot: Snapshot, about: About, root: Root, options: &OpenOptions) -> Result<Self> {
-        let Snapshot { sieve, files, protocol, metadata, .. } = snapshot;
+        let Snapshot { sieve, files, protocol, metadata, managed, .. } = snapshot;
         let url = &about.url;
-        let mapping = protocol::check(&protocol, &metadata, url)?;
+        let mapping = protocol::check(&protocol, &metadata, managed, url)?;
         let (mut partitions, mut columns) = (Vec::new(), Vec::new());
         for column in schema::columns(&metadata.schema_string, mapping, url)? {
             let is_partition = metadata.partition_columns.contains(&column.name);

@@ -7,14 +7,18 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use object_store::CredentialProvider;
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::answers::{self, Token};
-use super::settings::{Auth, Settings};
-use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, store_error};
+use super::connection::Connection;
+use super::refusal;
+use super::sign::Signer;
+use crate::error::{Error, Result, Source};
+use crate::store::credentials::{CredentialSource, Credentials, Given, store_error};
+use crate::store::secret::Secret;
 
 /// Maximum bytes of a response, which has the whole metadata of a table.
 const MOST: usize = 256 << 20;
@@ -22,6 +26,34 @@ const MOST: usize = 256 << 20;
 /// Retries of a request after a failure of network or server, and the first and the longest wait between them.
 const RETRIES: u32 = 5;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// How requests are authorized.
+#[derive(Debug)]
+pub(super) enum Auth {
+    Nobody,
+    Token(Secret),
+    Client(OAuth),
+    Signed(Box<Signer>),
+}
+
+/// A client of OAuth2, which gets tokens at `at`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OAuth {
+    pub(super) id: String,
+    pub(super) secret: Secret,
+    pub(super) scope: String,
+    pub(super) at: Url,
+    /// `id` and `secret` go in a header, not in the form.
+    pub(super) by_header: bool,
+}
+
+/// A request; one with a body is a POST.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) url: &'a Url,
+    pub(super) headers: &'a [(&'static str, &'static str)],
+    pub(super) body: Option<&'a str>,
+}
 
 /// A response, read to its end.
 pub(super) struct Answer {
@@ -35,13 +67,23 @@ pub(super) struct Client {
     authorization: Authorization,
     /// Address of the catalog, for messages.
     name: String,
+    /// Options that authorize, for messages.
+    remedy: &'static str,
 }
 
 enum Authorization {
     Nobody,
-    Token(HeaderValue),
+    Token(Secret),
     /// Tokens of OAuth2, which expire.
     Given(CredentialSource),
+    Signed(Box<Signer>),
+}
+
+/// What a request is authorized by.
+enum By<'a> {
+    Nobody,
+    Token(Secret),
+    Signed(super::sign::Signing<'a>),
 }
 
 /// The derived text would show the proxy's password.
@@ -52,72 +94,85 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    pub(super) fn new(settings: &Settings) -> Result<Self> {
-        let name = settings.uri.to_string();
-        let failed = |error: reqwest::Error| Error::Store {
-            operation: "open".to_owned(),
-            url: name.clone(),
-            source: error.without_url().into(),
-        };
-        let mut builder = reqwest::Client::builder()
-            // A token never goes to a host that a response names.
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(settings.connect_timeout)
-            .read_timeout(settings.timeout)
-            .user_agent(&settings.user_agent)
-            .danger_accept_invalid_certs(settings.allow_invalid_certificates);
-        if let Some(proxy) = &settings.proxy {
-            builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
-        }
-        let http = builder.build().map_err(failed)?;
-        let authorization = match &settings.auth {
+    /// A client of the catalog at `uri`; `remedy` names the options that authorize.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a token that no header can have; [`Error::Store`].
+    pub(super) fn new(uri: &Url, connection: &Connection, auth: Auth, remedy: &'static str) -> Result<Self> {
+        let name = uri.to_string();
+        let http = connection.client(&name)?;
+        let authorization = match auth {
             Auth::Nobody => Authorization::Nobody,
-            Auth::Token(token) => Authorization::Token(bearer(token.reveal())?),
-            Auth::Client { .. } => {
-                let tokens = Tokens { http: http.clone(), auth: settings.auth.clone() };
+            Auth::Token(token) => {
+                bearer(token.reveal())?;
+                Authorization::Token(token)
+            }
+            Auth::Client(oauth) => {
+                let tokens = Tokens { http: http.clone(), oauth, remedy };
                 Authorization::Given(CredentialSource::new(Arc::new(tokens)))
             }
+            Auth::Signed(signer) => Authorization::Signed(signer),
         };
-        Ok(Self { http, authorization, name })
+        Ok(Self { http, authorization, name, remedy })
     }
 
-    /// Gets `url`; once more with a new token, if the first is refused and tokens can be renewed.
+    /// Gets `url`, as [`send`](Self::send).
     pub(super) async fn get(&self, url: &Url, headers: &[(&'static str, &'static str)]) -> Result<Answer> {
+        self.send(Call { url, headers, body: None }).await
+    }
+
+    /// Sends `call`; once more with a new token, if the first is refused and tokens can be renewed.
+    pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
         let mut renewed = false;
         loop {
-            let (header, given) = match &self.authorization {
-                Authorization::Nobody => (None, None),
-                Authorization::Token(header) => (Some(header.clone()), None),
+            let (by, given): (By<'_>, Option<(&CredentialSource, Arc<Given>)>) = match &self.authorization {
+                Authorization::Nobody => (By::Nobody, None),
+                Authorization::Token(token) => (By::Token(token.clone()), None),
                 Authorization::Given(source) => {
                     let given = source.get().await?;
-                    (Some(bearer(&given.credentials.hub()?)?), Some((source, given)))
+                    (By::Token(Secret::new(given.credentials.hub()?)), Some((source, given)))
+                }
+                Authorization::Signed(signer) => {
+                    let mut signing = signer.keys().await?;
+                    let given = signing.given.take();
+                    (By::Signed(signing), given)
                 }
             };
-            let request = || {
-                let request = self.http.request(Method::GET, url.clone());
-                let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-                match &header {
-                    Some(header) => request.header(AUTHORIZATION, header.clone()),
-                    None => request,
-                }
-            };
-            let answer = patient(&self.name, &request).await?;
+            let answer = patient(&self.name, &|| self.request(call, &by)).await?;
+            let refused = is_refusal(&answer);
             match given {
-                Some((source, given)) if !renewed && is_refusal(answer.status) => source.refused(&given),
+                Some((source, given)) if !renewed && refused => source.refused(&given),
+                _ if refused => return Ok(by.hidden(answer)),
                 _ => return Ok(answer),
             }
             renewed = true;
         }
     }
 
+    fn request(&self, call: Call<'_>, by: &By<'_>) -> Result<reqwest::RequestBuilder, Source> {
+        let method = if call.body.is_some() { Method::POST } else { Method::GET };
+        let request = self.http.request(method.clone(), call.url.clone());
+        let body = call.body.unwrap_or_default();
+        let plain = |request| {
+            call.headers
+                .iter()
+                .fold(request, |request: reqwest::RequestBuilder, (name, value)| request.header(*name, *value))
+        };
+        let request = match by {
+            By::Nobody => plain(request),
+            By::Token(token) => plain(request).header(AUTHORIZATION, bearer(token.reveal())?),
+            By::Signed(signing) => {
+                request.headers(signing.headers(&method, call.url, call.headers, body.as_bytes())?)
+            }
+        };
+        Ok(if call.body.is_some() { request.body(body.to_owned()) } else { request })
+    }
+
     /// The error for response `answer` to `operation`.
     pub(super) fn failed(&self, operation: &str, answer: &Answer) -> Error {
-        let reason = answers::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let what = match is_refusal(answer.status) {
-            true => format!(
-                "it answers {}{reason}: see iceberg_token and iceberg_credential in storage_options",
-                answer.status
-            ),
+        let reason = refusal::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let what = match is_refusal(answer) {
+            true => format!("it answers {}{reason}: see {}", answer.status, self.remedy),
             false => format!("it answers {}{reason}", answer.status),
         };
         self.broken(operation, what)
@@ -126,10 +181,49 @@ impl Client {
     pub(super) fn broken(&self, operation: &str, what: String) -> Error {
         Error::Store { operation: operation.to_owned(), url: self.name.clone(), source: what.into() }
     }
+
+    /// Parses the body of `answer`, which may be too much for a thread that does I/O.
+    pub(super) async fn parsed<T: DeserializeOwned + Send + 'static>(&self, answer: Answer) -> Result<T> {
+        let parsed = tokio::task::spawn_blocking(move || parse(&answer.body)).await;
+        let parsed = parsed.unwrap_or_else(|error| Err(format!("an answer was not read: {error}")));
+        parsed.map_err(|what| self.broken("read the answer of the catalog", what))
+    }
 }
 
-fn is_refusal(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+impl By<'_> {
+    /// `answer` without the token, should it repeat that.
+    fn hidden(&self, answer: Answer) -> Answer {
+        let Self::Token(token) = self else { return answer };
+        let text = String::from_utf8_lossy(&answer.body);
+        if token.reveal().is_empty() || !text.contains(token.reveal()) {
+            return answer;
+        }
+        Answer { status: answer.status, body: text.replace(token.reveal(), "***").into() }
+    }
+}
+
+/// Parses `body`. The error quotes nothing of it, since it may hold secrets.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body)
+        .map_err(|error| format!("an answer is not what the interface says, at its column {}", error.column()))
+}
+
+/// Kinds of errors by which services of AWS refuse keys, with status 400.
+const REFUSALS: &[&str] =
+    &["AccessDeniedException", "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"];
+
+fn is_refusal(answer: &Answer) -> bool {
+    matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        || (answer.status == StatusCode::BAD_REQUEST
+            && refusal::kind(&answer.body).is_some_and(|kind| REFUSALS.contains(&kind.as_str())))
+}
+
+/// Whether the same request may succeed later.
+fn passes(answer: &Answer) -> bool {
+    answer.status.is_server_error()
+        || matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
+        || (answer.status == StatusCode::BAD_REQUEST
+            && refusal::kind(&answer.body).is_some_and(|kind| kind == "ThrottlingException"))
 }
 
 fn bearer(token: &str) -> Result<HeaderValue> {
@@ -141,22 +235,17 @@ fn bearer(token: &str) -> Result<HeaderValue> {
 }
 
 /// Sends `request`, with retries, until the response is one to act on.
-async fn patient(name: &str, request: &(dyn Fn() -> reqwest::RequestBuilder + Sync)) -> Result<Answer> {
-    let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Store {
-        operation: "ask the catalog".to_owned(),
-        url: name.to_owned(),
-        source,
-    };
+async fn patient(name: &str, request: &(dyn Fn() -> Result<reqwest::RequestBuilder, Source> + Sync)) -> Result<Answer> {
+    let failed =
+        |source: Source| Error::Store { operation: "ask the catalog".to_owned(), url: name.to_owned(), source };
     let mut failures = 0;
     loop {
-        let problem = match once(request()).await {
+        let problem = match once(request().map_err(failed)?).await {
             Ok(Some(answer)) => {
-                let passing = answer.status.is_server_error()
-                    || matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-                if !passing {
+                if !passes(&answer) {
                     return Ok(answer);
                 }
-                let reason = answers::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
+                let reason = refusal::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
                 failed(format!("it answers {}{reason}", answer.status).into())
             }
             Ok(None) => return Err(failed(format!("it answers with more than {MOST} bytes").into())),
@@ -186,7 +275,24 @@ async fn once(request: reqwest::RequestBuilder) -> std::result::Result<Option<An
 /// Gets tokens by `client_credentials`.
 struct Tokens {
     http: reqwest::Client,
-    auth: Auth,
+    oauth: OAuth,
+    remedy: &'static str,
+}
+
+/// An access token of OAuth2.
+#[derive(Deserialize)]
+struct Token {
+    access_token: String,
+    #[serde(default)]
+    expires_in: Option<u64>,
+}
+
+impl Token {
+    /// The token as credentials that were issued at `now`.
+    fn credentials(self, now: SystemTime) -> Credentials {
+        let expires = self.expires_in.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
+        Credentials::new([("token".to_owned(), self.access_token)], expires)
+    }
 }
 
 impl fmt::Debug for Tokens {
@@ -206,18 +312,22 @@ impl CredentialProvider for Tokens {
 
 impl Tokens {
     async fn ask(&self) -> Result<Credentials> {
-        let Auth::Client { id, secret, scope, at } = &self.auth else { return Ok(Credentials::default()) };
+        let OAuth { id, secret, scope, at, by_header } = &self.oauth;
         let form = {
             let mut form = url::form_urlencoded::Serializer::new(String::new());
             form.append_pair("grant_type", "client_credentials");
-            if !id.is_empty() {
-                form.append_pair("client_id", id);
+            if !by_header {
+                if !id.is_empty() {
+                    form.append_pair("client_id", id);
+                }
+                form.append_pair("client_secret", secret.reveal());
             }
-            form.append_pair("client_secret", secret.reveal()).append_pair("scope", scope).finish()
+            form.append_pair("scope", scope).finish()
         };
         let request = || {
             let request = self.http.request(Method::POST, at.clone());
-            request.header("content-type", "application/x-www-form-urlencoded").body(form.clone())
+            let request = if *by_header { request.basic_auth(id, Some(secret.reveal())) } else { request };
+            Ok(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone()))
         };
         let asked = SystemTime::now();
         let answer = patient(at.as_str(), &request).await?;
@@ -227,8 +337,8 @@ impl Tokens {
             source: what.into(),
         };
         if !answer.status.is_success() {
-            return Err(failed(format!("it answers {}: see iceberg_credential in storage_options", answer.status)));
+            return Err(failed(format!("it answers {}: see {}", answer.status, self.remedy)));
         }
-        answers::parse::<Token>(&answer.body).map(|token| token.credentials(asked)).map_err(failed)
+        parse::<Token>(&answer.body).map(|token| token.credentials(asked)).map_err(failed)
     }
 }

@@ -1,144 +1,116 @@
-//! A table of a catalog: the location of its metadata, and credentials for its files.
+//! A table as a catalog describes it: its kind and place, and how its store is reached.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 
-use async_trait::async_trait;
-use object_store::CredentialProvider;
-use object_store::path::Path;
-use reqwest::StatusCode;
-use url::Url;
-
-use super::answers::{self, Config, Loaded, StoreAccess};
-use super::client::{Answer, Client};
-use super::settings::{Settings, below};
 use crate::error::{Error, Result};
-use crate::store::credentials::{CredentialSource, Credentials, store_error};
+use crate::store::credentials::{CredentialSource, Credentials};
+use crate::store::display::display;
+use crate::store::logs::{Ratified, is_metadata};
 
-/// Header that asks a catalog for credentials with a table.
-const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");
+/// What lies at a table's location.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) enum Content {
+    /// A file of metadata of Iceberg.
+    Iceberg,
+    /// A directory with a log of Delta Lake; the catalog's own commits, where it keeps some.
+    Delta(Option<Ratified>),
+    /// A directory of Parquet files; only those below some directories in it, where the catalog has partitions.
+    Parquet(Option<BTreeSet<String>>),
+}
 
-/// Separator of the levels of a namespace.
-const LEVELS: &str = "\u{1f}";
-
-/// A table as a catalog describes it.
+/// See the module.
 #[derive(Debug)]
 pub(in crate::store) struct CatalogTable {
-    /// Address of its current metadata.
-    pub(in crate::store) metadata: String,
+    pub(in crate::store) content: Content,
+    /// Its address, in which nothing is percent-encoded.
+    pub(super) location: String,
     /// Options of its store; keys are names of `storage_options`.
     pub(in crate::store) settings: BTreeMap<String, String>,
     pub(in crate::store) credentials: Option<CredentialSource>,
     /// The catalog is on this machine, and may name files of it.
-    pub(in crate::store) is_near: bool,
+    pub(super) is_near: bool,
 }
 
-/// The levels of the namespace of `name`, such as `iceberg://db.part.table`, and the table's own name.
-fn parts(name: &str) -> Option<(Vec<String>, String)> {
-    let rest = name.split_once("://")?.1.trim_end_matches('/');
-    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
-    let mut parts = rest.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
-    let table = parts.pop()?;
-    let odd = |part: &String| part.is_empty() || part.contains(['/', '\u{1f}']);
-    (!parts.is_empty() && !odd(&table) && !parts.iter().any(odd)).then_some((parts, table))
+/// Options and credentials for a store.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct StoreAccess {
+    /// Keys are names of `storage_options`.
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) credentials: Option<Credentials>,
 }
 
-/// Loads the table `name`.
-///
-/// # Errors
-/// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Store`].
-pub(in crate::store) async fn table(name: &str, options: &BTreeMap<String, String>) -> Result<CatalogTable> {
-    let settings = Settings::new(options)?;
-    let (namespace, table) = parts(name).ok_or_else(|| {
-        Error::config("urls", format!("{name} names no table of a catalog: write iceberg://namespace.table"))
-    })?;
-    let client = Client::new(&settings)?;
-    let mut config = below(&settings.uri, &["v1", "config"]);
-    if let Some(warehouse) = &settings.warehouse {
-        config.query_pairs_mut().append_pair("warehouse", warehouse);
+/// What is no table of a log, for messages.
+pub(in crate::store) const PLAIN: &str = "plain files";
+
+/// Where a table lies.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::store) enum Location {
+    /// A path of this machine.
+    Here(String),
+    /// An address in a store.
+    Store(String),
+}
+
+/// Schemes of stores that a catalog may name.
+const STORES: &[&str] =
+    &["s3://", "s3a://", "s3n://", "gs://", "az://", "azure://", "abfs://", "abfss://", "adl://", "hdfs://"];
+
+impl CatalogTable {
+    /// A table without options or credentials of its own.
+    pub(super) fn new(content: Content, location: String, is_near: bool) -> Self {
+        Self { content, location, settings: BTreeMap::new(), credentials: None, is_near }
     }
-    let answer = client.get(&config, &[]).await?;
-    if !answer.status.is_success() {
-        return Err(client.failed("ask for the configuration", &answer));
-    }
-    let wrong = |client: &Client, what: String| client.broken("read the answer of the catalog", what);
-    let config: Config = answers::parse(&answer.body).map_err(|what| wrong(&client, what))?;
-    let uri = match config.uri().map(|uri| Url::parse(uri.trim_end_matches('/'))) {
-        None => settings.uri.clone(),
-        Some(Ok(uri)) if uri.origin() == settings.uri.origin() => uri,
-        // Tokens are for the host in `iceberg_uri`.
-        Some(_) => return Err(wrong(&client, "it names another host for itself: give that as iceberg_uri".to_owned())),
-    };
-    let mut path = vec!["v1"];
-    // A prefix may have several segments.
-    path.extend(config.prefix().into_iter().flat_map(|prefix| prefix.split('/').filter(|part| !part.is_empty())));
-    let namespace = namespace.join(LEVELS);
-    path.extend(["namespaces", namespace.as_str(), "tables", table.as_str()]);
-    let at = below(&uri, &path);
-    let loaded = load(&client, &at, name).await?;
-    let metadata = loaded.metadata_location.clone();
-    let metadata = metadata.ok_or_else(|| wrong(&client, "a table has no metadata-location".to_owned()))?;
-    let is_near = matches!(settings.uri.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    let StoreAccess { settings, credentials } = loaded.store_access(&metadata);
-    let credentials = credentials.map(|first| {
-        let (client, name, location) = (Arc::new(client), name.to_owned(), metadata.clone());
-        CredentialSource::new(Arc::new(VendedCredentials {
-            client,
-            at,
-            name,
-            location,
-            first: Mutex::new(Some(first)),
-        }))
-    });
-    Ok(CatalogTable { metadata, settings, credentials, is_near })
-}
 
-/// Loads the table `name` from `at`.
-async fn load(client: &Client, at: &Url, name: &str) -> Result<Loaded> {
-    let answer: Answer = client.get(at, &[DELEGATION]).await?;
-    if answer.status == StatusCode::NOT_FOUND {
-        let hint = answers::reason(&answer.body).map(|reason| format!("the catalog says {reason}")).unwrap_or_default();
-        return Err(Error::NotFound { what: format!("table {name} of the catalog"), hint });
-    }
-    if !answer.status.is_success() {
-        return Err(client.failed("load the table", &answer));
-    }
-    // The response has the whole metadata of the table: too much to parse on a thread that does I/O.
-    let parsed = tokio::task::spawn_blocking(move || answers::parse(&answer.body)).await;
-    let parsed = parsed.unwrap_or_else(|error| Err(format!("an answer was not read: {error}")));
-    parsed.map_err(|what| client.broken("read the answer of the catalog", what))
-}
-
-/// Provides vended credentials: those of the first response, then new ones from each further request.
-struct VendedCredentials {
-    client: Arc<Client>,
-    at: Url,
-    name: String,
-    location: String,
-    first: Mutex<Option<Credentials>>,
-}
-
-impl fmt::Debug for VendedCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the catalog of {}", self.name)
-    }
-}
-
-#[async_trait]
-impl CredentialProvider for VendedCredentials {
-    type Credential = Credentials;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<Credentials>> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(first) = first {
-            return Ok(Arc::new(first));
+    /// Where the table `name` lies.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a place that a catalog may not name.
+    pub(in crate::store) fn place(&self, name: &str) -> Result<Location> {
+        let location = self.location.as_str();
+        let what = if self.content == Content::Iceberg { "metadata are" } else { "files are" };
+        let foreign = |why: &str| {
+            let what = format!("{name}, whose {what} by its catalog at {}, {why},", display(location));
+            Error::unsupported(what, "give the address of the table where it is within reach")
+        };
+        let here = location.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
+        let here = here.or_else(|| location.starts_with('/').then(|| location.to_owned()));
+        match here {
+            _ if self.content == Content::Iceberg && !is_metadata(location) => Err(foreign("which is no file of them")),
+            Some(path) if self.is_near => Ok(Location::Here(path)),
+            Some(_) => Err(foreign("on a disk of another machine")),
+            None if STORES.iter().any(|scheme| location.starts_with(scheme)) => {
+                // S3 has three names in Hadoop, and addresses in metadata are not percent-encoded.
+                let plain = location.replacen("s3n://", "s3://", 1);
+                Ok(Location::Store(plain.replace('%', "%25").replace('?', "%3F").replace('#', "%23")))
+            }
+            None => Err(foreign("in no store that is read for a catalog")),
         }
-        let loaded = load(&self.client, &self.at, &self.name).await.map_err(store_error)?;
-        let credentials = loaded.store_access(&self.location).credentials;
-        let none =
-            || Error::config("storage_options", format!("the catalog vends no more credentials for {}", self.name));
-        credentials.map(Arc::new).ok_or_else(|| store_error(none()))
+    }
+
+    /// Checks that `found`, which lies at the location of the table `name`, is what the catalog says.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] naming both.
+    pub(in crate::store) fn check(&self, name: &str, found: &'static str) -> Result<()> {
+        let told = match &self.content {
+            Content::Iceberg => "a table of Iceberg",
+            Content::Delta(_) => "a table of Delta Lake",
+            Content::Parquet(_) => PLAIN,
+        };
+        if told == found {
+            return Ok(());
+        }
+        let what = format!("{name}, which is by its catalog {told}, and at {} {found},", display(&self.location));
+        Err(Error::unsupported(what, "mend the catalog's entry, or give the address"))
+    }
+}
+
+impl Content {
+    /// Whether the file `name`, relative to the table's directory, is one of the table.
+    pub(in crate::store) fn has(&self, name: &str) -> bool {
+        let Self::Parquet(Some(directories)) = self else { return true };
+        let above = name.match_indices('/').filter_map(|(at, _)| name.get(..at));
+        above.into_iter().any(|directory| directories.contains(directory))
     }
 }
 
@@ -147,15 +119,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_a_namespace_and_a_table() {
-        let found = |name| parts(name).map(|(levels, table)| (levels.join("/"), table));
-        let is = |levels: &str, table: &str| Some((levels.to_owned(), table.to_owned()));
-        assert_eq!(found("iceberg://db.t"), is("db", "t"));
-        assert_eq!(found("iceberg://A.b%2Ec.T/"), is("A/b.c", "T"));
-        for none in
-            ["iceberg://t", "iceberg://", "iceberg://db.", "iceberg://.t", "iceberg://a/b.t", "iceberg://a%1Fb.t"]
-        {
-            assert_eq!(found(none), None, "{none}");
+    fn files_of_dropped_partitions_are_not_of_the_table() {
+        let content = Content::Parquet(Some(["dt=1".to_owned(), "dt=2/h=3".to_owned()].into()));
+        assert!(
+            content.has("dt=1/a.parquet") && content.has("dt=1/deeper/a.parquet") && content.has("dt=2/h=3/a.parquet")
+        );
+        assert!(!content.has("dt=10/a.parquet") && !content.has("dt=2/h=4/a.parquet") && !content.has("a.parquet"));
+        assert!(Content::Parquet(None).has("a.parquet"));
+    }
+
+    #[test]
+    fn a_catalog_may_name_some_places_only() {
+        let place = |content: Content, location: &str, near: bool| {
+            CatalogTable::new(content, location.to_owned(), near).place("uc://a.b.c")
+        };
+        let (delta, iceberg) = (Content::Delta(None), Content::Iceberg);
+        let store = |url: &str| Location::Store(url.to_owned());
+        assert_eq!(place(delta.clone(), "s3n://b/a b%20?", false).unwrap(), store("s3://b/a b%2520%3F"));
+        assert_eq!(place(iceberg.clone(), "gs://b/v1.metadata.json", false).unwrap(), store("gs://b/v1.metadata.json"));
+        assert_eq!(place(delta.clone(), "file:///d/t", true).unwrap(), Location::Here("/d/t".to_owned()));
+        for (content, location, near) in [
+            (delta.clone(), "file:///d/t", false),
+            (delta.clone(), "/d/t", false),
+            (delta.clone(), "https://h/t", true),
+            (delta.clone(), "r2://b@a.r2.cloudflarestorage.com/t", true),
+            (delta, "memory://x/t", true),
+            (iceberg, "s3://b/t", true),
+        ] {
+            let error = place(content, location, near).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains("uc://a.b.c"), "{error}");
         }
     }
 }

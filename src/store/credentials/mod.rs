@@ -11,5 +11,5 @@ mod values;
 
 pub(super) use adapters::open;
 pub use source::CredentialSource;
-pub(super) use source::store_error;
+pub(super) use source::{Given, store_error};
 pub use values::Credentials;

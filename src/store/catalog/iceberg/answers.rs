@@ -1,11 +1,11 @@
 //! Responses of a catalog, and the options and credentials for a store in them: pure, so that tests can try any response.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
+use crate::store::catalog::table::StoreAccess;
 use crate::store::credentials::Credentials;
 
 /// `GET v1/config`.
@@ -50,58 +50,6 @@ pub(super) struct Loaded {
 struct StorageCredentials {
     prefix: String,
     config: BTreeMap<String, String>,
-}
-
-/// An access token of OAuth2.
-#[derive(Deserialize)]
-pub(super) struct Token {
-    access_token: String,
-    #[serde(default)]
-    expires_in: Option<u64>,
-}
-
-/// The body of an error response.
-#[derive(Debug, Deserialize)]
-struct Refusal {
-    error: Reason,
-}
-
-#[derive(Debug, Deserialize)]
-struct Reason {
-    #[serde(default)]
-    message: String,
-    #[serde(default, rename = "type")]
-    kind: String,
-}
-
-/// Options and credentials for a store.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct StoreAccess {
-    /// Keys are names of `storage_options`.
-    pub(super) settings: BTreeMap<String, String>,
-    pub(super) credentials: Option<Credentials>,
-}
-
-/// Parses `body`. The error quotes nothing of it, since it may hold secrets.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body)
-        .map_err(|error| format!("an answer is not what the interface says, at its column {}", error.column()))
-}
-
-impl Token {
-    /// The token as credentials that were issued at `now`.
-    pub(super) fn credentials(self, now: SystemTime) -> Credentials {
-        let expires = self.expires_in.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
-        Credentials::new([("token".to_owned(), self.access_token)], expires)
-    }
-}
-
-/// The message of the error in `body`, at most 300 characters.
-pub(super) fn reason(body: &[u8]) -> Option<String> {
-    let Refusal { error: Reason { message, kind } } = serde_json::from_slice(body).ok()?;
-    let text = if kind.is_empty() { message } else { format!("{kind}: {message}") };
-    let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(300).collect();
-    (!text.trim().is_empty()).then_some(text)
 }
 
 impl Loaded {
@@ -172,6 +120,7 @@ impl Loaded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::catalog::client::parse;
 
     fn access(json: &str, location: &str) -> StoreAccess {
         parse::<Loaded>(json.as_bytes()).unwrap().store_access(location)
@@ -222,11 +171,6 @@ mod tests {
     fn what_is_wrong_quotes_nothing() {
         let error = parse::<Loaded>(br#"{"config":{"s3.secret-access-key":["secret"]}}"#).unwrap_err();
         assert!(!error.contains("secret"), "{error}");
-        assert_eq!(
-            reason(br#"{"error":{"message":"no\ntable","type":"NoSuchTableException","code":404}}"#).as_deref(),
-            Some("NoSuchTableException: no table")
-        );
-        assert_eq!((reason(b"<html>"), reason(b"{}")), (None, None));
         let config =
             parse::<Config>(br#"{"defaults":{"prefix":"a"},"overrides":{"prefix":"b"},"endpoints":["GET /v1/x"]}"#)
                 .unwrap();

@@ -1,0 +1,157 @@
+//! A table of Glue: GetTable, GetPartitions, and the links between accounts.
+
+use object_store::path::Path;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use url::Url;
+
+use super::answers::{Found, Page, Table};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::store::access::Access;
+use crate::store::catalog::client::{Auth, Call, Client};
+use crate::store::catalog::connection::is_near;
+use crate::store::catalog::hive_table::{MOST_PARTITIONS, Way};
+use crate::store::catalog::options::Options;
+use crate::store::catalog::refusal;
+use crate::store::catalog::table::CatalogTable;
+
+/// Options that authorize, for messages.
+const REMEDY: &str =
+    "the keys of AWS (docs/storage.md), glue_region and glue_id; the caller needs glue:GetTable and glue:GetPartitions";
+
+/// Partitions of one page; Glue's own limit.
+const PAGE: usize = 1000;
+
+/// The database and table in `name`, such as `glue://database.table`. A dot within either is `%2E`.
+fn parts(name: &str) -> Option<[String; 2]> {
+    let rest = name.split_once("://")?.1.trim_end_matches('/');
+    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
+    let parts = rest.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
+    <[String; 2]>::try_from(parts).ok().filter(|parts| !parts.iter().any(|part| part.is_empty() || part.contains('/')))
+}
+
+struct Glue {
+    client: Client,
+    endpoint: Url,
+}
+
+/// A table by its parts.
+#[derive(Clone)]
+struct Key {
+    id: Option<String>,
+    database: String,
+    table: String,
+}
+
+/// Looks up the table `name`.
+///
+/// # Errors
+/// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Unsupported`] for what is not
+/// read; [`Error::Limit`]; [`Error::Store`].
+pub(in crate::store::catalog) async fn table(
+    name: &str,
+    access: Access<'_>,
+    options: Options<'_>,
+) -> Result<CatalogTable> {
+    let [database, table] = parts(name)
+        .ok_or_else(|| Error::config("urls", format!("{name} names no table of Glue: write glue://database.table")))?;
+    let Settings { endpoint, region, id, signer, connection } = Settings::new(access, options)?;
+    let client = Client::new(&endpoint, &connection, Auth::Signed(Box::new(signer)), REMEDY)?;
+    let glue = Glue { client, endpoint };
+    let mut key = Key { id, database, table };
+    let mut found = glue.find(&key, name).await?;
+    if let Some(target) = found.target_table.take() {
+        key = Key {
+            id: target.catalog_id.or(key.id),
+            database: target.database_name.unwrap_or(key.database),
+            table: target.name.unwrap_or(key.table),
+        };
+        found = glue.find(&key, name).await?;
+    }
+    if found.target_table.is_some() {
+        return Err(Error::unsupported(format!("{name}, a link to a link,"), "name the table that it stands for"));
+    }
+    let found = found.hive();
+    let (content, location) = match found.way(name)? {
+        Way::At(content, location) => (content, location),
+        Way::Partitions(location) => {
+            let partitions = glue.partitions(&key, name).await?;
+            (found.partitioned(name, &location, partitions)?, location)
+        }
+    };
+    let mut table = CatalogTable::new(content, location, is_near(glue.endpoint.host_str()));
+    // As a rule buckets are where their catalog is.
+    table.settings.insert("aws_region".to_owned(), region);
+    Ok(table)
+}
+
+impl Glue {
+    /// Asks for `action` with `body`, for the table `name`.
+    async fn ask<T: DeserializeOwned + Send + 'static>(
+        &self,
+        action: &'static str,
+        body: &serde_json::Value,
+        name: &str,
+    ) -> Result<T> {
+        let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", action)];
+        let body = body.to_string();
+        let answer = self.client.send(Call { url: &self.endpoint, headers: &headers, body: Some(&body) }).await?;
+        if refusal::kind(&answer.body).as_deref() == Some("EntityNotFoundException") {
+            let hint = refusal::reason(&answer.body).map(|reason| format!("Glue says {reason}")).unwrap_or_default();
+            return Err(Error::NotFound { what: format!("table {name}"), hint });
+        }
+        if !answer.status.is_success() {
+            return Err(self.client.failed(&format!("look up {name}"), &answer));
+        }
+        self.client.parsed(answer).await
+    }
+
+    async fn find(&self, key: &Key, name: &str) -> Result<Table> {
+        let mut body = json!({ "DatabaseName": key.database, "Name": key.table });
+        if let Some(id) = &key.id {
+            body["CatalogId"] = json!(id);
+        }
+        Ok(self.ask::<Found>("AWSGlue.GetTable", &body, name).await?.table)
+    }
+
+    /// The locations of all partitions.
+    async fn partitions(&self, key: &Key, name: &str) -> Result<Vec<String>> {
+        let mut body = json!({
+            "DatabaseName": key.database, "TableName": key.table, "ExcludeColumnSchema": true, "MaxResults": PAGE
+        });
+        if let Some(id) = &key.id {
+            body["CatalogId"] = json!(id);
+        }
+        let mut all = Vec::new();
+        loop {
+            let page: Page = self.ask("AWSGlue.GetPartitions", &body, name).await?;
+            let wrong = |what: &str| self.client.broken("read the answer of the catalog", format!("{name}: {what}"));
+            let (locations, next) = page.locations().map_err(wrong)?;
+            all.extend(locations);
+            if all.len() > MOST_PARTITIONS {
+                return Err(wrong(&format!("it has more than {MOST_PARTITIONS} partitions")));
+            }
+            let Some(next) = next else { return Ok(all) };
+            if body.get("NextToken").and_then(serde_json::Value::as_str) == Some(next.as_str()) {
+                return Err(wrong("it gives the same page again"));
+            }
+            body["NextToken"] = json!(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_database_and_a_table() {
+        let is = |parts: [&str; 2]| Some(parts.map(str::to_owned));
+        assert_eq!(parts("glue://db.t"), is(["db", "t"]));
+        assert_eq!(parts("glue://my-db.a%2Eb/"), is(["my-db", "a.b"]));
+        for none in ["glue://t", "glue://a.b.c", "glue://.t", "glue://a.b/c"] {
+            assert_eq!(parts(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A table of a Hive metastore: the call for it, and the one for its partitions.
+
+use object_store::path::Path;
+use url::Url;
+
+use super::connect::call;
+use super::messages::{self, Refusal};
+use super::thrift::Fault;
+use crate::error::{Error, Result, Source};
+use crate::store::catalog::connection::{Connection, is_near};
+use crate::store::catalog::hive_table::{HiveTable, Way};
+use crate::store::catalog::options::Options;
+use crate::store::catalog::table::CatalogTable;
+
+/// The metastore's usual port.
+const PORT: u16 = 9083;
+
+/// Most bytes of an answer.
+const MOST: usize = 256 << 20;
+
+/// The name of a table, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    host: String,
+    port: u16,
+    database: String,
+    table: String,
+}
+
+/// The parts of `name`, such as `hms://host:9083/database.table`.
+fn parts(name: &str) -> Option<Key> {
+    let url = Url::parse(name).ok()?;
+    let plain =
+        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
+    let host = url.host_str().filter(|host| !host.is_empty() && plain)?;
+    // Addresses of version 6 stand in brackets in URLs alone.
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let path = url.path().trim_matches('/');
+    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
+    let parts = path.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
+    let [database, table] = <[String; 2]>::try_from(parts).ok()?;
+    let odd = |part: &String| part.is_empty() || part.contains('/');
+    let key = Key { host, port: url.port().unwrap_or(PORT), database, table };
+    (!odd(&key.database) && !odd(&key.table)).then_some(key)
+}
+
+/// Looks up the table `name`.
+///
+/// # Errors
+/// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Unsupported`] for what is not
+/// read; [`Error::Store`].
+pub(in crate::store::catalog) async fn table(name: &str, options: Options<'_>) -> Result<CatalogTable> {
+    let key = parts(name).ok_or_else(|| {
+        let problem = "names no table of a Hive metastore: write hms://host:9083/database.table";
+        Error::config("urls", format!("{} {problem}", crate::store::display::display(name)))
+    })?;
+    let connection = Connection::new(options)?;
+    let (asked, found) = (key.clone(), asking(name, &key, "look up the table"));
+    let blocking = connection.clone();
+    let table = found(tokio::task::spawn_blocking(move || get_table(&asked, &blocking)).await)?;
+    let (content, location) = match table.way(name)? {
+        Way::At(content, location) => (content, location),
+        Way::Partitions(location) => {
+            let (asked, found) = (key.clone(), asking(name, &key, "list the partitions"));
+            let partitions = tokio::task::spawn_blocking(move || {
+                let message = messages::get_partitions(&asked.database, &asked.table);
+                let answer = call(&asked.host, asked.port, &connection, &message).map_err(Fault::Io)?;
+                messages::partitions(answer, MOST)
+            });
+            (table.partitioned(name, &location, found(partitions.await)?)?, location)
+        }
+    };
+    Ok(CatalogTable::new(content, location, is_near(Some(&key.host))))
+}
+
+fn get_table(key: &Key, connection: &Connection) -> Result<HiveTable, Refusal> {
+    let ask = |by_request| {
+        let message = messages::get_table(&key.database, &key.table, by_request);
+        let answer = call(&key.host, key.port, connection, &message).map_err(Fault::Io)?;
+        messages::table(answer, MOST, by_request)
+    };
+    match ask(true) {
+        Err(Refusal::Method(_)) => ask(false),
+        done => done,
+    }
+}
+
+/// What comes of a call to `operation`, for the table `name`.
+fn asking<T>(
+    name: &str,
+    key: &Key,
+    operation: &'static str,
+) -> impl FnOnce(std::result::Result<Result<T, Refusal>, tokio::task::JoinError>) -> Result<T> + use<T> {
+    let (name, url) = (name.to_owned(), format!("hms://{}:{}", key.host, key.port));
+    move |done| {
+        let failed = |source: Source| Error::Store { operation: format!("{operation} {name}"), url, source };
+        let closed = |error: &std::io::Error| {
+            matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset)
+        };
+        match done.map_err(Into::into) {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(Refusal::Missing(message))) => {
+                let hint = if message.is_empty() { message } else { format!("the metastore says {message}") };
+                Err(Error::NotFound { what: format!("table {name}"), hint })
+            }
+            Ok(Err(Refusal::Method(message) | Refusal::Told(message))) => {
+                Err(failed(format!("the metastore says {message}").into()))
+            }
+            Ok(Err(Refusal::Fault(Fault::Io(error)))) if closed(&error) => {
+                let what = "it closes the connection; metastores that ask for Kerberos or TLS are not supported";
+                Err(failed(format!("{error}: {what}").into()))
+            }
+            Ok(Err(Refusal::Fault(Fault::Io(error)))) => Err(failed(error.into())),
+            Ok(Err(Refusal::Fault(Fault::Odd(what)))) => Err(failed(what.into())),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_host_a_database_and_a_table() {
+        let is = |host: &str, port, database: &str, table: &str| {
+            let (host, database, table) = (host.to_owned(), database.to_owned(), table.to_owned());
+            Some(Key { host, port, database, table })
+        };
+        assert_eq!(parts("hms://meta.example:9084/db.t"), is("meta.example", 9084, "db", "t"));
+        assert_eq!(parts("thrift://[::1]/db.t/"), is("::1", PORT, "db", "t"));
+        for none in [
+            "hms://h:1/t",
+            "hms://h",
+            "hms:///db.t",
+            "hms://h/a.b.c",
+            "hms://h/a/b.c",
+            "hms://u:p@h/a.b",
+            "hms://h:x/a.b",
+        ] {
+            assert_eq!(parts(none), None, "{none}");
+        }
+    }
+}
