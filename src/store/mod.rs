@@ -36,8 +36,8 @@ mod home;
 mod hub;
 mod keys;
 mod known;
-#[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
+mod multipart;
 mod object;
 mod place;
 #[cfg(feature = "cloud")]
@@ -59,7 +59,7 @@ pub(crate) use address::mount;
 #[cfg(feature = "cloud")]
 pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
-pub use filesystem::{Entry, File, FileOptions, FileSystem};
+pub use filesystem::{Entry, File, FileOptions, FileSystem, Upload, Writer, uploads_done};
 pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(feature = "cli")]

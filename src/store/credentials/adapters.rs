@@ -12,6 +12,7 @@ use url::Url;
 use super::renewing::Renewing;
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
+use crate::store::multipart::PartStore;
 
 /// Gives a store its kind of credentials.
 #[derive(Debug)]
@@ -39,14 +40,14 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// Opens the store at `url` of `scheme` with `settings` and credentials from `source`.
+/// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if there is one. The second is the same store, as one
+/// whose uploads have numbers.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,
     settings: Vec<(String, String)>,
-    source: &CredentialSource,
-) -> crate::error::Result<Result<Arc<dyn ObjectStore>>> {
-    let adapter = Adapter(source.clone());
+    source: Option<&CredentialSource>,
+) -> crate::error::Result<Result<(Arc<dyn ObjectStore>, Option<PartStore>)>> {
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! build {
         ($builder:ty, $key:ty, $provider:ident) => {{
@@ -57,10 +58,14 @@ pub(in crate::store) fn open(
                     Err(_) => builder,
                 },
             );
-            builder
-                .with_credentials(Arc::new($provider(adapter)))
-                .build()
-                .map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            let builder = match source {
+                Some(source) => builder.with_credentials(Arc::new($provider(Adapter(source.clone())))),
+                None => builder,
+            };
+            builder.build().map(|store| {
+                let store = Arc::new(store);
+                (Arc::clone(&store) as Arc<dyn ObjectStore>, PartStore::new(store))
+            })
         }};
     }
     let store = match scheme {
@@ -72,5 +77,11 @@ pub(in crate::store) fn open(
             return Err(Error::config("credential_provider", problem));
         }
     };
-    Ok(store.map(|store| Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>))
+    Ok(store.map(|(store, numbered)| {
+        let store = match source {
+            Some(source) => Arc::new(Renewing::new(store, source.clone())),
+            None => store,
+        };
+        (store, Some(numbered))
+    }))
 }
