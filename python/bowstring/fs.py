@@ -303,7 +303,9 @@ def _unless_missing(error: OSError) -> None:
 
 
 def _refused(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
-    raise UnsupportedError(f"bowstring.fs does not copy inside stores, and is asked to change {path or 'a store'}: use the store's own library")
+    raise UnsupportedError(
+        f"bowstring.fs does not copy inside stores, and is asked to change {path or 'a store'}: use the store's own library"
+    )
 
 
 for _name in ("cp_file", "rmdir"):

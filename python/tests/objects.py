@@ -1,4 +1,4 @@
-"""A server of objects that speaks HTTP and enough of S3: ranges, conditions, listings, uploads in parts; it counts what it gives."""
+"""A server of objects that speaks HTTP and enough of S3: ranges, conditions, listings, uploads; it counts what it gives."""
 
 from __future__ import annotations
 
@@ -187,7 +187,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "POST" and "uploads" in query:
             number = f"upload{next(server.numbers)}"
             server.uploads[number] = {}
-            return f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode(), ""
+            return (
+                f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode(),
+                "",
+            )
         if self.command == "POST" and "delete" in query:
             for key in re.findall(r"<Key>(.*?)</Key>", body.decode()):
                 server.content.pop(f"{path.rstrip('/')}/{unescape(key)}", None)

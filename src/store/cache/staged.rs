@@ -35,6 +35,7 @@ pub(crate) struct Staged {
     size: u64,
     /// Size up to which there is room.
     room: u64,
+    is_spoilt: bool,
 }
 
 impl Staged {
@@ -61,6 +62,7 @@ impl Staged {
                     sums: Sums::default(),
                     size: 0,
                     room: 0,
+                    is_spoilt: false,
                 });
             }
         }
@@ -78,15 +80,29 @@ impl Staged {
     /// [`Error::Limit`](crate::Error::Limit) if the cache has no room for what is saved, [`Error::Store`](crate::Error::Store) if its disk fails.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let size = self.size.saturating_add(bytes.len() as u64);
+        if self.is_spoilt {
+            self.size = size;
+            return Ok(());
+        }
         if size > self.room {
-            self.room = size.saturating_add(STEP);
-            self.saves.make_room(size - self.size)?;
+            // Near the limit each byte counts.
+            let more = size - self.size;
+            self.room = match self.saves.make_room(more.saturating_add(STEP)) {
+                Ok(()) => size.saturating_add(STEP),
+                Err(_) => self.saves.make_room(more).map(|()| size)?,
+            };
         }
         let Some(mut file) = self.file.as_ref() else { return Err(self.saves.failed("write", over())) };
         file.write_all(bytes).map_err(|error| self.saves.failed("write", error))?;
         self.sums.add(bytes);
         self.size = size;
         Ok(())
+    }
+
+    /// Keeps no bytes from here on, but the note of the upload, and the sign that its process lives.
+    pub(crate) fn spoil(&mut self) {
+        self.is_spoilt = true;
+        drop(self.file.as_ref().map(|file| file.set_len(0)));
     }
 
     /// Notes the upload to `target` that was begun of these bytes, so that another process can end it if this one is killed.
@@ -139,6 +155,9 @@ impl Staged {
 
     /// Makes it the block of the version `key` that the store has now. A failure costs a later read of the store.
     pub(crate) fn adopt(mut self, key: ObjectKey) {
+        if self.is_spoilt {
+            return self.discard();
+        }
         let (saves, name) = (self.saves.clone(), self.name);
         let Some(file) = self.file.take() else { return };
         let sums = self.sums.finish();

@@ -274,7 +274,7 @@ impl Stream {
             && let Err(error) = staged.write(some)
         {
             tracing::warn!("what is saved is not kept in the cache: {}", error.chain());
-            copy.take();
+            staged.spoil();
         }
         self.buffer.extend_from_slice(some);
         Ok(Some(some.len()))
@@ -344,12 +344,10 @@ impl Saving {
         };
         let _turn = saves.turn_at(target).await?;
         let put = sending.complete(ready).await.map_err(failed)?;
-        // It is in the store: nothing that fails from here on is a failure to save.
-        let Some(staged) = self.staged() else {
-            return end_others(saves, target).await;
-        };
-        let key = version(&self.place, &self.path, &put, staged.size()).await;
+        // What was saved before must not come after it.
         end_others(saves, target).await?;
+        let Some(staged) = self.staged() else { return Ok(()) };
+        let key = version(&self.place, &self.path, &put, staged.size()).await;
         let adopt = move || {
             match key {
                 Some(key) => staged.adopt(key),
