@@ -216,7 +216,9 @@ class FileWriter(io.BufferedIOBase):
 
     def flush(self) -> None:
         """Does nothing: the file is there when it is closed, and not before."""
-        self._file()
+        # The base class calls it at the end of the file too.
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
 
     def close(self) -> None:
         """Ends the file: it is there. With ``upload="wait"`` the store has it, with ``"background"`` the disk of this machine has.

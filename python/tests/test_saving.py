@@ -23,7 +23,7 @@ from objects import Objects
 SOAK = "BOWSTRING_SOAK" in os.environ
 URL = "s3://bucket/d/x.bin"
 # More than one part.
-SIZE = (33 << 20) + 4321
+SIZE = (17 << 20) + 4321
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_is_written_is_there_when_the_file_is_closed_and_not_before(
         with opened(mode="wb", **way) as file:
             assert (file.mode, file.writable(), file.readable(), file.seekable()) == ("wb", True, False, False)
             while expected.tell() < SIZE:
-                part = draw.randbytes(draw.choice([0, 1, 30, 5000, 1 << 20, 9 << 20]) & ~3)
+                part = draw.randbytes(draw.choice([0, 1, 30, 5000, 1 << 20, 5 << 20]) & ~3)
                 kind = draw.choice(["bytes", "bytearray", "memoryview", "array"])
                 given = {
                     "bytes": lambda part=part: part,
@@ -251,12 +251,12 @@ def test_the_interpreter_waits_for_uploads_at_its_end(
     program = script(
         "import bowstring, json, sys\n"
         "with bowstring.open('s3://bucket/x', 'wb', upload='background', **json.loads(sys.argv[1])) as file:\n"
-        "    file.write(bytes(20 << 20))\n",
+        "    file.write(bytes(17 << 20))\n",
         json.dumps({"cache": str(tmp_path / "cache"), "storage_options": objects.storage_options}),
     )
     out, err = program.communicate(timeout=100)
     assert (program.returncode, out, err) == (0, "", "")
-    assert objects.content["bucket/x"] == bytes(20 << 20)
+    assert objects.content["bucket/x"] == bytes(17 << 20)
 
 
 _SAVER = """
@@ -331,7 +331,7 @@ def test_torch_and_safetensors_save_and_load(
     objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     torch = pytest.importorskip("torch")
-    state = {f"layer{number}": torch.arange(3_000_000 + number, dtype=torch.float32) for number in range(4)}
+    state = {f"layer{number}": torch.arange(1_200_000 + number, dtype=torch.float32) for number in range(4)}
 
     def same(found: dict[str, Any]) -> bool:
         return found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)

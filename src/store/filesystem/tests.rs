@@ -90,7 +90,7 @@ fn empty(directory: &FsPath) -> bool {
     std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
 }
 
-const SIZES: [usize; 4] = [0, 1000, (16 << 20) + 1, 40 << 20];
+const SIZES: [usize; 4] = [0, 1000, 16 << 20, (16 << 20) + 1];
 
 #[test]
 fn what_is_saved_is_in_the_store_and_in_the_cache_when_its_end_returns() {
@@ -164,12 +164,12 @@ fn what_is_given_up_was_never_there() {
         let files = rig.files(cached);
         save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
         let mut file = files.create("s3://bucket/x", upload).unwrap();
-        file.write_all(&content(40 << 20, 1)).unwrap();
+        file.write_all(&content(33 << 20, 1)).unwrap();
         file.abort();
         assert!(matches!(file.finish(), Err(Error::Closed { .. })));
         drop(file);
         let mut dropped = files.create("s3://bucket/x", upload).unwrap();
-        dropped.write_all(&content(40 << 20, 1)).unwrap();
+        dropped.write_all(&content(17 << 20, 1)).unwrap();
         drop(dropped);
         assert_eq!(
             (rig.stored("x").unwrap(), read(&files, "s3://bucket/x").unwrap()),
@@ -186,7 +186,7 @@ fn a_failure_is_told_and_leaves_what_was_there() {
         let rig = Rig::new();
         let files = rig.files(cached);
         save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
-        for size in [1000, 40 << 20] {
+        for size in [1000, 33 << 20] {
             rig.store.fail(true);
             let mut file = files.create("s3://bucket/x", Upload::Wait).unwrap();
             let written = file.write_all(&content(size, 1));
@@ -205,7 +205,7 @@ fn a_failed_upload_is_in_the_journal_and_is_tried_again() {
     let rig = Rig::new();
     let files = rig.files(true);
     rig.store.fail(true);
-    let bytes = content(40 << 20, 1);
+    let bytes = content(17 << 20, 1);
     save(&files, "s3://bucket/x", &bytes, Upload::Background).unwrap();
     let told = || cache::status(&rig.cache()).unwrap().saves.pop().unwrap();
     wait_until(|| told().failure.is_some());
@@ -222,9 +222,9 @@ fn a_failed_upload_is_in_the_journal_and_is_tried_again() {
 #[test]
 fn another_process_goes_on_with_the_parts_that_the_store_has() {
     let rig = Rig::new();
-    let bytes = content(100 << 20, 1);
+    let bytes = content(70 << 20, 1);
     let first = rig.files(true);
-    // Three parts of seven.
+    // Three parts of five.
     rig.store.take(3);
     save(&first, "s3://bucket/x", &bytes, Upload::Background).unwrap();
     wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
@@ -236,7 +236,7 @@ fn another_process_goes_on_with_the_parts_that_the_store_has() {
     let second = rig.files(true);
     second.flush().unwrap();
     assert!(rig.stored("x").unwrap() == bytes);
-    assert_eq!(rig.store.parts() - before, 7 - (sent as usize).div_ceil(16 << 20));
+    assert_eq!(rig.store.parts() - before, 5 - (sent as usize).div_ceil(16 << 20));
     // A store that has forgotten the upload gets a new one.
     rig.store.take(3);
     save(&second, "s3://bucket/y", &bytes, Upload::Background).unwrap();
@@ -259,14 +259,14 @@ fn of_two_that_save_under_one_name_the_last_to_end_wins() {
     ] {
         let (mut early, mut late) =
             (one.create("s3://bucket/x", first).unwrap(), other.create("s3://bucket/x", second).unwrap());
-        late.write_all(&content(40 << 20, 2)).unwrap();
-        early.write_all(&content(41 << 20, 1)).unwrap();
+        late.write_all(&content(20 << 20, 2)).unwrap();
+        early.write_all(&content(21 << 20, 1)).unwrap();
         early.finish().unwrap();
         late.finish().unwrap();
-        assert!(read(&one, "s3://bucket/x").unwrap() == content(40 << 20, 2), "{first:?}, {second:?}");
+        assert!(read(&one, "s3://bucket/x").unwrap() == content(20 << 20, 2), "{first:?}, {second:?}");
         one.flush().unwrap();
         other.flush().unwrap();
-        assert!(rig.stored("x").unwrap() == content(40 << 20, 2), "{first:?}, {second:?}");
+        assert!(rig.stored("x").unwrap() == content(20 << 20, 2), "{first:?}, {second:?}");
         assert!(uploads_done(Duration::from_secs(60)));
         assert_eq!(rig.store.unended(), 0, "{first:?}, {second:?}");
         assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
@@ -338,15 +338,15 @@ fn saves_take_their_room_and_too_many_are_an_error() {
     rig.store.hold(true);
     save(&files, "s3://bucket/x", &content(20 << 20, 1), Upload::Background).unwrap();
     let mut second = files.create("s3://bucket/y", Upload::Background).unwrap();
-    let error = second.write_all(&content(40 << 20, 2)).unwrap_err();
+    let error = second.write_all(&content(30 << 20, 2)).unwrap_err();
     let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
     assert!(matches!(*error, Error::Limit { option: "cache_bytes", .. }), "{error}");
     assert!(read(&files, "s3://bucket/x").unwrap() == content(20 << 20, 1));
     rig.store.hold(false);
     files.flush().unwrap();
     // Without a way to keep it, it goes to the store all the same.
-    save(&files, "s3://bucket/y", &content(60 << 20, 2), Upload::Wait).unwrap();
-    assert!(rig.stored("y").unwrap() == content(60 << 20, 2));
+    save(&files, "s3://bucket/y", &content(49 << 20, 2), Upload::Wait).unwrap();
+    assert!(rig.stored("y").unwrap() == content(49 << 20, 2));
 }
 
 #[test]
