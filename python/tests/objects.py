@@ -41,7 +41,7 @@ class Objects(http.server.ThreadingHTTPServer):
 
     def __init__(self, paced: Paced | None = None) -> None:
         self.paced = paced or Paced()
-        self.tags: dict[str, tuple[bytes, str]] = {}
+        self.tags: dict[str, tuple[bytes | None, str]] = {}
         self.content: dict[str, bytes] = {}
         self.given = 0
         self.uploads: dict[str, dict[int, bytes]] = {}
@@ -70,7 +70,7 @@ class Objects(http.server.ThreadingHTTPServer):
 
     def tag(self, path: str, content: bytes) -> str:
         """The entity tag of an object, computed once."""
-        known, tag = self.tags.get(path, (b"", ""))
+        known, tag = self.tags.get(path, (None, ""))
         if known is not content:
             tag = f'"{hashlib.md5(content).hexdigest()}"'
             self.tags[path] = (content, tag)
@@ -192,9 +192,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "",
             )
         if self.command == "POST" and "delete" in query:
-            for key in re.findall(r"<Key>(.*?)</Key>", body.decode()):
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            for key in keys:
                 server.content.pop(f"{path.rstrip('/')}/{unescape(key)}", None)
-            return b"<DeleteResult></DeleteResult>", ""
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return f"<DeleteResult>{deleted}</DeleteResult>".encode(), ""
         if upload is not None:
             if self.command == "PUT":
                 server.uploads[upload][int(query["partNumber"])] = body

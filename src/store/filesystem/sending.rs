@@ -5,6 +5,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload, PutResult, Result};
 use tokio::sync::mpsc::Receiver;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::super::multipart::{AT_ONCE, MOST, Multipart};
 use super::super::place::Place;
@@ -33,11 +34,13 @@ pub(super) struct Sending {
     place: Place,
     path: Path,
     multipart: Option<Multipart>,
+    /// One that the store is asked for: it may have it already.
+    asked: Option<JoinHandle<Result<Multipart>>>,
 }
 
 impl Sending {
     pub(super) fn new(place: Place, path: Path) -> Self {
-        Self { place, path, multipart: None }
+        Self { place, path, multipart: None, asked: None }
     }
 
     /// Sends what comes, up to the end; none if that never comes. `begun` is told the number of the upload, if it has one.
@@ -65,9 +68,13 @@ impl Sending {
                 Some(Fed::Last(bytes)) => (bytes, true),
             };
             if self.multipart.is_none() {
-                let begin = Multipart::begin(&self.place.store, self.place.numbered.as_ref(), &self.path).await?;
-                begin.id().inspect(|id| begun(id));
-                self.multipart = Some(begin);
+                let (place, path) = (self.place.clone(), self.path.clone());
+                let begin = async move { Multipart::begin(&place.store, place.numbered.as_ref(), &path).await };
+                let asked = self.asked.insert(tokio::spawn(begin)).await;
+                self.asked = None;
+                let multipart = asked.map_err(ended)??;
+                multipart.id().inspect(|id| begun(id));
+                self.multipart = Some(multipart);
             }
             if let Some(multipart) = &mut self.multipart {
                 let (index, length) = (parts.len(), bytes.len() as u64);
@@ -106,6 +113,11 @@ impl Sending {
 
     /// Gives up what was sent; returns false if the store could not be told.
     pub(super) async fn give_up(&mut self) -> bool {
+        if let Some(asked) = self.asked.take()
+            && let Ok(Ok(multipart)) = asked.await
+        {
+            self.multipart = Some(multipart);
+        }
         match self.multipart.take() {
             Some(mut multipart) => {
                 multipart.abort().await.inspect_err(|error| tracing::warn!("an upload is not ended: {error}")).is_ok()
@@ -113,6 +125,10 @@ impl Sending {
             None => true,
         }
     }
+}
+
+fn ended(error: JoinError) -> object_store::Error {
+    object_store::Error::Generic { store: "upload", source: error.into() }
 }
 
 fn set(parts: &mut [Option<String>], index: usize, id: String) {
