@@ -33,7 +33,7 @@ const WRITE: usize = 4 << 20;
 const ENDING: Duration = Duration::from_secs(30);
 
 /// The copy in the cache of what is sent; none if there is none, or its disk failed.
-type Copy = Arc<Mutex<Option<Staged>>>;
+type Kept = Arc<Mutex<Option<Staged>>>;
 
 /// A file that is being saved; see [`FileSystem::create`](super::FileSystem::create). Dropped before its end, it was never there: what was
 /// there before is there still. Its calls block, and must not be made from within an async runtime.
@@ -61,7 +61,7 @@ struct Stream {
     task: JoinHandle<Result<()>>,
     /// Dropped to give it up.
     cancel: oneshot::Sender<()>,
-    copy: Copy,
+    copy: Kept,
     /// The part that grows, and its number.
     buffer: Vec<u8>,
     index: usize,
@@ -287,7 +287,7 @@ fn stream(origins: &Arc<Origins>, place: Place, path: Path, saves: Option<(Saves
         let staged = Staged::begin(saves);
         staged.inspect_err(|error| tracing::warn!("what is saved is not kept in the cache: {}", error.chain())).ok()
     });
-    let copy: Copy = Arc::new(Mutex::new(staged));
+    let copy: Kept = Arc::new(Mutex::new(staged));
     let (feed, fed) = mpsc::channel(1);
     let (cancel, cancelled) = oneshot::channel::<()>();
     let saving = Saving { place, path, saves, copy: Arc::clone(&copy) };
@@ -301,7 +301,7 @@ struct Saving {
     place: Place,
     path: Path,
     saves: Option<(Saves, Target)>,
-    copy: Copy,
+    copy: Kept,
 }
 
 impl Saving {
