@@ -163,7 +163,7 @@ fn main() {
         add("1 local files", epoch(&local));
         add("2 store", epoch(&store));
         // The cache is absent at first.
-        let _removed = bowstring::store::cache::remove(&cache);
+        let _removed = bowstring::store::cache::remove(&cache, false);
         add("3 store, every read a miss", epoch(&cached));
         add("4 store, every read a hit", epoch(&cached));
     }

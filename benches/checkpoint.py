@@ -1,11 +1,13 @@
-"""Many processes of one host load one checkpoint from a store: bytes that the store gives, and wall time against one reader.
+"""Many processes of one host load one checkpoint from a store: bytes that the store gives, and wall time against one reader;
+and one process saves one: wall time until it is closed, against a local write, and until the store has it.
 
     python benches/checkpoint.py                                   24 processes, 470 MB, a store of 200 MB/s and 5 ms
     python benches/checkpoint.py --processes 4 --megabytes 100 --rate 0     without a limit of its rate
+    python benches/checkpoint.py --ways save                                only saving
 
 The store is an HTTP server in a process of its own, which speaks enough of S3 and shares its rate among all connections.
 Each way is run by one process and by all: `copy` maps the copy in the cache, `read` reads through the cache, `plain` reads
-without one.
+without one. `save` writes a local file and flushes it to the disk, and saves with both kinds of upload.
 """
 
 from __future__ import annotations
@@ -41,6 +43,49 @@ with bowstring.open("s3://bucket/model.bin", **options) as file:
             pass
     print(json.dumps(time.perf_counter() - began))
 """
+
+SAVER = """
+import json, os, sys, time
+import bowstring
+way, megabytes, options, path = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
+part = os.urandom(1 << 20)
+began = time.perf_counter()
+if way == "local":
+    with open(path, "wb") as file:
+        for _ in range(megabytes):
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+else:
+    with bowstring.open("s3://bucket/saved.bin", "wb", upload=way, **options) as file:
+        for _ in range(megabytes):
+            file.write(part)
+closed = time.perf_counter() - began
+if way == "background":
+    bowstring.flush(**options)
+print(json.dumps([closed, time.perf_counter() - began]))
+"""
+
+
+def save(way: str, megabytes: int, options: dict[str, Any], path: Path) -> tuple[float, float]:
+    """Saves by one process; returns seconds until the file is closed, and until its store has it."""
+    command = [sys.executable, "-c", SAVER, way, str(megabytes), json.dumps(options), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    closed, stored = json.loads(done.stdout)
+    return closed, stored
+
+
+def saving(megabytes: int, size: int, storage: dict[str, str]) -> None:
+    """Prints the table of saving."""
+    print("| saved | seconds until closed | times a local write | seconds until the store has it |\n|---|---|---|---|")
+    local = 0.0
+    for way in ("local", "wait", "background"):
+        with tempfile.TemporaryDirectory() as directory:
+            options = {"storage_options": storage, "cache": f"{directory}/cache", "cache_bytes": 3 * size}
+            closed, stored = save(way, megabytes, options, Path(directory, "local.bin"))
+            local = local or closed
+            print(f"| {way} | {closed:.2f} | {closed / local:.2f} | {stored:.2f} |", flush=True)
 
 
 def serve(megabytes: int, rate: float, delay: float) -> None:
@@ -78,7 +123,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=470)
     parser.add_argument("--rate", type=float, default=200.0, help="MB/s of the store, shared by all; 0: no limit")
     parser.add_argument("--delay", type=float, default=0.005, help="seconds before each answer")
-    parser.add_argument("--ways", default="copy,read,plain")
+    parser.add_argument("--ways", default="copy,read,plain,save")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
@@ -100,8 +145,13 @@ def main() -> None:
     with urllib.request.urlopen(head) as answer:
         size = int(answer.headers["Content-Length"])
     storage = {"aws_endpoint": url, "aws_allow_http": "true", "aws_access_key_id": "id", "aws_secret_access_key": "s"}
-    print("| way | processes | seconds | times one reader | bytes of the store / file |\n|---|---|---|---|---|")
-    for way in given.ways.split(","):
+    ways = given.ways.split(",")
+    if ways != ["save"]:
+        print("| way | processes | seconds | times one reader | bytes of the store / file |\n|---|---|---|---|---|")
+    for way in ways:
+        if way == "save":
+            saving(given.megabytes, size, storage)
+            continue
         alone = 0.0
         for processes in (1, given.processes):
             with tempfile.TemporaryDirectory() as cache:

@@ -7,7 +7,7 @@
 
 :class:`bowstring.torch.DataLoader` yields torch tensors. :mod:`bowstring.tensorflow`, :mod:`bowstring.jax`,
 :mod:`bowstring.lightning` and :mod:`bowstring.ray` are the adapters of their frameworks. :mod:`bowstring.flight` has servers and
-gangs, :mod:`bowstring.inference` serves models. :func:`bowstring.open` and :mod:`bowstring.fs` read files of stores.
+gangs, :mod:`bowstring.inference` serves models. :func:`bowstring.open` and :mod:`bowstring.fs` read and save files of stores.
 """
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
@@ -35,7 +35,7 @@ from bowstring.errors import (
     UnsupportedError,
     WideIntegersError,
 )
-from bowstring.file import File, open
+from bowstring.file import File, FileWriter, flush, open
 from bowstring.index import index, write_index
 from bowstring.loader import Loader
 from bowstring.planning import plan
@@ -54,6 +54,7 @@ __all__ = [
     "FencedError",
     "Field",
     "File",
+    "FileWriter",
     "Fill",
     "Image",
     "LimitError",
@@ -80,6 +81,7 @@ __all__ = [
     "audit",
     "convert",
     "doctor",
+    "flush",
     "index",
     "open",
     "plan",

@@ -1,28 +1,36 @@
-"""One file of a store, as Python knows files: a checkpoint, a table, weights.
+"""One file of a store, as Python knows files, to read or to save: a checkpoint, a table, weights.
 
 >>> with bowstring.open("s3://bucket/model.pt", cache="/nvme/bowstring") as file:  # doctest: +SKIP
 ...     model.load_state_dict(torch.load(file.local_path(), mmap=True))
+>>> with bowstring.open("s3://bucket/model.pt", "wb") as file:  # doctest: +SKIP
+...     torch.save(model.state_dict(), file)
 """
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from bowstring import _native
 from bowstring.credentials import CredentialProvider, provider
+from bowstring.errors import UnsupportedError
 from bowstring.options import Url, document
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["File", "files", "open"]
+__all__ = ["File", "FileWriter", "Upload", "files", "flush", "open", "writer"]
+
+Upload: TypeAlias = Literal["wait", "background"]
 
 # Bytes that a read of no given size returns at most, and a look ahead: there is one for each line of text.
 _SOME = 128 << 10
 _LOOK = 1 << 10
+# Bytes that are handed over for writing at once.
+_PART = 4 << 20
 
 
 def files(given: Mapping[str, Any], credential_provider: CredentialProvider | None) -> _native.FileSystem:
@@ -161,26 +169,198 @@ class File(io.BufferedIOBase):
         return f"<bowstring.File {self.name}, {self.size} bytes{', closed' if self.closed else ''}>"
 
 
+class FileWriter(io.BufferedIOBase):
+    """A file to save: written once from start to end, and there as a whole when :meth:`close` returns. See :func:`bowstring.open`.
+
+    Until then, and if it is given up, what was there before is there: after an exception inside ``with``, :meth:`discard`, a crash,
+    and if nobody closes it.
+    """
+
+    mode = "wb"
+
+    def __init__(self, native: _native.FileWriter, autocommit: bool = True) -> None:
+        self._native: _native.FileWriter | None = native
+        self._autocommit = autocommit
+        self._size = 0
+        self.name: str = native.url
+        """The address, without credentials."""
+
+    def _file(self) -> _native.FileWriter:
+        if self.closed or self._native is None:
+            raise ValueError("I/O operation on closed file.")
+        return self._native
+
+    def writable(self) -> bool:
+        """True."""
+        self._file()
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        """Writes all of ``data``; returns the number of its bytes. A failure gives the file up."""
+        file = self._file()
+        with memoryview(data) as view:
+            if isinstance(data, bytes) and len(data) <= _PART:
+                file.write(data)
+            elif view.nbytes:
+                whole = view if view.contiguous else memoryview(view.tobytes())
+                with whole.cast("B") as flat:
+                    for start in range(0, len(flat), _PART):
+                        file.write(bytes(flat[start : start + _PART]))
+            self._size += view.nbytes
+            return view.nbytes
+
+    def tell(self) -> int:
+        """The number of bytes that were written."""
+        self._file()
+        return self._size
+
+    def flush(self) -> None:
+        """Does nothing: the file is there when it is closed, and not before."""
+        # The base class calls it at the end of the file too.
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+
+    def close(self) -> None:
+        """Ends the file: it is there. With ``upload="wait"`` the store has it, with ``"background"`` the disk of this machine has.
+
+        :raises bowstring.StoreError: if the store or the disk failed; what was there before is there still.
+        """
+        if self.closed:
+            return
+        if self._autocommit:
+            self.commit()
+        super().close()
+
+    def commit(self) -> None:
+        """Ends the file if it was opened with ``autocommit=False``, as transactions of fsspec do: then :meth:`close` does not."""
+        # A file that could not be opened is closed too.
+        native, self._native = getattr(self, "_native", None), None
+        if native is None:
+            return
+        try:
+            native.finish()
+        except BaseException:
+            native.abort()
+            super().close()
+            raise
+
+    def discard(self) -> None:
+        """Gives the file up: what was there before stays."""
+        native, self._native = getattr(self, "_native", None), None
+        if native is not None:
+            native.abort()
+        super().close()
+
+    def __enter__(self) -> FileWriter:
+        self._file()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        # The base class would close it.
+        self.discard()
+
+    def __repr__(self) -> str:
+        return f"<bowstring.FileWriter {self.name}, {self._size} bytes{', closed' if self.closed else ''}>"
+
+
+_waiting: int | None = None
+
+
+def _wait_for_uploads() -> None:
+    # A forked child has none.
+    while _waiting == os.getpid() and not _native.uploads_done(0.1):
+        pass
+
+
+def writer(native: _native.FileSystem, url: str, mode: str, upload: str, autocommit: bool = True) -> FileWriter:
+    """Begins to save what is to be at ``url``."""
+    global _waiting
+    if mode != "wb":
+        raise UnsupportedError(
+            f"mode {mode!r} of {url} is not supported: a file is read (rb), or written once from start to end (wb)"
+        )
+    if upload == "background" and _waiting != os.getpid():
+        _waiting = os.getpid()
+        atexit.register(_wait_for_uploads)
+    return FileWriter(native.create(url, upload), autocommit)
+
+
+@overload
 def open(
     url: Url,
+    mode: Literal["rb"] = "rb",
     *,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
     timeout: float | None = None,
-) -> File:
-    """Opens the file at ``url`` for reading: of any store that loaders read, or of this machine.
+    upload: Upload = "wait",
+) -> File: ...
+@overload
+def open(
+    url: Url,
+    mode: Literal["wb"],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    timeout: float | None = None,
+    upload: Upload = "wait",
+) -> FileWriter: ...
+def open(
+    url: Url,
+    mode: str = "rb",
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    timeout: float | None = None,
+    upload: Upload = "wait",
+) -> File | FileWriter:
+    """Opens the file at ``url`` for reading, or for saving: of any store that loaders read, or of this machine.
 
     Sequential reads are fetched in advance. With a cache, ranges are read through it, and all processes of this machine
-    that read the same file share its requests. For many files, :class:`bowstring.fs.BowstringFileSystem` keeps connections.
+    that read the same file share its requests. A saved file is there as a whole when it is closed, and is in the cache too.
+    For many files, :class:`bowstring.fs.BowstringFileSystem` keeps connections.
 
     :param url: an address such as ``s3://bucket/model.pt``, or a path.
+    :param mode: ``rb``, or ``wb``.
     :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
     :param cache_bytes: bytes that the cache may take.
     :param storage_options: options of the store.
     :param credential_provider: a callable that returns credentials.
     :param timeout: the longest wait for bytes, in seconds (600).
+    :param upload: ``wait``: what is saved is in the store when ``close`` returns. ``background``: it is on the disk of this machine
+        then, in the cache, and uploaded afterwards; :func:`bowstring.flush` waits for that.
     """
     given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
-    return File(files(given, credential_provider).open(os.path.expanduser(os.fspath(url))))
+    native, path = files(given, credential_provider), os.path.expanduser(os.fspath(url))
+    return File(native.open(path)) if mode == "rb" else writer(native, path, mode, upload)
+
+
+def flush(
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Waits until the stores have all that was saved through ``cache``, by whatever process of this machine.
+
+    What a killed process has left is uploaded. What is of a store that these options do not reach stays: ``bowstring cache status``
+    shows it.
+
+    :raises bowstring.Error: the first failure, after all uploads were tried.
+    """
+    given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+    files(given, credential_provider).flush()

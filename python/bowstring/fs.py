@@ -4,12 +4,13 @@
 >>> pandas.read_parquet("s3://bucket/labels.parquet", filesystem=fs)  # doctest: +SKIP
 
 Paths are whole addresses, such as ``s3://bucket/x``, or paths of this machine. Where a library wants a URL of its own for each file
-system, put ``bowstring://`` before: ``bowstring://s3://bucket/x``. It only reads.
+system, put ``bowstring://`` before: ``bowstring://s3://bucket/x``. What is saved is there as a whole when its file is closed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -20,7 +21,7 @@ from fsspec.spec import AbstractFileSystem
 
 from bowstring.credentials import CredentialProvider
 from bowstring.errors import ConfigError, NotFoundError, UnsupportedError
-from bowstring.file import File, files
+from bowstring.file import File, FileWriter, Upload, files, writer
 
 __all__ = ["BowstringFileSystem"]
 
@@ -36,13 +37,14 @@ def _is_local(path: str) -> bool:
 
 
 class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Files of stores, read through a cache if there is one.
+    """Files of stores, read and saved through a cache if there is one.
 
     :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
     :param cache_bytes: bytes that the cache may take.
     :param storage_options: options of the stores.
     :param credential_provider: a callable that returns credentials.
     :param timeout: the longest wait for bytes, in seconds (600).
+    :param upload: when what is saved has to be in its store: ``wait`` or ``background``, as for :func:`bowstring.open`.
     """
 
     protocol = _PROTOCOL
@@ -56,6 +58,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
         timeout: float | None = None,
+        upload: Upload = "wait",
         **fsspec_options: Any,
     ) -> None:
         unknown = sorted(set(fsspec_options) - set(_FSSPEC))
@@ -67,6 +70,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__(**fsspec_options)
         given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
         self._files = files(given, credential_provider)
+        self._upload = upload
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -146,10 +150,67 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             found[base] = self.info(base)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
-    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> File:
-        if mode != "rb":
-            _refused(self, path)
-        return File(self._files.open(self._strip_protocol(path)))
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *_: Any,
+        autocommit: bool = True,
+        upload: Upload | None = None,
+        **__: Any,
+    ) -> File | FileWriter:
+        url = self._strip_protocol(path)
+        if mode == "rb":
+            return File(self._files.open(url))
+        return writer(self._files, url, mode, upload or self._upload, autocommit)
+
+    def flush(self) -> None:
+        """Waits until the stores have all that was saved through the cache: see :func:`bowstring.flush`."""
+        self._files.flush()
+
+    def mv(self, path1: str, path2: str, recursive: bool = False, **_: Any) -> None:
+        """Gives one file another name in its store, in place of what may be there; a directory only on this machine."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if recursive and not _is_local(source):
+            raise UnsupportedError(f"{source}: stores have no directories to move; move its files one by one")
+        self._files.rename(source, target)
+
+    def rm_file(self, path: str) -> None:
+        """Removes one file."""
+        self._files.remove(self._strip_protocol(path))
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Removes files; with ``recursive`` also all that is below a directory."""
+        if maxdepth is not None:
+            raise UnsupportedError("rm with maxdepth is not supported; remove what find(path, maxdepth=..) gives")
+        for one in [path] if isinstance(path, (str, os.PathLike)) else path:
+            url = self._strip_protocol(one)
+            if not recursive or not self.isdir(url):
+                self._files.remove(url)
+            elif _is_local(url):
+                shutil.rmtree(url)
+            else:
+                for file in self.find(url):
+                    self._files.remove(file)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Makes a directory and those above it, on this machine; stores need none."""
+        url = self._strip_protocol(path)
+        if not exist_ok and self.exists(url):
+            raise FileExistsError(f"{url} is there already")
+        self._files.make_directory(url)
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Makes a directory, on this machine; stores need none."""
+        url = self._strip_protocol(path)
+        if not create_parents and not self.isdir(self._parent(url)):
+            raise FileNotFoundError(f"{self._parent(url)} is not there")
+        self.makedirs(url)
+
+    def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
+        """Makes an empty file; without ``truncate`` only if there is none."""
+        if truncate or not self.exists(path):
+            self.pipe_file(path, b"")
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """The bytes of ``path`` from ``start`` to ``end``; negative ones count from the end."""
@@ -243,16 +304,11 @@ def _unless_missing(error: OSError) -> None:
 
 def _refused(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
     raise UnsupportedError(
-        f"bowstring.fs only reads, and is asked to change {path or 'a store'}: write with the store's own library (s3fs, "
-        "gcsfs, adlfs, obstore), datasets with bowstring.DatasetWriter; checkpoints cannot be saved through it yet"
+        f"bowstring.fs does not copy inside stores, and is asked to change {path or 'a store'}: use the store's own library"
     )
 
 
-_CHANGES = (
-    *("mkdir", "makedirs", "rmdir", "rm", "rm_file", "_rm"),
-    *("cp_file", "mv", "pipe_file", "put_file", "touch", "write_text", "write_bytes"),
-)
-for _name in _CHANGES:
+for _name in ("cp_file", "rmdir"):
     setattr(BowstringFileSystem, _name, _refused)
 
 fsspec.register_implementation(_PROTOCOL, BowstringFileSystem, clobber=True)

@@ -1,9 +1,9 @@
-//! `bowstring._native.FileSystem` and `File`: files of stores, awaited in slices.
+//! `bowstring._native.FileSystem`, `File` and `FileWriter`: files of stores, awaited in slices.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bowstring::store::{Entry, File, FileSystem};
+use bowstring::store::{Entry, File, FileSystem, Upload, Writer};
 use bowstring::{Error, Next};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -16,6 +16,16 @@ use crate::options::parsed;
 use crate::wait::{SLICE, Shared, Source, opened};
 
 impl Source for File {
+    fn timeout(&self) -> Duration {
+        self.timeout()
+    }
+
+    fn timed_out(&self, waited: Duration) -> Error {
+        self.timed_out(waited)
+    }
+}
+
+impl Source for Writer {
     fn timeout(&self) -> Duration {
         self.timeout()
     }
@@ -66,6 +76,37 @@ impl PyFileSystem {
     fn open(&self, py: Python<'_>, url: String) -> PyResult<PyFile> {
         let file = self.run(py, move |files| files.open(&url))?;
         Ok(PyFile { url: file.url().to_owned(), size: file.size(), file: Shared::new(file) })
+    }
+
+    /// Begins to save what is to be at `url`, and to be uploaded when `upload` says.
+    fn create(&self, py: Python<'_>, url: String, upload: &str) -> PyResult<PyFileWriter> {
+        let upload = match upload {
+            "wait" => Upload::Wait,
+            "background" => Upload::Background,
+            other => {
+                let problem = format!("{other:?} is neither wait nor background");
+                return Err(raise(py, &Error::Config { option: "upload", problem }));
+            }
+        };
+        let writer = self.run(py, move |files| files.create(&url, upload))?;
+        Ok(PyFileWriter { url: writer.url().to_owned(), writer: Shared::new(writer) })
+    }
+
+    /// Waits until the stores have all that was saved.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, FileSystem::flush)
+    }
+
+    fn rename(&self, py: Python<'_>, from: String, to: String) -> PyResult<()> {
+        self.run(py, move |files| files.rename(&from, &to))
+    }
+
+    fn remove(&self, py: Python<'_>, url: String) -> PyResult<()> {
+        self.run(py, move |files| files.remove(&url))
+    }
+
+    fn make_directory(&self, py: Python<'_>, url: String) -> PyResult<()> {
+        self.run(py, move |files| files.make_directory(&url))
     }
 
     fn entry(&self, py: Python<'_>, url: String) -> PyResult<Found> {
@@ -207,4 +248,60 @@ impl PyFile {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.file.close(py, File::close)
     }
+}
+
+/// One file that is saved.
+#[pyclass(frozen, name = "FileWriter", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyFileWriter {
+    #[pyo3(get)]
+    url: String,
+    writer: Shared<Writer>,
+}
+
+#[pymethods]
+impl PyFileWriter {
+    /// Writes all of `data`.
+    fn write(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        let timeout = self.writer.get(py, |writer| Writer::timeout(writer))?;
+        let (mut left, mut since) = (data, Instant::now());
+        while !left.is_empty() {
+            let taken = self.writer.with(py, |writer| writer.write_within(left, SLICE));
+            let passed_on = log::pass_on(py);
+            match taken? {
+                Some(taken) => (left, since) = (left.get(taken..).unwrap_or_default(), Instant::now()),
+                None if since.elapsed() > timeout => {
+                    let error = self.writer.get(py, |writer| Writer::timed_out(writer, since.elapsed()))?;
+                    return Err(raise(py, &error));
+                }
+                None => {}
+            }
+            passed_on.and_then(|()| py.check_signals())?;
+        }
+        Ok(())
+    }
+
+    /// Ends the file: it is there, whole.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            let done = self.writer.with(py, |writer| writer.finish_within(SLICE));
+            let passed_on = log::pass_on(py);
+            if done? {
+                return Ok(());
+            }
+            passed_on.and_then(|()| py.check_signals())?;
+        }
+    }
+
+    /// Gives it up; a forked child has nothing to give up.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.writer.close(py, Writer::abort)
+    }
+}
+
+/// Waits until no upload of this process is under way, for `seconds` at most; returns true if so.
+#[pyfunction]
+pub(crate) fn uploads_done(py: Python<'_>, seconds: f64) -> bool {
+    let wait = Duration::try_from_secs_f64(seconds).unwrap_or(SLICE);
+    py.detach(|| bowstring::store::uploads_done(wait))
 }

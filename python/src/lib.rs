@@ -57,7 +57,7 @@ mod _native {
     #[pymodule_export]
     use super::doctor::doctor;
     #[pymodule_export]
-    use super::files::{PyFile, PyFileSystem};
+    use super::files::{PyFile, PyFileSystem, PyFileWriter, uploads_done};
     #[pymodule_export]
     use super::gang::PyGang;
     #[pymodule_export]

@@ -1,15 +1,17 @@
-"""A server of objects that speaks HTTP and enough of S3: ranges, conditions, listings; it counts what it gives."""
+"""A server of objects that speaks HTTP and enough of S3: ranges, conditions, listings, uploads; it counts what it gives."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import http.server
+import itertools
+import re
 import threading
 import time
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 
 class Paced:
@@ -39,9 +41,12 @@ class Objects(http.server.ThreadingHTTPServer):
 
     def __init__(self, paced: Paced | None = None) -> None:
         self.paced = paced or Paced()
-        self.tags: dict[str, tuple[bytes, str]] = {}
+        self.tags: dict[str, tuple[bytes | None, str]] = {}
         self.content: dict[str, bytes] = {}
         self.given = 0
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.numbers = itertools.count(1)
+        self.refuses = False
         self.requests: list[str] = []
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -65,7 +70,7 @@ class Objects(http.server.ThreadingHTTPServer):
 
     def tag(self, path: str, content: bytes) -> str:
         """The entity tag of an object, computed once."""
-        known, tag = self.tags.get(path, (b"", ""))
+        known, tag = self.tags.get(path, (None, ""))
         if known is not content:
             tag = f'"{hashlib.md5(content).hexdigest()}"'
             self.tags[path] = (content, tag)
@@ -152,6 +157,69 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.answer(False)
+
+    def body(self) -> bytes:
+        length = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(length)
+        self.server.paced.wait(len(body))
+        return body
+
+    def change(self) -> None:
+        asked = urlsplit(self.path)
+        query = {key: value[0] for key, value in parse_qs(asked.query, keep_blank_values=True).items()}
+        path, body = unquote(asked.path).lstrip("/"), self.body()
+        server = self.server
+        with server.lock:
+            server.requests.append(f"{self.command} {self.path}")
+            if server.refuses:
+                # An answer that is not tried again.
+                self.reply(403, b"<Error><Code>AccessDenied</Code></Error>", True, {})
+                return
+            upload = query.get("uploadId")
+            if upload is not None and upload not in server.uploads:
+                self.reply(404, b"<Error><Code>NoSuchUpload</Code></Error>", True, {})
+                return
+            answer, tag = self.changed(path, query, upload, body)
+        self.reply(204 if self.command == "DELETE" else 200, answer, True, {"ETag": tag} if tag else {})
+
+    def changed(self, path: str, query: dict[str, str], upload: str | None, body: bytes) -> tuple[bytes, str]:
+        server = self.server
+        if self.command == "POST" and "uploads" in query:
+            number = f"upload{next(server.numbers)}"
+            server.uploads[number] = {}
+            return (
+                f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode(),
+                "",
+            )
+        if self.command == "POST" and "delete" in query:
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            for key in keys:
+                server.content.pop(f"{path.rstrip('/')}/{unescape(key)}", None)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return f"<DeleteResult>{deleted}</DeleteResult>".encode(), ""
+        if upload is not None:
+            if self.command == "PUT":
+                server.uploads[upload][int(query["partNumber"])] = body
+                return b"", f'"{hashlib.md5(body).hexdigest()}"'
+            parts = server.uploads.pop(upload)
+            if self.command == "DELETE":
+                return b"", ""
+            wanted = [int(number) for number in re.findall(r"<PartNumber>(\d+)</PartNumber>", body.decode())]
+            body = b"".join(parts[number] for number in wanted)
+        elif self.command == "DELETE":
+            server.content.pop(path, None)
+            return b"", ""
+        elif (source := self.headers.get("x-amz-copy-source")) is not None:
+            body = server.content[unquote(source).lstrip("/")]
+        server.content[path] = body
+        tag = server.tag(path, body)
+        if upload is not None:
+            return f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>".encode(), ""
+        if "x-amz-copy-source" in self.headers:
+            return f"<CopyObjectResult><ETag>{tag}</ETag></CopyObjectResult>".encode(), ""
+        return b"", tag
+
+    do_PUT = do_POST = do_DELETE = change
 
     def log_message(self, *_: Any) -> None:
         pass

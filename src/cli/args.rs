@@ -268,7 +268,6 @@ fn read(path: &Path) -> Result<Map<String, Value>> {
     }
 }
 
-#[cfg(feature = "convert")]
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),

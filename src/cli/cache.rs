@@ -1,4 +1,4 @@
-//! `bowstring cache status|verify|rm DIR`: shows a cache, checks its integrity, removes it.
+//! `bowstring cache status|verify|upload|rm DIR`: shows a cache, checks its integrity, uploads what was saved in it, removes it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,14 +6,18 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use crate::error::Error;
 use crate::store::at_home;
-use crate::store::cache::{self, Removed, Status, Verified};
+use crate::store::cache::{self, CachePlace, Removed, Status, Unstored, Verified};
+use crate::store::{FileOptions, FileSystem};
 
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 
 /// Exit code if blocks were damaged: that of data.
 const DAMAGED: u8 = 3;
+/// Exit code if something was not uploaded: that of stores.
+const LEFT: u8 = 4;
 
 /// Options of `cache`.
 #[derive(Debug, Parser)]
@@ -28,8 +32,36 @@ enum What {
     Status(Place),
     /// Check all checksums and remove what is damaged, which is then read from its origin again
     Verify(Place),
+    /// Upload what was saved and is not in its store yet, and wait for what other processes upload
+    Upload(Uploaded),
     /// Remove it, and nothing else that may be in the directory
-    Rm(Place),
+    Rm(Removal),
+}
+
+#[derive(Debug, Parser)]
+struct Uploaded {
+    #[command(flatten)]
+    place: Place,
+    /// Options of the stores, as when it was saved, e.g. aws_region=eu-central-1; separated by commas
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
+    storage_options: Vec<(String, String)>,
+}
+
+#[derive(Debug, Parser)]
+struct Removal {
+    #[command(flatten)]
+    place: Place,
+    /// Lose what was saved and is not in its store yet
+    #[arg(long)]
+    with_saves: bool,
+}
+
+/// The outcome of `upload`.
+#[derive(Debug, Serialize)]
+struct Left {
+    directory: String,
+    uploaded: u64,
+    left: Vec<Unstored>,
 }
 
 #[derive(Debug, Parser)]
@@ -58,16 +90,56 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             out.report(&Shown(verified))?;
             if is_damaged { Err(Failure::Told(DAMAGED)) } else { Ok(()) }
         }
-        What::Rm(place) => out.report(&Shown(cache::remove(&place.path())?)),
+        What::Upload(given) => upload(given, out),
+        What::Rm(given) => out.report(&Shown(cache::remove(&given.place.path(), given.with_saves)?)),
     }
+}
+
+fn upload(given: &Uploaded, out: &mut Out) -> Outcome {
+    let path = given.place.path();
+    let before = cache::status(&path)?.saves;
+    let place = path.to_str().ok_or_else(|| Error::config("cache", "its name is not Unicode"))?.to_owned();
+    let files = FileSystem::new(FileOptions {
+        storage_options: given.storage_options.iter().cloned().collect(),
+        cache: Some(CachePlace { place, bytes: None }),
+        ..FileOptions::default()
+    })?;
+    let flushed = files.flush();
+    let Status { directory, saves: left, .. } = cache::status(&path)?;
+    let uploaded = before.len().saturating_sub(left.len()) as u64;
+    let is_left = !left.is_empty();
+    out.report(&Shown(Left { directory, uploaded, left }))?;
+    flushed?;
+    if is_left { Err(Failure::Told(LEFT)) } else { Ok(()) }
+}
+
+impl fmt::Display for Shown<Left> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Left { directory, uploaded, left } = &self.0;
+        writeln!(f, "{directory}: {} uploaded", plural(*uploaded, "file"))?;
+        show(f, left)
+    }
+}
+
+/// Shows what is not in its store yet.
+fn show(f: &mut fmt::Formatter<'_>, saves: &[Unstored]) -> fmt::Result {
+    for Unstored { url, bytes: size, sent, age, is_going, failure } in saves {
+        let going = if *is_going { "on its way" } else { "waits" };
+        writeln!(f, "  not in its store: {url}, {}, {going}, {} sent, saved {age} s ago", bytes(*size), bytes(*sent))?;
+        if let Some(failure) = failure {
+            writeln!(f, "    last failure: {failure}")?;
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Shown<Status> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Status { directory, blocks, bytes: size, objects, awaited, accounted } = &self.0;
+        let Status { directory, blocks, bytes: size, objects, awaited, accounted, saves } = &self.0;
         writeln!(f, "{directory}: {} in {} of {}", bytes(*size), plural(*blocks, "block"), plural(*objects, "object"))?;
         writeln!(f, "  on their way  {}", plural(*awaited, "block"))?;
-        writeln!(f, "  accounted     {}", bytes(*accounted))
+        writeln!(f, "  accounted     {}", bytes(*accounted))?;
+        show(f, saves)
     }
 }
 

@@ -18,6 +18,7 @@ use super::hdfs::{Hdfs, Settings};
 #[cfg(feature = "cloud")]
 use super::hub::{self, Hub};
 use super::keys;
+use super::multipart::PartStore;
 use super::place::Place;
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
@@ -80,6 +81,9 @@ pub(super) struct Stores<'a> {
     known: KnownStores,
 }
 
+/// A store, and the same if its uploads have numbers.
+type Opened = (Arc<dyn ObjectStore>, Option<PartStore>);
+
 /// Stores that are open, by the beginning of their addresses.
 pub(super) type KnownStores = HashMap<String, Place>;
 
@@ -133,6 +137,7 @@ impl<'a> Stores<'a> {
             prefix: "/".into(),
             local: true,
             lists: true,
+            numbered: None,
             cache: None,
         };
         self.known.entry(String::new()).or_insert_with(local).clone()
@@ -160,8 +165,8 @@ impl<'a> Stores<'a> {
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
             let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
-            let place =
-                Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true, cache: None };
+            let prefix = format!("{MEMORY}://{host}/").into();
+            let place = Place { store, prefix, local: false, lists: true, numbered: None, cache: None };
             return Ok((place, path));
         }
         #[cfg(feature = "cloud")]
@@ -188,7 +193,7 @@ impl<'a> Stores<'a> {
         if let Some(place) = self.known.get(&key).filter(|_| shared) {
             return Ok((place.clone(), path));
         }
-        let store = self.open(&url, &scheme)?.map_err(|error| {
+        let (store, numbered) = self.open(&url, &scheme)?.map_err(|error| {
             // The error text may quote the address; credentials in it are never shown.
             if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
@@ -205,6 +210,7 @@ impl<'a> Stores<'a> {
             },
             local: false,
             lists: scheme != ObjectStoreScheme::Http,
+            numbered,
             cache: None,
         };
         if shared {
@@ -231,7 +237,7 @@ impl<'a> Stores<'a> {
             url: shown.to_owned(),
             source: error.into(),
         })?;
-        let place = Place { store: Arc::new(store), prefix, local: false, lists: true, cache: None };
+        let place = Place { store: Arc::new(store), prefix, local: false, lists: true, numbered: None, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
     }
@@ -256,7 +262,8 @@ impl<'a> Stores<'a> {
         }
         let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
         let store = Arc::new(Hdfs::new(key.clone(), settings)?);
-        let place = Place { store, prefix: format!("{key}/").into(), local: false, lists: true, cache: None };
+        let prefix = format!("{key}/").into();
+        let place = Place { store, prefix, local: false, lists: true, numbered: None, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
     }
@@ -270,7 +277,7 @@ impl<'a> Stores<'a> {
 
     /// The store at `url`.
     #[cfg(feature = "cloud")]
-    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Opened>> {
         let settings = self.settings(url, scheme);
         if let Some(source) = self.access.credentials {
             keys::no_credentials(self.access.options)?;
@@ -289,8 +296,8 @@ impl<'a> Stores<'a> {
     /// The store at `url`, of this machine.
     #[cfg(not(feature = "cloud"))]
     #[allow(clippy::unnecessary_wraps, reason = "as where stores of clouds are built in")]
-    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
-        Ok(object_store::parse_url_opts(url, self.settings(url, scheme)).map(|(store, _)| store.into()))
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Opened>> {
+        Ok(object_store::parse_url_opts(url, self.settings(url, scheme)).map(|(store, _)| (store.into(), None)))
     }
 
     /// The environment first, then the options, which win. Keys are object_store's own.

@@ -87,7 +87,6 @@ impl Lock {
 
     /// Removes the file and frees the lock: for a lock whose directory must be left as it was. Without permission to remove it, the file
     /// stays, which does no harm.
-    #[cfg_attr(not(feature = "convert"), allow(dead_code, reason = "only conversions remove theirs"))]
     pub(crate) fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!("the lock {} stays: {error}", self.path.display());
@@ -98,6 +97,7 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Closed`] naming the holder if another process has it; [`Error::Store`].
+    #[cfg_attr(not(any(feature = "convert", feature = "flight")), allow(dead_code, reason = "saves wait for theirs"))]
     pub(crate) fn take(path: &Path, work: &str) -> Result<Self> {
         match Self::attempt(path)? {
             Attempt::Held(lock) => Ok(lock),
@@ -132,6 +132,7 @@ impl Lock {
 }
 
 /// The lock file of the file at `path`: beside it, since a file that is replaced by a rename takes its lock with it.
+#[cfg_attr(not(any(feature = "convert", feature = "flight")), allow(dead_code, reason = "saves have one of their own"))]
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

@@ -39,9 +39,9 @@ mod home;
 mod hub;
 mod keys;
 mod known;
-#[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod logs;
+mod multipart;
 mod object;
 mod origins;
 mod place;
@@ -64,7 +64,7 @@ pub(crate) use address::mount;
 #[cfg(feature = "cloud")]
 pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
-pub use filesystem::{Entry, File, FileOptions, FileSystem};
+pub use filesystem::{Entry, File, FileOptions, FileSystem, Upload, Writer, uploads_done};
 pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(feature = "cli")]

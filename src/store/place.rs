@@ -9,6 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::cache::Through;
+use super::multipart::PartStore;
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -21,6 +22,8 @@ pub(super) struct Place {
     pub(super) local: bool,
     /// True if directories can be listed without trouble; plain HTTP servers have none.
     pub(super) lists: bool,
+    /// The same store, if its uploads have numbers.
+    pub(super) numbered: Option<PartStore>,
     /// Cache that its objects are read through, if there is one.
     pub(super) cache: Option<Arc<Through>>,
 }

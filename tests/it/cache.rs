@@ -229,7 +229,7 @@ fn an_object_that_is_replaced_is_never_served_from_its_old_blocks() {
     assert_ne!(new.iter().flatten().count(), old.iter().flatten().count());
     assert_eq!(drain(&mut rig.loader(Some(1 << 30))), new, "whoever opens it now has the new version");
     // If only a part is cached, the error is that of a loader without a cache.
-    remove(&rig.cache()).unwrap();
+    remove(&rig.cache(), false).unwrap();
     let mut cached = rig.loader(Some(rig.bytes / 4));
     cached.next().unwrap().unwrap();
     for number in 0..FILES {
@@ -265,7 +265,7 @@ fn objects_without_versions_and_files_of_this_machine_are_not_kept() {
     let stats = cached.stats().cache;
     assert!(stats.bypassed >= GROUPS as u64 && stats.kept == 0 && stats.hits == 0, "{stats:?}");
     drop(cached);
-    remove(&rig.cache()).unwrap();
+    remove(&rig.cache(), false).unwrap();
     let urls = vec![rig.root.path().join("data").to_str().unwrap().to_owned()];
     let mut local = Loader::open(LoaderOptions { urls, ..rig.options(Some(1 << 30)) }).unwrap();
     assert_eq!(drain(&mut local).iter().flatten().count(), FILES * GROUPS * ROWS);
@@ -280,7 +280,9 @@ fn a_foreign_directory_is_refused_and_left_alone() {
     fs::write(rig.cache().join("thesis.tex"), "work of years").unwrap();
     let error = Loader::open(rig.options(Some(1 << 30))).unwrap_err();
     assert!(matches!(error, Error::Config { option: "cache", .. }), "{error}");
-    for outcome in [remove(&rig.cache()).map(drop), verify(&rig.cache()).map(drop), status(&rig.cache()).map(drop)] {
+    for outcome in
+        [remove(&rig.cache(), false).map(drop), verify(&rig.cache()).map(drop), status(&rig.cache()).map(drop)]
+    {
         assert!(matches!(outcome, Err(Error::Config { option: "cache", .. })));
     }
     assert_eq!(files(&rig.cache()).len(), 1);
@@ -306,7 +308,7 @@ fn a_warm_cache_asks_the_origin_for_nothing() {
     let again = LocalSource::open(rig.options(Some(1 << 30))).unwrap().warm(1, &|_, _| true).unwrap();
     assert_eq!((again.cache.misses, again.cache.hits as usize), (0, FILES * GROUPS));
     drop(cached);
-    remove(&rig.cache()).unwrap();
+    remove(&rig.cache(), false).unwrap();
     let source = LocalSource::open(rig.options(Some(1 << 30))).unwrap();
     let stopped = source.warm(1, &|done, all| done < all / 3).unwrap();
     assert!(stopped.stopped && !stopped.is_whole() && stopped.loaded < stopped.row_groups, "{stopped:?}");
@@ -314,7 +316,7 @@ fn a_warm_cache_asks_the_origin_for_nothing() {
     assert!(rest.is_whole() && rest.cache.hits >= stopped.loaded, "{rest:?} after {stopped:?}");
     drop(source);
     // Row groups that do not fit are reported, and those needed first are cached.
-    remove(&rig.cache()).unwrap();
+    remove(&rig.cache(), false).unwrap();
     let limit = rig.bytes / 2;
     let source = LocalSource::open(rig.options(Some(limit))).unwrap();
     let half = source.warm(1, &|_, _| true).unwrap();

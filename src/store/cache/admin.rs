@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -14,7 +15,10 @@ use super::disk::Disk;
 use super::file::{self, Bad};
 use super::ledger::is_at;
 use super::readers::Readers;
-use crate::error::Result;
+use super::saved::Save;
+use super::saves::Saves;
+use crate::error::{Error, Result};
+use crate::store::multipart::part;
 
 /// The content of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,6 +35,25 @@ pub struct Status {
     pub awaited: u64,
     /// Bytes according to the ledger, which processes compare with their limit.
     pub accounted: u64,
+    /// Files that were saved and are not in their stores yet, in the order in which they were closed.
+    pub saves: Vec<Unstored>,
+}
+
+/// A file that was saved and is not in its store yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unstored {
+    /// Its address.
+    pub url: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of them that the store has.
+    pub sent: u64,
+    /// Seconds since it was saved.
+    pub age: u64,
+    /// True if a process is uploading it.
+    pub is_going: bool,
+    /// The last failure of its upload.
+    pub failure: Option<String>,
 }
 
 /// The result of a check of a cache.
@@ -81,7 +104,27 @@ pub fn status(path: &Path) -> Result<Status> {
         objects: objects.len() as u64,
         awaited: fetched.len() as u64,
         accounted,
+        saves: unstored(&Saves::new(disk))?,
     })
+}
+
+fn unstored(saves: &Saves) -> Result<Vec<Unstored>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let told = |save: Save| {
+        let record = &save.record;
+        let parts = record.upload.iter().flat_map(|begun| begun.parts.iter().enumerate());
+        let sent = parts.filter(|(_, id)| id.is_some()).filter_map(|(index, _)| part(index));
+        Ok(Unstored {
+            bytes: record.size,
+            sent: sent.map(|part| part.end.min(record.size).saturating_sub(part.start)).sum(),
+            age: u64::try_from(now.saturating_sub(record.saved_at.try_into().unwrap_or(0)) / 1_000_000_000)
+                .unwrap_or(0),
+            is_going: saves.turn(&save)?.is_none(),
+            failure: record.failure.clone(),
+            url: save.record.target.url,
+        })
+    };
+    saves.there()?.into_iter().map(told).collect()
 }
 
 /// Reads all blocks of the cache in `path` and removes those that are damaged.
@@ -128,15 +171,30 @@ pub fn verify(path: &Path) -> Result<Verified> {
     Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })
 }
 
-/// Removes the cache in `path`, and nothing else that is there. Processes that use it read from the origin from then on.
+/// Removes the cache in `path`, and nothing else that is there. Processes that use it read from the origin from then on. What was saved and
+/// is not in its store yet exists nowhere else: it goes only `with_saves`.
 ///
 /// # Errors
-/// As [`status`].
-pub fn remove(path: &Path) -> Result<Removed> {
+/// As [`status`]; [`Error::Config`](crate::Error::Config) if it has such files.
+pub fn remove(path: &Path, with_saves: bool) -> Result<Removed> {
     let directory = Directory::existing(path)?;
+    let saves = directory.saves().map_err(|error| failed("read the saves of", path, error))?;
+    let unstored = saves.iter().filter(|save| save.record.is_there).count();
+    if unstored > 0 && !with_saves {
+        let problem = format!(
+            "{} has {unstored} saved files that their stores do not have yet; upload them first (bowstring cache upload), or lose them \
+             with --with-saves",
+            path.display()
+        );
+        return Err(Error::config("cache", problem));
+    }
     let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
     let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
-    let gone = disk.change(|_, _| directory.remove()).map_err(|error| failed("remove", path, error))?;
+    let removed = disk.change(|_, _| {
+        directory.remove_saves()?;
+        directory.remove()
+    });
+    let gone = removed.map_err(|error| failed("remove", path, error))?;
     let left = blocks.iter().filter(|block| fs::symlink_metadata(directory.block(block)).is_ok()).count();
     let shown = directory.path().display().to_string();
     Ok(Removed { directory: shown, blocks: (blocks.len() - left) as u64, bytes: bytes(&blocks), gone })

@@ -98,17 +98,22 @@ pub(super) fn compare(file: &File, sums: &[u8]) -> Result<(), Bad> {
 
 /// Reads all of `file`, which is `block` with these checksums beside it.
 pub(super) fn check(file: &File, block: &Block, beside: &Path) -> Result<(), Bad> {
+    compare(file, &sums(file, block, beside)?)
+}
+
+/// The checksums of `file`, which is `block`, that lie `beside` it.
+pub(super) fn sums(file: &File, block: &Block, beside: &Path) -> Result<Vec<u8>, Bad> {
     let mut opened = match File::open(beside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Bad::Damaged("it has no checksums")),
         opened => opened?,
     };
     match read(&mut opened, file, block)? {
-        Beside::Unproven(sums) => compare(file, &sums),
+        Beside::Unproven(sums) => Ok(sums),
         Beside::Proven => {
             opened.seek(SeekFrom::Start(HEAD as u64))?;
             let mut sums = Vec::new();
             opened.read_to_end(&mut sums)?;
-            compare(file, &sums)
+            Ok(sums)
         }
     }
 }

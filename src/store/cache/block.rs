@@ -37,8 +37,21 @@ impl ObjectKey {
         Some(Self(key))
     }
 
-    fn hex(self) -> String {
+    pub(super) fn hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The reverse of [`hex`](Self::hex); none for a foreign name.
+    pub(super) fn parse(hex: &str) -> Option<Self> {
+        if hex.len() != 32 {
+            return None;
+        }
+        let mut key = [0; 16];
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        // Another spelling of it would be another file.
+        Some(Self(key)).filter(|key| key.hex() == hex)
     }
 }
 
@@ -109,17 +122,14 @@ impl Block {
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut parts = name.split('-');
         let (hex, first, second) = (parts.next()?, parts.next()?, parts.next());
-        if parts.next().is_some() || hex.len() != 32 {
+        if parts.next().is_some() {
             return None;
         }
-        let mut key = [0; 16];
-        for (at, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
+        let object = ObjectKey::parse(hex)?;
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
         let block = match second {
-            Some(end) => Self { object: ObjectKey(key), start: number(first)?, end: number(end)?, form: Form::Range },
-            None => Self::whole(ObjectKey(key), number(first)?),
+            Some(end) => Self { object, start: number(first)?, end: number(end)?, form: Form::Range },
+            None => Self::whole(object, number(first)?),
         };
         // Another spelling of it would be another file.
         (block.is_possible() && block.name().1 == name).then_some(block)

@@ -48,6 +48,11 @@ impl Claim {
         is_at(&self.file, &self.path)
     }
 
+    /// The same right, with `file` as the one that becomes the block: it is at the path of the claim now, and locked by this process.
+    pub(super) fn with(self, file: File) -> Self {
+        Self { file, path: self.path.clone(), renamed: false }
+    }
+
     /// Gives the file the name of its block.
     pub(super) fn rename(&mut self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)?;

@@ -3,6 +3,7 @@
 //! ```text
 //!   BOWSTRING_CACHE      says that the directory is a cache: without it nothing is touched
 //!   blocks/ab/NAME       blocks, whole and never changed; those that are files of other programs have their checksums in NAME.sums
+//!   saved/NAME           what was saved and is not in its store yet; see `saved`
 //!   fetch/NAME           a block that some process fetches, locked by it until it has its name
 //!   ledger, lock         what there is, and the lock of whoever changes that
 //! ```

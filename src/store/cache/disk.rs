@@ -94,7 +94,8 @@ impl Disk {
         let reaped = disk.change(|disk, ledger| {
             disk.reap(ledger)?;
             // Leftovers of processes that were killed before they took room.
-            disk.directory.fetched()?.iter().try_for_each(|block| disk.directory.release(block).map(drop))
+            disk.directory.fetched()?.iter().try_for_each(|block| disk.directory.release(block).map(drop))?;
+            disk.directory.reap_saves()
         });
         if let Err(error) = reaped {
             disk.tell("read", &error);
@@ -246,6 +247,11 @@ impl Disk {
     /// Takes room for `block`, which was claimed, if there is any or others are needed later and not held. Returns the number of those
     /// that had to go.
     pub(super) fn reserve(&self, block: &Block, due: Due) -> io::Result<Option<u64>> {
+        self.reserve_with(block, due, 0)
+    }
+
+    /// As [`reserve`](Self::reserve), where so many bytes of saves become the block.
+    pub(super) fn reserve_with(&self, block: &Block, due: Due, saved: u64) -> io::Result<Option<u64>> {
         let size = file::size(block.len());
         self.change(|disk, ledger| {
             // This process has the claim and there is no file, so the ledger's entry for it is that of a killed process.
@@ -256,38 +262,46 @@ impl Disk {
             if disk.keeper().used().saturating_add(size) > disk.limit() {
                 disk.reap(ledger)?;
             }
-            // Nobody begins to hold them until they are gone.
-            let mut locked = Vec::new();
-            let is_held = |block: &Block| !disk.directory.may_go(block, &mut locked);
-            let Some(going) = disk.keeper().make_room(size, disk.limit(), due, is_held) else { return Ok(None) };
-            // Tells a later clean-up to look for them, if this process is killed before it records their removal. A full disk cannot record
-            // this, and has to be emptied all the same.
-            let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
-            drop(ledger.append(&leaving));
-            let mut events = Vec::with_capacity(going.len() + 1);
-            let mut outcome = Ok(());
-            for block in &going {
-                if outcome.is_ok() {
-                    outcome = disk.directory.delete(block);
-                }
-                if outcome.is_ok() {
-                    events.push((Event::Removed, *block));
-                } else {
-                    // It still takes its room.
-                    events.push((Event::Arrived, *block));
-                    let mut keeper = disk.keeper();
-                    let last = Due::Unknown(keeper.tick());
-                    keeper.insert(*block, file::size(block.len()), last, true);
-                }
+            let limit = disk.limit().saturating_sub(disk.directory.saved_size()?.saturating_sub(saved));
+            let evicted = disk.evict(ledger, size, limit, due)?;
+            if evicted.is_some() {
+                ledger.append(&[(Event::Awaited, *block)])?;
+                disk.keeper().insert(*block, size, due, false);
+            }
+            Ok(evicted)
+        })
+    }
+
+    /// Evicts what is not needed before `due`, until it takes at most `limit` bytes together with `size` more. Returns the number of those
+    /// that had to go; none if that is not possible.
+    pub(super) fn evict(&self, ledger: &mut Ledger, size: u64, limit: u64, due: Due) -> io::Result<Option<u64>> {
+        // Nobody begins to hold them until they are gone.
+        let mut locked = Vec::new();
+        let is_held = |block: &Block| !self.directory.may_go(block, &mut locked);
+        let Some(going) = self.keeper().make_room(size, limit, due, is_held) else { return Ok(None) };
+        // Tells a later clean-up to look for them, if this process is killed before it records their removal. A full disk cannot record
+        // this, and has to be emptied all the same.
+        let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
+        drop(ledger.append(&leaving));
+        let mut events = Vec::with_capacity(going.len());
+        let mut outcome = Ok(());
+        for block in &going {
+            if outcome.is_ok() {
+                outcome = self.directory.delete(block);
             }
             if outcome.is_ok() {
-                events.push((Event::Awaited, *block));
+                events.push((Event::Removed, *block));
+            } else {
+                // It still takes its room.
+                events.push((Event::Arrived, *block));
+                let mut keeper = self.keeper();
+                let last = Due::Unknown(keeper.tick());
+                keeper.insert(*block, file::size(block.len()), last, true);
             }
-            ledger.append(&events)?;
-            outcome?;
-            disk.keeper().insert(*block, size, due, false);
-            Ok(Some(going.len() as u64))
-        })
+        }
+        ledger.append(&events)?;
+        outcome?;
+        Ok(Some(going.len() as u64))
     }
 
     /// Gives the file of `block`, for which room was taken, its name; `sums` are what lies beside it. Returns false if it is not wanted any

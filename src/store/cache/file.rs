@@ -7,6 +7,7 @@
 //! is only a copy.
 
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -52,6 +53,46 @@ pub(super) fn pieces(length: u64) -> u64 {
 /// The checksums of `bytes`, piece by piece.
 pub(super) fn sums(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks(PIECE as usize).flat_map(|piece| XxHash3_64::oneshot(piece).to_le_bytes()).collect()
+}
+
+/// The checksums of bytes that come in order.
+#[derive(Default)]
+pub(super) struct Sums {
+    done: Vec<u8>,
+    piece: XxHash3_64,
+    /// Bytes of the last piece.
+    filled: u64,
+}
+
+impl std::fmt::Debug for Sums {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sums").field("done", &self.done.len()).field("filled", &self.filled).finish_non_exhaustive()
+    }
+}
+
+impl Sums {
+    /// Adds the next bytes.
+    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min((PIECE - self.filled) as usize));
+            self.piece.write(now);
+            self.filled += now.len() as u64;
+            if self.filled == PIECE {
+                self.done.extend(self.piece.finish().to_le_bytes());
+                (self.piece, self.filled) = (XxHash3_64::default(), 0);
+            }
+            bytes = later;
+        }
+    }
+
+    /// Those of all that was added.
+    pub(super) fn finish(&self) -> Vec<u8> {
+        let mut all = self.done.clone();
+        if self.filled > 0 {
+            all.extend(self.piece.finish().to_le_bytes());
+        }
+        all
+    }
 }
 
 /// Bytes of the file of a block of `length` bytes, or of a whole object and its checksums.
@@ -139,6 +180,18 @@ mod tests {
         write(&mut file, block, bytes).unwrap();
         assert_eq!(file.metadata().unwrap().len(), size(block.len()));
         file
+    }
+
+    #[test]
+    fn checksums_do_not_depend_on_how_the_bytes_come() {
+        for length in [0, 1, PIECE, PIECE + 1, 3 * PIECE, 5 * PIECE + 17] {
+            let all = bytes(length as usize);
+            for step in [1000, PIECE as usize, 100_000] {
+                let mut added = Sums::default();
+                all.chunks(step).for_each(|bytes| added.add(bytes));
+                assert_eq!(added.finish(), sums(&all), "{length} bytes by {step}");
+            }
+        }
     }
 
     #[test]

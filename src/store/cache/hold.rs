@@ -47,6 +47,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// The file at `path`, which this process has locked for sharing, and found good.
+    pub(super) fn new(file: File, path: PathBuf) -> Self {
+        Self { file, path }
+    }
+
     /// The file.
     pub(crate) fn file(&self) -> &File {
         &self.file
@@ -136,7 +141,7 @@ impl Disk {
             Ok(()) | Err(TryLockError::WouldBlock) => return Ok(Holding::Gone),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        match self.prove(&file, block, patience) {
+        match prove(&file, block, &self.directory().sums(block), patience) {
             Ok(()) => {
                 self.touch(block);
                 Ok(Holding::Held(Held { file, path }))
@@ -154,26 +159,25 @@ impl Disk {
             }
         }
     }
+}
 
-    /// Checks `file`, if nobody has since it was written and the machine started.
-    fn prove(&self, file: &File, block: &Block, patience: Duration) -> std::result::Result<(), Bad> {
-        let path = self.directory().sums(block);
-        // A disk that has turned read-only still has it.
-        let mut beside = File::open(&path)?;
-        locked(patience, || beside.try_lock_shared())?;
-        if let Beside::Proven = beside::read(&mut beside, file, block)? {
-            return Ok(());
-        }
-        drop(beside);
-        // One checks it, the others wait.
-        let mut beside = File::options().read(true).write(true).open(&path)?;
-        locked(patience, || beside.try_lock())?;
-        if let Beside::Unproven(sums) = beside::read(&mut beside, file, block)? {
-            beside::compare(file, &sums)?;
-            beside::prove(&mut beside, file, block, &sums)?;
-        }
-        Ok(())
+/// Checks `file`, which is `block` with the checksums at `path`, if nobody has since it was written and the machine started.
+pub(super) fn prove(file: &File, block: &Block, path: &Path, patience: Duration) -> std::result::Result<(), Bad> {
+    // A disk that has turned read-only still has it.
+    let mut beside = File::open(path)?;
+    locked(patience, || beside.try_lock_shared())?;
+    if let Beside::Proven = beside::read(&mut beside, file, block)? {
+        return Ok(());
     }
+    drop(beside);
+    // One checks it, the others wait.
+    let mut beside = File::options().read(true).write(true).open(path)?;
+    locked(patience, || beside.try_lock())?;
+    if let Beside::Unproven(sums) = beside::read(&mut beside, file, block)? {
+        beside::compare(file, &sums)?;
+        beside::prove(&mut beside, file, block, &sums)?;
+    }
+    Ok(())
 }
 
 /// Work where it may block was not done.

@@ -22,19 +22,25 @@ mod keeper;
 mod ledger;
 mod memory;
 mod readers;
+mod saved;
+mod saves;
 mod shared;
 #[cfg(test)]
 mod simulated;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod through;
 
-pub use admin::{Removed, Status, Verified, remove, status, verify};
+pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
 pub(crate) use block::ObjectKey;
 pub use counts::CacheStats;
 pub(crate) use foresight::{Foreseen, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
+pub(crate) use saved::{Begun, Save, Target};
+pub(crate) use saves::{Saves, Source, Turn};
 pub(crate) use shared::Wanted;
 pub use shared::{Cache, totals};
+pub(crate) use staged::Staged;
 pub use through::CachePlace;
 pub(crate) use through::{CacheReader, Through};

@@ -59,7 +59,7 @@ pub struct Cache {
 /// The place of the blocks.
 #[derive(Debug)]
 pub(super) enum Tier {
-    Disk(Disk),
+    Disk(Arc<Disk>),
     Memory(Memory),
 }
 
@@ -109,7 +109,7 @@ impl Cache {
             if limit.is_none() {
                 disk.set_limit(free(disk.path())?.saturating_add(disk.keeper().used()) / 2);
             }
-            Tier::Disk(disk)
+            Tier::Disk(Arc::new(disk))
         };
         let cache = Arc::new(Self {
             tier,

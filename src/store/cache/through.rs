@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
@@ -12,6 +13,8 @@ use super::counts::CacheStats;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
 use super::readers::Reader;
+use super::saved::Target;
+use super::saves::Saves;
 use super::shared::{Cache, Wanted};
 use crate::error::Result;
 
@@ -82,6 +85,17 @@ impl Through {
     /// To the store whose addresses begin with `prefix`, which is opened with these options and the environment.
     pub(in crate::store) fn new(reader: CacheReader, prefix: &str, options: &BTreeMap<String, String>) -> Self {
         Self { reader, origin: origin(prefix, options, std::env::vars_os().filter_map(text)) }
+    }
+
+    /// The saves of the cache, if it is on a disk.
+    pub(in crate::store) fn saves(&self) -> Option<Saves> {
+        Saves::of(&self.reader.cache)
+    }
+
+    /// What is to be at `url`, an address of this store.
+    pub(in crate::store) fn target(&self, url: String) -> Target {
+        let digest = Sha256::digest(self.origin.as_bytes());
+        Target { url, origin: digest.iter().map(|byte| format!("{byte:02x}")).collect() }
     }
 
     /// The name of the version `stamp` of the object at `address`; `None` if versions cannot be distinguished.

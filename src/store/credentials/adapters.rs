@@ -15,6 +15,7 @@ use super::super::client::Connector;
 use super::renewing::Renewing;
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
+use crate::store::multipart::PartStore;
 
 /// Gives a store its kind of credentials.
 #[derive(Debug)]
@@ -42,13 +43,14 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if it is given.
+/// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if it is given. The second is the same store, if its
+/// uploads have numbers.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,
     settings: Vec<(String, String)>,
     source: Option<&CredentialSource>,
-) -> crate::error::Result<Result<Arc<dyn ObjectStore>>> {
+) -> crate::error::Result<Result<(Arc<dyn ObjectStore>, Option<PartStore>)>> {
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! builder {
         ($builder:ty, $key:ty, $url:expr) => {
@@ -68,7 +70,10 @@ pub(in crate::store) fn open(
                 Some(source) => builder.with_credentials(Arc::new($provider(Adapter(source.clone())))),
                 None => builder,
             };
-            builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            builder.build().map(|store| {
+                let store = Arc::new(store);
+                (Arc::clone(&store) as Arc<dyn ObjectStore>, Some(PartStore::new(store)))
+            })
         }};
     }
     let store = match scheme {
@@ -81,11 +86,11 @@ pub(in crate::store) fn open(
         }
         ObjectStoreScheme::Http => builder!(HttpBuilder, ClientConfigKey, &url[..Position::BeforePath])
             .build()
-            .map(|store| Arc::new(store) as Arc<dyn ObjectStore>),
-        _ => object_store::parse_url_opts(url, settings).map(|(store, _)| store.into()),
+            .map(|store| (Arc::new(store) as Arc<dyn ObjectStore>, None)),
+        _ => object_store::parse_url_opts(url, settings).map(|(store, _)| (store.into(), None)),
     };
-    Ok(match source {
-        Some(source) => store.map(|store| Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>),
-        None => store,
-    })
+    Ok(store.map(|(store, numbered)| match source {
+        Some(source) => (Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>, numbered),
+        None => (store, numbered),
+    }))
 }

@@ -32,7 +32,7 @@ impl Entry {
 }
 
 /// The address of what is at `path`. Whatever a URL takes for something else is encoded.
-fn address(place: &Place, path: &str) -> String {
+pub(super) fn address(place: &Place, path: &str) -> String {
     let path =
         if place.local { path.to_owned() } else { path.replace('%', "%25").replace('?', "%3F").replace('#', "%23") };
     format!("{}{}", place.prefix, path.trim_end_matches('/'))

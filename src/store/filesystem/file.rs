@@ -61,6 +61,11 @@ impl File {
         Self { source: Source::Here(here), means, url, stamp, position: 0 }
     }
 
+    /// What was saved and is not in its store yet, which is at `url`.
+    pub(super) fn saved(means: Arc<Means>, copy: Here, url: String, stamp: Stamp) -> Self {
+        Self { source: Source::Here(copy), means, url, stamp, position: 0 }
+    }
+
     pub(super) fn stored(means: Arc<Means>, object: Object) -> Result<Self> {
         let (url, stamp) = (object.url(), object.stamp().clone());
         let source = match means.run(async { Ok(object.copy_here(means.timeout).await) })? {

@@ -1,70 +1,38 @@
-//! The stores that are reached with one set of options, as a file system to read.
+//! The stores that are reached with one set of options, as a file system.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path as FsPath;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
-use super::super::access::Access;
-use super::super::address::{Address, KnownStores, Stores};
-use super::super::cache::{CachePlace, CacheStats};
-#[cfg(feature = "cloud")]
-use super::super::credentials::CredentialSource;
+use super::super::cache::CacheStats;
 use super::super::directory::failed;
-use super::super::found::Found;
-use super::super::object::Object;
 use super::super::place::Place;
 use super::super::stamp::Stamp;
+use super::change;
 use super::entry::Entry;
 use super::file::File;
 use super::here::{Here, stamp};
-use super::means::Means;
+use super::options::{FileOptions, Upload};
+use super::origins::{At, Origins, blocking, missing, saves};
+use super::saved::{self, Saved};
+use super::uploads::Uploads;
+use super::writer::Writer;
 use crate::error::{Error, Result};
 
 /// Files that are read at once.
 const AT_ONCE: usize = 16;
 
-/// Options of a [`FileSystem`].
-#[derive(Debug, Clone)]
-pub struct FileOptions {
-    /// Options of the stores, by object_store's names.
-    pub storage_options: BTreeMap<String, String>,
-    /// Source of expiring credentials, in addition to the options.
-    #[cfg(feature = "cloud")]
-    pub credential_provider: Option<CredentialSource>,
-    /// The cache that files are read through; none without. Files of this machine are read as they are.
-    pub cache: Option<CachePlace>,
-    /// The longest wait for bytes, and for what a store says of a file or a directory.
-    pub timeout: Duration,
-    /// Most files that [`FileSystem::find`] gives.
-    pub max_files: usize,
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        Self {
-            storage_options: BTreeMap::new(),
-            #[cfg(feature = "cloud")]
-            credential_provider: None,
-            cache: None,
-            timeout: Duration::from_secs(600),
-            max_files: 1 << 20,
-        }
-    }
-}
-
-/// Files of stores, to read. See the module; clones are the same file system. Its calls block, and must not be made from within an async
+/// Files of stores, to read and to save. See the module; clones are the same file system. Its calls block, and must not be made from within an async
 /// runtime.
 ///
 /// ```
 /// use std::io::Read;
-/// use bowstring::store::{FileOptions, FileSystem};
+/// use bowstring::store::{FileOptions, FileSystem, Upload};
 ///
 /// # fn main() -> bowstring::Result<()> {
 /// let files = FileSystem::new(FileOptions::default())?;
@@ -73,33 +41,44 @@ impl Default for FileOptions {
 /// file.read_exact(&mut magic).unwrap();
 /// assert_eq!(&magic, b"PAR1");
 /// assert!(file.local_path()?.ends_with("fixtures/imagenet40.parquet"));
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let url = directory.path().join("model.pt").to_str().unwrap().to_owned();
+/// let mut file = files.create(&url, Upload::Wait)?;
+/// std::io::copy(&mut &b"weights"[..], &mut file).unwrap();
+/// file.finish()?;
+/// assert_eq!(files.open(&url)?.size(), 7);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct FileSystem(Arc<System>);
-
-#[derive(Debug)]
-struct System {
-    options: FileOptions,
-    known: Mutex<KnownStores>,
-    means: Arc<Means>,
-}
-
-/// The place of an address.
-enum At {
-    Here(std::path::PathBuf),
-    Store(Place, Path),
+pub struct FileSystem {
+    origins: Arc<Origins>,
+    uploads: Arc<Uploads>,
 }
 
 impl FileSystem {
-    /// Opens none yet.
+    /// Opens none yet. What killed processes have left in the cache to be uploaded is taken up in the background.
     ///
     /// # Errors
     /// [`Error::Config`] for a cache that is none; [`Error::Closed`] if no threads can be started.
     pub fn new(options: FileOptions) -> Result<Self> {
-        let means = Arc::new(Means::new(options.cache.as_ref(), options.timeout)?);
-        Ok(Self(Arc::new(System { options, known: Mutex::default(), means })))
+        Self::over(Origins::new(options)?)
+    }
+
+    /// As [`new`](Self::new), with stores that `know` makes known.
+    #[cfg(all(test, feature = "cloud"))]
+    pub(super) fn reaching(options: FileOptions, know: impl FnOnce(&Origins)) -> Result<Self> {
+        let origins = Origins::new(options)?;
+        know(&origins);
+        Self::over(origins)
+    }
+
+    fn over(origins: Origins) -> Result<Self> {
+        let origins = Arc::new(origins);
+        let uploads = Arc::new(Uploads::new(Arc::clone(&origins)));
+        uploads.resume()?;
+        Ok(Self { origins, uploads })
     }
 
     /// Opens the file at `url`, at the version that is there now.
@@ -110,11 +89,14 @@ impl FileSystem {
         match self.at(url)? {
             At::Here(path) => {
                 let (here, stamp) = Here::open(&path)?;
-                Ok(File::here(Arc::clone(&self.0.means), here, stamp))
+                Ok(File::here(Arc::clone(&self.origins.means), here, stamp))
             }
             At::Store(place, path) => {
-                let object = self.run(url, self.pinned(place, path))?;
-                File::stored(Arc::clone(&self.0.means), object)
+                if let Some((copy, stamp)) = self.saved(&place, &path)? {
+                    return Ok(File::saved(Arc::clone(&self.origins.means), copy, place.url(&path), stamp));
+                }
+                let object = self.run(url, self.origins.pinned(place, path))?;
+                File::stored(Arc::clone(&self.origins.means), object)
             }
         }
     }
@@ -127,6 +109,10 @@ impl FileSystem {
         match self.at(url)? {
             At::Here(path) => here(&path),
             At::Store(place, path) => self.run(url, async {
+                let saved = Saved::of(&place, &path)?;
+                if let Some(entry) = saved.file() {
+                    return Ok(entry);
+                }
                 if !url.ends_with('/') && !path.as_ref().is_empty() {
                     match place.store.head(&path).await {
                         Ok(meta) => return Ok(Entry::file(&place, &meta)),
@@ -135,13 +121,13 @@ impl FileSystem {
                         Err(error) if place.lists => return Err(place.failed("look up", &path, error)),
                         // Not all servers answer to that.
                         Err(_) => {
-                            let object = self.pinned(place.clone(), path).await?;
+                            let object = self.origins.pinned(place.clone(), path).await?;
                             let stamp = Some(object.stamp().clone());
                             return Ok(Entry { url: url.to_owned(), stamp });
                         }
                     }
                 }
-                let below = children(&place, &path).await?;
+                let below = saved.beside(children(&place, &path).await?);
                 if below.is_empty() && !path.as_ref().is_empty() {
                     return Err(missing(&place.url(&path)));
                 }
@@ -166,7 +152,8 @@ impl FileSystem {
             }
             At::Store(place, path) => {
                 lists(&place, &path)?;
-                self.run(url, children(&place, &path))?
+                let found = self.run(url, children(&place, &path))?;
+                Saved::of(&place, &path)?.beside(found)
             }
         };
         if found.is_empty() {
@@ -189,8 +176,10 @@ impl FileSystem {
             ));
         };
         lists(&place, &path)?;
-        let found = self.run(url, place.list(&path, self.0.options.max_files, |name| !name.is_empty(), || false))?;
-        let mut found: Vec<_> = found.iter().map(|meta| Entry::file(&place, meta)).collect();
+        let found =
+            self.run(url, place.list(&path, self.origins.options.max_files, |name| !name.is_empty(), || false))?;
+        let found: Vec<_> = found.iter().map(|meta| Entry::file(&place, meta)).collect();
+        let mut found = Saved::of(&place, &path)?.among(found);
         found.sort_by(|a, b| a.url.cmp(&b.url));
         Ok(found)
     }
@@ -204,19 +193,19 @@ impl FileSystem {
                     At::Here(path) => {
                         let read = move || {
                             let (here, stamp) = Here::open(&path)?;
-                            let read = |range: &Range<u64>| {
-                                let range = within(range, stamp.size);
-                                let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-                                here.read(&stamp, range.start, length)
-                            };
-                            ranges.iter().map(read).collect()
+                            ranges.iter().map(|range| part(&here, &stamp, range)).collect()
                         };
-                        let ended = |error| Err(Error::Closed { why: format!("a read was not ended: {error}") });
-                        tokio::task::spawn_blocking(read).await.unwrap_or_else(ended)
+                        blocking(read).await
                     }
                     At::Store(place, path) => {
+                        let system = self.clone();
+                        let (of, at) = (place.clone(), path.clone());
+                        if let Some((copy, stamp)) = blocking(move || system.saved(&of, &at)).await? {
+                            let read = move || ranges.iter().map(|range| part(&copy, &stamp, range)).collect();
+                            return blocking(read).await;
+                        }
                         let read = async {
-                            let object = self.pinned(place, path).await?;
+                            let object = self.origins.pinned(place, path).await?;
                             let size = object.stamp().size;
                             let ranges: Vec<_> = ranges.iter().map(|range| within(range, size)).collect();
                             let some: Vec<_> = ranges.iter().filter(|range| range.start < range.end).cloned().collect();
@@ -225,62 +214,94 @@ impl FileSystem {
                                 |range: &Range<u64>| if range.start < range.end { read.next() } else { None };
                             Ok(ranges.iter().map(|range| part(range).unwrap_or_default()).collect())
                         };
-                        self.0.means.in_time(&url, read).await
+                        self.origins.means.in_time(&url, read).await
                     }
                 }
             }
         };
         let all = async { Ok(futures::stream::iter(wanted).map(read).buffered(AT_ONCE).collect().await) };
-        self.0.means.run(all).unwrap_or_else(|error: Error| vec![Err(error)])
+        self.origins.means.run(all).unwrap_or_else(|error: Error| vec![Err(error)])
     }
 
     /// Counters of its cache, for what is read through it here.
     pub fn stats(&self) -> CacheStats {
-        self.0.means.stats()
+        self.origins.means.stats()
+    }
+
+    /// Begins to save what is to be at `url`: written once from start to end, it is there as a whole when its [end](Writer::finish) returns.
+    /// Of two that save under one name the last to end wins, as a whole.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a directory of this machine that is not there; [`Error::Config`] for what is no address of a file, and for an
+    /// upload in the background without a cache on a disk; [`Error::Store`].
+    pub fn create(&self, url: &str, upload: Upload) -> Result<Writer> {
+        Writer::begin(&self.origins, &self.uploads, self.at(url)?, upload, url)
+    }
+
+    /// Waits until the stores have all that was saved through the cache, by whatever process, and is of a store that is reached here; takes
+    /// up what nobody uploads.
+    ///
+    /// # Errors
+    /// The first one of all uploads, each of which is tried.
+    pub fn flush(&self) -> Result<()> {
+        self.origins.means.run(self.uploads.flush_if(|_| true, true))
+    }
+
+    /// Gives the file at `from` the name `to`, in the same store, in place of what may be there.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Unsupported`] for another store, and for a directory of a store; [`Error::Store`].
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        change::rename(&self.origins, &self.uploads, from, to)
+    }
+
+    /// Removes the file at `url`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Config`] for a directory, [`Error::Store`].
+    pub fn remove(&self, url: &str) -> Result<()> {
+        change::remove(&self.origins, url)
+    }
+
+    /// Makes the directory at `url`, and those above it, if it is of this machine: stores need none.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn make_directory(&self, url: &str) -> Result<()> {
+        change::make_directory(&self.origins, url)
     }
 
     /// Waits for `work` on `url`, until the timeout.
     fn run<T>(&self, url: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.0.means.run(self.0.means.in_time(url, work))
+        self.origins.run(url, work)
     }
 
     fn at(&self, url: &str) -> Result<At> {
-        let text = match Address::parse(url)? {
-            Address::Local(path) => return Ok(At::Here(path)),
-            Address::Remote(text) => text,
-        };
-        let options = &self.0.options;
-        let access = Access::from(&options.storage_options);
-        #[cfg(feature = "cloud")]
-        let access = access.with_credentials(options.credential_provider.as_ref());
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stores = Stores::knowing(access, std::mem::take(&mut *known))?;
-        let found = stores.remote(&text);
-        *known = stores.into_known();
-        found.map(|(place, path)| At::Store(place, path))
+        self.origins.at(url)
     }
 
-    /// The object at `path`, at the version that is there now.
-    async fn pinned(&self, place: Place, path: Path) -> Result<Object> {
-        let name = place.url(&path).into();
-        let found = Found { place, path, name, size: None, stamp: None };
-        let found = match &self.0.means.cache {
-            Some(cache) => Found::through(vec![found], cache, &self.0.options.storage_options).pop(),
-            None => Some(found),
-        };
-        let found = found.ok_or_else(|| Error::Closed { why: "a file was not looked up".to_owned() })?;
-        match found.place.store.head(&found.path).await {
-            Ok(meta) => Ok(found.pinned(Stamp::of(&meta))),
-            Err(object_store::Error::NotFound { .. }) => Err(missing(&found.url())),
-            // Not all servers answer to that.
-            Err(error) if found.place.lists => Err(found.place.failed("look up", &found.path, error)),
-            Err(_) => Ok(found.tail(1).await?.object),
+    /// What was saved for `path` and is not in its store yet.
+    fn saved(&self, place: &Place, path: &Path) -> Result<Option<(Here, Stamp)>> {
+        let Some((saves, target)) = saves(place, path) else { return Ok(None) };
+        let mut last = None;
+        loop {
+            let Some(save) = saves.at(&target)? else { return Ok(None) };
+            if let Some(held) = saves.hold(&save, self.origins.means.timeout)? {
+                return Ok(Some((Here::Copy(held), saved::stamp(&save))));
+            }
+            // It has gone to the store a moment ago, unless something else was saved meanwhile.
+            if last.as_ref() == Some(&save) {
+                return Ok(None);
+            }
+            last = Some(save);
         }
     }
 }
 
-fn missing(url: &str) -> Error {
-    Error::NotFound { what: format!("file {url}"), hint: String::new() }
+/// `range` of a file of this machine, as far as it has it.
+fn part(here: &Here, stamp: &Stamp, range: &Range<u64>) -> Result<Bytes> {
+    let range = within(range, stamp.size);
+    here.read(stamp, range.start, usize::try_from(range.end - range.start).unwrap_or(usize::MAX))
 }
 
 /// `range` of a file of `size` bytes.

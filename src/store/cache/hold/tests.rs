@@ -92,7 +92,7 @@ fn an_object_is_fetched_once_whoever_wants_it_and_slices_that_are_here_are_used(
     let found = status(rig.root.path()).unwrap();
     assert_eq!((found.blocks, found.bytes, found.accounted), (2, found.accounted, rig.cache.used().0));
     assert_eq!(verify(rig.root.path()).unwrap().good, 2);
-    assert!(remove(rig.root.path()).unwrap().gone && !path.exists());
+    assert!(remove(rig.root.path(), false).unwrap().gone && !path.exists());
 }
 
 #[test]

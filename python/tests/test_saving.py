@@ -1,0 +1,435 @@
+"""`bowstring.open(url, "wb")` and `bowstring.fs`: what is saved is there as a whole, for readers of this machine at once."""
+
+from __future__ import annotations
+
+import array
+import gc
+import io
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import bowstring
+import pytest
+from conftest import package_environment
+from objects import Objects
+
+SOAK = "BOWSTRING_SOAK" in os.environ
+URL = "s3://bucket/d/x.bin"
+# More than one part.
+SIZE = (17 << 20) + 4321
+
+
+@pytest.fixture
+def objects() -> Iterator[Objects]:
+    """A server without objects."""
+    server = Objects()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def opened(objects: Objects, tmp_path: pathlib.Path) -> Callable[..., Any]:
+    """Opens a file of the server, through a cache."""
+
+    def start(url: str = URL, mode: Any = "rb", **more: Any) -> Any:
+        options = {"cache": tmp_path / "cache", "cache_bytes": "512MiB", "storage_options": objects.storage_options}
+        return bowstring.open(url, mode, **{**options, **more})
+
+    return start
+
+
+def _status(cache: pathlib.Path) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bowstring", "cache", "status", str(cache), "--json"],
+        capture_output=True,
+        env=package_environment(),
+        text=True,
+        check=True,
+    )
+    return list(json.loads(done.stdout)["saves"])
+
+
+def test_what_is_written_is_there_when_the_file_is_closed_and_not_before(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    seed = int(os.environ.get("SAVING_SEED", random.randrange(1 << 32)))
+    print(f"SAVING_SEED={seed} pytest python/tests/test_saving.py -k written")
+    ways: list[dict[str, Any]] = [
+        {"cache": None, "cache_bytes": None},
+        {},
+        {"upload": "background"},
+        {"url": tmp_path / "x.bin"},
+        {"url": (tmp_path / "y.bin").as_uri()},
+    ]
+    for way in ways:
+        draw, expected = random.Random(seed), io.BytesIO()
+        with opened(mode="wb", **way) as file:
+            assert (file.mode, file.writable(), file.readable(), file.seekable()) == ("wb", True, False, False)
+            while expected.tell() < SIZE:
+                part = draw.randbytes(draw.choice([0, 1, 30, 5000, 1 << 20, 5 << 20]) & ~3)
+                kind = draw.choice(["bytes", "bytearray", "memoryview", "array"])
+                given = {
+                    "bytes": lambda part=part: part,
+                    "bytearray": lambda part=part: bytearray(part),
+                    "memoryview": lambda part=part: memoryview(part),
+                    "array": lambda part=part: array.array("i", part),
+                }[kind]()
+                assert file.write(given) == expected.write(part)
+                file.flush()
+                assert file.tell() == expected.tell()
+            with pytest.raises(bowstring.NotFoundError):
+                opened(**way)
+        assert file.closed
+        with opened(**way) as found:
+            assert found.read() == expected.getvalue()
+        if way.get("upload") == "background":
+            bowstring.flush(cache=tmp_path / "cache", storage_options=objects.storage_options)
+        if "url" not in way:
+            assert objects.content.pop("bucket/d/x.bin") == expected.getvalue()
+            with pytest.raises(bowstring.NotFoundError):
+                opened(cache=None, cache_bytes=None)
+    assert objects.uploads == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "x.bin", "y.bin"]
+
+
+def _fails_midway(opened: Any, size: int) -> None:
+    with opened as file:
+        file.write(bytes(size))
+        raise RuntimeError("midway")
+
+
+def test_what_is_given_up_leaves_what_was_there(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    ways: list[dict[str, Any]] = [
+        {"cache": None, "cache_bytes": None},
+        {},
+        {"upload": "background"},
+        {"url": tmp_path / "x.bin"},
+    ]
+    for way in ways:
+        with opened(mode="wb", **way) as file:
+            file.write(b"old")
+        with pytest.raises(RuntimeError, match="midway"):
+            _fails_midway(opened(mode="wb", **way), SIZE)
+        file = opened(mode="wb", **way)
+        file.write(bytes(SIZE))
+        file.discard()
+        file.discard()
+        with pytest.raises(ValueError, match="closed"):
+            file.write(b"x")
+        forgotten = opened(mode="wb", **way)
+        forgotten.write(bytes(SIZE))
+        del forgotten
+        gc.collect()
+        with opened(**way) as found:
+            assert found.read() == b"old"
+        for mode in ("xb", "ab", "r+b", "w", "r"):
+            with pytest.raises(bowstring.UnsupportedError, match="mode"):
+                opened(mode=mode, **way)
+    bowstring.flush(cache=tmp_path / "cache", storage_options=objects.storage_options)
+    assert objects.uploads == {}
+    assert objects.content == {"bucket/d/x.bin": b"old"}
+
+
+def test_readers_of_this_machine_cost_the_store_nothing(objects: Objects, opened: Callable[..., Any]) -> None:
+    content = random.Random(1).randbytes(SIZE)
+    for upload in ("wait", "background"):
+        with opened(mode="wb", upload=upload) as file:
+            file.write(content)
+        with opened() as found:
+            assert found.read() == content
+            assert pathlib.Path(found.local_path()).read_bytes() == content
+    assert bowstring.flush.__doc__
+    assert objects.count() == 0
+
+
+_READER = """
+import hashlib, json, sys
+import bowstring
+with bowstring.open("s3://bucket/d/x.bin", **json.loads(sys.argv[1])) as file:
+    print(hashlib.sha256(file.read()).hexdigest())
+"""
+
+
+def test_a_save_is_visible_to_other_processes_before_its_store_has_it(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    import hashlib
+
+    content = random.Random(1).randbytes(SIZE)
+    objects.paced.rate = 8e6
+    began = time.monotonic()
+    with opened(mode="wb", upload="background") as file:
+        file.write(content)
+    closed = time.monotonic() - began
+    options = {"cache": str(tmp_path / "cache"), "storage_options": objects.storage_options}
+    done = subprocess.run(
+        [sys.executable, "-c", _READER, json.dumps(options)], capture_output=True, env=package_environment(), text=True
+    )
+    assert done.stdout.strip() == hashlib.sha256(content).hexdigest(), done.stderr
+    assert "bucket/d/x.bin" not in objects.content
+    (unstored,) = _status(tmp_path / "cache")
+    assert (unstored["url"], unstored["bytes"], unstored["failure"]) == (URL, SIZE, None)
+    objects.paced.rate = 0
+    bowstring.flush(**options)
+    assert objects.content["bucket/d/x.bin"] == content
+    assert closed < SIZE / 8e6, "it has waited for the store"
+    assert _status(tmp_path / "cache") == []
+
+
+def test_a_failure_of_the_store_is_never_swallowed(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    objects.content["bucket/d/x.bin"] = b"old"
+    objects.refuses = True
+    options = {"cache": tmp_path / "cache", "storage_options": objects.storage_options}
+    for size in (1000, SIZE):
+        for way in ({}, {"cache": None, "cache_bytes": None}):
+            with pytest.raises(bowstring.StoreError, match="AccessDenied"), opened(mode="wb", **way) as file:
+                file.write(bytes(size))
+        with opened() as found:
+            assert found.read() == b"old"
+    with opened(mode="wb", upload="background") as file:
+        file.write(b"new")
+    with pytest.raises(bowstring.StoreError, match="AccessDenied"):
+        bowstring.flush(**options)
+    (unstored,) = _status(tmp_path / "cache")
+    assert "AccessDenied" in unstored["failure"]
+    command = [sys.executable, "-m", "bowstring", "cache"]
+    storage = ",".join(f"{key}={value}" for key, value in objects.storage_options.items())
+    upload = [*command, "upload", str(tmp_path / "cache"), "--storage-options", storage]
+    refused = subprocess.run(upload, capture_output=True, env=package_environment(), text=True)
+    assert refused.returncode == 4, refused
+    kept = subprocess.run(
+        [*command, "rm", str(tmp_path / "cache")], capture_output=True, env=package_environment(), text=True
+    )
+    assert kept.returncode == 2
+    assert "--with-saves" in kept.stderr
+    objects.refuses = False
+    done = subprocess.run(upload, capture_output=True, env=package_environment(), text=True)
+    assert (done.returncode, objects.content["bucket/d/x.bin"]) == (0, b"new"), done
+    bowstring.flush(**options)
+    with pytest.raises(bowstring.ConfigError, match="cache"):
+        opened(mode="wb", upload="background", cache=None, cache_bytes=None)
+    with pytest.raises(bowstring.ConfigError, match="upload"):
+        opened(mode="wb", upload="sometimes")
+
+
+def test_ctrl_c_gives_up_a_save(objects: Objects, script: Callable[..., Any]) -> None:
+    import signal
+
+    objects.paced.rate = 10_000
+    program = script(
+        "import bowstring, json, sys\n"
+        "file = bowstring.open('s3://bucket/x', 'wb', storage_options=json.loads(sys.argv[1]))\n"
+        "file.write(bytes(1_000_000))\n"
+        "print('written', flush=True)\n"
+        "try:\n    file.close()\nexcept KeyboardInterrupt:\n    print('stopped', file.closed, flush=True)\n"
+        "import os; os._exit(0)\n",
+        json.dumps(objects.storage_options),
+    )
+    assert program.stdout.readline() == "written\n"
+    time.sleep(0.5)
+    program.send_signal(signal.SIGINT)
+    assert program.communicate(timeout=60)[0] == "stopped True\n"
+    assert "bucket/x" not in objects.content
+
+
+def test_the_interpreter_waits_for_uploads_at_its_end(
+    objects: Objects, tmp_path: pathlib.Path, script: Callable[..., Any]
+) -> None:
+    objects.paced.rate = 20e6
+    program = script(
+        "import bowstring, json, sys\n"
+        "with bowstring.open('s3://bucket/x', 'wb', upload='background', **json.loads(sys.argv[1])) as file:\n"
+        "    file.write(bytes(17 << 20))\n",
+        json.dumps({"cache": str(tmp_path / "cache"), "storage_options": objects.storage_options}),
+    )
+    out, err = program.communicate(timeout=100)
+    assert (program.returncode, out, err) == (0, "", "")
+    assert objects.content["bucket/x"] == bytes(17 << 20)
+
+
+_SAVER = """
+import json, random, sys
+import bowstring
+urls, ways, options = json.loads(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+version = int(sys.argv[4])
+for _ in range(1000):
+    for way in ways:
+        version += 1
+        content = version.to_bytes(8, "little") * (random.Random(version).choice([1000, 2_500_000]))
+        for url in urls:
+            with bowstring.open(url, "wb", upload=way, **(options if "://" in url else {})) as file:
+                for at in range(0, len(content), 3_000_000):
+                    file.write(content[at : at + 3_000_000])
+            print(url, version, flush=True)
+"""
+
+
+def _version(content: bytes) -> int:
+    """The version of a save, of which all has to be there."""
+    version = content[:8]
+    number = int.from_bytes(version, "little")
+    assert len(content) == 8 * random.Random(number).choice([1000, 2_500_000])
+    assert content == version * (len(content) // 8), "a mixture"
+    return number
+
+
+@pytest.mark.parametrize("way", ["wait", "background"])
+def test_a_killed_process_leaves_the_old_or_the_new_one_and_never_a_mixture(
+    objects: Objects, tmp_path: pathlib.Path, way: str
+) -> None:
+    seed = int(os.environ.get("KILL_SEED", random.randrange(1 << 32)))
+    print(f"KILL_SEED={seed} pytest python/tests/test_saving.py -k 'killed and {way}'")
+    draw = random.Random(seed)
+    options = {"cache": str(tmp_path / "cache"), "storage_options": objects.storage_options}
+    local = str(tmp_path / "local.bin")
+    kept = {URL: 0, local: 0}
+    for _ in range(100 if SOAK else 10):
+        program = [sys.executable, "-c", _SAVER]
+        arguments = [json.dumps([URL, local]), json.dumps([way]), json.dumps(options), str(max(kept.values()))]
+        saver = subprocess.Popen(
+            [*program, *arguments], stdout=subprocess.PIPE, env=package_environment(), text=True, bufsize=1
+        )
+        assert saver.stdout is not None
+        lines = [saver.stdout.readline()]
+        time.sleep(draw.uniform(0, 0.5))
+        saver.kill()
+        lines += saver.communicate()[0].splitlines()
+        said = [line.split() for line in lines if line.strip()]
+        for url, version in said:
+            kept[url] = int(version)
+        with bowstring.open(local) as file:
+            assert _version(file.read()) >= kept[local]
+        # By a process that knows nothing, and in the store itself.
+        with bowstring.open(URL, **options) as file:
+            visible = _version(file.read())
+            assert visible >= kept[URL]
+        bowstring.flush(**options)
+        stored = _version(objects.content["bucket/d/x.bin"])
+        assert stored >= kept[URL]
+        assert stored >= visible
+        kept[URL], kept[local] = stored, max(kept[local], stored)
+        assert _status(tmp_path / "cache") == []
+    # An upload that was begun in the moment of a kill may be known to nobody.
+    assert len(objects.uploads) <= 3, objects.requests
+    left = [path.name for path in (tmp_path / "cache" / "saved").iterdir() if not path.name.endswith(".lock")]
+    assert left == []
+
+
+def test_torch_and_safetensors_save_and_load(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    state = {f"layer{number}": torch.arange(1_200_000 + number, dtype=torch.float32) for number in range(4)}
+
+    def same(found: dict[str, Any]) -> bool:
+        return found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+
+    for url, upload in (("s3://bucket/m.pt", "wait"), ("s3://bucket/b.pt", "background"), (tmp_path / "m.pt", "wait")):
+        with opened(url, "wb", upload=upload) as file:
+            torch.save(state, file)
+        with opened(url) as file:
+            assert same(torch.load(file.local_path(), mmap=True))
+            assert same(torch.load(file))
+    with pytest.raises(AttributeError), opened("s3://bucket/m.pt", "wb") as file:
+        torch.save({"x": lambda: 1}, file)
+    with opened("s3://bucket/m.pt") as file:
+        assert same(torch.load(file))
+    safetensors = pytest.importorskip("safetensors.torch")
+    with opened("s3://bucket/m.safetensors", "wb") as file:
+        file.write(safetensors.save(state))
+    with opened("s3://bucket/m.safetensors") as file:
+        assert same(safetensors.load_file(file.local_path()))
+    path = tmp_path / "local.safetensors"
+    safetensors.save_file(state, path)
+    fs = pytest.importorskip("bowstring.fs").BowstringFileSystem(
+        storage_options=objects.storage_options, skip_instance_cache=True
+    )
+    fs.put_file(str(path), "s3://bucket/put.safetensors")
+    assert objects.content["bucket/put.safetensors"] == path.read_bytes()
+    bowstring.flush(cache=tmp_path / "cache", storage_options=objects.storage_options)
+    assert "bucket/b.pt" in objects.content
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning", "ignore:Detected an existing:UserWarning")
+@pytest.mark.parametrize("upload", ["wait", "background"])
+def test_a_distributed_checkpoint_is_saved_and_loaded(objects: Objects, tmp_path: pathlib.Path, upload: str) -> None:
+    torch = pytest.importorskip("torch")
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    pytest.importorskip("bowstring.fs")
+    from torch.distributed.checkpoint import FsspecReader, FsspecWriter
+
+    state: dict[str, Any] = {f"layer{number}": torch.randn(50, 100 + number) for number in range(6)} | {"step": 17}
+    options: dict[str, Any] = {
+        "storage_options": objects.storage_options,
+        "cache": str(tmp_path / "cache"),
+        "cache_bytes": "256MiB",
+    }
+    for url in ("bowstring://s3://bucket/checkpoint", f"bowstring://{tmp_path}/checkpoint"):
+        for step in (17, 18):
+            state["step"] = step
+            checkpoint.save(
+                state, storage_writer=FsspecWriter(url, upload=upload, sync_files=False, **options), no_dist=True
+            )
+            found = {name: torch.zeros_like(value) if name != "step" else 0 for name, value in state.items()}
+            checkpoint.load(found, storage_reader=FsspecReader(url, **options), no_dist=True)
+            assert found["step"] == step
+            assert all(torch.equal(found[name], value) for name, value in state.items() if name != "step")
+    bowstring.flush(**options)
+    names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
+    assert {path.removeprefix("bucket/checkpoint/") for path in objects.content} == names
+    assert ".metadata" in names
+    assert not any("tmp" in name or "saving" in name for name in names)
+
+
+def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("fsspec")
+    from bowstring.fs import BowstringFileSystem
+
+    fs = BowstringFileSystem(storage_options=objects.storage_options, skip_instance_cache=True)
+    for root in ("s3://bucket", str(tmp_path)):
+        fs.makedirs(f"{root}/d/e", exist_ok=True)
+        fs.pipe_file(f"{root}/d/e/a", b"a")
+        fs.pipe({f"{root}/d/b": b"b", f"{root}/d/c": b"c"})
+        with fs.open(f"{root}/d/t.txt", "w") as text:
+            text.write("line\n" * 3)
+        fs.touch(f"{root}/d/empty")
+        fs.touch(f"{root}/d/b", truncate=False)
+        fs.mv(f"{root}/d/c", f"{root}/d/b")
+        assert {path.rsplit("/", 1)[1] for path in fs.ls(f"{root}/d", detail=False)} == {"b", "e", "empty", "t.txt"}
+        assert (fs.cat_file(f"{root}/d/b"), fs.cat_file(f"{root}/d/t.txt")) == (b"c", b"line\n" * 3)
+        with fs.transaction:
+            with fs.open(f"{root}/d/b", "wb") as file:
+                file.write(b"later")
+            assert fs.cat_file(f"{root}/d/b") == b"c"
+        assert fs.cat_file(f"{root}/d/b") == b"later"
+        with pytest.raises(RuntimeError, match="midway"), fs.transaction:
+            _fails_midway(fs.open(f"{root}/d/b", "wb"), 10)
+        assert fs.cat_file(f"{root}/d/b") == b"later"
+        fs.rm(f"{root}/d/b")
+        with pytest.raises(FileNotFoundError):
+            fs.rm(f"{root}/d/b")
+        with pytest.raises(FileExistsError):
+            fs.makedirs(f"{root}/d")
+        fs.rm(f"{root}/d", recursive=True)
+        assert not fs.exists(f"{root}/d")
+        for change in (
+            lambda root=root: fs.copy(f"{root}/d/a", f"{root}/d/z"),
+            lambda root=root: fs.rmdir(f"{root}/d"),
+            lambda root=root: fs.open(f"{root}/d/a", "ab"),
+        ):
+            with pytest.raises(bowstring.UnsupportedError):
+                change()
+    with pytest.raises(bowstring.UnsupportedError):
+        fs.mv("s3://bucket/d/a", f"{tmp_path}/a")

@@ -1,0 +1,325 @@
+//! Files of what was saved and is not in its store yet. They lie beside the blocks; nothing evicts them.
+//!
+//! ```text
+//!   saved/NAME        the bytes, locked by whoever writes them, and for sharing by whoever reads them
+//!   saved/NAME.sums   their checksums, as of a whole object
+//!   saved/NAME.json   the record: with it the save is there, without it there is none
+//!   saved/NAME.lock   the lock of whoever uploads it; also of whoever makes an object appear at an address, whose digest is then the name
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::block::ObjectKey;
+use super::directory::{Directory, gone, writable};
+use super::ledger::boot;
+
+const SAVED: &str = "saved";
+const SUMS: &str = "sums";
+const RECORD: &str = "json";
+const RECORD_ASIDE: &str = "new";
+const LOCK: &str = "lock";
+
+/// Most bytes of a record: an upload has 10,000 parts at most.
+const MOST: u64 = 16 << 20;
+
+/// The object that a save becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Target {
+    /// Its address, without credentials.
+    pub(crate) url: String,
+    /// A digest of what distinguishes its store from others with the same addresses.
+    pub(crate) origin: String,
+}
+
+impl Target {
+    /// The name of its lock.
+    pub(super) fn name(&self) -> ObjectKey {
+        digest(&[b"address", self.origin.as_bytes(), self.url.as_bytes()])
+    }
+}
+
+/// An upload that was begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Begun {
+    /// Its number in the store.
+    pub(crate) id: String,
+    /// What the store calls the parts that it has.
+    pub(crate) parts: Vec<Option<String>>,
+}
+
+/// What is known of a save.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Version of this format.
+    pub(crate) bowstring_save: u32,
+    #[serde(flatten)]
+    pub(crate) target: Target,
+    pub(crate) size: u64,
+    /// Saves of a cache are numbered in the order in which they were closed.
+    pub(crate) sequence: u64,
+    /// Time of that, in nanoseconds since 1970-01-01 UTC.
+    pub(crate) saved_at: i64,
+    /// True if readers find it. Otherwise it only tells whoever comes next which upload is to be ended.
+    pub(crate) is_there: bool,
+    #[serde(default)]
+    pub(crate) upload: Option<Begun>,
+    /// The last failure of its upload.
+    #[serde(default)]
+    pub(crate) failure: Option<String>,
+}
+
+impl Record {
+    pub(super) fn new(target: Target, size: u64, is_there: bool) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let saved_at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        Self { bowstring_save: 1, target, size, sequence: 0, saved_at, is_there, upload: None, failure: None }
+    }
+}
+
+/// A save.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Save {
+    pub(super) name: ObjectKey,
+    pub(crate) record: Record,
+}
+
+fn digest(parts: &[&[u8]]) -> ObjectKey {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let mut key = [0; 16];
+    key.iter_mut().zip(digest.finalize()).for_each(|(to, from)| *to = from);
+    ObjectKey(key)
+}
+
+/// A name that no other save has or will have.
+pub(super) fn fresh() -> ObjectKey {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let numbers = [u64::from(std::process::id()), COUNT.fetch_add(1, Ordering::Relaxed)].map(u64::to_le_bytes);
+    digest(&[b"save", &boot(), &numbers.concat(), &since.as_nanos().to_le_bytes()])
+}
+
+impl Directory {
+    fn saved(&self) -> PathBuf {
+        self.path().join(SAVED)
+    }
+
+    /// Path of the bytes of the save `name`.
+    pub(super) fn saved_bytes(&self, name: ObjectKey) -> PathBuf {
+        self.saved().join(name.hex())
+    }
+
+    /// Path of its checksums.
+    pub(super) fn saved_sums(&self, name: ObjectKey) -> PathBuf {
+        self.saved_bytes(name).with_extension(SUMS)
+    }
+
+    /// Path of its lock.
+    pub(super) fn saved_lock(&self, name: ObjectKey) -> PathBuf {
+        self.saved_bytes(name).with_extension(LOCK)
+    }
+
+    fn record(&self, name: ObjectKey) -> PathBuf {
+        self.saved_bytes(name).with_extension(RECORD)
+    }
+
+    /// What is in the directory of saves: names and endings.
+    fn saved_files(&self) -> io::Result<Vec<(ObjectKey, Option<String>)>> {
+        let listed = match fs::read_dir(self.saved()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => listed?,
+        };
+        let mut found = Vec::new();
+        for entry in listed {
+            let name = entry?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let (name, ending) = name.split_once('.').map_or((name, None), |(name, ending)| (name, Some(ending)));
+            found.extend(ObjectKey::parse(name).map(|name| (name, ending.map(str::to_owned))));
+        }
+        Ok(found)
+    }
+
+    /// All saves of which there is a record, in the order in which they were closed.
+    pub(super) fn saves(&self) -> io::Result<Vec<Save>> {
+        let mut found = Vec::new();
+        for (name, ending) in self.saved_files()? {
+            if ending.as_deref() == Some(RECORD)
+                && let Some(record) = self.read_record(name)?
+            {
+                found.push(Save { name, record });
+            }
+        }
+        found.sort_by_key(|save| (save.record.sequence, save.name));
+        Ok(found)
+    }
+
+    /// The record of `name`, if there is one.
+    pub(super) fn read_record(&self, name: ObjectKey) -> io::Result<Option<Record>> {
+        let path = self.record(name);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        match serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))) {
+            Ok(record) => Ok(Some(record)),
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))),
+        }
+    }
+
+    /// Writes the record of `name`; with `safely` it is on the disk afterwards, together with all names beside it.
+    pub(super) fn write_record(&self, name: ObjectKey, record: &Record, safely: bool) -> io::Result<()> {
+        let (path, aside) = (self.record(name), self.saved_bytes(name).with_extension(RECORD_ASIDE));
+        gone(fs::remove_file(&aside))?;
+        let mut file = writable(&aside)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        if safely {
+            file.sync_all()?;
+        }
+        fs::rename(&aside, &path)?;
+        if safely { self.flush_saved() } else { Ok(()) }
+    }
+
+    /// Brings the names of all saves to the disk.
+    pub(super) fn flush_saved(&self) -> io::Result<()> {
+        if cfg!(unix) { File::open(self.saved())?.sync_all() } else { Ok(()) }
+    }
+
+    /// Removes a save: its record, then the rest. Its bytes stay as long as somebody has them open; see [`reap_saves`](Self::reap_saves).
+    pub(super) fn delete_save(&self, name: ObjectKey) -> io::Result<()> {
+        gone(fs::remove_file(self.record(name)))?;
+        self.reap_save(name)
+    }
+
+    /// Removes what killed processes left: bytes that are being written by nobody.
+    pub(super) fn reap_saves(&self) -> io::Result<()> {
+        for (name, ending) in self.saved_files()? {
+            match ending.as_deref() {
+                None | Some(SUMS | RECORD_ASIDE) if !self.record(name).exists() => self.reap_save(name)?,
+                Some(LOCK) if !self.record(name).exists() => {
+                    let path = self.saved_lock(name);
+                    if let Ok(file) = File::open(&path)
+                        && file.try_lock().is_ok()
+                    {
+                        gone(fs::remove_file(path))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a save without a record, unless somebody has its bytes.
+    fn reap_save(&self, name: ObjectKey) -> io::Result<()> {
+        let path = self.saved_bytes(name);
+        match File::open(&path) {
+            Ok(file) if file.try_lock().is_err() => return Ok(()),
+            Ok(_) => gone(fs::remove_file(&path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        gone(fs::remove_file(self.saved_sums(name)))?;
+        gone(fs::remove_file(path.with_extension(RECORD_ASIDE)))
+    }
+
+    /// Returns true if a live process writes the bytes of `name`.
+    pub(super) fn is_written(&self, name: ObjectKey) -> bool {
+        File::open(self.saved_bytes(name)).is_ok_and(|file| file.try_lock_shared().is_err())
+    }
+
+    /// Bytes that saves take.
+    pub(super) fn saved_size(&self) -> io::Result<u64> {
+        let mut all = 0_u64;
+        for (name, ending) in self.saved_files()? {
+            if ending.is_none() {
+                all = all.saturating_add(fs::metadata(self.saved_bytes(name)).map_or(0, |found| found.len()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Removes all saves, and their directory if nothing else is in it.
+    pub(super) fn remove_saves(&self) -> io::Result<()> {
+        for (name, ending) in self.saved_files()? {
+            if matches!(ending.as_deref(), None | Some(SUMS | RECORD | RECORD_ASIDE | LOCK)) {
+                let path = self.saved_bytes(name);
+                gone(fs::remove_file(ending.map_or(path.clone(), |ending| path.with_extension(ending))))?;
+            }
+        }
+        match fs::remove_dir(self.saved()) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Ok(()),
+            removed => removed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str) -> Target {
+        Target { url: url.to_owned(), origin: "o".to_owned() }
+    }
+
+    #[test]
+    fn a_record_makes_a_save_and_leftovers_without_one_go() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::open(root.path()).unwrap();
+        assert_eq!(directory.saves().unwrap(), []);
+        let names: Vec<_> = (0..3).map(|_| fresh()).collect();
+        directory.prepare(&directory.saved_bytes(names[0])).unwrap();
+        for name in &names {
+            fs::write(directory.saved_bytes(*name), "bytes").unwrap();
+            fs::write(directory.saved_sums(*name), "sums").unwrap();
+        }
+        let mut record = Record::new(target("s3://b/x"), 5, true);
+        (record.sequence, record.upload) =
+            (7, Some(Begun { id: "u".to_owned(), parts: vec![None, Some("p".to_owned())] }));
+        directory.write_record(names[0], &record, true).unwrap();
+        let writing = File::open(directory.saved_bytes(names[1])).unwrap();
+        writing.try_lock().unwrap();
+        assert!(directory.is_written(names[1]) && !directory.is_written(names[0]));
+        directory.reap_saves().unwrap();
+        assert_eq!(directory.saves().unwrap(), [Save { name: names[0], record }]);
+        let there = |name: ObjectKey| (directory.saved_bytes(name).exists(), directory.saved_sums(name).exists());
+        assert_eq!((there(names[0]), there(names[1]), there(names[2])), ((true, true), (true, true), (false, false)));
+        assert_eq!(directory.saved_size().unwrap(), 10);
+        directory.delete_save(names[0]).unwrap();
+        assert_eq!((directory.saves().unwrap(), there(names[0])), (vec![], (false, false)));
+        fs::write(root.path().join("saved/thesis.tex"), "work of years").unwrap();
+        directory.remove_saves().unwrap();
+        assert_eq!((there(names[1]), root.path().join("saved/thesis.tex").exists()), ((false, false), true));
+    }
+
+    #[test]
+    fn a_damaged_record_is_told_and_its_bytes_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::open(root.path()).unwrap();
+        let name = fresh();
+        directory.prepare(&directory.saved_bytes(name)).unwrap();
+        fs::write(directory.saved_bytes(name), "bytes").unwrap();
+        fs::write(directory.record(name), "{\"bowstring_save\": 1").unwrap();
+        assert!(directory.saves().unwrap_err().to_string().contains(&name.hex()));
+        directory.reap_saves().unwrap();
+        assert!(directory.saved_bytes(name).exists());
+    }
+
+    #[test]
+    fn one_address_in_two_stores_is_two_targets() {
+        let other = Target { origin: "p".to_owned(), ..target("s3://b/x") };
+        assert_ne!(target("s3://b/x").name(), other.name());
+        assert_ne!(target("s3://b/x").name(), target("s3://b/y").name());
+        assert_eq!(target("s3://b/x").name(), target("s3://b/x").name());
+        assert_ne!(fresh(), fresh());
+    }
+}

@@ -1,0 +1,110 @@
+//! Changes of names: a file gets another one, or goes.
+
+use std::fs;
+use std::io;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+
+use super::super::directory::{failed, flush};
+use super::super::place::Place;
+use super::origins::{At, Origins, blocking, missing, saves};
+use super::uploads::Uploads;
+use crate::error::{Error, Result};
+
+/// See [`FileSystem::rename`](super::FileSystem::rename).
+pub(super) fn rename(origins: &Arc<Origins>, uploads: &Uploads, from: &str, to: &str) -> Result<()> {
+    match (origins.at(from)?, origins.at(to)?) {
+        (At::Here(from), At::Here(to)) => rename_here(&from, &to),
+        (At::Store(place, from), At::Store(other, to)) if place.prefix == other.prefix => {
+            // An upload that is waited for has deadlines of its own.
+            origins.means.run(rename_stored(origins, uploads, &place, &from, &to))
+        }
+        _ => Err(Error::unsupported(format!("to move {from} to another store"), "read it and save it there")),
+    }
+}
+
+fn rename_here(from: &FsPath, to: &FsPath) -> Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(from).is_err() => {
+            Err(missing(&from.display().to_string()))
+        }
+        renamed => renamed.map_err(|error| failed("rename", from, error)),
+    }?;
+    [from, to].into_iter().filter_map(above).try_for_each(|above| flush(&above))
+}
+
+fn above(path: &FsPath) -> Option<PathBuf> {
+    std::path::absolute(path).ok()?.parent().map(ToOwned::to_owned)
+}
+
+async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place, from: &Path, to: &Path) -> Result<()> {
+    if let (Some((all, old)), Some((_, new))) = (saves(place, from), saves(place, to)) {
+        let _turn = all.turn_at(&old).await?;
+        if let Some(save) = all.at(&old)? {
+            let (all, save, new) = (all.clone(), save, new.clone());
+            if blocking(move || all.rename(&save, &new)).await? {
+                return Ok(());
+            }
+        }
+    }
+    if let Some((_, old)) = saves(place, from) {
+        // Of what was begun already the end is waited for.
+        uploads.flush_if(|save| save.record.target == old, true).await?;
+    }
+    let url = place.url(from);
+    let work = async {
+        let turn = match saves(place, to) {
+            Some((all, new)) => Some((all.turn_at(&new).await?, all, new)),
+            None => None,
+        };
+        match place.store.copy(from, to).await {
+            Err(object_store::Error::NotFound { .. }) => return Err(missing(&url)),
+            copied => copied.map_err(|error| place.failed("copy", from, error))?,
+        }
+        if let Some((_, all, new)) = &turn {
+            all.end_all(new)?;
+        }
+        place.store.delete(from).await.map_err(|error| place.failed("remove", from, error))
+    };
+    origins.means.in_time(&url, work).await
+}
+
+/// See [`FileSystem::remove`](super::FileSystem::remove).
+pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
+    let (place, path) = match origins.at(url)? {
+        At::Here(path) => {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(&path.display().to_string())),
+                removed => removed.map_err(|error| failed("remove", &path, error)),
+            };
+        }
+        At::Store(place, path) => (place, path),
+    };
+    origins.run(url, async {
+        let turn = match saves(&place, &path) {
+            Some((all, target)) => Some((all.turn_at(&target).await?, all, target)),
+            None => None,
+        };
+        let was_saved = match &turn {
+            Some((_, all, target)) => all.end_all(target)?,
+            None => false,
+        };
+        match place.store.head(&path).await {
+            Err(object_store::Error::NotFound { .. }) if was_saved => return Ok(()),
+            Err(object_store::Error::NotFound { .. }) => return Err(missing(&place.url(&path))),
+            found => found.map_err(|error| place.failed("look up", &path, error))?,
+        };
+        place.store.delete(&path).await.map_err(|error| place.failed("remove", &path, error))
+    })
+}
+
+/// See [`FileSystem::make_directory`](super::FileSystem::make_directory).
+pub(super) fn make_directory(origins: &Arc<Origins>, url: &str) -> Result<()> {
+    match origins.at(url)? {
+        At::Here(path) => fs::create_dir_all(&path).map_err(|error| failed("create", &path, error)),
+        At::Store(..) => Ok(()),
+    }
+}

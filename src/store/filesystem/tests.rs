@@ -1,0 +1,361 @@
+//! Saving over a store in memory: what readers find, what another process takes up, what a failure leaves.
+
+use std::io::{Read, Write};
+use std::path::Path as FsPath;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::super::cache::{self, CachePlace};
+use super::super::multipart::PartStore;
+use super::super::place::Place;
+use super::*;
+use crate::error::Error;
+
+/// A store that fails as long as it is told to.
+mod failing;
+
+use failing::Failing;
+
+struct Rig {
+    store: Arc<Failing>,
+    root: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self { store: Arc::new(Failing::new(Arc::new(InMemory::new()))), root: tempfile::tempdir().unwrap() }
+    }
+
+    fn cache(&self) -> std::path::PathBuf {
+        self.root.path().join("cache")
+    }
+
+    /// As another process would open it, with a cache or without.
+    fn files(&self, cached: bool) -> FileSystem {
+        let place = CachePlace { place: self.cache().to_str().unwrap().to_owned(), bytes: Some(1 << 30) };
+        let options = FileOptions { cache: cached.then_some(place), ..FileOptions::default() };
+        let files = FileSystem::reaching(options, |origins| {
+            let place = Place {
+                store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
+                prefix: "s3://bucket/".into(),
+                local: false,
+                lists: true,
+                numbered: Some(PartStore::new(Arc::clone(&self.store) as _)),
+                cache: None,
+            };
+            origins.know("s3://bucket", place);
+        });
+        files.unwrap()
+    }
+
+    fn stored(&self, path: &str) -> Option<Vec<u8>> {
+        let store = Arc::clone(&self.store.inner);
+        let path = Path::from(path);
+        let read = async move { store.get(&path).await.ok()?.bytes().await.ok().map(|bytes| bytes.to_vec()) };
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(read)
+    }
+}
+
+fn content(size: usize, salt: u8) -> Vec<u8> {
+    (0..size).map(|at| (at * 31 + (at >> 8) * 7) as u8 ^ salt).collect()
+}
+
+fn save(files: &FileSystem, url: &str, content: &[u8], upload: Upload) -> crate::error::Result<()> {
+    let mut file = files.create(url, upload)?;
+    for part in content.chunks(1_000_000) {
+        file.write_all(part).unwrap();
+    }
+    file.finish()
+}
+
+fn read(files: &FileSystem, url: &str) -> crate::error::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    files.open(url)?.read_to_end(&mut bytes).unwrap();
+    Ok(bytes)
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn empty(directory: &FsPath) -> bool {
+    std::fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
+}
+
+const SIZES: [usize; 4] = [0, 1000, 16 << 20, (16 << 20) + 1];
+
+#[test]
+fn what_is_saved_is_in_the_store_and_in_the_cache_when_its_end_returns() {
+    for cached in [false, true] {
+        let rig = Rig::new();
+        let files = rig.files(cached);
+        for size in SIZES {
+            let bytes = content(size, 0);
+            let mut file = files.create("s3://bucket/d/x", Upload::Wait).unwrap();
+            for part in bytes.chunks(1_000_000) {
+                file.write_all(part).unwrap();
+            }
+            assert_eq!((file.written(), file.url()), (size as u64, "s3://bucket/d/x"));
+            assert_ne!(rig.stored("d/x").map(|found| found.len()), Some(size), "it is there too early");
+            file.finish().unwrap();
+            assert!(matches!(file.finish(), Err(Error::Closed { .. })));
+            assert!(rig.stored("d/x").unwrap() == bytes);
+            let reads = rig.store.reads();
+            assert!(read(&files, "s3://bucket/d/x").unwrap() == bytes);
+            if cached && size > 0 {
+                assert_eq!(rig.store.reads(), reads, "it is read from the cache");
+                assert!(empty(&rig.cache().join("saved")), "nothing is left over");
+                let path = files.open("s3://bucket/d/x").unwrap().local_path().unwrap().to_owned();
+                assert!(path.starts_with(std::fs::canonicalize(rig.cache()).unwrap().join("blocks")));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_uploaded_later_is_found_at_once_and_is_uploaded() {
+    let rig = Rig::new();
+    let (files, other) = (rig.files(true), rig.files(true));
+    rig.store.hold(true);
+    for (salt, size) in SIZES.into_iter().enumerate() {
+        let (url, bytes) = (format!("s3://bucket/d/{salt}"), content(size, salt as u8));
+        save(&files, &url, &bytes, Upload::Background).unwrap();
+        for files in [&files, &other] {
+            assert!(read(files, &url).unwrap() == bytes);
+            assert_eq!(files.entry(&url).unwrap().stamp.unwrap().size, size as u64);
+            let mut file = files.open(&url).unwrap();
+            assert!(std::fs::read(file.local_path().unwrap()).unwrap() == bytes);
+            assert_eq!(files.read(&[(url.clone(), vec![0..4])])[0].as_ref().unwrap()[0].len(), size.min(4));
+        }
+        assert_eq!(rig.stored(&format!("d/{salt}")), None);
+    }
+    assert_eq!(other.list("s3://bucket/d").unwrap().len(), 4);
+    assert_eq!(other.find("s3://bucket").unwrap().len(), 4);
+    assert!(other.entry("s3://bucket/d").unwrap().is_directory());
+    let unstored = cache::status(&rig.cache()).unwrap().saves;
+    assert_eq!(unstored.iter().map(|save| save.bytes as usize).collect::<Vec<_>>(), SIZES);
+    assert!(matches!(cache::remove(&rig.cache(), false), Err(Error::Config { option: "cache", .. })));
+    rig.store.hold(false);
+    other.flush().unwrap();
+    for (salt, size) in SIZES.into_iter().enumerate() {
+        assert!(rig.stored(&format!("d/{salt}")).unwrap() == content(size, salt as u8));
+        let reads = rig.store.reads();
+        assert!(read(&other, &format!("s3://bucket/d/{salt}")).unwrap() == content(size, salt as u8));
+        assert_eq!(rig.store.reads(), reads, "it is in the cache");
+    }
+    assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
+    drop((files, other));
+    assert!(uploads_done(Duration::from_secs(10)));
+    wait_until(|| cache::status(&rig.cache()).is_ok() && empty(&rig.cache().join("saved")));
+}
+
+#[test]
+fn what_is_given_up_was_never_there() {
+    for (cached, upload) in [(false, Upload::Wait), (true, Upload::Wait), (true, Upload::Background)] {
+        let rig = Rig::new();
+        let files = rig.files(cached);
+        save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
+        let mut file = files.create("s3://bucket/x", upload).unwrap();
+        file.write_all(&content(33 << 20, 1)).unwrap();
+        file.abort();
+        assert!(matches!(file.finish(), Err(Error::Closed { .. })));
+        drop(file);
+        let mut dropped = files.create("s3://bucket/x", upload).unwrap();
+        dropped.write_all(&content(17 << 20, 1)).unwrap();
+        drop(dropped);
+        assert_eq!(
+            (rig.stored("x").unwrap(), read(&files, "s3://bucket/x").unwrap()),
+            (b"old".to_vec(), b"old".to_vec())
+        );
+        assert_eq!(rig.store.unended(), 0, "the store has forgotten the parts");
+        assert!(!cached || empty(&rig.cache().join("saved")));
+    }
+}
+
+#[test]
+fn a_failure_is_told_and_leaves_what_was_there() {
+    for cached in [false, true] {
+        let rig = Rig::new();
+        let files = rig.files(cached);
+        save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
+        for size in [1000, 33 << 20] {
+            rig.store.fail(true);
+            let mut file = files.create("s3://bucket/x", Upload::Wait).unwrap();
+            let written = file.write_all(&content(size, 1));
+            let failed = written.is_err() || file.finish().is_err();
+            assert!(failed);
+            drop(file);
+            rig.store.fail(false);
+            assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"old");
+            save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_failed_upload_is_in_the_journal_and_is_tried_again() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    rig.store.fail(true);
+    let bytes = content(17 << 20, 1);
+    save(&files, "s3://bucket/x", &bytes, Upload::Background).unwrap();
+    let told = || cache::status(&rig.cache()).unwrap().saves.pop().unwrap();
+    wait_until(|| told().failure.is_some());
+    assert!(told().failure.unwrap().contains("told to fail"), "{:?}", told());
+    let error = files.flush().unwrap_err();
+    assert!(matches!(error, Error::Store { .. }), "{error}");
+    assert!(read(&files, "s3://bucket/x").unwrap() == bytes, "readers of this machine have it");
+    rig.store.fail(false);
+    files.flush().unwrap();
+    assert!(rig.stored("x").unwrap() == bytes);
+    assert_eq!(rig.store.unended(), 0);
+}
+
+#[test]
+fn another_process_goes_on_with_the_parts_that_the_store_has() {
+    let rig = Rig::new();
+    let bytes = content(70 << 20, 1);
+    let first = rig.files(true);
+    // Three parts of five.
+    rig.store.take(3);
+    save(&first, "s3://bucket/x", &bytes, Upload::Background).unwrap();
+    wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
+    let sent = cache::status(&rig.cache()).unwrap().saves[0].sent;
+    assert!((1..=3 * (16 << 20)).contains(&sent), "{sent}");
+    drop(first);
+    rig.store.take(usize::MAX);
+    let before = rig.store.parts();
+    let second = rig.files(true);
+    second.flush().unwrap();
+    assert!(rig.stored("x").unwrap() == bytes);
+    assert_eq!(rig.store.parts() - before, 5 - (sent as usize).div_ceil(16 << 20));
+    // A store that has forgotten the upload gets a new one.
+    rig.store.take(3);
+    save(&second, "s3://bucket/y", &bytes, Upload::Background).unwrap();
+    wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
+    rig.store.forget();
+    rig.store.take(usize::MAX);
+    second.flush().unwrap();
+    assert!(rig.stored("y").unwrap() == bytes);
+}
+
+#[test]
+fn of_two_that_save_under_one_name_the_last_to_end_wins() {
+    let rig = Rig::new();
+    let (one, other) = (rig.files(true), rig.files(true));
+    for (first, second) in [
+        (Upload::Wait, Upload::Wait),
+        (Upload::Background, Upload::Background),
+        (Upload::Background, Upload::Wait),
+        (Upload::Wait, Upload::Background),
+    ] {
+        let (mut early, mut late) =
+            (one.create("s3://bucket/x", first).unwrap(), other.create("s3://bucket/x", second).unwrap());
+        late.write_all(&content(20 << 20, 2)).unwrap();
+        early.write_all(&content(21 << 20, 1)).unwrap();
+        early.finish().unwrap();
+        late.finish().unwrap();
+        assert!(read(&one, "s3://bucket/x").unwrap() == content(20 << 20, 2), "{first:?}, {second:?}");
+        one.flush().unwrap();
+        other.flush().unwrap();
+        assert!(rig.stored("x").unwrap() == content(20 << 20, 2), "{first:?}, {second:?}");
+        assert!(uploads_done(Duration::from_secs(60)));
+        assert_eq!(rig.store.unended(), 0, "{first:?}, {second:?}");
+        assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
+    }
+}
+
+#[test]
+fn a_file_gets_another_name_wherever_it_is() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    for (upload, hold) in [(Upload::Wait, false), (Upload::Background, true)] {
+        rig.store.hold(hold);
+        save(&files, "s3://bucket/d/.tmp", b"new", upload).unwrap();
+        files.rename("s3://bucket/d/.tmp", "s3://bucket/d/x").unwrap();
+        assert_eq!(read(&files, "s3://bucket/d/x").unwrap(), b"new");
+        assert!(matches!(files.open("s3://bucket/d/.tmp"), Err(Error::NotFound { .. })));
+        rig.store.hold(false);
+        files.flush().unwrap();
+        assert!(uploads_done(Duration::from_secs(60)));
+        assert_eq!((rig.stored("d/x").as_deref(), rig.stored("d/.tmp")), (Some(&b"new"[..]), None));
+        rig.store.hold(hold);
+        save(&files, "s3://bucket/d/x", b"newer", upload).unwrap();
+        files.remove("s3://bucket/d/x").unwrap();
+        assert!(matches!(files.remove("s3://bucket/d/x"), Err(Error::NotFound { .. })));
+        rig.store.hold(false);
+        assert!(uploads_done(Duration::from_secs(60)));
+        assert_eq!(rig.stored("d/x"), None);
+    }
+    let missing = files.rename("s3://bucket/none", "s3://bucket/x").unwrap_err();
+    assert!(matches!(missing, Error::NotFound { .. }), "{missing}");
+    let here = rig.root.path().join("a").to_str().unwrap().to_owned();
+    assert!(matches!(files.rename(&here, "s3://bucket/x"), Err(Error::Unsupported { .. })));
+    files.make_directory(&here).unwrap();
+    let (old, new) = (format!("{here}/old"), format!("{here}/new"));
+    save(&files, &old, b"here", Upload::Background).unwrap();
+    files.rename(&old, &new).unwrap();
+    assert_eq!(read(&files, &new).unwrap(), b"here");
+    files.remove(&new).unwrap();
+    assert!(matches!(files.remove(&new), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_damaged_save_is_an_error_and_is_not_uploaded() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", &content(1 << 20, 1), Upload::Background).unwrap();
+    assert!(uploads_done(Duration::from_secs(60)));
+    let path = files.open("s3://bucket/x").unwrap().local_path().unwrap().to_owned();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[70_000] ^= 1;
+    let mut writable = std::fs::metadata(&path).unwrap().permissions();
+    #[allow(clippy::permissions_set_readonly_false, reason = "a file of a test")]
+    writable.set_readonly(false);
+    std::fs::set_permissions(&path, writable).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    rig.store.fail(false);
+    assert!(matches!(files.open("s3://bucket/x"), Err(Error::Corrupt { .. })));
+    assert!(matches!(files.flush(), Err(Error::Corrupt { .. })));
+    assert_eq!(rig.stored("x"), None);
+}
+
+#[test]
+fn saves_take_their_room_and_too_many_are_an_error() {
+    let rig = Rig::new();
+    let place = CachePlace { place: rig.cache().to_str().unwrap().to_owned(), bytes: Some(48 << 20) };
+    let files = rig.files(true);
+    let _limited = cache::Cache::open(&place.place, place.bytes).unwrap();
+    rig.store.hold(true);
+    save(&files, "s3://bucket/x", &content(20 << 20, 1), Upload::Background).unwrap();
+    let mut second = files.create("s3://bucket/y", Upload::Background).unwrap();
+    let error = second.write_all(&content(30 << 20, 2)).unwrap_err();
+    let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
+    assert!(matches!(*error, Error::Limit { option: "cache_bytes", .. }), "{error}");
+    assert!(read(&files, "s3://bucket/x").unwrap() == content(20 << 20, 1));
+    rig.store.hold(false);
+    files.flush().unwrap();
+    // Without a way to keep it, it goes to the store all the same.
+    save(&files, "s3://bucket/y", &content(49 << 20, 2), Upload::Wait).unwrap();
+    assert!(rig.stored("y").unwrap() == content(49 << 20, 2));
+}
+
+#[test]
+fn a_background_needs_a_cache_on_a_disk_and_a_file_a_name() {
+    let rig = Rig::new();
+    let error = rig.files(false).create("s3://bucket/x", Upload::Background).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "upload", .. }), "{error}");
+    for url in ["s3://bucket/", "s3://bucket/d/", "s3://bucket"] {
+        let error = rig.files(true).create(url, Upload::Wait).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "urls", .. }), "{error}");
+    }
+}

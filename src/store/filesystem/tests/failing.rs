@@ -1,0 +1,172 @@
+//! A store in memory that fails, waits, or takes only so many parts, and counts.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Failing {
+    pub(super) inner: Arc<InMemory>,
+    fails: AtomicBool,
+    holds: AtomicBool,
+    takes: AtomicUsize,
+    reads: AtomicUsize,
+    parts: AtomicUsize,
+    unended: Mutex<BTreeSet<String>>,
+}
+
+impl Failing {
+    pub(super) fn new(inner: Arc<InMemory>) -> Self {
+        Self {
+            inner,
+            fails: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
+            takes: AtomicUsize::new(usize::MAX),
+            reads: AtomicUsize::new(0),
+            parts: AtomicUsize::new(0),
+            unended: Mutex::default(),
+        }
+    }
+
+    /// Whether each write fails.
+    pub(super) fn fail(&self, fails: bool) {
+        self.fails.store(fails, Ordering::SeqCst);
+    }
+
+    /// Whether each write waits.
+    pub(super) fn hold(&self, holds: bool) {
+        self.holds.store(holds, Ordering::SeqCst);
+    }
+
+    /// Takes so many parts more.
+    pub(super) fn take(&self, parts: usize) {
+        self.takes.store(parts, Ordering::SeqCst);
+    }
+
+    /// Forgets all uploads.
+    pub(super) fn forget(&self) {
+        self.unended.lock().unwrap().clear();
+    }
+
+    /// Reads of bytes so far.
+    pub(super) fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Parts that were taken so far.
+    pub(super) fn parts(&self) -> usize {
+        self.parts.load(Ordering::SeqCst)
+    }
+
+    /// Uploads that were begun and neither completed nor given up.
+    pub(super) fn unended(&self) -> usize {
+        self.unended.lock().unwrap().len()
+    }
+
+    async fn may_write(&self) -> Result<()> {
+        while self.holds.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if self.fails.load(Ordering::SeqCst) { failed() } else { Ok(()) }
+    }
+
+    fn check(&self, id: &str) -> Result<()> {
+        if self.unended.lock().unwrap().contains(id) {
+            return Ok(());
+        }
+        Err(Error::NotFound { path: id.to_owned(), source: "no such upload".into() })
+    }
+}
+
+fn failed<T>() -> Result<T> {
+    Err(Error::Generic { store: "test", source: "told to fail".into() })
+}
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Failing")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.may_write().await?;
+        self.inner.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        failed()
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if !options.head {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+        }
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[async_trait]
+impl MultipartStore for Failing {
+    async fn create_multipart(&self, path: &Path) -> Result<String> {
+        self.may_write().await?;
+        let id = self.inner.create_multipart(path).await?;
+        self.unended.lock().unwrap().insert(id.clone());
+        Ok(id)
+    }
+
+    async fn put_part(&self, path: &Path, id: &String, index: usize, data: PutPayload) -> Result<PartId> {
+        self.may_write().await?;
+        self.check(id)?;
+        let fewer = |left: usize| left.checked_sub(1);
+        if self.takes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_err() {
+            return failed();
+        }
+        self.parts.fetch_add(1, Ordering::SeqCst);
+        self.inner.put_part(path, id, index, data).await
+    }
+
+    async fn complete_multipart(&self, path: &Path, id: &String, parts: Vec<PartId>) -> Result<PutResult> {
+        self.may_write().await?;
+        self.check(id)?;
+        let put = self.inner.complete_multipart(path, id, parts).await?;
+        self.unended.lock().unwrap().remove(id);
+        Ok(put)
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &String) -> Result<()> {
+        self.check(id)?;
+        self.unended.lock().unwrap().remove(id);
+        self.inner.abort_multipart(path, id).await
+    }
+}

@@ -1,0 +1,366 @@
+//! The uploads of what was saved to be uploaded later: one after another, in the order in which the files were closed, and taken up by the
+//! next process where one was killed.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload, PutResult};
+
+use super::super::cache::{Begun, Save, Saves, Source, Turn};
+use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
+use super::super::place::Place;
+use super::super::stamp::Stamp;
+use super::super::unavailable;
+use super::origins::{At, Origins, blocking, saves};
+use crate::error::{Error, Result};
+
+/// Pause between two looks at another process's upload.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Uploads of this process that are under way or wait.
+static GOING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// One of them.
+#[derive(Debug)]
+struct Going;
+
+impl Going {
+    fn new() -> Self {
+        *GOING.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        *GOING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        GOING.1.notify_all();
+    }
+}
+
+/// Waits until no upload of this process is under way, for `wait` at most; returns true if so. Those that failed are in the journal of
+/// their cache.
+pub fn uploads_done(wait: Duration) -> bool {
+    let going = GOING.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = GOING.1.wait_timeout_while(going, wait, |going| *going > 0);
+    *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Uploads {
+    origins: Arc<Origins>,
+    /// Held by the upload that is under way.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A save, and the way to its store.
+#[derive(Debug)]
+struct Upload {
+    saves: Saves,
+    save: Save,
+    place: Place,
+    path: Path,
+}
+
+impl Uploads {
+    pub(super) fn new(origins: Arc<Origins>) -> Self {
+        Self { origins, turn: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Uploads `save`, which this process may upload, when it is its turn.
+    pub(super) fn begin(self: &Arc<Self>, save: Save, turn: Turn) -> Result<()> {
+        let (uploads, going) = (Arc::clone(self), Going::new());
+        self.origins.means.runtime()?.spawn(async move {
+            let url = save.record.target.url.clone();
+            if let Err(error) = uploads.upload(save, turn).await {
+                tracing::warn!("{url} is saved, and not uploaded: {}; flush() tries again", error.chain());
+            }
+            drop(going);
+        });
+        Ok(())
+    }
+
+    /// Takes up what killed processes have left in the cache, if there is anything.
+    pub(super) fn resume(self: &Arc<Self>) -> Result<()> {
+        let Some(all) = self.saves() else { return Ok(()) };
+        match all.all() {
+            Ok(found) if found.is_empty() => return Ok(()),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!("what was saved before is not uploaded: {}", error.chain());
+                return Ok(());
+            }
+        }
+        let (uploads, going) = (Arc::clone(self), Going::new());
+        self.origins.means.runtime()?.spawn(async move {
+            if let Err(error) = uploads.flush_if(|_| true, false).await {
+                tracing::warn!("what was saved before is not uploaded: {}", error.chain());
+            }
+            drop(going);
+        });
+        Ok(())
+    }
+
+    fn saves(&self) -> Option<Saves> {
+        Saves::of(self.origins.means.cache.as_ref()?.cache())
+    }
+
+    /// Waits until all saves of the cache, of stores that are reached here, are in their stores; uploads those that nobody else does. With
+    /// `waits` also those of other processes.
+    ///
+    /// # Errors
+    /// The first of those of the uploads, all of which are tried; [`Error::Timeout`] if another process has one and gets nowhere.
+    pub(super) async fn flush_if(&self, is_meant: impl Fn(&Save) -> bool, waits: bool) -> Result<()> {
+        let Some(all) = self.saves() else { return Ok(()) };
+        let mut outcome = Ok(());
+        for save in blocking({
+            let all = all.clone();
+            move || all.all()
+        })
+        .await?
+        {
+            if is_meant(&save) {
+                let done = if save.record.is_there {
+                    self.finish(&all, save, waits).await
+                } else {
+                    self.end(&all, save).await
+                };
+                outcome = outcome.and(done);
+            }
+        }
+        outcome
+    }
+
+    /// Waits until `save` is in its store.
+    async fn finish(&self, all: &Saves, save: Save, waits: bool) -> Result<()> {
+        let (mut seen, mut since) = (None, Instant::now());
+        loop {
+            let Some(now) = all.again(&save)? else { return Ok(()) };
+            if !self.is_ours(&now) {
+                return Ok(());
+            }
+            if let Some(turn) = all.turn(&now)? {
+                return self.upload(now, turn).await;
+            }
+            if !waits {
+                return Ok(());
+            }
+            if seen.as_ref() != Some(&now.record) {
+                (seen, since) = (Some(now.record), Instant::now());
+            }
+            if since.elapsed() > self.origins.means.timeout {
+                let culprit = format!("another process that uploads {}", save.record.target.url);
+                return Err(Error::Timeout { stage: "flush", culprit, waited: since.elapsed() });
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn is_ours(&self, save: &Save) -> bool {
+        self.way(save).is_some()
+    }
+
+    /// The place of `save`, if it is of a store that is reached here as it was by whoever saved it.
+    fn way(&self, save: &Save) -> Option<(Place, Path)> {
+        let At::Store(place, path) = self.origins.at(&save.record.target.url).ok()? else { return None };
+        let (_, target) = saves(&place, &path)?;
+        (target == save.record.target).then_some((place, path))
+    }
+
+    /// Ends the upload of a save that is over, unless its process lives.
+    async fn end(&self, all: &Saves, save: Save) -> Result<()> {
+        if all.is_written(&save) {
+            return Ok(());
+        }
+        let (Some(_turn), true) = (all.turn(&save)?, self.is_ours(&save)) else { return Ok(()) };
+        self.end_unlocked(all, save).await
+    }
+
+    /// Uploads `save`, and notes a failure.
+    async fn upload(&self, save: Save, _own: Turn) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        let Some(all) = self.saves() else { return Ok(()) };
+        // It may have another address now, or be over.
+        let Some(save) = all.left(&save)? else { return Ok(()) };
+        if !save.record.is_there {
+            return self.end_unlocked(&all, save).await;
+        }
+        let Some((place, path)) = self.way(&save) else {
+            let source = "the store is reached with other options than when it was saved".into();
+            return Err(Error::Store { operation: "upload".to_owned(), url: save.record.target.url, source });
+        };
+        let mut upload = Upload { saves: all, save, place, path };
+        upload.until_done().await
+    }
+
+    async fn end_unlocked(&self, all: &Saves, save: Save) -> Result<()> {
+        if let Some((place, path)) = self.way(&save) {
+            give_up(&place, &path, &save).await?;
+        }
+        all.forget(&save)
+    }
+}
+
+/// Ends the upload that was begun of `save`.
+async fn give_up(place: &Place, path: &Path, save: &Save) -> Result<()> {
+    if let (Some(begun), Some(numbered)) = (&save.record.upload, &place.numbered) {
+        match Multipart::known(numbered, path, &begun.id).abort().await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(place.failed("end the upload", path, error)),
+        }
+    }
+    Ok(())
+}
+
+impl Upload {
+    /// Uploads it. A store that is unavailable is waited for, and an upload that it has forgotten is begun anew.
+    async fn until_done(&mut self) -> Result<()> {
+        let began = Instant::now();
+        let mut may_begin_anew = self.save.record.upload.is_some();
+        loop {
+            match self.once().await {
+                Ok(()) => return Ok(()),
+                Err(error) if unavailable::is_unavailable(&error) && began.elapsed() < unavailable::PATIENCE => {
+                    tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
+                    tokio::time::sleep(unavailable::PAUSE).await;
+                }
+                Err(error) if may_begin_anew => {
+                    tracing::debug!("{} is uploaded anew: {}", self.save.record.target.url, error.chain());
+                    may_begin_anew = false;
+                    drop(give_up(&self.place, &self.path, &self.save).await);
+                    self.save.record.upload = None;
+                    self.note().await?;
+                }
+                Err(error) => {
+                    self.save.record.failure = Some(error.chain());
+                    drop(self.note().await);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn note(&self) -> Result<bool> {
+        let (saves, save) = (self.saves.clone(), self.save.clone());
+        blocking(move || saves.note(&save)).await
+    }
+
+    fn failed(&self, error: object_store::Error) -> Error {
+        self.place.failed("upload", &self.path, error)
+    }
+
+    async fn once(&mut self) -> Result<()> {
+        let (saves, save) = (self.saves.clone(), self.save.clone());
+        let Some(source) = blocking(move || saves.source(&save)).await? else { return self.over().await };
+        let source = Arc::new(source);
+        let is_small = part(0).is_some_and(|first| self.save.record.size <= first.end);
+        let mut multipart = None;
+        let mut parts = Vec::new();
+        if !is_small {
+            let begun = self.multipart().await?;
+            let multipart = multipart.insert(begun);
+            let Some(sent) = self.parts(multipart, &source).await? else { return self.over().await };
+            parts = sent;
+        }
+        let _turn = self.saves.turn_at(&self.save.record.target).await?;
+        let is_current = self.saves.again(&self.save)?;
+        if is_current.is_none_or(|now| now.record.target != self.save.record.target) {
+            return self.over().await;
+        }
+        let put = match &mut multipart {
+            Some(multipart) => multipart.complete(parts).await,
+            None => {
+                let bytes = source.read(0, self.save.record.size)?;
+                self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await
+            }
+        };
+        let put = put.map_err(|error| self.failed(error))?;
+        let key = version(&self.place, &self.path, &put, self.save.record.size).await;
+        let (saves, save) = (self.saves.clone(), self.save.clone());
+        blocking(move || {
+            if let (Some(key), Some(source)) = (key, Arc::into_inner(source)) {
+                saves.adopt(&save, source, key);
+            }
+            saves.forget(&save)
+        })
+        .await
+    }
+
+    /// Something else was saved for the same address, or it has another one now: what was sent is given up.
+    async fn over(&mut self) -> Result<()> {
+        give_up(&self.place, &self.path, &self.save).await?;
+        match self.saves.again(&self.save)? {
+            Some(_) => Ok(()),
+            None => self.saves.forget(&self.save),
+        }
+    }
+
+    /// The upload in parts: the one that was begun, or a new one.
+    async fn multipart(&mut self) -> Result<Multipart> {
+        if let (Some(begun), Some(numbered)) = (&self.save.record.upload, &self.place.numbered) {
+            return Ok(Multipart::known(numbered, &self.path, &begun.id));
+        }
+        let begun = Multipart::begin(&self.place.store, self.place.numbered.as_ref(), &self.path).await;
+        let begun = begun.map_err(|error| self.failed(error))?;
+        self.save.record.upload = begun.id().map(|id| Begun { id: id.to_owned(), parts: Vec::new() });
+        self.note().await?;
+        Ok(begun)
+    }
+
+    /// Sends the parts that the store does not have; what it calls all of them. None if the save is over.
+    async fn parts(&mut self, multipart: &mut Multipart, source: &Arc<Source>) -> Result<Option<Vec<String>>> {
+        let size = self.save.record.size;
+        let ranges: Vec<_> = (0..).map_while(part).take_while(|part| part.start < size).collect();
+        if ranges.last().is_none_or(|last| last.end < size) {
+            return Err(too_large(&self.save.record.target.url));
+        }
+        let mut sent = self.save.record.upload.as_ref().map(|begun| begun.parts.clone()).unwrap_or_default();
+        sent.resize(ranges.len(), None);
+        let mut going = FuturesUnordered::new();
+        let mut bytes_going = 0_u64;
+        let missing = |index: &usize| sent.get(*index).is_none_or(Option::is_none);
+        let left = ranges.iter().enumerate().rev().filter(|(index, _)| missing(index));
+        let mut left: Vec<_> = left.map(|(index, range)| (index, range.start..range.end.min(size))).collect();
+        while !left.is_empty() || !going.is_empty() {
+            while going.len() < AT_ONCE
+                && bytes_going < MOST
+                && let Some((index, range)) = left.pop()
+            {
+                let (source, length) = (Arc::clone(source), range.end - range.start);
+                let bytes = blocking(move || source.read(range.start, range.end)).await?;
+                bytes_going += length;
+                let put = multipart.put(index, bytes);
+                going.push(async move { (index, length, put.await) });
+            }
+            let Some((index, length, put)) = going.next().await else { break };
+            bytes_going = bytes_going.saturating_sub(length);
+            let id = put.map_err(|error| self.failed(error))?;
+            if let Some(sent) = sent.get_mut(index) {
+                *sent = Some(id);
+            }
+            if let Some(begun) = &mut self.save.record.upload {
+                begun.parts.clone_from(&sent);
+                if !self.note().await? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(sent.into_iter().flatten().collect()))
+    }
+}
+
+/// The name in the cache of what was `put` at `path`, if that is there and told.
+pub(super) async fn version(
+    place: &Place,
+    path: &Path,
+    put: &PutResult,
+    size: u64,
+) -> Option<super::super::cache::ObjectKey> {
+    let meta = place.store.head(path).await.ok()?;
+    // Another one may have replaced it meanwhile.
+    let is_it = meta.size == size && put.e_tag.is_some() && put.e_tag == meta.e_tag;
+    if is_it { place.cache.as_ref()?.key(&place.url(path), &Stamp::of(&meta)) } else { None }
+}
