@@ -22,7 +22,7 @@ use super::stamp::Stamp;
 use super::table::{FoundTable, LOG, METADATA, Table, is_metadata};
 use crate::error::{Error, Result};
 
-/// Files that were found, and the place of each.
+/// Files or a table that were found, and their directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The data files, sorted by name.
