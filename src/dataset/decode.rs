@@ -259,7 +259,7 @@ fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> 
     }
 }
 
-/// The error for times that the column's type cannot hold.
+/// The error for times that cannot be converted.
 fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
     let (at, flat, why) = match fault {
         times::Fault::Arrow(error) => return Error::corrupt_by(place.clone(), "its pages are damaged", error),

@@ -18,7 +18,7 @@ use parquet::schema::types::SchemaDescriptor;
 /// The units that the decoder is asked for.
 pub(super) const PARTS: [TimeUnit; 2] = [TimeUnit::Second, TimeUnit::Nanosecond];
 
-/// Reason why a column's type cannot hold a time.
+/// Reason why a time cannot be converted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// It has digits beyond the unit.

@@ -25,7 +25,7 @@ use super::table::{FoundTable, Table};
 use super::walk::below;
 use crate::error::{Error, Result};
 
-/// Files that were found, and the place of each.
+/// Files or a table that were found, and their directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The data files, sorted by name.

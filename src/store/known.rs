@@ -66,7 +66,7 @@ impl Found {
     /// The one object at `url`, which may not exist.
     ///
     /// # Errors
-    /// [`Error::Config`] if `url` is no address.
+    /// [`Error::Config`] if `url` is not an address.
     pub(crate) fn at(url: &str, access: Access<'_>) -> Result<Self> {
         let mut stores = Stores::new(access)?;
         let (place, path) = match Address::parse(url)? {
@@ -117,7 +117,7 @@ impl Listing {
 /// The index of the directory `url` of this machine, which may have none; none elsewhere, where looking for it costs a request.
 ///
 /// # Errors
-/// [`Error::Config`] if `url` is no address.
+/// [`Error::Config`] if `url` is not an address.
 pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>> {
     if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
@@ -137,7 +137,7 @@ pub(crate) fn is_named(_: &str) -> bool {
 /// Returns true if objects of the store at `url` are files of this machine.
 ///
 /// # Errors
-/// [`Error::Config`] if `url` is no address.
+/// [`Error::Config`] if `url` is not an address.
 pub(crate) fn is_local(url: &str) -> Result<bool> {
     Ok(matches!(Address::parse(url)?, Address::Local(_)))
 }

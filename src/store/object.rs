@@ -136,7 +136,7 @@ impl Found {
 }
 
 impl Found {
-    /// As [`tail`](Self::tail), of the version that a listing told, or else the store tells by a request without bytes. None if there is
+    /// As [`tail`](Self::tail), of the version in a listing, or else of the one that a request without bytes returns. None if there is
     /// no cache, or the object is no longer that version.
     async fn tail_through_cache(&self, length: u64) -> Result<Option<Tail>> {
         if self.place.cache.is_none() {

@@ -10,7 +10,7 @@
 //! | late | the answer to a heartbeat takes its time |
 //! | delay | time goes by while messages are on their way |
 //! | crash | the server restarts: with its journal, with a compacted one, or killed in the middle of an append |
-//! | power | the machine restarts, and any part at the end that was not fsynced is gone |
+//! | power | the machine restarts, and any part at the end of the data that were not fsynced is gone |
 //! | fail | a process says that it failed |
 
 mod act;

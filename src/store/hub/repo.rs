@@ -29,7 +29,7 @@ impl Repo {
     /// Revision and path that `url` names; messages show it as `shown`. A slash in a revision is `%2F`, except in `refs/convert/...` and `refs/pr/...`.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is no address of a dataset.
+    /// [`Error::Config`] if `url` is not an address of a dataset.
     pub(in crate::store) fn parse(url: &Url, shown: &str) -> Result<(Self, Path)> {
         let wrong = |what: &str| {
             let problem = format!("{what}; datasets of the Hub are hf://datasets/owner/name@revision/path");

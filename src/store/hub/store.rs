@@ -153,7 +153,7 @@ impl Inner {
         Ok((parsed(&answer)?, next))
     }
 
-    /// Location of the file at `path`: the known one, unless that is `stale` or over.
+    /// Location of the file at `path`: the known one, unless that is `stale` or expired.
     async fn blob(&self, path: &Path, stale: Option<&Arc<Blob>>) -> Result<Arc<Blob>> {
         let slot = {
             let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Inner {
         if let Some(blob) = slot.as_ref().filter(good) {
             return Ok(Arc::clone(blob));
         }
-        // The known location is over, even if there is no better one.
+        // The known location is no longer valid, even if there is no better one.
         *slot = None;
         let blob = Arc::new(self.resolve(path).await?);
         *slot = Some(Arc::clone(&blob));
@@ -231,7 +231,7 @@ impl Inner {
                 }
                 StatusCode::RANGE_NOT_SATISFIABLE => return Err(other_bytes(path)),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !renewed => {
-                    // The signature is over, whatever it said.
+                    // The signature has expired, whatever it said.
                     renewed = true;
                     let fresh = self.blob(path, Some(&blob)).await?;
                     if fresh.etag != blob.etag || fresh.size != blob.size {
