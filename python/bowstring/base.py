@@ -141,6 +141,10 @@ class BaseLoader(ABC, Generic[A]):
     :param cache: where bytes read from remote stores are kept for the next epoch and the next process: a directory of this
         machine, which its processes share, or ``memory`` (docs/cache.md).
     :param cache_bytes: bytes that the cache may take, or text such as ``"500GiB"``; by default half of the free space of its disk.
+    :param cache_peers: hosts whose caches (``bowstring cache serve``) are one with this one and are asked before the store is:
+        ``host:port``, ``grpc+tls://host:port``, or ``dns://name:port`` for all hosts behind a name.
+    :param cache_peer_options: credentials for these hosts: ``token`` or ``token_file``, ``ca``, ``cert``, ``key``,
+        ``server_name``.
     :param version: version of a Delta table, or snapshot of an Iceberg table; the latest by default.
     :param ref: branch or tag of an Iceberg table.
     :param timestamp: time whose version of a table is read: the last one committed until then. A ``datetime``, or text such
@@ -204,6 +208,8 @@ class BaseLoader(ABC, Generic[A]):
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
+        cache_peers: str | Sequence[str] | None = None,
+        cache_peer_options: Mapping[str, str] | None = None,
         version: int | None = None,
         ref: str | None = None,
         timestamp: str | datetime | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
@@ -166,6 +166,8 @@ def open(
     *,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    cache_peers: str | Sequence[str] | None = None,
+    cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
     timeout: float | None = None,
@@ -178,9 +180,18 @@ def open(
     :param url: an address such as ``s3://bucket/model.pt``, or a path.
     :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
     :param cache_bytes: bytes that the cache may take.
+    :param cache_peers: hosts whose caches are one with this one.
+    :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the store.
     :param credential_provider: a callable that returns credentials.
     :param timeout: the longest wait for bytes, in seconds (600).
     """
-    given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+    given = {
+        "cache": cache,
+        "cache_bytes": cache_bytes,
+        "cache_peers": cache_peers,
+        "cache_peer_options": cache_peer_options,
+        "storage_options": storage_options,
+        "timeout": timeout,
+    }
     return File(files(given, credential_provider).open(os.path.expanduser(os.fspath(url))))

@@ -1,4 +1,4 @@
-//! `bowstring cache status|verify|rm DIR`: shows a cache, checks its integrity, removes it.
+//! `bowstring cache status|verify|rm|serve DIR`: shows a cache, checks its integrity, removes it, serves it to other hosts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,6 +9,8 @@ use serde::Serialize;
 use crate::store::at_home;
 use crate::store::cache::{self, Removed, Status, Verified};
 
+#[cfg(feature = "flight")]
+use crate::cli::cache_serve;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 
@@ -30,6 +32,9 @@ enum What {
     Verify(Place),
     /// Remove it, and nothing else that may be in the directory
     Rm(Place),
+    /// Serve it to other hosts as the home of its part of a cluster's blocks (--cache-peers)
+    #[cfg(feature = "flight")]
+    Serve(Box<cache_serve::Args>),
 }
 
 #[derive(Debug, Parser)]
@@ -49,6 +54,17 @@ impl Place {
 #[serde(transparent)]
 struct Shown<T>(T);
 
+impl Args {
+    /// The options of a server, if it is one.
+    #[cfg(feature = "flight")]
+    pub(crate) fn served(&self) -> Option<&cache_serve::Args> {
+        match &self.what {
+            What::Serve(args) => Some(args),
+            _ => None,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     match &args.what {
         What::Status(place) => out.report(&Shown(cache::status(&place.path())?)),
@@ -58,6 +74,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             out.report(&Shown(verified))?;
             if is_damaged { Err(Failure::Told(DAMAGED)) } else { Ok(()) }
         }
+        #[cfg(feature = "flight")]
+        What::Serve(args) => cache_serve::run(args, out),
         What::Rm(place) => out.report(&Shown(cache::remove(&place.path())?)),
     }
 }
