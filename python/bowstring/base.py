@@ -142,6 +142,10 @@ class BaseLoader(ABC, Generic[A]):
         the machine share, or ``memory`` (docs/cache.md).
     :param cache_bytes: maximum size of the cache, in bytes or text such as ``"500GiB"``; by default half of the free space on its
         disk.
+    :param cache_peers: hosts whose caches (``bowstring cache serve``) form one with this one and are asked before the store:
+        ``host:port``, ``grpc+tls://host:port``, or ``dns://name:port`` for all hosts behind a name.
+    :param cache_peer_options: credentials for these hosts: ``token`` or ``token_file``, ``ca``, ``cert``, ``key``,
+        ``server_name``.
     :param version: version of a Delta table or snapshot of an Iceberg table; by default the latest.
     :param ref: branch or tag of an Iceberg table.
     :param timestamp: read a table as of this time: a ``datetime``, or text such as ``"2026-01-31 12:30:00"``, in UTC unless it has
@@ -205,6 +209,8 @@ class BaseLoader(ABC, Generic[A]):
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
+        cache_peers: str | Sequence[str] | None = None,
+        cache_peer_options: Mapping[str, str] | None = None,
         version: int | None = None,
         ref: str | None = None,
         timestamp: str | datetime | None = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from bowstring import _native
@@ -298,6 +298,8 @@ def open(
     *,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    cache_peers: str | Sequence[str] | None = None,
+    cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
     timeout: float | None = None,
@@ -310,6 +312,8 @@ def open(
     *,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    cache_peers: str | Sequence[str] | None = None,
+    cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
     timeout: float | None = None,
@@ -321,6 +325,8 @@ def open(
     *,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    cache_peers: str | Sequence[str] | None = None,
+    cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
     timeout: float | None = None,
@@ -336,13 +342,22 @@ def open(
     :param mode: ``rb``, or ``wb``.
     :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
     :param cache_bytes: bytes that the cache may take.
+    :param cache_peers: hosts whose caches are one with this one.
+    :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the store.
     :param credential_provider: a callable that returns credentials.
     :param timeout: the longest wait for bytes, in seconds (600).
     :param upload: ``wait``: what is saved is in the store when ``close`` returns. ``background``: it is on the disk of this machine
         then, in the cache, and uploaded afterwards; :func:`bowstring.flush` waits for that.
     """
-    given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+    given = {
+        "cache": cache,
+        "cache_bytes": cache_bytes,
+        "cache_peers": cache_peers,
+        "cache_peer_options": cache_peer_options,
+        "storage_options": storage_options,
+        "timeout": timeout,
+    }
     native, path = files(given, credential_provider), os.path.expanduser(os.fspath(url))
     return File(native.open(path)) if mode == "rb" else writer(native, path, mode, upload)
 

@@ -41,6 +41,8 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     :param cache: the directory of a cache, or ``memory``; as for a :class:`bowstring.Loader`.
     :param cache_bytes: bytes that the cache may take.
+    :param cache_peers: hosts whose caches are one with this one.
+    :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the stores.
     :param credential_provider: a callable that returns credentials.
     :param timeout: the longest wait for bytes, in seconds (600).
@@ -55,6 +57,8 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         *,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
+        cache_peers: str | Sequence[str] | None = None,
+        cache_peer_options: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
         timeout: float | None = None,
@@ -68,7 +72,14 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 option=unknown[0],
             )
         super().__init__(**fsspec_options)
-        given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+        given = {
+            "cache": cache,
+            "cache_bytes": cache_bytes,
+            "cache_peers": cache_peers,
+            "cache_peer_options": cache_peer_options,
+            "storage_options": storage_options,
+            "timeout": timeout,
+        }
         self._files = files(given, credential_provider)
         self._upload = upload
 

@@ -112,7 +112,7 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
         options["filter"] = text_of(options["filter"])
     if "pack" in options:
         options["pack"] = _packs(options["pack"])
-    for one in ("columns", "exclude", "arrow"):
+    for one in ("columns", "exclude", "arrow", "cache_peers"):
         if isinstance(options.get(one), str):
             options[one] = [options[one]]
     columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}

@@ -36,6 +36,13 @@ class Cache(TypedDict):
     shared: int
     """Ranges that another reader was fetching at the time."""
     shared_bytes: int
+    peer_hits: int
+    """Ranges that the caches of other hosts had, of ``peer_bytes`` bytes."""
+    peer_bytes: int
+    peer_failures: int
+    """Times that the cache of another host failed, refused or was too slow; the next one or the origin was asked."""
+    given: int
+    """Ranges fetched from their origin and given to another host, which keeps them for all."""
     misses: int
     """Ranges fetched from their origin, of ``origin_bytes`` bytes."""
     origin_bytes: int

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bowstring
@@ -53,3 +55,50 @@ def test_a_directory_with_other_files_is_not_a_cache(slow_store: Callable[..., A
     with pytest.raises(bowstring.ConfigError, match="cache_bytes"):
         Loader(url, batch_size=10, cache=tmp_path / "cache", cache_bytes="plenty")
     assert not (tmp_path / "BOWSTRING_CACHE").exists()
+
+
+@pytest.fixture
+def node(tmp_path: pathlib.Path) -> Iterator[Callable[[str], str]]:
+    """Serves the cache in a directory; gives its address."""
+    started = []
+
+    def start(name: str) -> str:
+        command = [sys.executable, "-m", "bowstring", "cache", "serve", str(tmp_path / name), "--cache-bytes", "64MiB"]
+        process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--print-address"], stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_nodes_read_the_origin_once(
+    slow_store: Callable[..., Any], node: Callable[[str], str], tmp_path: pathlib.Path
+) -> None:
+    url = slow_store(0.0).url
+    peers = [node("one"), node("two")]
+
+    def read(name: str, **options: Any) -> Any:
+        with Loader(url, batch_size=10_000, cache=tmp_path / name, cache_bytes="64MiB", **options) as loader:
+            ids = [_ids(loader), _ids(loader)]
+            return ids, loader.stats()["cache"]
+
+    expected, alone = read("alone")
+    first, fetched = read("one", cache_peers=peers)
+    second, shared = read("two", cache_peers=",".join(peers).split(","))
+    np.testing.assert_array_equal(first, expected)
+    np.testing.assert_array_equal(second, expected)
+    assert fetched["origin_bytes"] == alone["origin_bytes"]
+    assert fetched["given"] == fetched["misses"] >= 4
+    assert shared["origin_bytes"] == 0
+    assert shared["peer_hits"] > 0
+    assert shared["peer_bytes"] + shared["hit_bytes"] == alone["origin_bytes"] + alone["hit_bytes"]
+    assert fetched["peer_failures"] == shared["peer_failures"] == 0
+    with pytest.raises(bowstring.ConfigError, match="dns://") as error:
+        read("wrong", cache_peers="http://elsewhere")
+    assert error.value.option == "cache_peers"

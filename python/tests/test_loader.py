@@ -304,6 +304,8 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "memory_budget": ("1.5GiB", 3 << 29),
         "cache": ("/nvme/cache", "/nvme/cache"),
         "cache_bytes": ("2GB", 2_000_000_000),
+        "cache_peers": ("node-1:8816, dns://nodes:8816", ["node-1:8816", "dns://nodes:8816"]),
+        "cache_peer_options": ("token_file=/etc/token", {"token_file": "/etc/token"}),
         "timeout": ("2.5", 2.5),
         "storage_options": ("a=b,c=d=e", {"a": "b", "c": "d=e"}),
         "tail": ("drop", "drop"),

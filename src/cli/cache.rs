@@ -1,4 +1,5 @@
-//! `bowstring cache status|verify|upload|rm DIR`: shows a cache, checks its integrity, uploads what was saved in it, removes it.
+//! `bowstring cache status|verify|upload|rm|serve DIR`: shows a cache, checks its integrity, uploads what was saved in it, removes it,
+//! serves it to other hosts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ use crate::store::at_home;
 use crate::store::cache::{self, CachePlace, Removed, Status, Unstored, Verified};
 use crate::store::{FileOptions, FileSystem};
 
+#[cfg(feature = "flight")]
+use crate::cli::cache_serve;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 
@@ -36,6 +39,9 @@ enum What {
     Upload(Uploaded),
     /// Remove it, and nothing else that may be in the directory
     Rm(Removal),
+    /// Serve it to other hosts as the home of its part of a cluster's blocks (--cache-peers)
+    #[cfg(feature = "flight")]
+    Serve(Box<cache_serve::Args>),
 }
 
 #[derive(Debug, Parser)]
@@ -81,6 +87,17 @@ impl Place {
 #[serde(transparent)]
 struct Shown<T>(T);
 
+impl Args {
+    /// The options of a server, if it is one.
+    #[cfg(feature = "flight")]
+    pub(crate) fn served(&self) -> Option<&cache_serve::Args> {
+        match &self.what {
+            What::Serve(args) => Some(args),
+            _ => None,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     match &args.what {
         What::Status(place) => out.report(&Shown(cache::status(&place.path())?)),
@@ -90,6 +107,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             out.report(&Shown(verified))?;
             if is_damaged { Err(Failure::Told(DAMAGED)) } else { Ok(()) }
         }
+        #[cfg(feature = "flight")]
+        What::Serve(args) => cache_serve::run(args, out),
         What::Upload(given) => upload(given, out),
         What::Rm(given) => out.report(&Shown(cache::remove(&given.place.path(), given.with_saves)?)),
     }
@@ -101,7 +120,7 @@ fn upload(given: &Uploaded, out: &mut Out) -> Outcome {
     let place = path.to_str().ok_or_else(|| Error::config("cache", "its name is not Unicode"))?.to_owned();
     let files = FileSystem::new(FileOptions {
         storage_options: given.storage_options.iter().cloned().collect(),
-        cache: Some(CachePlace { place, bytes: None }),
+        cache: Some(CachePlace { place, ..CachePlace::default() }),
         ..FileOptions::default()
     })?;
     let flushed = files.flush();

@@ -7,10 +7,14 @@ mod args;
 mod audit;
 mod bench;
 mod cache;
+#[cfg(feature = "flight")]
+mod cache_serve;
 mod certify;
 mod completions;
 #[cfg(feature = "convert")]
 mod convert;
+#[cfg(feature = "flight")]
+mod daemon;
 mod demo;
 mod doctor;
 #[cfg(feature = "cuda")]
@@ -81,7 +85,7 @@ enum Verb {
     Bench(bench::Args),
     /// Load what epochs will read into a cache, in the order of the plan, up to its limit
     Warm(warm::Args),
-    /// Show, check or remove a cache
+    /// Show, check or remove a cache, or serve it to other hosts
     Cache(cache::Args),
     /// Convert a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
     #[cfg(feature = "convert")]
@@ -180,7 +184,11 @@ fn log_of(cli: &Cli) -> Dispatch {
     // A server logs events; a short verb does not.
     #[cfg(feature = "flight")]
     let (serves, json) = match &cli.verb {
-        Verb::Serve(args) => (true, args.log_format == serve::LogFormat::Json),
+        Verb::Serve(args) => (true, args.log_format == daemon::LogFormat::Json),
+        Verb::Cache(args) => match args.served() {
+            Some(args) => (true, args.log_format == daemon::LogFormat::Json),
+            None => (false, false),
+        },
         _ => (false, false),
     };
     #[cfg(not(feature = "flight"))]

@@ -1,20 +1,13 @@
 //! `bowstring serve [NAME=]URL...`: serves datasets to ranks until a signal ends it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::Read as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use rustix::process::{Resource, getrlimit, setrlimit};
-use serde::Serialize;
-use tokio::net::TcpListener;
+use clap::Parser;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::flight::server::config::{LISTEN, Reload, ServerOptions};
 use crate::flight::server::file::{MAX_FILE, ServeFile};
@@ -23,13 +16,11 @@ use crate::flight::server::{self, Catalogue, Config};
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
+use crate::cli::daemon::{Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve, tls_files};
 use crate::cli::out::{Failure, Out, Outcome};
 
 /// Time after the grace time within which streams are cut and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
-
-/// Most open files: more than this server can use.
-const OPEN_FILES: u64 = 1 << 16;
 
 /// Options of `serve`.
 #[derive(Debug, Clone, Parser)]
@@ -121,29 +112,6 @@ pub(crate) struct Args {
     print_address: bool,
 }
 
-/// The format of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// The addresses of the server.
-#[derive(Debug, Serialize)]
-struct Addresses {
-    listen: String,
-    admin: Option<String>,
-}
-
-impl fmt::Display for Addresses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.listen)?;
-        self.admin.iter().try_for_each(|admin| writeln!(f, "{admin}"))
-    }
-}
-
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let file = args.merged()?;
     open_files();
@@ -155,18 +123,6 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // Reads in system calls may hang; the end of the process ends them.
     runtime.shutdown_background();
     outcome
-}
-
-/// Raises the limit of open files, usually 1,024: connections and shared memory need them.
-fn open_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    let most = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
-    if limit.current.is_some_and(|now| now < most) {
-        limit.current = Some(most);
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::debug!(%error, "the limit of open files stays as it is");
-        }
-    }
 }
 
 impl Args {
@@ -208,15 +164,7 @@ impl Args {
             file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
         let cert = self.tls_cert.clone().or(cert);
         let key = self.tls_key.clone().or(key);
-        let client_ca = self.client_ca.clone().or(client_ca);
-        match (cert, key) {
-            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
-            (None, None) if client_ca.is_none() => Ok(None),
-            (None, _) => {
-                Err(Error::config("tls_cert", "a key or a client CA is given without a certificate: give --tls-cert"))
-            }
-            (_, None) => Err(Error::config("tls_key", "a certificate is given without its key: give --tls-key")),
-        }
+        tls_files(cert, key, self.client_ca.clone().or(client_ca))
     }
 }
 
@@ -311,23 +259,11 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     let scheme = if config.tls.is_some() { "grpc+tls" } else { "grpc" };
     let grace = config.drain_grace;
 
-    let (end_admin, admin_ends) = tokio::sync::oneshot::channel::<()>();
-    let mut admin_address = None;
-    let admin = match &file.server.admin {
-        None => None,
-        Some(admin) => {
-            let listener = bind("admin", &on_loopback(admin)).await?;
-            admin_address = Some(local(&listener, "admin")?);
-            let ends = async {
-                let _ = admin_ends.await;
-            };
-            Some(tokio::spawn(server::admin(listener, Arc::clone(&config.admin), ends)))
-        }
-    };
+    let admin = AdminPort::open(file.server.admin.as_deref(), Arc::clone(&config.admin)).await?;
     let names: Vec<&str> = catalogue.names().collect();
     tracing::info!(
         %address,
-        admin = admin_address.map(tracing::field::display),
+        admin = admin.address().map(tracing::field::display),
         tls = config.tls.is_some(),
         client_certificates = config.client_ca,
         tokens = config.tokens.is_some(),
@@ -338,8 +274,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         tracing::warn!("--insecure: whoever can reach the address is served");
     }
     if args.print_address {
-        let admin = admin_address.map(|admin| format!("http://{admin}"));
-        out.report(&Addresses { listen: format!("{scheme}://{address}"), admin })?;
+        out.report(&Addresses::new(format!("{scheme}://{address}"), admin.address()))?;
     }
 
     let (first, told) = tokio::sync::oneshot::channel::<()>();
@@ -360,12 +295,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         }
     };
     // The admin port lives until the last stream has ended, to show why the process is still running.
-    let _ = end_admin.send(());
-    if let Some(admin) = admin
-        && let Ok(Err(error)) = admin.await
-    {
-        tracing::warn!(%error, "the admin port failed");
-    }
+    admin.end().await;
     if outcome.is_ok() {
         tracing::info!("ended");
     }
@@ -400,74 +330,6 @@ async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
     }
 }
 
-/// The handled signals: two end the server, one makes it read its files again.
-struct Signals {
-    hangup: Option<Signal>,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        let on =
-            |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
-        Ok(Self {
-            hangup: Some(on(SignalKind::hangup())?),
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Returns the exit code of the next signal.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.terminate.recv() => 143,
-            _ = self.interrupt.recv() => 130,
-        }
-    }
-
-    /// Forwards the first signal, and returns the second.
-    async fn watch(&mut self, first: tokio::sync::oneshot::Sender<()>) -> u8 {
-        self.next().await;
-        tracing::info!("told to end: draining");
-        let _ = first.send(());
-        self.next().await
-    }
-}
-
-/// Expands `:8815` to every interface of this host, as other servers do; permission is checked on the resolved addresses.
-fn every_interface(address: &str) -> Cow<'_, str> {
-    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
-        format!("0.0.0.0{address}").into()
-    } else {
-        address.into()
-    }
-}
-
-/// Expands `9090` to this host alone: an admin port is for operators.
-fn on_loopback(address: &str) -> Cow<'_, str> {
-    if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
-}
-
-async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
-    let typed = every_interface(address);
-    let found = tokio::net::lookup_host(&*typed).await;
-    let found =
-        found.map_err(|error| Error::config(option, format!("{address:?} is not an address and port: {error}")))?;
-    Ok(found.collect())
-}
-
-async fn bind(option: &'static str, address: &str) -> Result<TcpListener> {
-    let resolved = resolve(option, address).await?;
-    TcpListener::bind(&*resolved)
-        .await
-        .map_err(|error| Error::config(option, format!("{address} cannot be bound: {error}")))
-}
-
-fn local(listener: &TcpListener, option: &'static str) -> Result<SocketAddr> {
-    listener.local_addr().map_err(|error| Error::config(option, error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -494,16 +356,6 @@ mod tests {
         assert_eq!(urls, ["a", "b"]);
         assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
         assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());
-    }
-
-    #[test]
-    fn a_port_alone_is_this_host_and_with_a_colon_every_interface() {
-        for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
-            assert_eq!(every_interface(typed), meant);
-        }
-        for (typed, meant) in [("9090", "127.0.0.1:9090"), (":9090", ":9090"), ("h:1", "h:1"), ("99999", "99999")] {
-            assert_eq!(on_loopback(typed), meant);
-        }
     }
 
     #[test]

@@ -96,6 +96,10 @@ impl fmt::Display for Report {
         writeln!(f, "{} of {} are in {}", count(*loaded), plural(*row_groups, "row group"), self.cache)?;
         writeln!(f, "  fetched    {} in {}", bytes(counters.origin_bytes), plural(counters.misses, "range"))?;
         writeln!(f, "  there      {} in {}", bytes(counters.hit_bytes), plural(counters.hits, "range"))?;
+        if counters.peer_hits + counters.given > 0 {
+            let (had, given) = (plural(counters.peer_hits, "range"), count(counters.given));
+            writeln!(f, "  elsewhere  {} in {had} on other hosts; {given} given to them", bytes(counters.peer_bytes))?;
+        }
         if *left_out > 0 {
             let (size, limit) = (bytes(self.warmed.left_out_bytes), bytes(self.warmed.limit));
             writeln!(f, "  left out   {}, {size}: the cache may take {limit}", plural(*left_out, "row group"))?;

@@ -72,7 +72,7 @@ fn culprit(document: &Map<String, Value>, error: &serde_json::Error) -> Error {
     for (name, value) in options {
         let (Some(entry), Some(error)) = (option(name), alone(name, value)) else { continue };
         let parts = value.as_object().into_iter().flatten();
-        let part = parts.filter(|_| entry.name != "storage_options").find_map(|(part, value)| {
+        let part = parts.filter(|_| !matches!(entry.kind, Kind::Pairs)).find_map(|(part, value)| {
             let error = alone(name, &json!({part: value}))?;
             Some(format!("{}: {}", part.chars().take(64).collect::<String>(), words(&error.to_string())))
         });

@@ -112,6 +112,11 @@ pub struct LoaderOptions {
     pub cache: Option<String>,
     /// Bytes that the cache may take; the default is half of what is free on its disk.
     pub cache_bytes: Option<u64>,
+    /// Hosts whose served caches are one with this one: `host:port`, `grpc+tls://host:port`, or `dns://name:port` for all hosts
+    /// behind a name. They are asked before the store is.
+    pub cache_peers: Vec<String>,
+    /// Credentials for these hosts: `token` or `token_file`, `ca`, `cert` and `key`, `server_name`.
+    pub cache_peer_options: BTreeMap<String, String>,
     /// The version of a Delta table, or the snapshot of an Iceberg table; the latest one without it.
     pub version: Option<u64>,
     /// The branch or tag of an Iceberg table.
@@ -171,6 +176,8 @@ impl Default for LoaderOptions {
             index: Index::default(),
             cache: None,
             cache_bytes: None,
+            cache_peers: Vec::new(),
+            cache_peer_options: BTreeMap::new(),
             version: None,
             reference: None,
             timestamp: None,
@@ -212,9 +219,12 @@ impl fmt::Debug for LoaderOptions {
     /// As JSON. Values of store options may be secret, so only their names are shown; and so may a user, a password or
     /// a signature in an address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = self.storage_options.keys().map(|key| (key.clone(), "***".to_owned())).collect();
+        let hidden = |options: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            options.keys().map(|key| (key.clone(), "***".to_owned())).collect()
+        };
         let urls = self.urls.iter().map(|url| without_secrets(url)).collect();
-        let shown = Self { urls, storage_options: hidden, ..self.clone() };
+        let (storage_options, cache_peer_options) = (hidden(&self.storage_options), hidden(&self.cache_peer_options));
+        let shown = Self { urls, storage_options, cache_peer_options, ..self.clone() };
         let json = serde_json::to_string(&shown).map_err(|_| fmt::Error)?;
         write!(f, "LoaderOptions {json}")
     }
@@ -274,9 +284,14 @@ impl LoaderOptions {
     /// [`Error::Config`] for an empty place.
     fn cache_place(&self) -> Result<Option<CachePlace>> {
         match &self.cache {
-            Some(place) if !place.is_empty() => Ok(Some(CachePlace { place: place.clone(), bytes: self.cache_bytes })),
+            Some(place) if !place.is_empty() => Ok(Some(CachePlace {
+                place: place.clone(),
+                bytes: self.cache_bytes,
+                peers: self.cache_peers.clone(),
+                peer_options: self.cache_peer_options.clone(),
+            })),
             Some(_) => Err(Error::config("cache", "it is empty; give a directory, or memory, or leave it out")),
-            // A variable may set the limit once for programs both with a cache and without.
+            // Variables may set the limit and the peers once for programs both with a cache and without.
             None => Ok(None),
         }
     }

@@ -34,7 +34,7 @@ pub struct Warmed {
     pub left_out: u64,
     /// Their bytes.
     pub left_out_bytes: u64,
-    /// Bytes that the cache may take.
+    /// Bytes that the cache may take, or all caches of the cluster.
     pub limit: u64,
     /// Set if it was stopped before all was requested.
     pub stopped: bool,
@@ -59,7 +59,8 @@ impl LocalSource {
     pub fn warm(&self, epochs: u64, progress: &(dyn Fn(u64, u64) -> bool + Sync)) -> Result<Warmed> {
         let sources = self.sources();
         let caches = sources.iter().filter_map(|source| source.dataset.cache());
-        let Some(limit) = caches.map(|cache| cache.cache().limit()).min() else {
+        let rooms = self.block_on(async { Ok(futures::future::join_all(caches.map(|cache| cache.room())).await) })?;
+        let Some(limit) = rooms.into_iter().min() else {
             let problem = "there is none to load into: give a directory, for data that are not files of this machine";
             return Err(Error::config("cache", problem));
         };

@@ -14,6 +14,8 @@ mod address;
 #[cfg(feature = "cloud")]
 mod answer;
 pub mod cache;
+#[cfg(feature = "flight")]
+pub(crate) mod caller;
 #[cfg(feature = "cloud")]
 mod catalog;
 #[cfg(feature = "cloud")]

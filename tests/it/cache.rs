@@ -15,20 +15,20 @@ use crate::dataset::{Marks, Server};
 use crate::support::{self, Random, drain};
 
 /// The data: files, row groups per file, rows per row group.
-const FILES: usize = 4;
+pub(crate) const FILES: usize = 4;
 const GROUPS: usize = 8;
 const ROWS: usize = 3000;
 
 /// A dataset on a server like S3, and a directory for a cache.
-struct Rig {
-    root: TempDir,
-    server: Server,
+pub(crate) struct Rig {
+    pub(crate) root: TempDir,
+    pub(crate) server: Server,
     /// Bytes of all objects.
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
@@ -44,19 +44,19 @@ impl Rig {
     }
 
     /// Options of a loader over the server; with `limit` bytes of cache.
-    fn options(&self, limit: Option<u64>) -> LoaderOptions {
+    pub(crate) fn options(&self, limit: Option<u64>) -> LoaderOptions {
         let mut options = options(&self.server.storage_options(), 7);
         options.cache = limit.map(|_| self.cache().to_str().unwrap().to_owned());
         options.cache_bytes = limit;
         options
     }
 
-    fn loader(&self, limit: Option<u64>) -> Loader {
+    pub(crate) fn loader(&self, limit: Option<u64>) -> Loader {
         Loader::open(self.options(limit)).unwrap()
     }
 
     /// Bytes of objects requested since the last call, and the number of requests; listings and version checks do not count.
-    fn asked(&self) -> (u64, usize) {
+    pub(crate) fn asked(&self) -> (u64, usize) {
         let requests = self.server.requests();
         let ranges = requests.iter().filter_map(|request| {
             let (start, end) = request.strip_prefix("GET ")?.rsplit_once("bytes=")?.1.split_once('-')?;
@@ -344,6 +344,8 @@ pub(crate) fn reader() {
     let mut options = options(&storage, set("CACHE_SEED").parse().unwrap());
     options.cache = Some(set("CACHE_DIR"));
     options.cache_bytes = Some(set("CACHE_LIMIT").parse().unwrap());
+    let peers = support::variable("CACHE_PEERS").unwrap_or_default();
+    options.cache_peers = peers.split(',').filter(|peer| !peer.is_empty()).map(str::to_owned).collect();
     let mut loader = Loader::open(options).unwrap();
     for _ in 0..set("CACHE_EPOCHS").parse::<u64>().unwrap() {
         let mut ids: Vec<i64> = drain(&mut loader).into_iter().flatten().collect();
@@ -368,7 +370,7 @@ fn start(rig: &Rig, seed: u64, limit: u64, epochs: u64) -> std::process::Child {
     child::start("cache::reader", &variables)
 }
 
-fn succeeded(output: &Output) -> bool {
+pub(crate) fn succeeded(output: &Output) -> bool {
     output.status.success() && String::from_utf8_lossy(&output.stdout).contains("read ")
 }
 

@@ -22,7 +22,8 @@ fn content() -> Vec<u8> {
 
 /// Options over `server`, with a cache at `place`.
 fn options(server: &Server, place: Option<&str>) -> FileOptions {
-    let cache = place.map(|place| CachePlace { place: place.to_owned(), bytes: Some(1 << 30) });
+    let cache =
+        place.map(|place| CachePlace { place: place.to_owned(), bytes: Some(1 << 30), ..CachePlace::default() });
     FileOptions { storage_options: server.storage_options(), cache, ..FileOptions::default() }
 }
 
@@ -187,7 +188,7 @@ fn objects_without_a_version_are_read_and_not_copied() {
     assert!(matches!(file.local_path(), Err(Error::Unsupported { .. })));
     assert!(matches!(files.list(&server.url("web")), Err(Error::Unsupported { .. })));
     let memory = FileSystem::new(FileOptions {
-        cache: Some(CachePlace { place: "memory".to_owned(), bytes: Some(64 << 20) }),
+        cache: Some(CachePlace { place: "memory".to_owned(), bytes: Some(64 << 20), ..CachePlace::default() }),
         ..options(&server, None)
     });
     server.put("bucket/x.bin", content(), PINNED);
@@ -300,7 +301,7 @@ fn many_processes_cost_the_origin_one_read() {
 /// Role: reads the file, or the copy of it.
 pub(crate) fn reader() {
     let set = |name: &str| support::variable(name).unwrap();
-    let cache = Some(CachePlace { place: set("FILES_CACHE"), bytes: Some(1 << 30) });
+    let cache = Some(CachePlace { place: set("FILES_CACHE"), bytes: Some(1 << 30), ..CachePlace::default() });
     let storage_options = serde_json::from_str(&set("FILES_STORAGE")).unwrap();
     let files = FileSystem::new(FileOptions { storage_options, cache, ..FileOptions::default() }).unwrap();
     let mut file = files.open("s3://bucket/x.bin").unwrap();

@@ -38,6 +38,12 @@ mod circles;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;
+/// One cache for a cluster: each byte of the origin once, whoever is killed.
+#[cfg(all(feature = "cli", feature = "cloud", feature = "flight", unix))]
+mod cluster;
+/// The caches of other hosts, when they are hostile, slow or closed.
+#[cfg(all(feature = "cli", feature = "cloud", feature = "flight", unix))]
+mod cluster_hostile;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
 /// The promises of every loader, over every source of batches.

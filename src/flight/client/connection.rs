@@ -20,9 +20,9 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use super::address::Address;
-use super::credentials::{Authorization, Credentials};
 use crate::error::{Error, Result};
 use crate::flight::status::{from_status, is_transient};
+use crate::store::caller::{Authorization, Credentials};
 
 /// Bytes that a server may send before they are read, per stream and per connection.
 const WINDOW: u32 = 16 << 20;
@@ -110,7 +110,7 @@ impl Connection {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if address.tls {
-            endpoint = endpoint.tls_config(credentials.tls().map_err(Failure::Final)?).map_err(unreachable)?;
+            endpoint = endpoint.tls_config(credentials.tls(None).map_err(Failure::Final)?).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
         Ok(Self { channel, peer, authorization: credentials.authorization().cloned() })

@@ -10,11 +10,11 @@ use tokio::runtime::Runtime;
 
 use super::address::Address;
 use super::connection::{Connection, Dial, Failure, Tcp};
-use super::credentials::Credentials;
 use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::flight::gang::wire::{Caller, Members};
 use crate::flight::gang::{JoinOptions, Member, Share, Token, Wire};
+use crate::store::caller::Credentials;
 
 /// Calls of a gang as Flight actions. The connection is opened on demand, and again after a failure.
 #[derive(Debug)]

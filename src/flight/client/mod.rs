@@ -2,7 +2,6 @@
 
 mod address;
 mod connection;
-mod credentials;
 mod gang;
 mod local;
 mod pending;

@@ -21,7 +21,6 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::connection::{Connection, Dial, Failure};
-use super::credentials::{Credentials, Transport};
 use super::local::{self, Local};
 use crate::error::{Error, Result};
 use crate::flight::grpc_codec::{Event, Limits, Reader};
@@ -30,6 +29,7 @@ use crate::flight::wire::{Columns, decode};
 use crate::manifest::Fingerprint;
 use crate::memory::{HostBuffer, Pool};
 use crate::plan::PlanSpec;
+use crate::store::caller::{Credentials, Transport};
 use crate::tensor::Batch;
 
 /// Most bytes of a message's header.

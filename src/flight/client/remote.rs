@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 
 use super::address::Address;
 use super::connection::Tcp;
-use super::credentials::Credentials;
 use super::gang::Gang;
 use super::receive::{Receiver, Source, StreamInfo};
 use crate::codec::MASK;
@@ -25,6 +24,7 @@ use crate::pipeline::{BatchMemory, BatchSource, Ledger, LoaderOptions, Memory, P
 use crate::plan::{Share, State};
 use crate::schema::Schema;
 use crate::store::cache::CacheStats;
+use crate::store::caller::Credentials;
 use crate::tensor::{Batch, Next};
 
 /// Batches of one rank, epoch after epoch, from a server: the same as a local source of the same options yields.

@@ -5,13 +5,13 @@ use serde::Deserialize;
 
 use super::address::Address;
 use super::connection::{Connection, Failure, Tcp};
-use super::credentials::Credentials;
 use super::receive::{StreamInfo, announced, columns};
 use crate::error::{Error, Result};
 use crate::flight::request::StreamRequest;
 use crate::pipeline::LoaderOptions;
 use crate::plan::Share;
 use crate::schema::Schema;
+use crate::store::caller::Credentials;
 
 /// A dataset of a server's catalogue.
 #[derive(Debug, Clone)]

@@ -12,11 +12,11 @@ use url::Url;
 
 use super::address::Address;
 use super::connection::{ANSWER, Connection, Failure, Tcp};
-use super::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::flight::server::Snapshot;
 use crate::flight::server::snapshot::SCHEMA;
 use crate::pipeline::LoaderOptions;
+use crate::store::caller::Credentials;
 
 /// A server to look at.
 #[derive(Debug)]

@@ -6,9 +6,11 @@
 //! | `catalog` | the server's content: [`config`], [`file`](mod@file), [`catalogue`], [`entry`], watched files, open datasets |
 //! | `stream` | streams of batches: shared production, memory, [`quota`], usage per tenant |
 //! | `rpc` | the calls of Flight: `service` and `core`, bodies, incoming calls, writes, ranks on this host |
+//! | [`cache`] | a served cache: another server, the home of its part of a cluster's blocks |
 //! | `ops` | operation: [`limits`], [`connections`], health, [`admin`](mod@admin), [`metrics`], [`Background`] |
 
 mod access;
+pub mod cache;
 mod catalog;
 mod ops;
 mod rpc;
@@ -34,6 +36,7 @@ pub use access::audit::Audit;
 pub use access::auth::{Denied, Tenant, Tokens};
 pub use access::key::TicketKey;
 pub use access::{auth, certificate, key, secret, space, tls};
+pub use cache::{CacheServer, CacheServerOptions};
 pub use catalog::catalogue::{Catalogue, Current};
 pub use catalog::config::{Config, Put, Reload};
 pub use catalog::entry::{ClientLimits, Entry};

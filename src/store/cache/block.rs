@@ -98,7 +98,7 @@ impl Block {
     }
 
     /// Its bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.end - self.start
     }
 

@@ -16,6 +16,15 @@ pub struct CacheStats {
     pub shared: u64,
     /// Their bytes.
     pub shared_bytes: u64,
+    /// Ranges that the caches of other hosts had.
+    pub peer_hits: u64,
+    /// Their bytes.
+    pub peer_bytes: u64,
+    /// Times that the cache of another host could not be reached, refused, was too slow, or sent something wrong: the next one was asked, or
+    /// the origin read.
+    pub peer_failures: u64,
+    /// Ranges that were fetched from their origin and given to another host, which keeps them for all.
+    pub given: u64,
     /// Ranges that were fetched from their origin.
     pub misses: u64,
     /// Their bytes.
@@ -43,6 +52,10 @@ impl CacheStats {
             hit_bytes: self.hit_bytes + other.hit_bytes,
             shared: self.shared + other.shared,
             shared_bytes: self.shared_bytes + other.shared_bytes,
+            peer_hits: self.peer_hits + other.peer_hits,
+            peer_bytes: self.peer_bytes + other.peer_bytes,
+            peer_failures: self.peer_failures + other.peer_failures,
+            given: self.given + other.given,
             misses: self.misses + other.misses,
             origin_bytes: self.origin_bytes + other.origin_bytes,
             kept: self.kept + other.kept,
@@ -62,6 +75,10 @@ impl CacheStats {
             hit_bytes: self.hit_bytes.saturating_sub(before.hit_bytes),
             shared: self.shared.saturating_sub(before.shared),
             shared_bytes: self.shared_bytes.saturating_sub(before.shared_bytes),
+            peer_hits: self.peer_hits.saturating_sub(before.peer_hits),
+            peer_bytes: self.peer_bytes.saturating_sub(before.peer_bytes),
+            peer_failures: self.peer_failures.saturating_sub(before.peer_failures),
+            given: self.given.saturating_sub(before.given),
             misses: self.misses.saturating_sub(before.misses),
             origin_bytes: self.origin_bytes.saturating_sub(before.origin_bytes),
             kept: self.kept.saturating_sub(before.kept),
@@ -73,9 +90,9 @@ impl CacheStats {
         }
     }
 
-    /// Bytes that came from the cache, of all, from 0 to 1.
+    /// Bytes that came from the cache, or from those of other hosts, of all, from 0 to 1.
     pub fn hit_rate(&self) -> f64 {
-        let own = self.hit_bytes.saturating_add(self.shared_bytes);
+        let own = self.hit_bytes.saturating_add(self.shared_bytes).saturating_add(self.peer_bytes);
         let all = own.saturating_add(self.origin_bytes);
         if all == 0 { 0.0 } else { own as f64 / all as f64 }
     }
@@ -86,6 +103,12 @@ impl CacheStats {
 pub(super) enum Event {
     Hit(u64),
     Shared(u64),
+    #[cfg(feature = "flight")]
+    PeerHit(u64),
+    #[cfg(feature = "flight")]
+    PeerFailed,
+    #[cfg(feature = "flight")]
+    Given,
     Miss(u64),
     Kept,
     Refused,
@@ -100,6 +123,9 @@ pub(super) enum Event {
 pub(super) struct Counts {
     hits: [AtomicU64; 2],
     shared: [AtomicU64; 2],
+    peers: [AtomicU64; 2],
+    peer_failures: AtomicU64,
+    given: AtomicU64,
     misses: [AtomicU64; 2],
     kept: AtomicU64,
     refused: AtomicU64,
@@ -121,6 +147,12 @@ impl Counts {
         match event {
             Event::Hit(bytes) => both(&self.hits, bytes),
             Event::Shared(bytes) => both(&self.shared, bytes),
+            #[cfg(feature = "flight")]
+            Event::PeerHit(bytes) => both(&self.peers, bytes),
+            #[cfg(feature = "flight")]
+            Event::PeerFailed => more(&self.peer_failures, 1),
+            #[cfg(feature = "flight")]
+            Event::Given => more(&self.given, 1),
             Event::Miss(bytes) => both(&self.misses, bytes),
             Event::Kept => more(&self.kept, 1),
             Event::Refused => more(&self.refused, 1),
@@ -134,12 +166,16 @@ impl Counts {
     pub(super) fn snapshot(&self) -> CacheStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ([hits, hit_bytes], [shared, shared_bytes]) = (&self.hits, &self.shared);
-        let [misses, origin_bytes] = &self.misses;
+        let ([misses, origin_bytes], [peer_hits, peer_bytes]) = (&self.misses, &self.peers);
         CacheStats {
             hits: read(hits),
             hit_bytes: read(hit_bytes),
             shared: read(shared),
             shared_bytes: read(shared_bytes),
+            peer_hits: read(peer_hits),
+            peer_bytes: read(peer_bytes),
+            peer_failures: read(&self.peer_failures),
+            given: read(&self.given),
             misses: read(misses),
             origin_bytes: read(origin_bytes),
             kept: read(&self.kept),

@@ -114,6 +114,27 @@ fn head(block: &Block, sums: &[u8]) -> Vec<u8> {
     head
 }
 
+/// What precedes the bytes of `block`, on a disk and on the way to another host: its identity and the checksums.
+#[cfg(feature = "flight")]
+pub(super) fn headed(block: &Block, bytes: &[u8]) -> Vec<u8> {
+    head(block, &sums(bytes))
+}
+
+/// Returns true if `found` is a whole head of `block`.
+#[cfg(feature = "flight")]
+pub(super) fn is_head(block: &Block, found: &[u8]) -> bool {
+    let sums = found.get(HEAD..).unwrap_or_default();
+    sums.len() as u64 == 8 * pieces(block.len()) && found == head(block, sums)
+}
+
+/// Returns true if `piece` is the piece of this number, by its checksum in `head`.
+#[cfg(feature = "flight")]
+pub(super) fn is_piece(head: &[u8], number: u64, piece: &[u8]) -> bool {
+    let from = usize::try_from(number).ok().and_then(|number| number.checked_mul(8)?.checked_add(HEAD));
+    let expected = from.and_then(|from| head.get(from..from.checked_add(8)?));
+    expected.is_some_and(|expected| expected == XxHash3_64::oneshot(piece).to_le_bytes())
+}
+
 /// Writes `block` of these bytes into a file that is empty.
 pub(super) fn write(file: &mut impl Write, block: &Block, bytes: &[u8]) -> io::Result<()> {
     if bytes.len() as u64 != block.len() {

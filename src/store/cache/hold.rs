@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::StreamExt;
 
 use super::beside::{self, Beside};
@@ -23,6 +22,7 @@ use super::claim::{Claim, Claimed};
 use super::counts::Event;
 use super::directory::Directory;
 use super::disk::Disk;
+use super::fetched::Fetched;
 use super::file::{self, Bad};
 use super::keeper::Due;
 use super::ledger::is_at;
@@ -207,14 +207,15 @@ impl Cache {
     /// # Errors
     /// Those of `fetch`; [`Error::Config`] for a cache in memory, [`Error::Limit`] if it cannot have room, [`Error::Timeout`] if another
     /// process has the fetch and gets nowhere, [`Error::Store`] if the disk fails.
-    pub(crate) async fn hold<F>(
+    pub(crate) async fn hold<F, T>(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
         whole: &Whole,
         fetch: impl Fn(Range<u64>) -> F,
     ) -> Result<Held>
     where
-        F: Future<Output = Result<Bytes>>,
+        F: Future<Output = Result<T>>,
+        T: Into<Fetched>,
     {
         let Tier::Disk(disk) = self.tier() else {
             let problem = "a cache in memory has no files for others to open; give a directory of this machine";
@@ -296,7 +297,7 @@ impl Cache {
     }
 
     /// Fetches the object `whole` into the file of `block`.
-    async fn fetch_whole<F>(
+    async fn fetch_whole<F, T>(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
         whole: &Whole,
@@ -305,7 +306,8 @@ impl Cache {
         fetch: impl Fn(Range<u64>) -> F,
     ) -> Result<()>
     where
-        F: Future<Output = Result<Bytes>>,
+        F: Future<Output = Result<T>>,
+        T: Into<Fetched>,
     {
         let Tier::Disk(disk) = self.tier() else { return Ok(()) };
         let failed = |error: io::Error| whole.failed(disk.path(), error);
@@ -334,9 +336,9 @@ impl Cache {
                 if let Some(bytes) = here {
                     return Ok(bytes);
                 }
-                let bytes = fetch(range).await?;
-                self.count(reader, Event::Miss(bytes.len() as u64));
-                Ok::<_, Error>(bytes)
+                let fetched: Fetched = fetch(range).await?.into();
+                self.count(reader, fetched.event());
+                Ok::<_, Error>(fetched.bytes)
             }
         };
         let mut slices = std::pin::pin!(futures::stream::iter(slices).map(slice).buffered(AT_ONCE));

@@ -21,8 +21,12 @@ pub(super) enum Due {
     Opening(Reverse<u64>),
     /// An open plan needs it then.
     At(u64),
+    /// Other hosts ask for it here, its home: the one asked for longest ago goes first.
+    Home(Reverse<u64>),
     /// No open plan is known to need it: the one used longest ago goes first.
     Unknown(Reverse<u64>),
+    /// Another host keeps it: the first to go, and taken in only where there is room.
+    Spare,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -143,6 +147,10 @@ impl Keeper {
         if let Some(held) = self.blocks.get_mut(block)
             && held.due != due
         {
+            // A copy of what another host keeps stays one, however soon it is needed here: it would push out what this host is home to.
+            if held.due == Due::Spare && !matches!(due, Due::Home(_) | Due::Opening(_)) {
+                return;
+            }
             held.due = due;
             self.push(due, *block);
         }
@@ -151,12 +159,12 @@ impl Keeper {
     /// Asks anew when each block is needed.
     pub(super) fn reorder(&mut self, mut due: impl FnMut(&Block) -> Option<Due>) {
         for (block, held) in &mut self.blocks {
-            if matches!(held.due, Due::Opening(_)) {
+            if matches!(held.due, Due::Opening(_) | Due::Spare) {
                 continue;
             }
             // A block that no plan needs any more ranks by its last use.
             let last = match held.due {
-                Due::Unknown(_) | Due::Opening(_) => held.due,
+                Due::Unknown(_) | Due::Opening(_) | Due::Home(_) | Due::Spare => held.due,
                 Due::At(_) => Due::Unknown(Reverse(self.uses)),
             };
             held.due = due(block).unwrap_or(last);
@@ -290,6 +298,23 @@ mod tests {
         assert_eq!(keeper.make_room(40, 40, Due::At(7), |_| false), None);
         keeper.reorder(|_| None);
         assert_eq!((keeper.used(), keeper.make_room(30, 40, Due::At(0), |_| false)), (10, Some(Vec::new())));
+    }
+
+    #[test]
+    fn copies_of_what_others_keep_take_free_room_alone_and_go_before_what_this_host_is_home_to() {
+        let mut keeper = Keeper::default();
+        for (number, due) in [(0, Due::Home(keeper.tick())), (1, Due::Spare), (2, Due::Unknown(keeper.tick()))] {
+            keeper.insert(block(number, 0, 9), 10, due, true);
+        }
+        assert_eq!(keeper.make_room(10, 30, Due::Spare, |_| false), None);
+        assert_eq!(keeper.make_room(10, 40, Due::Spare, |_| false), Some(Vec::new()), "there is room");
+        keeper.touch(&block(1, 0, 9), Due::At(1));
+        keeper.reorder(|found| (*found == block(1, 0, 9)).then_some(Due::At(1)));
+        for gone in [1, 2, 0] {
+            let home = Due::Home(keeper.tick());
+            assert_eq!(keeper.make_room(10, 30, home, |_| false), Some(vec![block(gone, 0, 9)]));
+            keeper.insert(block(10 + gone, 0, 9), 10, home, true);
+        }
     }
 
     #[test]

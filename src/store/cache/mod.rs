@@ -3,6 +3,7 @@
 //! ```text
 //!   Object::read ─► Through ─► Cache ─► disk or memory ──► there, and its checksums agree
 //!                                 └───► somebody fetches it just now ──► wait for that one
+//!                                 └───► its home, the cache of another host (`cluster`), has it, if there are others
 //!                                 └───► the origin ──► whoever asked, and the cache if the plans need it soon enough
 //! ```
 //! Nothing above knows of it, with one exception: open plans tell it when they need blocks. `keeper` and `foresight` decide what is kept,
@@ -12,12 +13,17 @@ mod admin;
 mod beside;
 mod block;
 mod claim;
+#[cfg(feature = "flight")]
+pub(crate) mod cluster;
 mod counts;
 mod directory;
 mod disk;
+mod fetched;
 mod file;
 mod foresight;
 mod hold;
+#[cfg(feature = "flight")]
+mod home;
 mod keeper;
 mod ledger;
 mod memory;
@@ -33,12 +39,18 @@ mod tests;
 mod through;
 
 pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
+#[cfg(feature = "flight")]
+pub(crate) use block::Block;
 pub(crate) use block::ObjectKey;
 pub use counts::CacheStats;
 pub(crate) use foresight::{Foreseen, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
+#[cfg(feature = "flight")]
+pub(crate) use readers::Reader;
 pub(crate) use saved::{Begun, Save, Target};
 pub(crate) use saves::{Saves, Source, Turn};
+#[cfg(all(feature = "cli", feature = "flight"))]
+pub(crate) use shared::MEMORY;
 pub(crate) use shared::Wanted;
 pub use shared::{Cache, totals};
 pub(crate) use staged::Staged;

@@ -15,6 +15,7 @@ use super::block::Block;
 use super::claim::{Claim, Claimed};
 use super::counts::{CacheStats, Counts, Event};
 use super::disk::{Disk, Found, Stored};
+use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::keeper::{Due, Keeper};
 use super::memory::Memory;
@@ -22,7 +23,7 @@ use super::readers::{Reader, Readers};
 use crate::error::{Error, Result};
 
 /// The word for a cache in memory.
-const MEMORY: &str = "memory";
+pub(crate) const MEMORY: &str = "memory";
 /// Most bytes on their way into the cache at once, beyond those that readers hold; in units of a permit.
 const WRITING: usize = 256 << 20;
 const PERMIT: usize = 4 << 10;
@@ -76,6 +77,8 @@ pub(crate) struct Wanted {
     pub(crate) opening: bool,
     /// True if it is only loaded, to be read later.
     pub(crate) ahead: bool,
+    /// True if another host asks for it here, its home.
+    pub(crate) home: bool,
 }
 
 impl Cache {
@@ -191,9 +194,12 @@ impl Cache {
     }
 
     /// Time at which `block` is needed, after `reader` has read it.
-    fn due(&self, reader: &Arc<Reader>, block: &Block, wanted: Wanted) -> Due {
+    pub(super) fn due(&self, reader: &Arc<Reader>, block: &Block, wanted: Wanted) -> Due {
         if wanted.opening {
             return Due::Opening(self.kept(Keeper::tick));
+        }
+        if wanted.home {
+            return Due::Home(self.kept(Keeper::tick));
         }
         let read = (!wanted.ahead).then_some((reader, wanted.group));
         let due = self.readers.foresee().due(block, read);
@@ -246,16 +252,13 @@ impl Cache {
     ///
     /// # Errors
     /// Those of `fetch`.
-    pub(crate) async fn read<F>(
+    pub(crate) async fn read<T: Into<Fetched>>(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
         block: Block,
         wanted: Wanted,
-        fetch: F,
-    ) -> Result<Bytes>
-    where
-        F: Future<Output = Result<Bytes>>,
-    {
+        fetch: impl Future<Output = Result<T>>,
+    ) -> Result<Bytes> {
         if let Some(bytes) = self.look(reader, block, wanted).await {
             return Ok(bytes);
         }
@@ -283,16 +286,19 @@ impl Cache {
                 Err(bytes) => return Ok(bytes),
             },
         };
-        let bytes = fetch.await?;
+        let fetched: Fetched = fetch.await?.into();
+        let bytes = fetched.bytes.clone();
         // Waiting readers get it, whether it is kept or not.
         *slot = Some(bytes.clone());
         drop(slot);
-        self.count(reader, Event::Miss(bytes.len() as u64));
-        let due = self.due(reader, &block, wanted);
+        self.count(reader, fetched.event());
+        // Each host reads the ends of files.
+        let is_spare = fetched.is_kept_elsewhere() && !wanted.opening;
+        let due = if is_spare { Due::Spare } else { self.due(reader, &block, wanted) };
         match (&self.tier, claim) {
             (Tier::Memory(memory), _) => {
                 let stored = memory.store(&block, bytes.clone(), due);
-                self.stored(reader, stored.map_or(Stored::Refused, Stored::Kept));
+                self.stored(reader, stored.map_or(Stored::Refused, Stored::Kept), due);
                 self.reorder_now_and_then();
             }
             (Tier::Disk(_), Some(claim)) => {
@@ -319,19 +325,20 @@ impl Cache {
         let (cache, reader) = (Arc::clone(self), Arc::clone(reader));
         drop(tokio::task::spawn_blocking(move || {
             if let Tier::Disk(disk) = &cache.tier {
-                cache.stored(&reader, disk.store(claim, &block, &bytes, due));
+                cache.stored(&reader, disk.store(claim, &block, &bytes, due), due);
                 cache.reorder_now_and_then();
             }
             drop((flight, permit));
         }));
     }
 
-    fn stored(&self, reader: &Reader, stored: Stored) {
+    pub(super) fn stored(&self, reader: &Reader, stored: Stored, due: Due) {
         match stored {
             Stored::Kept(evicted) => {
                 self.count(reader, Event::Kept);
                 self.count(reader, Event::Evicted(evicted));
             }
+            Stored::Refused if due == Due::Spare => {}
             Stored::Refused => self.count(reader, Event::Refused),
             Stored::Failed => self.count(reader, Event::Failed),
         }
@@ -353,7 +360,7 @@ impl Cache {
     }
 
     /// The right to fetch and keep `block`; none to fetch it alone. The error is no error: its bytes, which another process has fetched.
-    async fn claim(
+    pub(super) async fn claim(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
         block: Block,

@@ -244,7 +244,7 @@ fn what_fails_at_the_origin_is_an_error_and_nobody_waits_for_it() {
     let cache = Cache::open(place(root.path()), Some(1 << 30)).unwrap();
     let (reader, wanted) = (cache.reader(), block(0, 1000));
     let runtime = runtime();
-    let failing = async { Err(Error::Closed { why: "the origin is gone".to_owned() }) };
+    let failing = async { Err::<Bytes, _>(Error::Closed { why: "the origin is gone".to_owned() }) };
     runtime.block_on(cache.read(&reader, wanted, Wanted::default(), failing)).unwrap_err();
     assert_eq!(taken(root.path()).0, 0);
     // A reader that goes away in the middle.

@@ -1,6 +1,7 @@
 //! A dataset's way through a cache: the readers of its stores' objects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,10 @@ use sha2::{Digest, Sha256};
 
 use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
+#[cfg(feature = "flight")]
+use super::cluster::Cluster;
 use super::counts::CacheStats;
+use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
 use super::readers::Reader;
@@ -21,13 +25,30 @@ use crate::error::Result;
 /// Variables of the environment that object_store reads begin with these.
 const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
 
-/// The place of a cache, and its limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The place of a cache, its limit, and the caches of other hosts.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct CachePlace {
     /// A directory of this machine, or `memory`.
     pub place: String,
     /// Most bytes that it may take; by default half of the free space on its disk.
     pub bytes: Option<u64>,
+    /// Hosts that serve their caches (`bowstring cache serve`), and are the homes of blocks: `host:port`, `grpc+tls://host:port`, or
+    /// `dns://name:port` for all hosts behind a name. None for a cache of this host alone.
+    pub peers: Vec<String>,
+    /// What these want to see: `token` or `token_file`, `ca`, `cert` and `key`, `server_name`. It is never printed.
+    pub peer_options: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for CachePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.peer_options.keys().collect();
+        f.debug_struct("CachePlace")
+            .field("place", &self.place)
+            .field("bytes", &self.bytes)
+            .field("peers", &self.peers)
+            .field("peer_options", &names)
+            .finish()
+    }
 }
 
 /// One open dataset that is read through a cache. Clones are the same reader.
@@ -35,17 +56,56 @@ pub struct CachePlace {
 pub(crate) struct CacheReader {
     cache: Arc<Cache>,
     reader: Arc<Reader>,
+    #[cfg(feature = "flight")]
+    cluster: Option<Arc<Cluster>>,
 }
 
 impl CacheReader {
+    /// The cache itself.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
     /// One more reader of the cache at `place`. It may block.
     ///
     /// # Errors
-    /// As [`Cache::open`].
+    /// As [`Cache::open`]; [`Error::Config`](crate::Error::Config) for peers that are none.
+    #[cfg(feature = "flight")]
     pub(crate) fn open(place: &CachePlace) -> Result<Self> {
+        let has_peers = !place.peers.is_empty();
+        let cluster = has_peers.then(|| Cluster::open(&place.peers, &place.peer_options)).transpose()?;
+        let cache = Cache::open(&place.place, place.bytes)?;
+        let reader = cache.reader();
+        Ok(Self { cache, reader, cluster })
+    }
+
+    /// As above.
+    ///
+    /// # Errors
+    /// As above, and for any peers.
+    #[cfg(not(feature = "flight"))]
+    pub(crate) fn open(place: &CachePlace) -> Result<Self> {
+        if !place.peers.is_empty() {
+            return Err(crate::Error::config("cache_peers", "this build has no network; enable the feature `flight`"));
+        }
         let cache = Cache::open(&place.place, place.bytes)?;
         let reader = cache.reader();
         Ok(Self { cache, reader })
+    }
+
+    /// `block` from the caches of other hosts, if there are any, or by `origin`.
+    ///
+    /// # Errors
+    /// Those of `origin`.
+    async fn fetch(&self, block: Block, origin: impl Future<Output = Result<Bytes>>) -> Result<Fetched> {
+        #[cfg(feature = "flight")]
+        if let Some(cluster) = &self.cluster {
+            let (cache, reader) = (Arc::clone(&self.cache), Arc::clone(&self.reader));
+            return cluster.fetch(block, move |event| cache.count(&reader, event), origin).await;
+        }
+        #[cfg(not(feature = "flight"))]
+        let _ = block;
+        origin.await.map(Fetched::from)
     }
 
     /// Follows a plan from `step` on, or none: see [`Foreseen`]. It may block.
@@ -63,13 +123,22 @@ impl CacheReader {
         self.reader.stats()
     }
 
-    /// The cache.
-    pub(crate) fn cache(&self) -> &Arc<Cache> {
-        &self.cache
+    /// Bytes that blocks may take: in all homes together, if there are any, or here.
+    pub(crate) async fn room(&self) -> u64 {
+        let here = self.cache.limit();
+        #[cfg(feature = "flight")]
+        if let Some(cluster) = &self.cluster {
+            return cluster.room().await.max(here);
+        }
+        here
     }
 
     /// Waits until all fetched blocks are written.
     pub(crate) async fn settle(&self) {
+        #[cfg(feature = "flight")]
+        if let Some(cluster) = &self.cluster {
+            cluster.settle().await;
+        }
         self.cache.settle().await;
     }
 }
@@ -115,10 +184,10 @@ impl Through {
         wanted: Wanted,
         fetch: impl Future<Output = Result<Bytes>>,
     ) -> Result<Bytes> {
-        let CacheReader { cache, reader } = &self.reader;
+        let CacheReader { cache, reader, .. } = &self.reader;
         let block = self.key(address, stamp).map(|key| Block::new(key, range));
         match block {
-            Some(Some(block)) => cache.read(reader, block, wanted, fetch).await,
+            Some(Some(block)) => cache.read(reader, block, wanted, self.reader.fetch(block, fetch)).await,
             Some(None) => fetch.await,
             None => {
                 cache.bypassed(reader);
@@ -136,7 +205,16 @@ impl Through {
         whole: &Whole,
         fetch: impl Fn(Range<u64>) -> F,
     ) -> Result<Held> {
-        self.reader.cache.hold(&self.reader.reader, whole, fetch).await
+        let slice = |range: Range<u64>| {
+            let (block, origin) = (Block::new(whole.key, &range), fetch(range));
+            async move {
+                match block {
+                    Some(block) => self.reader.fetch(block, origin).await,
+                    None => origin.await.map(Fetched::from),
+                }
+            }
+        };
+        self.reader.cache.hold(&self.reader.reader, whole, slice).await
     }
 
     /// The file of the object `whole`, if it is here and good.

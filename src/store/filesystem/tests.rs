@@ -36,7 +36,11 @@ impl Rig {
 
     /// As another process would open it, with a cache or without.
     fn files(&self, cached: bool) -> FileSystem {
-        let place = CachePlace { place: self.cache().to_str().unwrap().to_owned(), bytes: Some(1 << 30) };
+        let place = CachePlace {
+            place: self.cache().to_str().unwrap().to_owned(),
+            bytes: Some(1 << 30),
+            ..CachePlace::default()
+        };
         let options = FileOptions { cache: cached.then_some(place), ..FileOptions::default() };
         let files = FileSystem::reaching(options, |origins| {
             let place = Place {
@@ -332,7 +336,8 @@ fn a_damaged_save_is_an_error_and_is_not_uploaded() {
 #[test]
 fn saves_take_their_room_and_too_many_are_an_error() {
     let rig = Rig::new();
-    let place = CachePlace { place: rig.cache().to_str().unwrap().to_owned(), bytes: Some(48 << 20) };
+    let place =
+        CachePlace { place: rig.cache().to_str().unwrap().to_owned(), bytes: Some(48 << 20), ..CachePlace::default() };
     let files = rig.files(true);
     let _limited = cache::Cache::open(&place.place, place.bytes).unwrap();
     rig.store.hold(true);

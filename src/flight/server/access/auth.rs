@@ -119,6 +119,27 @@ impl From<Denied> for tonic::Status {
     }
 }
 
+/// Returns the tenant of a call with this value of the `authorization` header, over a connection whose client showed this certificate
+/// (DER, verified by the handshake), at a server with these tokens, which may ask for certificates. Where there are tokens, every call
+/// needs one, with or without a certificate.
+///
+/// # Errors
+/// [`Denied`].
+pub(crate) fn tenant(
+    tokens: Option<&Tokens>,
+    client_ca: bool,
+    header: Option<&str>,
+    certificate: Option<&[u8]>,
+) -> Result<Tenant, Denied> {
+    match (tokens, certificate) {
+        (Some(tokens), _) => tokens.check(header),
+        (None, Some(certificate)) if client_ca => Ok(Tenant::of_certificate(certificate)),
+        // The handshake admits no client without a certificate; this check does not rely on it.
+        (None, _) if client_ca => Err(Denied::Missing),
+        (None, _) => Ok(Tenant::anonymous()),
+    }
+}
+
 /// One tenant's token, as its SHA-256.
 #[derive(Clone)]
 struct Known {

@@ -13,7 +13,7 @@ use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::put::{DiskQuotas, Staging, StagingOptions};
 use crate::flight::server::access::audit::Audit;
-use crate::flight::server::access::auth::{Denied, Tenant, Tokens};
+use crate::flight::server::access::auth::{Denied, Tenant, Tokens, tenant};
 use crate::flight::server::access::key::TicketKey;
 use crate::flight::server::access::space::Spaces;
 use crate::flight::server::access::tls::{ServerTls, TlsFiles, may_listen};
@@ -331,13 +331,7 @@ impl Config {
     /// # Errors
     /// [`Denied`], which is counted.
     pub fn tenant(&self, header: Option<&str>, certificate: Option<&[u8]>) -> Result<Tenant, Denied> {
-        let found = match (&self.tokens, certificate) {
-            (Some(tokens), _) => tokens.check(header),
-            (None, Some(certificate)) if self.client_ca => Ok(Tenant::of_certificate(certificate)),
-            // The handshake admits no client without a certificate; this check does not rely on it.
-            (None, _) if self.client_ca => Err(Denied::Missing),
-            (None, _) => Ok(Tenant::anonymous()),
-        };
+        let found = tenant(self.tokens.as_ref(), self.client_ca, header, certificate);
         found.inspect_err(|denied| self.admin.metrics().refused(*denied))
     }
 }

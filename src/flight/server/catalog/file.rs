@@ -225,7 +225,7 @@ impl Source<'_> {
                 continue;
             }
             // The values are secrets.
-            if name == "storage_options" {
+            if matches!(name, "storage_options" | "cache_peer_options") {
                 return Err(self.wrong(Some(start), format!("{path}.{name} must be a table of texts")));
             }
             if let Some(inner) = value.get_ref().as_table() {

@@ -182,9 +182,13 @@ impl Metrics {
     /// Sets the counts of this process's caches since its start.
     pub fn cache(&self, stats: &CacheStats) {
         let CacheStats { hits, shared, misses, kept, refused, evicted, damaged, failures, bypassed, .. } = *stats;
+        let CacheStats { peer_hits, peer_failures, given, .. } = *stats;
         for (outcome, count) in [
             ("hit", hits),
             ("shared", shared),
+            ("peer_hit", peer_hits),
+            ("peer_failed", peer_failures),
+            ("given", given),
             ("miss", misses),
             ("kept", kept),
             ("refused", refused),
@@ -195,9 +199,12 @@ impl Metrics {
         ] {
             self.0.cache.get_or_create(&OfOutcome { outcome }).inner().fetch_max(count, Ordering::Relaxed);
         }
-        for (tier, bytes) in
-            [("cache", stats.hit_bytes), ("shared", stats.shared_bytes), ("origin", stats.origin_bytes)]
-        {
+        for (tier, bytes) in [
+            ("cache", stats.hit_bytes),
+            ("shared", stats.shared_bytes),
+            ("peer", stats.peer_bytes),
+            ("origin", stats.origin_bytes),
+        ] {
             self.0.cache_bytes.get_or_create(&OfTier { tier }).inner().fetch_max(bytes, Ordering::Relaxed);
         }
     }
@@ -320,7 +327,13 @@ mod tests {
         second.sent(32, 24);
         drop(second);
         metrics.decoded(2, 32);
-        metrics.cache(&CacheStats { hits: 3, origin_bytes: 9, ..CacheStats::default() });
+        metrics.cache(&CacheStats {
+            hits: 3,
+            peer_bytes: 8,
+            peer_failures: 2,
+            origin_bytes: 9,
+            ..CacheStats::default()
+        });
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
         metrics.generation();
@@ -337,6 +350,8 @@ mod tests {
             "bowstring_row_groups_decoded_total 2",
             "bowstring_rows_decoded_total 32",
             "bowstring_cache_ranges_total{outcome=\"hit\"} 3",
+            "bowstring_cache_ranges_total{outcome=\"peer_failed\"} 2",
+            "bowstring_cache_read_bytes_total{tier=\"peer\"} 8",
             "bowstring_cache_read_bytes_total{tier=\"origin\"} 9",
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",

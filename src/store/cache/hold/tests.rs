@@ -3,6 +3,8 @@
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+
 use super::super::super::stamp::Stamp;
 use super::super::admin::{remove, status, verify};
 use super::*;
@@ -178,7 +180,7 @@ fn a_fetch_that_fails_or_is_killed_leaves_the_next_one_free() {
     // Given up in the middle.
     rig.runtime.block_on(async {
         let wanted = whole("x");
-        let never = rig.cache.hold(&reader, &wanted, |_| std::future::pending());
+        let never = rig.cache.hold(&reader, &wanted, |_| std::future::pending::<Result<Bytes>>());
         tokio::time::timeout(Duration::from_millis(100), never).await.unwrap_err();
     });
     // Killed: a part is there, and room is taken.

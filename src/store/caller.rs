@@ -1,4 +1,4 @@
-//! The credentials that a client presents to a server: a token, certificates.
+//! The credentials that a client presents to a server of bowstring: a token, certificates. It is here because a cache asks servers too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +13,11 @@ use crate::error::{Error, Result};
 
 /// The keys of `storage_options` that apply to a server.
 const KEYS: &[&str] = &["token", "token_file", "ca", "cert", "key", "server_name", "transport"];
+
+/// The option that a data server's credentials are in.
+const STORAGE: &str = "storage_options";
+/// The option that those for the caches of other hosts are in.
+const PEERS: &str = "cache_peer_options";
 
 /// How long a token from a file is used before the file is read again: as long as a server takes to see a new one.
 const FRESH: Duration = Duration::from_secs(1);
@@ -31,7 +36,7 @@ pub(crate) enum Transport {
 
 /// The authorization header of calls; it outlives connections. It is never printed.
 #[derive(Clone)]
-pub(super) enum Authorization {
+pub(crate) enum Authorization {
     Given(HeaderValue),
     /// From a file, whose token may be replaced at any time.
     File(Arc<TokenFile>),
@@ -44,7 +49,7 @@ impl fmt::Debug for Authorization {
 }
 
 /// A file with a token, and the header made from it with the time of reading.
-pub(super) struct TokenFile {
+pub(crate) struct TokenFile {
     path: PathBuf,
     kept: Mutex<(Instant, HeaderValue)>,
 }
@@ -56,7 +61,7 @@ impl Authorization {
     }
 
     /// Returns the current header. While the file cannot be read, for instance because it is being written, the last token stays.
-    pub(super) fn value(&self) -> HeaderValue {
+    pub(crate) fn value(&self) -> HeaderValue {
         match self {
             Self::Given(value) => value.clone(),
             Self::File(file) => {
@@ -84,7 +89,9 @@ pub(crate) struct Credentials {
     ca: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
     server_name: Option<String>,
-    pub(super) transport: Transport,
+    pub(crate) transport: Transport,
+    /// The option that it is from.
+    option: &'static str,
 }
 
 impl fmt::Debug for Credentials {
@@ -106,18 +113,37 @@ impl Credentials {
     ///
     /// # Errors
     /// [`Error::Config`] for an unknown key, half of a pair, or a file that cannot be read.
-    pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Self> {
-        if let Some(key) = options.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            let problem = format!("a server's address takes {}, not {key}", KEYS.join(", "));
-            return Err(Error::config("storage_options", problem));
-        }
-        let given = |key: &str| options.get(key).cloned();
+    pub(crate) fn new(options: &BTreeMap<String, String>) -> Result<Self> {
+        check(options, STORAGE, KEYS)?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let (token, file) = match (given("token"), given("token_file")) {
-            (Some(_), Some(_)) => {
-                return Err(Error::config("storage_options", "give token or token_file, not both"));
+        let has_token = options.contains_key("token") || options.contains_key("token_file");
+        let mut all = options.clone();
+        for (key, name) in [("token", "BOWSTRING_TOKEN"), ("token_file", "BOWSTRING_TOKEN_FILE")] {
+            // As if the first were the only one.
+            if !has_token
+                && !all.contains_key("token")
+                && let Some(value) = variable(name)
+            {
+                all.insert(key.to_owned(), value);
             }
-            (None, None) => (variable("BOWSTRING_TOKEN"), variable("BOWSTRING_TOKEN_FILE")),
+        }
+        Self::read(&all, STORAGE)
+    }
+
+    /// Reads the `cache_peer_options` of a loader: as above, without `transport`. The token of a data server is for that server, so the
+    /// environment gives none.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn of_peers(options: &BTreeMap<String, String>) -> Result<Self> {
+        check(options, PEERS, KEYS.get(..6).unwrap_or_default())?;
+        Self::read(options, PEERS)
+    }
+
+    fn read(options: &BTreeMap<String, String>, option: &'static str) -> Result<Self> {
+        let given = |key: &str| options.get(key).cloned();
+        let (token, file) = match (given("token"), given("token_file")) {
+            (Some(_), Some(_)) => return Err(Error::config(option, "give token or token_file, not both")),
             both => both,
         };
         let authorization = match (token, file) {
@@ -128,7 +154,7 @@ impl Credentials {
         let identity = match (given("cert"), given("key")) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
             (None, None) => None,
-            _ => return Err(Error::config("storage_options", "cert and key go together")),
+            _ => return Err(Error::config(option, "cert and key go together")),
         };
         let transport = match given("transport").as_deref() {
             None | Some("auto") => Transport::Auto,
@@ -136,7 +162,7 @@ impl Credentials {
             Some("shared_memory") => Transport::SharedMemory,
             Some(other) => {
                 let problem = format!("transport is auto, tcp or shared_memory, not {other}");
-                return Err(Error::config("storage_options", problem));
+                return Err(Error::config(option, problem));
             }
         };
         Ok(Self {
@@ -145,14 +171,20 @@ impl Credentials {
             identity,
             server_name: given("server_name"),
             transport,
+            option,
         })
     }
 
-    pub(super) fn authorization(&self) -> Option<&Authorization> {
+    pub(crate) fn authorization(&self) -> Option<&Authorization> {
         self.authorization.as_ref()
     }
 
-    pub(super) fn tls(&self) -> Result<ClientTlsConfig> {
+    /// The client's side of TLS, as the files are now; the server's certificate must have `name`, unless `server_name` was given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a file that cannot be read.
+    pub(crate) fn tls(&self, name: Option<&str>) -> Result<ClientTlsConfig> {
+        let read = |path: &Path| read(path, self.option);
         let mut tls = ClientTlsConfig::new();
         tls = match &self.ca {
             Some(ca) => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
@@ -161,7 +193,7 @@ impl Credentials {
         if let Some((cert, key)) = &self.identity {
             tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
         }
-        if let Some(name) = &self.server_name {
+        if let Some(name) = self.server_name.as_deref().or(name) {
             tls = tls.domain_name(name);
         }
         Ok(tls)
@@ -175,12 +207,19 @@ fn header(token: &str) -> Result<HeaderValue> {
     Ok(value)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| Error::config("storage_options", format!("{}: {error}", path.display())))
+fn check(options: &BTreeMap<String, String>, option: &'static str, keys: &[&str]) -> Result<()> {
+    match options.keys().find(|key| !keys.contains(&key.as_str())) {
+        Some(key) => Err(Error::config(option, format!("a server's address takes {}, not {key}", keys.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+fn read(path: &Path, option: &'static str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| Error::config(option, format!("{}: {error}", path.display())))
 }
 
 fn read_token(path: &Path) -> Result<String> {
-    let text = String::from_utf8(read(path)?)
+    let text = String::from_utf8(read(path, "token_file")?)
         .map_err(|_| Error::config("token_file", format!("{} is no text", path.display())))?;
     let token = text.trim();
     if token.is_empty() {

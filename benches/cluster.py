@@ -1,0 +1,157 @@
+"""Nodes that share one cache against nodes without one: bytes that the store gives, and bytes a second of all nodes together.
+
+    python benches/cluster.py                                 1 and 4 nodes, 160 MB, a store of 100 MB/s and 5 ms
+    python benches/cluster.py --nodes 1,2,8 --megabytes 400
+
+Each node is a process that serves its cache (`bowstring cache serve`) and one that reads all data, in an order of its own. The
+store is an HTTP server that speaks enough of S3 and shares its rate among all connections. The first epoch begins with empty
+caches. The next reads what every node has a copy of (`roomy`), or, if each may take a share that is half as much again as its
+part, what the homes have (`tight`). `plain` has no cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python" / "tests"))
+
+GROUPS = 8
+"""Row groups of a file."""
+FILE = 16
+"""Megabytes of a file."""
+
+READER = """
+import json, sys, time
+from bowstring import Loader
+options, epochs = json.loads(sys.argv[1]), int(sys.argv[2])
+with Loader("s3://bucket/data", batch_size=64, arrow=["data"], **options) as loader:
+    for _ in range(epochs):
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for batch in loader:
+            pass
+        print(json.dumps(loader.stats()["cache"]), flush=True)
+"""
+
+
+def serve(megabytes: int, rate: float, delay: float) -> None:
+    """Serves the dataset until standard input ends."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from objects import Objects, Paced
+
+    server = Objects(Paced(rate * 1e6, delay))
+    for number in range(max(1, megabytes // FILE)):
+        rows = [os.urandom(128 << 10) for _ in range(FILE * 8)]
+        file = io.BytesIO()
+        table = pa.table({"data": rows})
+        pq.write_table(table, file, row_group_size=FILE * 8 // GROUPS, compression="none", use_dictionary=False)
+        server.content[f"bucket/data/{number:03}.parquet"] = file.getvalue()
+    print(server.url, sum(map(len, server.content.values())), flush=True)
+    for _ in sys.stdin:
+        print(server.count(), flush=True)
+
+
+class Piped:
+    """A process that is told and tells lines."""
+
+    def __init__(self, *command: object) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, *map(str, command)], env=environment, **pipes)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a process ended: {self.process.args}")
+        return line.strip()
+
+    def ask(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def run(way: str, count: int, size: int, epochs: int, options: dict[str, Any], store: Piped) -> list[tuple[float, int]]:
+    """Runs the epochs of so many nodes; returns seconds and bytes of the store for each."""
+    share = size * 3 // 2 // count if way == "tight" else 3 * size
+    nodes: list[Piped] = []
+    readers: list[Piped] = []
+    with tempfile.TemporaryDirectory() as root:
+        if way != "plain":
+            for number in range(count):
+                place = Path(root, str(number))
+                command = ["-m", "bowstring", "cache", "serve", place, "--cache-bytes", share]
+                nodes.append(Piped(*command, "--listen", "127.0.0.1:0", "--print-address"))
+            peers = [node.line() for node in nodes]
+        for number in range(count):
+            own = {**options, "seed": number}
+            if way != "plain":
+                own |= {"cache": str(Path(root, str(number))), "cache_bytes": share, "cache_peers": peers}
+            readers.append(Piped("-c", READER, json.dumps(own), epochs))
+        store.ask()
+        store.line()
+        found = []
+        for _ in range(epochs):
+            for reader in readers:
+                reader.line()
+            began = time.perf_counter()
+            for reader in readers:
+                reader.ask()
+            stats = [json.loads(reader.line()) for reader in readers]
+            took = time.perf_counter() - began
+            if any(one["peer_failures"] or one["failures"] for one in stats):
+                print(stats, file=sys.stderr)
+            # Blocks on their way to their homes.
+            time.sleep(1)
+            store.ask()
+            found.append((took, int(store.line())))
+        for process in readers + nodes:
+            process.end()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="1,4")
+    parser.add_argument("--megabytes", type=int, default=160)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=100.0, help="MB/s of the store, shared by all; 0: no limit")
+    parser.add_argument("--delay", type=float, default=0.005, help="seconds before each answer")
+    parser.add_argument("--ways", default="plain,roomy,tight")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.megabytes, given.rate, given.delay)
+        return
+    numbers = ["--megabytes", given.megabytes, "--rate", given.rate, "--delay", given.delay]
+    store = Piped(__file__, "--serve", *numbers)
+    url, size = store.line().split()
+    storage = {"aws_endpoint": url, "aws_allow_http": "true", "aws_access_key_id": "id", "aws_secret_access_key": "s"}
+    print("| way | nodes | epoch | MB/s of all nodes | bytes of the store / dataset |\n|---|---|---|---|---|")
+    for way in given.ways.split(","):
+        for count in map(int, given.nodes.split(",")):
+            options = {"storage_options": storage, "memory_budget": 64 << 20}
+            for epoch, (seconds, taken) in enumerate(run(way, count, int(size), given.epochs, options, store)):
+                rate = count * int(size) / seconds / 1e6
+                print(f"| {way} | {count} | {epoch + 1} | {rate:.0f} | {taken / int(size):.2f} |", flush=True)
+    store.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+//! What verbs that serve have in common: files, addresses, the admin port, signals.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::flight::server::tls::TlsFiles;
+use crate::flight::server::{self, AdminState};
+use crate::{Error, Result};
+
+/// Most open files: more than this server can use.
+const OPEN_FILES: u64 = 1 << 16;
+
+/// The format of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The addresses of the server.
+#[derive(Debug, Serialize)]
+pub(crate) struct Addresses {
+    listen: String,
+    admin: Option<String>,
+}
+
+impl Addresses {
+    pub(crate) fn new(listen: String, admin: Option<SocketAddr>) -> Self {
+        Self { listen, admin: admin.map(|admin| format!("http://{admin}")) }
+    }
+}
+
+/// The admin port while it is served, if there is one.
+pub(crate) struct AdminPort {
+    address: Option<SocketAddr>,
+    end: tokio::sync::oneshot::Sender<()>,
+    serving: Option<tokio::task::JoinHandle<Result<()>>>,
+}
+
+impl AdminPort {
+    pub(crate) async fn open(address: Option<&str>, state: Arc<AdminState>) -> Result<Self> {
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let Some(address) = address else { return Ok(Self { address: None, end, serving: None }) };
+        let listener = bind("admin", &on_loopback(address)).await?;
+        let address = Some(local(&listener, "admin")?);
+        let ended = async {
+            let _ = ended.await;
+        };
+        Ok(Self { address, end, serving: Some(tokio::spawn(server::admin(listener, state, ended))) })
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    pub(crate) async fn end(self) {
+        let _ = self.end.send(());
+        if let Some(serving) = self.serving
+            && let Ok(Err(error)) = serving.await
+        {
+            tracing::warn!(%error, "the admin port failed");
+        }
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.listen)?;
+        self.admin.iter().try_for_each(|admin| writeln!(f, "{admin}"))
+    }
+}
+
+/// Raises the limit of open files, usually 1,024: connections and shared memory need them.
+pub(crate) fn open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+        }
+    }
+}
+
+/// The files of a server's TLS, if any are given.
+pub(crate) fn tls_files(
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+) -> Result<Option<TlsFiles>> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
+        (None, None) if client_ca.is_none() => Ok(None),
+        (None, _) => {
+            Err(Error::config("tls_cert", "a key or a client CA is given without a certificate: give --tls-cert"))
+        }
+        (_, None) => Err(Error::config("tls_key", "a certificate is given without its key: give --tls-key")),
+    }
+}
+
+/// The handled signals: two end the server, one makes it read its files again.
+pub(crate) struct Signals {
+    pub(crate) hangup: Option<Signal>,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Self> {
+        let on =
+            |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
+        Ok(Self {
+            hangup: Some(on(SignalKind::hangup())?),
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Returns the exit code of the next signal.
+    pub(crate) async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 143,
+            _ = self.interrupt.recv() => 130,
+        }
+    }
+
+    /// Forwards the first signal, and returns the second.
+    pub(crate) async fn watch(&mut self, first: tokio::sync::oneshot::Sender<()>) -> u8 {
+        self.next().await;
+        tracing::info!("told to end: draining");
+        let _ = first.send(());
+        self.next().await
+    }
+}
+
+/// Expands `:8815` to every interface of this host, as other servers do; permission is checked on the resolved addresses.
+fn every_interface(address: &str) -> Cow<'_, str> {
+    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        format!("0.0.0.0{address}").into()
+    } else {
+        address.into()
+    }
+}
+
+/// Expands `9090` to this host alone: an admin port is for operators.
+fn on_loopback(address: &str) -> Cow<'_, str> {
+    if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
+}
+
+pub(crate) async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
+    let typed = every_interface(address);
+    let found = tokio::net::lookup_host(&*typed).await;
+    let found =
+        found.map_err(|error| Error::config(option, format!("{address:?} is not an address and port: {error}")))?;
+    Ok(found.collect())
+}
+
+pub(crate) async fn bind(option: &'static str, address: &str) -> Result<TcpListener> {
+    let resolved = resolve(option, address).await?;
+    TcpListener::bind(&*resolved)
+        .await
+        .map_err(|error| Error::config(option, format!("{address} cannot be bound: {error}")))
+}
+
+pub(crate) fn local(listener: &TcpListener, option: &'static str) -> Result<SocketAddr> {
+    listener.local_addr().map_err(|error| Error::config(option, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_this_host_and_with_a_colon_every_interface() {
+        for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
+            assert_eq!(every_interface(typed), meant);
+        }
+        for (typed, meant) in [("9090", "127.0.0.1:9090"), (":9090", ":9090"), ("h:1", "h:1"), ("99999", "99999")] {
+            assert_eq!(on_loopback(typed), meant);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A cache as the home of blocks for other hosts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::block::Block;
+use super::disk::Stored;
+use super::readers::Reader;
+use super::shared::{Cache, Tier, Wanted};
+
+/// Another host asks, or gives.
+const WANTED: Wanted = Wanted { group: None, opening: false, ahead: false, home: true };
+
+impl Cache {
+    /// The bytes of `block`, which another host asks for, if they are here.
+    pub(crate) async fn have(self: &Arc<Self>, reader: &Arc<Reader>, block: Block) -> Option<Bytes> {
+        self.look(reader, block, WANTED).await
+    }
+
+    /// Keeps `block`, which another host gives to this one, its home. Returns true if it is kept.
+    pub(crate) async fn take(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, bytes: Bytes) -> bool {
+        let claim = match self.tier() {
+            Tier::Memory(_) => None,
+            Tier::Disk(_) => match self.claim(reader, block, WANTED).await {
+                // A process of this machine has kept it meanwhile.
+                Err(_) => return true,
+                Ok(None) => return false,
+                Ok(claim) => claim,
+            },
+        };
+        let due = self.due(reader, &block, WANTED);
+        let cache = Arc::clone(self);
+        let stored = self.blocking(move || match (cache.tier(), claim) {
+            (Tier::Memory(memory), _) => memory.store(&block, bytes, due).map_or(Stored::Refused, Stored::Kept),
+            (Tier::Disk(disk), Some(claim)) => disk.store(claim, &block, &bytes, due),
+            (Tier::Disk(_), None) => Stored::Failed,
+        });
+        let stored = stored.await.unwrap_or(Stored::Failed);
+        let is_kept = matches!(stored, Stored::Kept(_));
+        self.stored(reader, stored, due);
+        is_kept
+    }
+}
