@@ -129,7 +129,7 @@ impl fmt::Display for Page<'_> {
 
 /// A share of the whole, from 0 to 1; 0 for what is no number.
 fn share(value: f64, most: f64) -> f64 {
-    if value.is_finite() && most > 0.0 { (value / most).clamp(0.0, 1.0) } else { 0.0 }
+    if value.is_finite() && value > 0.0 && most > 0.0 { (value / most).min(1.0) } else { 0.0 }
 }
 
 impl Plot {

@@ -28,8 +28,14 @@ pub struct AdminState {
     probe: OnceLock<Probe>,
     tokens: OnceLock<Tokens>,
     view: OnceLock<View>,
-    /// The last snapshot with and without names, as JSON.
-    shown: Mutex<Option<(Instant, Arc<str>, Arc<str>)>>,
+    shown: Mutex<Option<Shown>>,
+}
+
+/// The last snapshot with and without names, as JSON.
+struct Shown {
+    taken: Instant,
+    named: Arc<str>,
+    nameless: Arc<str>,
 }
 
 const STARTING: u8 = 0;
@@ -97,13 +103,13 @@ impl AdminState {
     pub(super) fn snapshot(&self, named: bool) -> Arc<str> {
         // Held meanwhile, so that one snapshot serves all who ask at the same time.
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = shown.take().filter(|(taken, ..)| taken.elapsed() < FRESH);
-        let (_, with, without) = shown.insert(fresh.unwrap_or_else(|| {
+        let fresh = shown.take().filter(|last| last.taken.elapsed() < FRESH);
+        let last = shown.insert(fresh.unwrap_or_else(|| {
             let snapshot = self.view.get().and_then(|view| view()).unwrap_or_else(|| Snapshot::new(self.phase()));
             let json = |snapshot: &Snapshot| serde_json::to_string(snapshot).unwrap_or_default().into();
-            (Instant::now(), json(&snapshot), json(&snapshot.nameless()))
+            Shown { taken: Instant::now(), named: json(&snapshot), nameless: json(&snapshot.nameless()) }
         }));
-        Arc::clone(if named { with } else { without })
+        Arc::clone(if named { &last.named } else { &last.nameless })
     }
 
     /// Checks that a request with these headers may see what needs a token, if any tokens are configured. Returns whether there are any.
