@@ -18,7 +18,7 @@ use super::hdfs::{Hdfs, Settings};
 #[cfg(feature = "cloud")]
 use super::hub::{self, Hub};
 use super::keys;
-use super::multipart::PartStore;
+use super::multipart::Opened;
 use super::place::Place;
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
@@ -80,9 +80,6 @@ pub(super) struct Stores<'a> {
     access: Access<'a>,
     known: KnownStores,
 }
-
-/// A store, and the same if its uploads have numbers.
-type Opened = (Arc<dyn ObjectStore>, Option<PartStore>);
 
 /// Stores that are open, by the beginning of their addresses.
 pub(super) type KnownStores = HashMap<String, Place>;

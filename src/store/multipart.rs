@@ -15,6 +15,9 @@ use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutResult, Resu
 
 use crate::error::Error;
 
+/// A store, and the same if its uploads have numbers.
+pub(super) type Opened = (Arc<dyn ObjectStore>, Option<PartStore>);
+
 /// Parts that are on their way at once, unless that is more than [`MOST`] bytes.
 pub(super) const AT_ONCE: usize = 8;
 

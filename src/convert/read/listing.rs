@@ -23,7 +23,7 @@ const MAX_NAMES: usize = 10_000;
 #[derive(Debug)]
 pub(crate) enum Listing {
     Local(PathBuf),
-    Remote(Remote),
+    Remote(Box<Remote>),
     /// The matches of a pattern below a location.
     Matching(Box<Matching>),
 }
@@ -78,7 +78,7 @@ impl Listing {
             return Ok(Self::Matching(Box::new(matching)));
         }
         if is_remote(src) {
-            return Ok(Self::Remote(Remote::open(src, storage_options, read_bytes)?));
+            return Ok(Self::Remote(Box::new(Remote::open(src, storage_options, read_bytes)?)));
         }
         match url::Url::parse(src).ok().filter(|url| url.scheme() == "file") {
             Some(url) => {
@@ -124,7 +124,7 @@ impl Listing {
                 Some(parent) if parent != Path::new("") => parent.to_owned(),
                 _ => PathBuf::from("."),
             }),
-            Self::Remote(remote) => Self::Remote(remote.parent()),
+            Self::Remote(remote) => Self::Remote(Box::new(remote.parent())),
             Self::Matching(matching) => matching.below.parent(),
         }
     }

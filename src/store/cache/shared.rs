@@ -61,7 +61,7 @@ pub struct Cache {
 #[derive(Debug)]
 pub(super) enum Tier {
     Disk(Arc<Disk>),
-    Memory(Memory),
+    Memory(Box<Memory>),
 }
 
 /// A range being fetched, or whose bytes are on their way to the disk.
@@ -106,7 +106,7 @@ impl Cache {
         let readers = Arc::new(Readers::default());
         let tier = if place == MEMORY {
             let limit = limit.ok_or_else(|| Error::config("cache_bytes", "a cache in memory needs it, e.g. 8GiB"))?;
-            Tier::Memory(Memory::new(limit))
+            Tier::Memory(Box::new(Memory::new(limit)))
         } else {
             let disk = Disk::open(Path::new(place), limit.unwrap_or(u64::MAX), Arc::clone(&readers))?;
             if limit.is_none() {

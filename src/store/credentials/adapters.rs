@@ -15,7 +15,7 @@ use super::super::client::Connector;
 use super::renewing::Renewing;
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
-use crate::store::multipart::PartStore;
+use crate::store::multipart::{Opened, PartStore};
 
 /// Gives a store its kind of credentials.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(in crate::store) fn open(
     scheme: &ObjectStoreScheme,
     settings: Vec<(String, String)>,
     source: Option<&CredentialSource>,
-) -> crate::error::Result<Result<(Arc<dyn ObjectStore>, Option<PartStore>)>> {
+) -> crate::error::Result<Result<Opened>> {
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! builder {
         ($builder:ty, $key:ty, $url:expr) => {

@@ -46,7 +46,7 @@ pub(super) enum Asked {
     /// The bytes, checked.
     Block(Bytes),
     /// This reader is the one that fetches it.
-    Lease(Lease),
+    Lease(Box<Lease>),
     /// It is not there, and will not be kept.
     Declined,
     /// Another reader fetches it, and has not for long.
@@ -171,7 +171,7 @@ impl Peer {
             match Kind::try_from(told.kind) {
                 Ok(Kind::Waiting) if begin.elapsed() > PATIENCE => return Ok(Asked::InVain),
                 Ok(Kind::Waiting) => {}
-                Ok(Kind::Lease) => return Ok(Asked::Lease(Lease { number: told.lease, _held: answer })),
+                Ok(Kind::Lease) => return Ok(Asked::Lease(Box::new(Lease { number: told.lease, _held: answer }))),
                 Ok(Kind::Declined) => return Ok(Asked::Declined),
                 Ok(Kind::Block) => {
                     let mut arriving = Arriving::new(*block, told.head).map_err(Problem::Wrong)?;
