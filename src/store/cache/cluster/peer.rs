@@ -210,7 +210,7 @@ impl Peer {
     pub(super) async fn give(
         &self,
         credentials: &Credentials,
-        lease: Lease,
+        lease: Box<Lease>,
         block: Block,
         bytes: Bytes,
     ) -> Result<bool, Problem> {
