@@ -114,6 +114,9 @@ def definition(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
     tree = ast.parse((path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
+            # Overloads have types only.
+            if any(isinstance(one, ast.Name) and one.id == "overload" for one in node.decorator_list):
+                continue
             return node
         if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
             return definition(name, node.module)
