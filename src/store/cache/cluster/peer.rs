@@ -57,7 +57,7 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct Lease {
     number: u64,
-    _held: Streaming<FlightData>,
+    _held: Box<Streaming<FlightData>>,
 }
 
 /// Why a peer was of no use.
@@ -171,7 +171,7 @@ impl Peer {
             match Kind::try_from(told.kind) {
                 Ok(Kind::Waiting) if begin.elapsed() > PATIENCE => return Ok(Asked::InVain),
                 Ok(Kind::Waiting) => {}
-                Ok(Kind::Lease) => return Ok(Asked::Lease(Lease { number: told.lease, _held: answer })),
+                Ok(Kind::Lease) => return Ok(Asked::Lease(Lease { number: told.lease, _held: Box::new(answer) })),
                 Ok(Kind::Declined) => return Ok(Asked::Declined),
                 Ok(Kind::Block) => {
                     let mut arriving = Arriving::new(*block, told.head).map_err(Problem::Wrong)?;
