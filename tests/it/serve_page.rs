@@ -45,7 +45,7 @@ fn events(server: &Server, more: &str, count: usize) -> Vec<(Instant, Value)> {
 
 /// A loader of the server that took one batch and holds on.
 fn rank(server: &Server) -> Loader {
-    let mut options = LoaderOptions::new(&format!("{}/imagenet40", server.listen), 2);
+    let mut options = LoaderOptions::new(format!("{}/imagenet40", server.listen), 2);
     options.seed = 3;
     let mut loader = Loader::open(options).unwrap();
     assert!(loader.next().unwrap().is_some());
@@ -118,7 +118,7 @@ fn the_page_and_its_data_are_served() {
     assert!(events.iter().all(|(_, event)| event["ranks"][0]["rank"] == 0), "{events:?}");
 
     // A call that fails is among the errors, with its place and without its text.
-    let missing = LoaderOptions::new(&format!("{}/nowhere", server.listen), 2);
+    let missing = LoaderOptions::new(format!("{}/nowhere", server.listen), 2);
     let error = Loader::open(missing).unwrap_err().to_string();
     assert!(error.contains("nowhere"), "{error}");
     std::thread::sleep(Duration::from_millis(300));
@@ -265,7 +265,7 @@ fn top_shows_a_server_and_each_tenant_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = format!("anna:anna-{TOKEN}\nbert:bert-{TOKEN}\n");
     let server = Server::start(&[PHOTOS, "--tokens", &write(directory.path(), "tokens", &tokens)]);
-    let mut options = LoaderOptions::new(&format!("{}/imagenet40", server.listen), 2);
+    let mut options = LoaderOptions::new(format!("{}/imagenet40", server.listen), 2);
     options.storage_options.insert("token".to_owned(), format!("anna-{TOKEN}"));
     let mut loader = Loader::open(options).unwrap();
     assert!(loader.next().unwrap().is_some());

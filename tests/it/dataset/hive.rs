@@ -50,17 +50,20 @@ fn asked(call: &[u8]) -> (String, String) {
     (method, string(end + 3).0)
 }
 
+/// Answers by the call and the name of the table.
+type Answers = Arc<Mutex<BTreeMap<(String, String), Vec<u8>>>>;
+
 /// A metastore that plays answers back.
 struct Metastore {
     port: u16,
-    answers: Arc<Mutex<BTreeMap<(String, String), Vec<u8>>>>,
+    answers: Answers,
 }
 
 impl Metastore {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let answers: Arc<Mutex<BTreeMap<(String, String), Vec<u8>>>> = Arc::default();
+        let answers = Answers::default();
         let shared = Arc::clone(&answers);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -210,7 +213,7 @@ fn damaged_answers_are_typed_errors() {
     };
     for _ in 0..if support::soak() { 2_000 } else { 50 } {
         let (table, name) = random.pick(
-            &[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")].to_vec(),
+            &[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")],
         );
         let mut answer = fs::read(support::fixture("hive").join(name)).unwrap();
         for _ in 0..=random.below(3) {

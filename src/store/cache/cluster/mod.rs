@@ -153,7 +153,7 @@ impl Cluster {
     }
 
     /// Gives `block` to its home while its reader continues.
-    async fn give(self: &Arc<Self>, peer: Arc<Peer>, lease: Box<Lease>, block: Block, bytes: Bytes, count: impl Count) {
+    async fn give(self: &Arc<Self>, peer: Arc<Peer>, lease: Lease, block: Block, bytes: Bytes, count: impl Count) {
         let permits = bytes.len().div_ceil(PERMIT).clamp(LEAST, GIVING / PERMIT);
         // It is never closed.
         let permit = Arc::clone(&self.giving).acquire_many_owned(permits as u32).await;

@@ -46,7 +46,7 @@ pub(super) enum Asked {
     /// The bytes, checked.
     Block(Bytes),
     /// This reader is the one that fetches it.
-    Lease(Box<Lease>),
+    Lease(Lease),
     /// It is not there, and will not be kept.
     Declined,
     /// Another reader fetches it, and has not for long.
@@ -57,7 +57,7 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct Lease {
     number: u64,
-    _held: Streaming<FlightData>,
+    _held: Box<Streaming<FlightData>>,
 }
 
 /// Why a peer was of no use.
@@ -171,7 +171,7 @@ impl Peer {
             match Kind::try_from(told.kind) {
                 Ok(Kind::Waiting) if begin.elapsed() > PATIENCE => return Ok(Asked::InVain),
                 Ok(Kind::Waiting) => {}
-                Ok(Kind::Lease) => return Ok(Asked::Lease(Box::new(Lease { number: told.lease, _held: answer }))),
+                Ok(Kind::Lease) => return Ok(Asked::Lease(Lease { number: told.lease, _held: Box::new(answer) })),
                 Ok(Kind::Declined) => return Ok(Asked::Declined),
                 Ok(Kind::Block) => {
                     let mut arriving = Arriving::new(*block, told.head).map_err(Problem::Wrong)?;
@@ -210,7 +210,7 @@ impl Peer {
     pub(super) async fn give(
         &self,
         credentials: &Credentials,
-        lease: Box<Lease>,
+        lease: Lease,
         block: Block,
         bytes: Bytes,
     ) -> Result<bool, Problem> {
