@@ -45,8 +45,8 @@ impl<'a> Options<'a> {
     /// The value under one of `names`, in any case of letters; an empty one counts as none.
     pub(super) fn get(&self, names: &[&str]) -> Option<&'a str> {
         let named = |key: &str| names.iter().any(|name| key.eq_ignore_ascii_case(name));
-        let found = self.given.iter().filter(|(key, _)| named(key)).map(|(_, value)| value.trim());
-        found.filter(|value| !value.is_empty()).last()
+        let mut found = self.given.iter().filter(|(key, _)| named(key)).map(|(_, value)| value.trim());
+        found.find(|value| !value.is_empty())
     }
 
     /// The variable `name` of the environment; an empty one counts as none.

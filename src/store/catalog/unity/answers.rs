@@ -74,7 +74,7 @@ impl Table {
             value.is_some_and(|value| !value.is_empty())
         };
         match self.data_source_format.as_deref() {
-            Some("DELTA") if MANAGED.iter().any(|name| set(name)) => Ok(Way::CatalogManagedDelta),
+            Some("DELTA") if MANAGED.iter().any(set) => Ok(Way::CatalogManagedDelta),
             Some("DELTA") => Ok(Way::Delta),
             Some("PARQUET") => Ok(Way::Parquet),
             Some("ICEBERG") => Ok(Way::Iceberg),
