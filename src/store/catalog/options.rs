@@ -46,7 +46,7 @@ impl<'a> Options<'a> {
     pub(super) fn get(&self, names: &[&str]) -> Option<&'a str> {
         let named = |key: &str| names.iter().any(|name| key.eq_ignore_ascii_case(name));
         let mut found = self.given.iter().filter(|(key, _)| named(key)).map(|(_, value)| value.trim());
-        found.find(|value| !value.is_empty())
+        found.rfind(|value| !value.is_empty())
     }
 
     /// The variable `name` of the environment; an empty one counts as none.
