@@ -50,20 +50,20 @@ fn asked(call: &[u8]) -> (String, String) {
     (method, string(end + 3).0)
 }
 
-/// Answers by the call and the name of the table.
-type Answers = Arc<Mutex<BTreeMap<(String, String), Vec<u8>>>>;
+/// Answers by method and table.
+type Answers = BTreeMap<(String, String), Vec<u8>>;
 
 /// A metastore that plays answers back.
 struct Metastore {
     port: u16,
-    answers: Answers,
+    answers: Arc<Mutex<Answers>>,
 }
 
 impl Metastore {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let answers = Answers::default();
+        let answers: Arc<Mutex<Answers>> = Arc::default();
         let shared = Arc::clone(&answers);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -73,7 +73,7 @@ impl Metastore {
                 let answer = shared.lock().unwrap().get(&asked(&call)).cloned().unwrap_or_default();
                 // The connection stays open, as a metastore's does; an empty answer closes it.
                 if !answer.is_empty() && stream.write_all(&answer).is_ok() {
-                    let _ = stream.read(&mut [0]);
+                    let _closed = stream.read(&mut [0]);
                 }
             }
         });
@@ -212,9 +212,8 @@ fn damaged_answers_are_typed_errors() {
         ..OpenOptions::default()
     };
     for _ in 0..if support::soak() { 2_000 } else { 50 } {
-        let (table, name) = random.pick(
-            &[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")],
-        );
+        let (table, name) =
+            random.pick(&[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")]);
         let mut answer = fs::read(support::fixture("hive").join(name)).unwrap();
         for _ in 0..=random.below(3) {
             let at = random.index(answer.len());
