@@ -35,7 +35,9 @@ pub(crate) struct Turn(Option<Lock>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.take().map(Lock::remove);
+        if let Some(lock) = self.0.take() {
+            lock.remove();
+        }
     }
 }
 
@@ -58,7 +60,7 @@ impl Source {
         read_exact_at(self.held.file(), &mut bytes, start).map_err(|error| failed("read", path, error))?;
         let first = usize::try_from(start / PIECE * 8).unwrap_or(usize::MAX);
         let expected = self.sums.get(first..).unwrap_or_default();
-        if start % PIECE != 0 || !expected.starts_with(&file::sums(&bytes)) {
+        if !start.is_multiple_of(PIECE) || !expected.starts_with(&file::sums(&bytes)) {
             return Err(damaged(path, "a checksum does not agree"));
         }
         Ok(bytes.into())

@@ -40,6 +40,9 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
+/// A store, and the same as one whose uploads have numbers.
+type Opened = (Arc<dyn ObjectStore>, Option<PartStore>);
+
 /// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if there is one. The second is the same store, as one
 /// whose uploads have numbers.
 pub(in crate::store) fn open(
@@ -47,7 +50,7 @@ pub(in crate::store) fn open(
     scheme: &ObjectStoreScheme,
     settings: Vec<(String, String)>,
     source: Option<&CredentialSource>,
-) -> crate::error::Result<Result<(Arc<dyn ObjectStore>, Option<PartStore>)>> {
+) -> crate::error::Result<Result<Opened>> {
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! build {
         ($builder:ty, $key:ty, $provider:ident) => {{

@@ -133,7 +133,10 @@ fn what_is_uploaded_later_is_found_at_once_and_is_uploaded() {
             assert_eq!(files.entry(&url).unwrap().stamp.unwrap().size, size as u64);
             let mut file = files.open(&url).unwrap();
             assert!(std::fs::read(file.local_path().unwrap()).unwrap() == bytes);
-            assert_eq!(files.read(&[(url.clone(), vec![0..4])])[0].as_ref().unwrap()[0].len(), size.min(4));
+            assert_eq!(
+                files.read(&[(url.clone(), std::iter::once(0..4).collect())])[0].as_ref().unwrap()[0].len(),
+                size.min(4)
+            );
         }
         assert_eq!(rig.stored(&format!("d/{salt}")), None);
     }
