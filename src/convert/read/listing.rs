@@ -21,6 +21,7 @@ const MAX_NAMES: usize = 10_000;
 
 /// An existing location.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one of each source")]
 pub(crate) enum Listing {
     Local(PathBuf),
     Remote(Box<Remote>),

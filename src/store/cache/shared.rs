@@ -59,6 +59,7 @@ pub struct Cache {
 
 /// The place of the blocks.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one of each cache")]
 pub(super) enum Tier {
     Disk(Arc<Disk>),
     Memory(Box<Memory>),
