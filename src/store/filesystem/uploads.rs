@@ -262,12 +262,17 @@ impl Upload {
         if !is_small {
             let begun = self.multipart().await?;
             let multipart = multipart.insert(begun);
-            let Some(sent) = self.parts(multipart, &source).await? else { return self.over().await };
+            let Some(sent) = self.parts(multipart, &source).await? else {
+                // What somebody has open stays on the disk.
+                drop(source);
+                return self.over().await;
+            };
             parts = sent;
         }
         let _turn = self.saves.turn_at(&self.save.record.target).await?;
         let is_current = self.saves.again(&self.save)?;
         if is_current.is_none_or(|now| now.record.target != self.save.record.target) {
+            drop(source);
             return self.over().await;
         }
         let put = match &mut multipart {
