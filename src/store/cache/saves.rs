@@ -182,6 +182,7 @@ impl Saves {
     /// [`Error::Limit`] if the limit is reached by saves, and by what is held; [`Error::Store`].
     pub(super) fn make_room(&self, more: u64) -> Result<()> {
         let made = self.0.change(|disk, ledger| {
+            disk.directory().reap_saves()?;
             let saved = disk.directory().saved_size()?.saturating_add(more);
             let room = disk.limit().checked_sub(saved);
             let evicted = room.map(|room| disk.evict(ledger, 0, room, Due::At(0))).transpose()?.flatten();
@@ -274,6 +275,15 @@ impl Saves {
         forgotten.map_err(|error| self.failed("write", error))
     }
 
+    /// Removes the files of saves that are over, which somebody still had open when they ended.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    pub(crate) fn reap(&self) -> Result<()> {
+        let reaped = self.0.change(|disk, _| disk.directory().reap_saves());
+        reaped.map_err(|error| self.failed("clean up", error))
+    }
+
     /// Returns true if a live process is writing `save`, which is not there yet.
     pub(crate) fn is_written(&self, save: &Save) -> bool {
         self.0.directory().is_written(save.name)
@@ -284,7 +294,7 @@ impl Saves {
         let (path, Source { held, sums }) = (self.0.directory().saved_bytes(save.name), source);
         drop(held);
         let adopted = File::open(&path).and_then(|file| {
-            // Whoever has it open may open its path too: then it stays until the next clean-up.
+            // Whoever has it open may open its path too: then it stays until it is reaped.
             let is_held = file.try_lock().is_err();
             if is_held {
                 file.try_lock_shared().map_err(io::Error::from)?;

@@ -131,7 +131,7 @@ impl Uploads {
                 outcome = outcome.and(done);
             }
         }
-        outcome
+        outcome.and(blocking(move || all.reap()).await)
     }
 
     /// Waits until `save` is in its store.
