@@ -74,7 +74,7 @@ def node(tmp_path: pathlib.Path) -> Iterator[Callable[[str], str]]:
     yield start
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_nodes_read_the_origin_once(

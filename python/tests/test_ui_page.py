@@ -118,7 +118,7 @@ class Simulated(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answers a request."""
         if self.path == "/ui":
-            policy = f"script-src {digest(b'script')}; style-src {digest(b'style')}; connect-src 'self'"
+            policy = f"script-src {digest(b'script')}; style-src {digest(b'style')}; connect-src 'self'; img-src data:"
             self.send_response(200)
             self.send_header("content-type", "text/html; charset=utf-8")
             self.send_header("content-security-policy", f"default-src 'none'; {policy}; form-action 'none'")
