@@ -85,8 +85,8 @@ pub struct Removed {
 /// Reads the content of the cache in `path`.
 ///
 /// # Errors
-/// [`Error::NotFound`](crate::Error::NotFound) and [`Error::Config`](crate::Error::Config) where no cache is;
-/// [`Error::Store`](crate::Error::Store).
+/// [`Error::NotFound`] and [`Error::Config`] where no cache is;
+/// [`Error::Store`].
 pub fn status(path: &Path) -> Result<Status> {
     let directory = Directory::existing(path)?;
     let list = |error| failed("list", path, error);
@@ -175,7 +175,7 @@ pub fn verify(path: &Path) -> Result<Verified> {
 /// is not in its store yet exists nowhere else: it goes only `with_saves`.
 ///
 /// # Errors
-/// As [`status`]; [`Error::Config`](crate::Error::Config) if it has such files.
+/// As [`status`]; [`Error::Config`] if it has such files.
 pub fn remove(path: &Path, with_saves: bool) -> Result<Removed> {
     let directory = Directory::existing(path)?;
     let saves = directory.saves().map_err(|error| failed("read the saves of", path, error))?;

@@ -1,6 +1,6 @@
 //! The calls of a served cache: a block is asked for by DoGet and given by DoPut.
 //!
-//! A home reads its own cache and no store: see [`wire`](crate::store::cache::cluster::wire).
+//! A home reads its own cache and no store: see [`wire`].
 
 use std::pin::Pin;
 use std::sync::Arc;
