@@ -37,6 +37,7 @@ struct Counted {
 
 /// What is known of one origin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "flight"), allow(unreachable_pub, reason = "a part of a server's snapshots"))]
 pub struct OriginStats {
     /// Its address: `s3://bucket/`.
     pub address: String,
