@@ -254,7 +254,7 @@ pub fn markdown() -> String {
     [
         part("Dataset", &[About::Dataset]),
         part("Columns", &[About::Columns]),
-        part("Order, ranks and means", &[About::Loading]),
+        part("Order, ranks and resources", &[About::Loading]),
     ]
     .join("\n")
 }

@@ -27,12 +27,12 @@ struct Client(HttpClient);
 #[async_trait]
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        self.0.execute(request).await.map_err(told)
+        self.0.execute(request).await.map_err(classified)
     }
 }
 
-/// `error`, marked as one of a request that was not sent if it is that.
-fn told(error: HttpError) -> HttpError {
+/// `error`, of the kind that `object_store` repeats if the request was not sent.
+fn classified(error: HttpError) -> HttpError {
     let cause: &(dyn StdError + 'static) = &error;
     let is_unsent = std::iter::successors(Some(cause), |error| (**error).source())
         .filter_map(|error| error.downcast_ref::<hyper::Error>())
@@ -64,9 +64,9 @@ mod tests {
     async fn a_request_that_was_never_sent_is_one_to_repeat() {
         let error = cancelled().await;
         assert!(error.is_canceled(), "{error}");
-        let error = told(HttpError::new(HttpErrorKind::Unknown, error));
+        let error = classified(HttpError::new(HttpErrorKind::Unknown, error));
         assert_eq!(error.kind(), HttpErrorKind::Request);
-        let other = told(HttpError::new(HttpErrorKind::Unknown, io::Error::other("why")));
+        let other = classified(HttpError::new(HttpErrorKind::Unknown, io::Error::other("why")));
         assert_eq!(other.kind(), HttpErrorKind::Unknown);
     }
 

@@ -1,6 +1,6 @@
 //! The TOML configuration of a server: `[server]` and `[datasets.NAME]`; every error gives its line and key.
 //!
-//! An error repeats neither a line of the file nor a text in it, which may be a password in the wrong place.
+//! An error repeats neither a line of the file nor a text of eight characters or more in it, which may be a password in the wrong place.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
