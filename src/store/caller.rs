@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::error::{Error, Result};
@@ -55,6 +56,17 @@ pub(crate) struct TokenFile {
 }
 
 impl Authorization {
+    /// A call with `message`, and with the header of `authorization` if it is given.
+    pub(crate) fn request<T>(authorization: Option<&Self>, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        if let Some(authorization) = authorization
+            && let Ok(value) = AsciiMetadataValue::try_from(authorization.value().as_bytes())
+        {
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
+    }
+
     fn of_file(path: PathBuf) -> Result<Self> {
         let value = header(&read_token(&path)?)?;
         Ok(Self::File(Arc::new(TokenFile { path, kept: Mutex::new((Instant::now(), value)) })))

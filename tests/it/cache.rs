@@ -92,7 +92,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Bytes of blocks, complete or being written.
-fn taken(cache: &Path) -> u64 {
+pub(crate) fn taken(cache: &Path) -> u64 {
     let blocks = files(&cache.join("blocks")).into_iter().chain(files(&cache.join("fetch")));
     blocks.filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum()
 }

@@ -16,7 +16,7 @@ use bowstring::{Error, Loader, LoaderOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::cache::{FILES, Rig, succeeded};
+use crate::cache::{FILES, Rig, succeeded, taken};
 use crate::dataset::PINNED;
 use crate::serve_shell::{Authority, write};
 use crate::support::drain;
@@ -99,10 +99,10 @@ fn wait(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Waits until what `loader` has fetched is with its home, unless a home fails.
-fn all_given(loader: &Loader) {
+pub(crate) fn all_given(loader: &Loader) {
     wait("blocks are given", || {
         let stats = loader.stats().cache;
-        stats.given == stats.misses || stats.peer_failures > 0
+        stats.given + stats.refused >= stats.misses || stats.peer_failures > 0
     });
 }
 
@@ -135,7 +135,7 @@ fn three_epochs_of_four(rig: &Rig, limit: u64) -> CacheStats {
     println!("{bytes} bytes of {} from the origin: {stats:?}", rig.bytes);
     assert!(bytes <= once(rig), "{bytes} bytes for {}: {stats:?}", rig.bytes);
     assert_eq!(stats.origin_bytes, bytes);
-    assert_eq!((stats.peer_failures, stats.damaged, stats.failures), (0, 0, 0), "{stats:?}");
+    assert_eq!((stats.damaged, stats.failures), (0, 0), "{stats:?}");
     stats
 }
 
@@ -151,7 +151,8 @@ fn four_nodes_read_each_byte_of_the_origin_once() {
 #[test]
 fn data_that_fit_into_the_cluster_and_into_no_node_are_read_once() {
     let rig = Rig::new();
-    let stats = three_epochs_of_four(&rig, rig.bytes * 7 / 10);
+    // Ports decide which blocks are whose: a node may be the home of far more than a quarter.
+    let stats = three_epochs_of_four(&rig, once(&rig) * 7 / 10);
     assert!(stats.peer_bytes > rig.bytes * 3, "{stats:?}");
 }
 
@@ -211,7 +212,7 @@ fn a_node_that_is_killed_costs_its_blocks_once_more_and_nothing_else() {
     all_given(&first);
     all_given(&second);
     // Both are in the middle of an epoch when it dies.
-    thread::scope(|scope| {
+    let lost = thread::scope(|scope| {
         for loader in [&mut first, &mut second] {
             let expected = &expected;
             scope.spawn(move || {
@@ -221,7 +222,11 @@ fn a_node_that_is_killed_costs_its_blocks_once_more_and_nothing_else() {
             });
         }
         thread::sleep(Duration::from_millis(30));
-        nodes[0].child.kill().unwrap();
+        // Ports decide which blocks are whose.
+        let held = |number: usize| taken(&rig.root.path().join(format!("node{number}")));
+        let (lost, fullest) = (0..nodes.len()).map(|number| (held(number), number)).max().unwrap();
+        nodes[fullest].child.kill().unwrap();
+        lost
     });
     let mut asked: HashMap<String, usize> = HashMap::new();
     let mut again = 0;
@@ -235,7 +240,7 @@ fn a_node_that_is_killed_costs_its_blocks_once_more_and_nothing_else() {
     let both = first.stats().cache.and(&second.stats().cache);
     println!("{again} bytes of {} again, in {} ranges: {both:?}", rig.bytes, asked.len());
     assert!(!asked.is_empty() && asked.values().all(|times| *times == 1), "{asked:?}");
-    assert!(again < rig.bytes * 3 / 4, "{again} of {}", rig.bytes);
+    assert!(again <= lost, "{again} of {lost}");
     assert!(both.peer_failures > 0 && both.damaged == 0, "{both:?}");
     // Its successors have them.
     rig.asked();

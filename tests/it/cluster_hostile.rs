@@ -30,7 +30,7 @@ use tower_service::Service;
 use twox_hash::XxHash3_64;
 
 use crate::cache::Rig;
-use crate::cluster::{NOTHING, Node, options};
+use crate::cluster::{NOTHING, Node, all_given, options};
 use crate::support::{self, drain};
 
 /// Bytes per checksum.
@@ -294,6 +294,7 @@ fn bytes_that_are_damaged_on_their_way_are_fetched_again() {
     let mut first =
         Loader::open(options(&rig, &rig.root.path().join("first"), NOTHING, 2, vec![node.address.clone()])).unwrap();
     drain(&mut first);
+    all_given(&first);
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     let to = node.address.clone();

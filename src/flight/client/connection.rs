@@ -14,7 +14,6 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tonic::body::Body;
-use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
@@ -131,13 +130,7 @@ impl Connection {
     }
 
     fn request<T>(&self, message: T) -> tonic::Request<T> {
-        let mut request = tonic::Request::new(message);
-        if let Some(authorization) = &self.authorization
-            && let Ok(value) = AsciiMetadataValue::try_from(authorization.value().as_bytes())
-        {
-            request.metadata_mut().insert("authorization", value);
-        }
-        request
+        Authorization::request(self.authorization.as_ref(), message)
     }
 
     fn stock(&self) -> FlightServiceClient<Channel> {

@@ -179,14 +179,15 @@ impl File {
         }
     }
 
-    /// Gives everything back. Blocks that are being written into a cache are waited for: other processes need them, also if this one ends
-    /// now.
+    /// Gives everything back. Blocks on their way into a cache are waited for, here and on other hosts: other processes need them, also
+    /// if this one ends now.
     pub fn close(&mut self) {
         let was = std::mem::replace(&mut self.source, Source::Closed);
-        if let (Source::Store(stored), Some(cache)) = (was, &self.means.cache)
+        let is_fetched = matches!(was, Source::Store(_) | Source::Here(Here::Copy(_)));
+        drop(was);
+        if let Some(cache) = self.means.cache.as_ref().filter(|_| is_fetched)
             && tokio::runtime::Handle::try_current().is_err()
         {
-            drop(stored);
             let settled = async { Ok(tokio::time::timeout(ENDING, cache.settle()).await.is_ok()) };
             drop(self.means.run(settled));
         }

@@ -31,7 +31,7 @@ use super::ops::health::Health;
 use super::ops::limits::Limits;
 use super::stream::hangup::Hangups;
 use crate::error::{Error, Result};
-use crate::store::cache::cluster::{PORT, wire};
+use crate::store::cache::cluster::wire;
 use crate::store::cache::{Cache, totals};
 
 /// Calls of one reader at once: leases last as long as fetches.
@@ -78,7 +78,6 @@ impl CacheServer {
     /// # Errors
     /// As [`Cache::open`]; [`Error::Config`] naming the file that is wrong.
     pub fn new(options: &CacheServerOptions) -> Result<Self> {
-        debug_assert!(LISTEN.ends_with(&PORT.to_string()), "readers have the same default");
         let limits = Limits { streams_per_connection: CALLS, ..Limits::default() };
         let admin = Arc::new(AdminState::new());
         if let Some(path) = &options.admin_tokens {
@@ -180,5 +179,16 @@ impl CacheServer {
             }),
             () = drain => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LISTEN;
+    use crate::store::cache::cluster::PORT;
+
+    #[test]
+    fn servers_and_readers_have_one_default_port() {
+        assert!(LISTEN.ends_with(&format!(":{PORT}")));
     }
 }

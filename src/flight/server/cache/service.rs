@@ -22,10 +22,13 @@ use super::leases::{Leases, Taken};
 use crate::store::cache::cluster::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
 use crate::store::cache::{Block, Cache, Reader};
 
-/// Pause between two words to a reader that waits; it takes a home that is silent for some of them to be gone.
+/// Pause between two words to a reader that waits; a reader takes a home that skips some of them for gone.
 const WORD: Duration = Duration::from_secs(1);
 /// Longest time that a reader may take to fetch a block for all.
 const LEASE: Duration = Duration::from_secs(60);
+/// Longest time that this cache may take to find a block, less than a reader's patience with a silent home: another home or the store has it
+/// sooner.
+const SLOW: Duration = Duration::from_secs(4);
 /// Longest time that a reader may take for one message of a block, or for the next one.
 const STALL: Duration = Duration::from_secs(10);
 /// Bytes of blocks on their way in and out, in units of a permit.
@@ -46,8 +49,15 @@ pub(super) struct Home {
     moving: Arc<Semaphore>,
 }
 
-/// The reader is gone.
+/// The reader is gone, or was told that this home fails.
 struct Gone;
+
+/// A block that is here. The passage is held until its bytes are sent.
+struct Found {
+    head: Bytes,
+    bytes: Bytes,
+    _passage: Option<OwnedSemaphorePermit>,
+}
 
 impl Home {
     pub(super) fn new(cache: Arc<Cache>) -> Self {
@@ -55,31 +65,39 @@ impl Home {
         Self { cache, reader, leases: Arc::default(), moving: Arc::new(Semaphore::new(MOVING / PERMIT)) }
     }
 
-    /// Room for the bytes of `block` while they move.
-    async fn room(&self, block: &Block) -> Option<OwnedSemaphorePermit> {
+    /// The right to move the bytes of `block`.
+    async fn passage(&self, block: &Block) -> Option<OwnedSemaphorePermit> {
         let permits = (block.len() as usize).div_ceil(PERMIT).clamp(1, MOVING / PERMIT);
         Arc::clone(&self.moving).acquire_many_owned(permits as u32).await.ok()
     }
 
-    /// The block, if it is here, with its head.
-    async fn look(&self, block: Block) -> Option<(Bytes, Bytes, Option<OwnedSemaphorePermit>)> {
-        let room = self.room(&block).await;
-        let bytes = self.cache.have(&self.reader, block).await?;
-        Some((head(block, &bytes).await?, bytes, room))
+    /// The block, if it is here, with its head. What takes too long is a failure of this home, unlike a wait for another reader.
+    async fn look(&self, block: Block, to: &mpsc::Sender<Message>) -> Result<Option<Found>, Gone> {
+        let looking = async {
+            let passage = self.passage(&block).await;
+            let bytes = self.cache.have(&self.reader, block).await?;
+            Some(Found { head: head(block, &bytes).await?, bytes, _passage: passage })
+        };
+        if let Ok(found) = words(to, timeout(SLOW, looking)).await? {
+            return Ok(found);
+        }
+        let late = Err(Status::unavailable("this cache does not find the block in time"));
+        let _ = timeout(STALL, to.send(late)).await;
+        Err(Gone)
     }
 
     /// Answers a reader that asks for `block`, until it has what it asked for, has given it or is gone.
     async fn answer(&self, block: Block, to: &mpsc::Sender<Message>) -> Result<(), Gone> {
         loop {
-            if let Some((head, bytes, _room)) = words(to, self.look(block)).await? {
-                return send(to, head, bytes).await;
+            if let Some(found) = self.look(block, to).await? {
+                return send(to, found.head, found.bytes).await;
             }
             match self.leases.take(block) {
                 Taken::Mine(lease) => {
                     // It may have come between the look and the lease.
-                    if let Some((head, bytes, _room)) = words(to, self.look(block)).await? {
+                    if let Some(found) = self.look(block, to).await? {
                         drop(lease);
-                        return send(to, head, bytes).await;
+                        return send(to, found.head, found.bytes).await;
                     }
                     tell(to, Answer { kind: Kind::Lease.into(), lease: lease.number(), ..Answer::default() }).await?;
                     tokio::select! {
@@ -107,9 +125,9 @@ impl Home {
         let first = next(&mut from).await?.ok_or_else(|| Status::invalid_argument("nothing is given"))?;
         let given = Given::decode(first.app_metadata).map_err(|_| Status::invalid_argument("nothing is given"))?;
         let block = asked(given.version, &given.block)?;
-        let giving = self.leases.given(block, given.lease);
-        let giving = giving.ok_or_else(|| Status::failed_precondition("the lease is over"))?;
-        let _room = self.room(&block).await;
+        // The store was slow: others fetch it by now.
+        let Some(giving) = self.leases.given(block, given.lease) else { return Ok(Kept { kept: false }) };
+        let _passage = self.passage(&block).await;
         let wrong = |what: &'static str| Status::data_loss(what);
         let mut arriving = Arriving::new(block, given.head).map_err(wrong)?;
         arriving.add(&first.data_body).map_err(wrong)?;
@@ -216,7 +234,8 @@ impl FlightService for Service {
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        let kept = self.0.take(request.into_inner()).await?;
+        let late = |_| Status::deadline_exceeded("the block did not come in time");
+        let kept = timeout(LEASE, self.0.take(request.into_inner())).await.map_err(late)??;
         let answer = PutResult { app_metadata: kept.encode_to_vec().into() };
         Ok(Response::new(Box::pin(futures::stream::iter([Ok(answer)]))))
     }

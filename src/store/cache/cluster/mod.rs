@@ -6,9 +6,9 @@
 //!                            └────► a lease ─► this reader fetches it from the origin and gives it to the home
 //!            ─► the home fails: the next one in rank, then the origin
 //! ```
-//! A home never fetches from an origin by itself. It has no credentials of stores and needs none, so that whoever may talk to it cannot
-//! read through it what they may not read; and what a store refuses to a reader stays refused. The price is that the first reader sends
-//! each block once over the network. A lease ends with its connection: if the reader dies, the next one that waits gets it.
+//! A home never fetches from an origin by itself. It has no credentials of stores and needs none, so nobody can make it fetch
+//! what they may not read; what it has already, it gives to whoever may talk to it. The price is that the first reader sends each block
+//! once over the network. A lease ends with its connection: if the reader dies, the next one that waits gets it.
 //!
 //! Nobody is told of members that come and go, and nothing is copied for them: [`ring`] is arithmetic over the list that each host has.
 //! Lists that differ for a while cost reads of the origin.
@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+#[cfg(test)]
 pub(crate) use self::members::PORT;
 use self::members::{Entry, Member};
 use self::peer::{Asked, Lease, Peer};
@@ -48,6 +49,8 @@ const RESOLVING: Duration = Duration::from_secs(5);
 const UNEVEN: u64 = 16;
 /// Bytes on their way to their homes at once; in units of a permit, of which each block takes some, so that there are not too many.
 const GIVING: usize = 128 << 20;
+/// Longest time that a reader waits to begin with that.
+const QUEUE: Duration = Duration::from_secs(1);
 const PERMIT: usize = 64 << 10;
 const LEAST: usize = 16;
 
@@ -128,7 +131,10 @@ impl Cluster {
                 asked += 1;
                 let begin = Instant::now();
                 let answer = peer.ask(&self.credentials, &block).await;
-                peer.note(begin, answer.as_ref().err());
+                // Whether it takes the block is seen when that is given.
+                if !matches!(answer, Ok(Asked::Lease(_))) {
+                    peer.note(begin, answer.as_ref().err());
+                }
                 match answer {
                     Ok(Asked::Block(bytes)) => return Ok(Fetched::of_peer(bytes)),
                     Ok(Asked::Lease(lease)) => {
@@ -136,8 +142,8 @@ impl Cluster {
                         if bytes.len() as u64 != block.len() {
                             return Ok(bytes.into());
                         }
-                        self.give(peer, lease, block, bytes.clone(), count).await;
-                        return Ok(Fetched::given(bytes));
+                        let is_going = self.give(peer, lease, block, bytes.clone(), count).await;
+                        return Ok(if is_going { Fetched::given(bytes) } else { bytes.into() });
                     }
                     Ok(Asked::Declined) => break,
                     // That is no fault of the peer's.
@@ -152,11 +158,21 @@ impl Cluster {
         origin.await.map(Fetched::from)
     }
 
-    /// Gives `block` to its home while its reader continues.
-    async fn give(self: &Arc<Self>, peer: Arc<Peer>, lease: Lease, block: Block, bytes: Bytes, count: impl Count) {
+    /// Gives `block` to its home while its reader continues. Returns false if too much is on its way: then the reader keeps it.
+    async fn give(
+        self: &Arc<Self>,
+        peer: Arc<Peer>,
+        lease: Lease,
+        block: Block,
+        bytes: Bytes,
+        count: impl Count,
+    ) -> bool {
         let permits = bytes.len().div_ceil(PERMIT).clamp(LEAST, GIVING / PERMIT);
-        // It is never closed.
-        let permit = Arc::clone(&self.giving).acquire_many_owned(permits as u32).await;
+        let acquired = Arc::clone(&self.giving).acquire_many_owned(permits as u32);
+        let Ok(Ok(permit)) = tokio::time::timeout(QUEUE, acquired).await else {
+            count(Event::Refused);
+            return false;
+        };
         let cluster = Arc::clone(self);
         drop(tokio::spawn(async move {
             let begin = Instant::now();
@@ -172,6 +188,7 @@ impl Cluster {
             }
             drop(permit);
         }));
+        true
     }
 
     /// Bytes that all homes together may take, less what an uneven share of them costs.

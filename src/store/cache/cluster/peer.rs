@@ -13,11 +13,10 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::runtime::{Handle, Id};
 use tokio::time::timeout;
-use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use super::super::super::caller::Credentials;
+use super::super::super::caller::{Authorization, Credentials};
 use super::super::block::Block;
 use super::members::Member;
 use super::ring::Point;
@@ -144,7 +143,8 @@ impl Peer {
             .initial_stream_window_size(WINDOWS.0)
             .initial_connection_window_size(WINDOWS.1)
             .http2_keep_alive_interval(PING)
-            .keep_alive_timeout(PING);
+            .keep_alive_timeout(PING)
+            .keep_alive_while_idle(true);
         if self.member.tls {
             let tls = credentials.tls(self.member.certified.as_deref()).map_err(Problem::Config)?;
             endpoint = endpoint.tls_config(tls).map_err(|_| Problem::Wrong("its certificates"))?;
@@ -244,11 +244,5 @@ async fn next(answer: &mut Streaming<FlightData>) -> Result<FlightData, Problem>
 }
 
 fn authorized<T>(message: T, credentials: &Credentials) -> Request<T> {
-    let mut request = Request::new(message);
-    if let Some(authorization) = credentials.authorization()
-        && let Ok(value) = AsciiMetadataValue::try_from(authorization.value().as_bytes())
-    {
-        request.metadata_mut().insert("authorization", value);
-    }
-    request
+    Authorization::request(credentials.authorization(), message)
 }
