@@ -108,3 +108,22 @@ def test_a_table_is_converted_by_name(host: str, tmp_path: pathlib.Path) -> None
     subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     with Loader(tmp_path / "out", batch_size=4) as written, Loader(LAKE, batch_size=4) as table:
         assert written.rows == table.rows
+
+
+def test_a_plan_and_a_server_take_a_name(host: str) -> None:
+    options = {"databricks_host": host, "databricks_token": TOKEN}
+    told = [
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+        for command in (
+            [sys.executable, "-m", "bowstring", "plan", NAME, "--batch-size", "4", "--json"]
+            + ["--storage-options", ",".join(f"{key}={value}" for key, value in options.items())],
+            [sys.executable, "-m", "bowstring", "plan", str(LAKE), "--batch-size", "4", "--json"],
+        )
+    ]
+    assert told[0]["rows"] == told[1]["rows"] > 0
+    assert TOKEN not in json.dumps(told)
+    with bowstring.flight.Server({"lake": {"url": NAME, "storage_options": options}}) as server:
+        with Loader(f"{server.url}/lake", batch_size=4, shuffle=False) as served:
+            rows = [column.tolist() for batch in served for column in batch.values()]
+        with Loader(LAKE, batch_size=4, shuffle=False) as table:
+            assert rows == [column.tolist() for batch in table for column in batch.values()]

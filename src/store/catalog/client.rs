@@ -138,11 +138,9 @@ impl Client {
                     (By::Signed(signing), given)
                 }
             };
-            let answer = patient(&self.name, &|| self.request(call, &by)).await?;
-            let refused = is_refusal(&answer);
+            let answer = patient(&self.name, by.secret(), &|| self.request(call, &by)).await?;
             match given {
-                Some((source, given)) if !renewed && refused => source.refused(&given),
-                _ if refused => return Ok(by.hidden(answer)),
+                Some((source, given)) if !renewed && is_refusal(&answer) => source.refused(&given),
                 _ => return Ok(answer),
             }
             renewed = true;
@@ -191,14 +189,13 @@ impl Client {
 }
 
 impl By<'_> {
-    /// `answer` without the token, should it repeat that.
-    fn hidden(&self, answer: Answer) -> Answer {
-        let Self::Token(token) = self else { return answer };
-        let text = String::from_utf8_lossy(&answer.body);
-        if token.reveal().is_empty() || !text.contains(token.reveal()) {
-            return answer;
+    /// The secret that requests have in them.
+    fn secret(&self) -> &str {
+        match self {
+            Self::Nobody => "",
+            Self::Token(token) => token.reveal(),
+            Self::Signed(signing) => signing.session_token(),
         }
-        Answer { status: answer.status, body: text.replace(token.reveal(), "***").into() }
     }
 }
 
@@ -234,14 +231,31 @@ fn bearer(token: &str) -> Result<HeaderValue> {
     Ok(header)
 }
 
-/// Sends `request`, with retries, until the response is one to act on.
-async fn patient(name: &str, request: &(dyn Fn() -> Result<reqwest::RequestBuilder, Source> + Sync)) -> Result<Answer> {
+/// `answer` without `secret`, should it repeat that; a success is left as it is.
+fn hidden(answer: Answer, secret: &str) -> Answer {
+    if answer.status.is_success() || secret.is_empty() {
+        return answer;
+    }
+    let text = String::from_utf8_lossy(&answer.body);
+    if !text.contains(secret) {
+        return answer;
+    }
+    Answer { status: answer.status, body: text.replace(secret, "***").into() }
+}
+
+/// Sends `request`, which has `secret` in it, with retries, until the response is one to act on. No failure repeats the secret.
+async fn patient(
+    name: &str,
+    secret: &str,
+    request: &(dyn Fn() -> Result<reqwest::RequestBuilder, Source> + Sync),
+) -> Result<Answer> {
     let failed =
         |source: Source| Error::Store { operation: "ask the catalog".to_owned(), url: name.to_owned(), source };
     let mut failures = 0;
     loop {
         let problem = match once(request().map_err(failed)?).await {
             Ok(Some(answer)) => {
+                let answer = hidden(answer, secret);
                 if !passes(&answer) {
                     return Ok(answer);
                 }
@@ -330,7 +344,7 @@ impl Tokens {
             Ok(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone()))
         };
         let asked = SystemTime::now();
-        let answer = patient(at.as_str(), &request).await?;
+        let answer = patient(at.as_str(), secret.reveal(), &request).await?;
         let failed = |what: String| Error::Store {
             operation: "ask for a token".to_owned(),
             url: at.to_string(),

@@ -18,6 +18,14 @@ pub(super) struct HiveTable {
     pub(super) partition_keys: Vec<String>,
 }
 
+/// A partition of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Partition {
+    pub(super) location: String,
+    /// Empty if the catalog does not say it.
+    pub(super) input_format: String,
+}
+
 /// What to read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -97,40 +105,53 @@ impl HiveTable {
         Ok(Way::Partitions(location))
     }
 
-    /// The table `name` as its partitions, whose locations are `partitions`, in directories of its own at `location`.
+    /// The table `name` as its `partitions`, in directories of its own at `location`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a partition elsewhere, or in a directory that does not name its values.
+    /// [`Error::Unsupported`] for a partition elsewhere, of another format, or in a directory that does not name its values as the others do.
     pub(super) fn partitioned(
         &self,
         name: &str,
         location: &str,
-        partitions: impl IntoIterator<Item = String>,
+        partitions: impl IntoIterator<Item = Partition>,
     ) -> Result<Content> {
         let mut directories = BTreeSet::new();
-        for partition in partitions {
-            let below = partition.strip_prefix(location).and_then(|rest| rest.strip_prefix('/'));
-            let directory = below.map(|below| below.trim_end_matches('/')).filter(|below| self.names_values(below));
-            let Some(directory) = directory else {
-                let what = format!(
-                    "{name}, which has a partition at {}, no directory of its values below {},",
-                    display(&partition),
-                    display(location)
-                );
-                return Err(Error::unsupported(what, "give the addresses of its files, or write a copy"));
+        // The columns have these names, in any case of letters but in the same.
+        let mut spelt: Option<Vec<String>> = None;
+        for Partition { location: at, input_format } in partitions {
+            let refused = |problem: &str| {
+                let what = format!("{name}, which has a partition at {}, {problem},", display(&at));
+                Err(Error::unsupported(what, "give the addresses of its files, or write a copy"))
             };
+            // Files of another format have no ending that says so, or one by which they are passed over.
+            if !(input_format.is_empty() || input_format == PARQUET || input_format == self.input_format) {
+                let format: String = input_format.chars().filter(|letter| !letter.is_control()).take(100).collect();
+                return refused(&format!("of format {format:?}"));
+            }
+            let below = at.strip_prefix(location).and_then(|rest| rest.strip_prefix('/'));
+            let directory = below.map(|below| below.trim_end_matches('/'));
+            let Some((directory, keys)) = directory.and_then(|at| Some((at, self.keys(at)?))) else {
+                return refused(&format!("no directory of its values below {}", display(location)));
+            };
+            if *spelt.get_or_insert_with(|| keys.clone()) != keys {
+                return refused("whose directory spells its columns otherwise than another one");
+            }
             directories.insert(directory.to_owned());
         }
         Ok(Content::Parquet(Some(directories)))
     }
 
-    /// Whether `directory` has the values of all partition columns, such as `year=2026/month=1`.
-    fn names_values(&self, directory: &str) -> bool {
+    /// The names of the partition columns as `directory` spells them, if it has the values of all, such as `year=2026/month=1`.
+    fn keys(&self, directory: &str) -> Option<Vec<String>> {
         let parts: Vec<&str> = directory.split('/').collect();
-        let names = |(part, key): (&&str, &String)| {
-            part.split_once('=').is_some_and(|(name, value)| name.eq_ignore_ascii_case(key) && !value.is_empty())
+        let key = |(part, key): (&&str, &String)| {
+            let (name, value) = part.split_once('=')?;
+            (name.eq_ignore_ascii_case(key) && !value.is_empty()).then(|| name.to_owned())
         };
-        parts.len() == self.partition_keys.len() && parts.iter().zip(&self.partition_keys).all(names)
+        if parts.len() != self.partition_keys.len() {
+            return None;
+        }
+        parts.iter().zip(&self.partition_keys).map(key).collect()
     }
 }
 
@@ -192,12 +213,22 @@ mod tests {
         let mut parts = table(PARQUET, &[]);
         parts.partition_keys = vec!["year".to_owned(), "m".to_owned()];
         let of = |locations: &[&str]| {
-            let locations = locations.iter().map(|at| (*at).to_owned());
-            parts.partitioned("glue://d.t", "s3://b/t", locations)
+            let partition = |at: &&str| Partition { location: (*at).to_owned(), ..Partition::default() };
+            parts.partitioned("glue://d.t", "s3://b/t", locations.iter().map(partition))
         };
-        let found = of(&["s3://b/t/year=2026/m=1", "s3://b/t/Year=2026/m=2/"]).unwrap();
-        let directories = ["Year=2026/m=2".to_owned(), "year=2026/m=1".to_owned()];
+        let found = of(&["s3://b/t/Year=2026/m=1", "s3://b/t/Year=2026/m=2/"]).unwrap();
+        let directories = ["Year=2026/m=1".to_owned(), "Year=2026/m=2".to_owned()];
         assert_eq!(found, Content::Parquet(Some(directories.into())));
+        // These would be two columns, with nulls in each.
+        let error = of(&["s3://b/t/year=2026/m=1", "s3://b/t/Year=2026/m=2"]).unwrap_err().to_string();
+        assert!(error.contains("s3://b/t/Year=2026/m=2") && error.contains("spells"), "{error}");
+        let orc = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat";
+        for (format, is_read) in [(PARQUET, true), ("", true), (orc, false)] {
+            let of_format = Partition { location: "s3://b/t/year=1/m=1".to_owned(), input_format: format.to_owned() };
+            let found = parts.partitioned("glue://d.t", "s3://b/t", [of_format]);
+            assert_eq!(found.is_ok(), is_read, "{format}");
+            assert!(is_read || found.unwrap_err().to_string().contains("OrcInputFormat"));
+        }
         for odd in [
             "s3://b/tt/year=1/m=1",
             "s3://c/t/year=1/m=1",

@@ -131,6 +131,11 @@ impl Signer {
 }
 
 impl Signing<'_> {
+    /// The token that requests have in them, or nothing; keys themselves never are.
+    pub(super) fn session_token(&self) -> &str {
+        self.credential.token.as_deref().unwrap_or_default()
+    }
+
     /// Headers for this request, those that it is signed with among them.
     pub(super) fn headers(
         &self,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::store::catalog::hive_table::HiveTable;
+use crate::store::catalog::hive_table::{self, HiveTable};
 
 /// Parameters, of which any may be null.
 type Parameters = Option<BTreeMap<String, Option<String>>>;
@@ -90,10 +90,14 @@ impl Table {
 }
 
 impl Page {
-    /// Locations of its partitions, of which each must have one, and what continues it.
-    pub(super) fn locations(self) -> Result<(Vec<String>, Option<String>), &'static str> {
-        let location = |partition: Partition| partition.storage_descriptor?.location.filter(|at| !at.is_empty());
-        let all: Option<Vec<String>> = self.partitions.into_iter().flatten().map(location).collect();
+    /// Its partitions, of which each must have a location, and what continues it.
+    pub(super) fn partitions(self) -> Result<(Vec<hive_table::Partition>, Option<String>), &'static str> {
+        let partition = |partition: Partition| {
+            let storage = partition.storage_descriptor?;
+            let location = storage.location.filter(|at| !at.is_empty())?;
+            Some(hive_table::Partition { location, input_format: storage.input_format.unwrap_or_default() })
+        };
+        let all: Option<Vec<_>> = self.partitions.into_iter().flatten().map(partition).collect();
         let next = self.next_token.filter(|next| !next.is_empty());
         Ok((all.ok_or("a partition has no location")?, next))
     }
@@ -124,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_locations_and_a_mark_of_the_next() {
-        let page = |json: &str| serde_json::from_str::<Page>(json).unwrap().locations();
-        let one =
-            r#"{"Partitions":[{"Values":["1"],"StorageDescriptor":{"Location":"s3://b/t/dt=1"}}],"NextToken":"n"}"#;
-        assert_eq!(page(one), Ok((vec!["s3://b/t/dt=1".to_owned()], Some("n".to_owned()))));
+    fn a_page_has_partitions_and_a_mark_of_the_next() {
+        let page = |json: &str| serde_json::from_str::<Page>(json).unwrap().partitions();
+        let one = r#"{"Partitions":[{"Values":["1"],"StorageDescriptor":{"Location":"s3://b/t/dt=1","InputFormat":"f"}}],"NextToken":"n"}"#;
+        let partition = hive_table::Partition { location: "s3://b/t/dt=1".to_owned(), input_format: "f".to_owned() };
+        assert_eq!(page(one), Ok((vec![partition], Some("n".to_owned()))));
         assert_eq!(page(r#"{"Partitions":[],"NextToken":""}"#), Ok((Vec::new(), None)));
         assert!(page(r#"{"Partitions":[{"Values":["1"]}]}"#).is_err());
     }

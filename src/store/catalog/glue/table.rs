@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 use crate::store::access::Access;
 use crate::store::catalog::client::{Auth, Call, Client};
 use crate::store::catalog::connection::is_near;
-use crate::store::catalog::hive_table::{MOST_PARTITIONS, Way};
+use crate::store::catalog::hive_table::{MOST_PARTITIONS, Partition, Way};
 use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::CatalogTable;
+use crate::store::display::display;
 
 /// Options that authorize, for messages.
 const REMEDY: &str =
@@ -54,8 +55,9 @@ pub(in crate::store::catalog) async fn table(
     access: Access<'_>,
     options: Options<'_>,
 ) -> Result<CatalogTable> {
-    let [database, table] = parts(name)
-        .ok_or_else(|| Error::config("urls", format!("{name} names no table of Glue: write glue://database.table")))?;
+    let [database, table] = parts(name).ok_or_else(|| {
+        Error::config("urls", format!("{} names no table of Glue: write glue://database.table", display(name)))
+    })?;
     let Settings { endpoint, region, id, signer, connection } = Settings::new(access, options)?;
     let client = Client::new(&endpoint, &connection, Auth::Signed(Box::new(signer)), REMEDY)?;
     let glue = Glue { client, endpoint };
@@ -115,20 +117,20 @@ impl Glue {
         Ok(self.ask::<Found>("AWSGlue.GetTable", &body, name).await?.table)
     }
 
-    /// The locations of all partitions.
-    async fn partitions(&self, key: &Key, name: &str) -> Result<Vec<String>> {
+    async fn partitions(&self, key: &Key, name: &str) -> Result<Vec<Partition>> {
         let mut body = json!({
             "DatabaseName": key.database, "TableName": key.table, "ExcludeColumnSchema": true, "MaxResults": PAGE
         });
         if let Some(id) = &key.id {
             body["CatalogId"] = json!(id);
         }
+        let wrong = |what: &str| self.client.broken("read the answer of the catalog", format!("{name}: {what}"));
         let mut all = Vec::new();
-        loop {
+        // Pages may be empty.
+        for _ in 0..MOST_PARTITIONS {
             let page: Page = self.ask("AWSGlue.GetPartitions", &body, name).await?;
-            let wrong = |what: &str| self.client.broken("read the answer of the catalog", format!("{name}: {what}"));
-            let (locations, next) = page.locations().map_err(wrong)?;
-            all.extend(locations);
+            let (partitions, next) = page.partitions().map_err(wrong)?;
+            all.extend(partitions);
             if all.len() > MOST_PARTITIONS {
                 return Err(wrong(&format!("it has more than {MOST_PARTITIONS} partitions")));
             }
@@ -138,6 +140,7 @@ impl Glue {
             }
             body["NextToken"] = json!(next);
         }
+        Err(wrong("it has too many pages"))
     }
 }
 

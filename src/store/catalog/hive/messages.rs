@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use super::thrift::{Fault, Reader, Writer, kind};
-use crate::store::catalog::hive_table::{HiveTable, MOST_PARTITIONS};
+use crate::store::catalog::hive_table::{HiveTable, MOST_PARTITIONS, Partition};
 
 /// Types of messages.
 const REPLY: u32 = 2;
@@ -15,6 +15,9 @@ const UNKNOWN_METHOD: i32 = 1;
 
 /// Most letters of a message that are shown.
 const SHOWN: usize = 300;
+
+/// Most partition columns of a table.
+const MOST_KEYS: usize = 1_000;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -83,8 +86,8 @@ pub(super) fn table(input: impl Read, most: usize, by_request: bool) -> Result<H
     })
 }
 
-/// The locations of the partitions in an answer to [`get_partitions`].
-pub(super) fn partitions(input: impl Read, most: usize) -> Result<Vec<String>, Refusal> {
+/// The partitions in an answer to [`get_partitions`].
+pub(super) fn partitions(input: impl Read, most: usize) -> Result<Vec<Partition>, Refusal> {
     let mut reader = Reader::new(input, most);
     answered(&mut reader, 1, |reader, found| {
         if found != kind::LIST {
@@ -105,7 +108,7 @@ pub(super) fn partitions(input: impl Read, most: usize) -> Result<Vec<String>, R
             if all.len() == MOST_PARTITIONS {
                 return Err(Fault::Odd("it has too many partitions"));
             }
-            all.push(storage.location);
+            all.push(Partition { location: storage.location, input_format: storage.input_format });
             Ok(())
         })?;
         Ok(all)
@@ -172,6 +175,9 @@ fn of_table<R: Read>(reader: &mut Reader<R>) -> Result<HiveTable, Fault> {
                         (1, kind::STRING) => name = reader.string()?,
                         _ => reader.skip(kind)?,
                     }
+                }
+                if table.partition_keys.len() == MOST_KEYS {
+                    return Err(Fault::Odd("it has too many partition columns"));
                 }
                 table.partition_keys.push(name);
                 Ok(())

@@ -19,6 +19,7 @@ use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content, StoreAccess};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
+use crate::store::display::display;
 
 /// Header that asks a catalog for credentials with a table.
 const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");
@@ -56,7 +57,7 @@ pub(in crate::store::catalog) async fn table(
 ) -> Result<CatalogTable> {
     let Settings { uri, warehouse, auth, connection } = Settings::new(access, options)?;
     let (namespace, table) = parts(name).ok_or_else(|| {
-        Error::config("urls", format!("{name} names no table of a catalog: write iceberg://namespace.table"))
+        Error::config("urls", format!("{} names no table of a catalog: write iceberg://namespace.table", display(name)))
     })?;
     let remedy = match &auth {
         Auth::Signed(_) => "iceberg_rest_signing_name, iceberg_rest_signing_region and the keys of AWS",

@@ -20,6 +20,7 @@ use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
+use crate::store::display::display;
 use crate::store::logs::Ratified;
 
 /// Path of the interface.
@@ -49,7 +50,10 @@ fn parts(name: &str) -> Option<[String; 3]> {
 pub(in crate::store::catalog) async fn table(name: &str, options: Options<'_>) -> Result<CatalogTable> {
     let Settings { host, auth, connection } = Settings::new(options)?;
     let [catalog, schema, table] = parts(name).ok_or_else(|| {
-        Error::config("urls", format!("{name} names no table of Unity Catalog: write uc://catalog.schema.table"))
+        Error::config(
+            "urls",
+            format!("{} names no table of Unity Catalog: write uc://catalog.schema.table", display(name)),
+        )
     })?;
     let client = Client::new(&host, &connection, auth, REMEDY)?;
     let api = below(&host, API);
