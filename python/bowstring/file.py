@@ -199,13 +199,18 @@ class FileWriter(io.BufferedIOBase):
         """Writes all of ``data``; returns the number of its bytes. A failure gives the file up."""
         file = self._file()
         with memoryview(data) as view:
-            if isinstance(data, bytes) and len(data) <= _PART:
-                file.write(data)
-            elif view.nbytes:
-                whole = view if view.contiguous else memoryview(view.tobytes())
-                with whole.cast("B") as flat:
-                    for start in range(0, len(flat), _PART):
-                        file.write(bytes(flat[start : start + _PART]))
+            try:
+                if isinstance(data, bytes) and len(data) <= _PART:
+                    file.write(data)
+                elif view.nbytes:
+                    whole = view if view.contiguous else memoryview(view.tobytes())
+                    with whole.cast("B") as flat:
+                        for start in range(0, len(flat), _PART):
+                            file.write(bytes(flat[start : start + _PART]))
+            except BaseException:
+                # A part of the data may be in it.
+                self.discard()
+                raise
             self._size += view.nbytes
             return view.nbytes
 

@@ -9,6 +9,7 @@ system, put ``bowstring://`` before: ``bowstring://s3://bucket/x``. What is save
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -175,6 +176,24 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return File(self._files.open(url))
         return writer(self._files, url, mode, upload or self._upload, autocommit)
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Opens a file, as fsspec does; text that is not written to its end is given up, like bytes."""
+        if compression is not None and "r" not in mode:
+            raise UnsupportedError("compression of what is saved is not supported; compress the bytes and save these")
+        if "w" in mode and "b" not in mode:
+            told = {name: options.pop(name) for name in ("encoding", "errors", "newline") if name in options}
+            file = super().open(path, mode.replace("t", "") + "b", block_size, cache_options, **options)
+            return _TextWriter(file, **told)
+        return super().open(path, mode, block_size, cache_options, compression, **options)
+
     def flush(self) -> None:
         """Waits until the stores have all that was saved through the cache: see :func:`bowstring.flush`."""
         self._files.flush()
@@ -293,6 +312,19 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def stats(self) -> dict[str, Any]:
         """The cache's counters, as in ``loader.stats()["cache"]``."""
         return self._files.stats()
+
+
+class _TextWriter(io.TextIOWrapper):
+    """Text that is saved. The base class would end the file after an exception, too."""
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.buffer.discard()  # type: ignore[attr-defined]
+
+    def __del__(self) -> None:
+        self.buffer.discard()  # type: ignore[attr-defined]
 
 
 def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:

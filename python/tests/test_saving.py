@@ -408,6 +408,13 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
         fs.pipe({f"{root}/d/b": b"b", f"{root}/d/c": b"c"})
         with fs.open(f"{root}/d/t.txt", "w") as text:
             text.write("line\n" * 3)
+        with pytest.raises(RuntimeError, match="midway"), fs.open(f"{root}/d/t.txt", "w") as text:
+            text.write("half")
+            raise RuntimeError("midway")
+        fs.open(f"{root}/d/t.txt", "w").write("half")
+        gc.collect()
+        with pytest.raises(bowstring.UnsupportedError, match="compression"):
+            fs.open(f"{root}/d/t.gz", "wb", compression="gzip")
         fs.touch(f"{root}/d/empty")
         fs.touch(f"{root}/d/b", truncate=False)
         fs.mv(f"{root}/d/c", f"{root}/d/b")

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::block::ObjectKey;
 use super::directory::{Directory, gone, writable};
-use super::ledger::boot;
+use super::ledger::{boot, is_at};
 
 const SAVED: &str = "saved";
 const SUMS: &str = "sums";
@@ -176,22 +176,26 @@ impl Directory {
         }
     }
 
-    /// Writes the record of `name`; with `safely` it is on the disk afterwards, together with all names beside it.
+    /// Writes the record of `name`; with `safely` all names beside it are on the disk afterwards. What it replaces was on the disk, so its own
+    /// bytes always are.
     pub(super) fn write_record(&self, name: ObjectKey, record: &Record, safely: bool) -> io::Result<()> {
         let (path, aside) = (self.record(name), self.saved_bytes(name).with_extension(RECORD_ASIDE));
         gone(fs::remove_file(&aside))?;
         let mut file = writable(&aside)?;
         file.write_all(&serde_json::to_vec(record)?)?;
-        if safely {
-            file.sync_all()?;
-        }
+        file.sync_all()?;
         fs::rename(&aside, &path)?;
         if safely { self.flush_saved() } else { Ok(()) }
     }
 
     /// Brings the names of all saves to the disk.
     pub(super) fn flush_saved(&self) -> io::Result<()> {
-        if cfg!(unix) { File::open(self.saved())?.sync_all() } else { Ok(()) }
+        if !cfg!(unix) {
+            return Ok(());
+        }
+        File::open(self.saved())?.sync_all()?;
+        // The first save has made that directory.
+        File::open(self.path())?.sync_all()
     }
 
     /// Removes a save: its record, then the rest. Its bytes stay as long as somebody has them open; see [`reap_saves`](Self::reap_saves).
@@ -209,6 +213,7 @@ impl Directory {
                     let path = self.saved_lock(name);
                     if let Ok(file) = File::open(&path)
                         && file.try_lock().is_ok()
+                        && is_at(&file, &path)
                     {
                         gone(fs::remove_file(path))?;
                     }

@@ -137,6 +137,9 @@ impl Staged {
         let committed = saves.disk().change(|_, _| {
             let others = directory.saves()?;
             record.sequence = others.iter().map(|save| save.record.sequence).max().unwrap_or(0) + 1;
+            // Nobody is to change it, and whoever finds the record may open it. Clean-ups wait for the ledger.
+            read_only(file);
+            drop(file.unlock());
             directory.write_record(name, record, true)?;
             let earlier = others.iter().filter(|save| save.record.is_there && save.record.target == record.target);
             earlier.for_each(|save| drop(saves.end(save)));
@@ -146,9 +149,6 @@ impl Staged {
             drop(directory.delete_save(name));
             return Err(failed(error));
         }
-        // Nobody is to change it.
-        read_only(file);
-        drop(file.unlock());
         self.file = None;
         Ok((save, turn))
     }

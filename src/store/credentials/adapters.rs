@@ -12,7 +12,7 @@ use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
 use url::{Position, Url};
 
 use super::super::client::Connector;
-use super::renewing::Renewing;
+use super::renewing::{Renewing, RenewingParts};
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
 use crate::store::multipart::{Opened, PartStore};
@@ -72,7 +72,14 @@ pub(in crate::store) fn open(
             };
             builder.build().map(|store| {
                 let store = Arc::new(store);
-                (Arc::clone(&store) as Arc<dyn ObjectStore>, Some(PartStore::new(store)))
+                match source {
+                    Some(source) => {
+                        let parts = RenewingParts::new(Arc::clone(&store), source.clone());
+                        let store = Renewing::new(store, source.clone());
+                        (Arc::new(store) as Arc<dyn ObjectStore>, Some(PartStore::new(Arc::new(parts))))
+                    }
+                    None => (Arc::clone(&store) as Arc<dyn ObjectStore>, Some(PartStore::new(store))),
+                }
             })
         }};
     }
@@ -89,8 +96,5 @@ pub(in crate::store) fn open(
             .map(|store| (Arc::new(store) as Arc<dyn ObjectStore>, None)),
         _ => object_store::parse_url_opts(url, settings).map(|(store, _)| (store.into(), None)),
     };
-    Ok(store.map(|(store, numbered)| match source {
-        Some(source) => (Arc::new(Renewing::new(store, source.clone())) as Arc<dyn ObjectStore>, numbered),
-        None => (store, numbered),
-    }))
+    Ok(store)
 }

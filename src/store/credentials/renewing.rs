@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use super::source::{CredentialSource, Given, store_error};
@@ -29,17 +30,53 @@ impl Renewing {
         Self { store, source }
     }
 
-    /// Returns the result of `work`, or, if its credentials were refused, its result with others.
     async fn twice<T, F: Future<Output = Result<T>>>(&self, work: impl Fn() -> F) -> Result<T> {
-        let given = known(&self.source).await?;
-        match work().await {
-            Err(error) if is_refusal(&error) => {
-                self.source.refused(&given);
-                known(&self.source).await?;
-                work().await
-            }
-            done => done,
+        twice(&self.source, work).await
+    }
+}
+
+/// The same for uploads with numbers.
+#[derive(Debug)]
+pub(super) struct RenewingParts<T> {
+    store: Arc<T>,
+    source: CredentialSource,
+}
+
+impl<T> RenewingParts<T> {
+    pub(super) fn new(store: Arc<T>, source: CredentialSource) -> Self {
+        Self { store, source }
+    }
+}
+
+/// Returns the result of `work`, or, if its credentials were refused, its result with others.
+async fn twice<T, F: Future<Output = Result<T>>>(source: &CredentialSource, work: impl Fn() -> F) -> Result<T> {
+    let given = known(source).await?;
+    match work().await {
+        Err(error) if is_refusal(&error) => {
+            source.refused(&given);
+            known(source).await?;
+            work().await
         }
+        done => done,
+    }
+}
+
+#[async_trait]
+impl<T: MultipartStore> MultipartStore for RenewingParts<T> {
+    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
+        twice(&self.source, || self.store.create_multipart(path)).await
+    }
+
+    async fn put_part(&self, path: &Path, id: &MultipartId, index: usize, data: PutPayload) -> Result<PartId> {
+        twice(&self.source, || self.store.put_part(path, id, index, data.clone())).await
+    }
+
+    async fn complete_multipart(&self, path: &Path, id: &MultipartId, parts: Vec<PartId>) -> Result<PutResult> {
+        twice(&self.source, || self.store.complete_multipart(path, id, parts.clone())).await
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
+        twice(&self.source, || self.store.abort_multipart(path, id)).await
     }
 }
 

@@ -46,7 +46,11 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
         if let Some(save) = all.at(&old)? {
             let (all, save, new) = (all.clone(), save, new.clone());
             if blocking(move || all.rename(&save, &new)).await? {
-                return Ok(());
+                // What it was to replace there goes with the name.
+                return match place.store.delete(from).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                    Err(error) => Err(place.failed("remove", from, error)),
+                };
             }
         }
     }

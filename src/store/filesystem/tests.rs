@@ -282,6 +282,52 @@ fn of_two_that_save_under_one_name_the_last_to_end_wins() {
 }
 
 #[test]
+fn a_file_that_is_moved_as_its_upload_begins_is_uploaded_to_its_new_address() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    for number in 0..100_u32 {
+        save(&files, "s3://bucket/.tmp", &number.to_le_bytes(), Upload::Background).unwrap();
+        files.rename("s3://bucket/.tmp", "s3://bucket/x").unwrap();
+        files.flush().unwrap();
+        assert_eq!((rig.stored("x").as_deref(), rig.stored(".tmp")), (Some(&number.to_le_bytes()[..]), None));
+    }
+}
+
+#[test]
+fn a_moved_file_takes_what_it_was_to_replace_with_it() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
+    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
+    wait_until(failed);
+    rig.store.fail(false);
+    files.rename("s3://bucket/x", "s3://bucket/y").unwrap();
+    files.flush().unwrap();
+    assert_eq!((rig.stored("x"), rig.stored("y").as_deref()), (None, Some(&b"new"[..])));
+}
+
+#[test]
+fn a_save_whose_bytes_are_gone_is_an_error_and_never_done() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
+    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
+    wait_until(failed);
+    rig.store.fail(false);
+    for entry in std::fs::read_dir(rig.cache().join("saved")).unwrap().flatten() {
+        if entry.path().extension().is_none() {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let error = files.flush().unwrap_err().chain();
+    assert!(error.contains("its bytes are gone") && error.contains("s3://bucket/x"), "{error}");
+    assert_eq!(rig.stored("x"), None);
+}
+
+#[test]
 fn a_file_gets_another_name_wherever_it_is() {
     let rig = Rig::new();
     let files = rig.files(true);

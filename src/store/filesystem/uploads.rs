@@ -1,7 +1,7 @@
 //! The uploads of what was saved to be uploaded later: one after another, in the order in which the files were closed, and taken up by the
 //! next process where one was killed.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -19,8 +19,18 @@ use crate::error::{Error, Result};
 /// Pause between two looks at another process's upload.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Uploads of this process that are under way or wait.
-static GOING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+/// Uploads that are under way or wait, and the process whose they are: a forked child has the number of its parent, and none of its own.
+static GOING: (Mutex<(u32, usize)>, Condvar) = (Mutex::new((0, 0)), Condvar::new());
+
+/// The uploads of this process.
+fn going() -> MutexGuard<'static, (u32, usize)> {
+    let mut going = GOING.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if going.0 != process {
+        *going = (process, 0);
+    }
+    going
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -28,14 +38,15 @@ struct Going;
 
 impl Going {
     fn new() -> Self {
-        *GOING.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        going().1 += 1;
         Self
     }
 }
 
 impl Drop for Going {
     fn drop(&mut self) {
-        *GOING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut going = going();
+        going.1 = going.1.saturating_sub(1);
         GOING.1.notify_all();
     }
 }
@@ -43,9 +54,8 @@ impl Drop for Going {
 /// Waits until no upload of this process is under way, for `wait` at most; returns true if so. Those that failed are in the journal of
 /// their cache.
 pub fn uploads_done(wait: Duration) -> bool {
-    let going = GOING.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let waited = GOING.1.wait_timeout_while(going, wait, |going| *going > 0);
-    *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    let waited = GOING.1.wait_timeout_while(going(), wait, |going| going.1 > 0);
+    waited.unwrap_or_else(PoisonError::into_inner).0.1 == 0
 }
 
 /// See the module.
@@ -54,6 +64,15 @@ pub(super) struct Uploads {
     origins: Arc<Origins>,
     /// Held by the upload that is under way.
     turn: tokio::sync::Mutex<()>,
+}
+
+/// What came of an attempt to upload a save.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is in its store, or over.
+    Done,
+    /// It has another address now, and is not there yet.
+    Moved,
 }
 
 /// A save, and the way to its store.
@@ -138,8 +157,12 @@ impl Uploads {
     async fn finish(&self, all: &Saves, save: Save, waits: bool) -> Result<()> {
         let (mut seen, mut since) = (None, Instant::now());
         loop {
-            let Some(now) = all.again(&save)? else { return Ok(()) };
+            let Some(now) = now(all, &save).await?.filter(|now| now.record.is_there) else { return Ok(()) };
             if !self.is_ours(&now) {
+                if waits {
+                    let url = &now.record.target.url;
+                    tracing::warn!("{url} is not uploaded: these options do not reach its store as it was saved");
+                }
                 return Ok(());
             }
             if let Some(turn) = all.turn(&now)? {
@@ -183,25 +206,48 @@ impl Uploads {
     async fn upload(&self, save: Save, _own: Turn) -> Result<()> {
         let _turn = self.turn.lock().await;
         let Some(all) = self.saves() else { return Ok(()) };
-        // It may have another address now, or be over.
-        let Some(save) = all.left(&save)? else { return Ok(()) };
-        if !save.record.is_there {
-            return self.end_unlocked(&all, save).await;
+        loop {
+            // It may have another address now, also since the last round, or be over.
+            let Some(save) = now(&all, &save).await? else { return Ok(()) };
+            if !save.record.is_there {
+                return self.end_unlocked(&all, save).await;
+            }
+            let Some((place, path)) = self.way(&save) else {
+                let source = "the store is reached with other options than when it was saved".into();
+                return Err(Error::Store { operation: "upload".to_owned(), url: save.record.target.url, source });
+            };
+            let mut upload = Upload { saves: all.clone(), save, place, path };
+            if upload.until_done().await? == End::Done {
+                return Ok(());
+            }
         }
-        let Some((place, path)) = self.way(&save) else {
-            let source = "the store is reached with other options than when it was saved".into();
-            return Err(Error::Store { operation: "upload".to_owned(), url: save.record.target.url, source });
-        };
-        let mut upload = Upload { saves: all, save, place, path };
-        upload.until_done().await
     }
 
     async fn end_unlocked(&self, all: &Saves, save: Save) -> Result<()> {
         if let Some((place, path)) = self.way(&save) {
             give_up(&place, &path, &save).await?;
         }
-        all.forget(&save)
+        let all = all.clone();
+        blocking(move || all.forget(&save)).await
     }
+}
+
+/// `save` as it is now; see [`Saves::left`].
+async fn now(all: &Saves, save: &Save) -> Result<Option<Save>> {
+    let (all, save) = (all.clone(), save.clone());
+    blocking(move || all.left(&save)).await
+}
+
+/// Returns true if the store does not know the upload, or its parts, any more.
+fn is_forgotten(error: &Error) -> bool {
+    let Some(cause) = std::error::Error::source(error) else { return false };
+    let is_missing = std::iter::successors(Some(cause), |error| (**error).source())
+        .any(|error| matches!(error.downcast_ref(), Some(object_store::Error::NotFound { .. })));
+    #[cfg(feature = "cloud")]
+    let is_refused = super::super::answer::answers(cause).any(|answer| answer.contains("<Code>InvalidPart"));
+    #[cfg(not(feature = "cloud"))]
+    let is_refused = false;
+    is_missing || is_refused
 }
 
 /// Ends the upload that was begun of `save`.
@@ -217,17 +263,17 @@ async fn give_up(place: &Place, path: &Path, save: &Save) -> Result<()> {
 
 impl Upload {
     /// Uploads it. A store that is unavailable is waited for, and an upload that it has forgotten is begun anew.
-    async fn until_done(&mut self) -> Result<()> {
+    async fn until_done(&mut self) -> Result<End> {
         let began = Instant::now();
         let mut may_begin_anew = self.save.record.upload.is_some();
         loop {
             match self.once().await {
-                Ok(()) => return Ok(()),
+                Ok(end) => return Ok(end),
                 Err(error) if unavailable::is_unavailable(&error) && began.elapsed() < unavailable::PATIENCE => {
                     tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
                     tokio::time::sleep(unavailable::PAUSE).await;
                 }
-                Err(error) if may_begin_anew => {
+                Err(error) if may_begin_anew && is_forgotten(&error) => {
                     tracing::debug!("{} is uploaded anew: {}", self.save.record.target.url, error.chain());
                     may_begin_anew = false;
                     drop(give_up(&self.place, &self.path, &self.save).await);
@@ -252,7 +298,7 @@ impl Upload {
         self.place.failed("upload", &self.path, error)
     }
 
-    async fn once(&mut self) -> Result<()> {
+    async fn once(&mut self) -> Result<End> {
         let (saves, save) = (self.saves.clone(), self.save.clone());
         let Some(source) = blocking(move || saves.source(&save)).await? else { return self.over().await };
         let source = Arc::new(source);
@@ -270,15 +316,16 @@ impl Upload {
             parts = sent;
         }
         let _turn = self.saves.turn_at(&self.save.record.target).await?;
-        let is_current = self.saves.again(&self.save)?;
-        if is_current.is_none_or(|now| now.record.target != self.save.record.target) {
+        let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
+        if found.is_none_or(|now| now.record.target != self.save.record.target) {
             drop(source);
             return self.over().await;
         }
         let put = match &mut multipart {
             Some(multipart) => multipart.complete(parts).await,
             None => {
-                let bytes = source.read(0, self.save.record.size)?;
+                let (read, size) = (Arc::clone(&source), self.save.record.size);
+                let bytes = blocking(move || read.read(0, size)).await?;
                 self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await
             }
         };
@@ -286,20 +333,33 @@ impl Upload {
         let key = version(&self.place, &self.path, &put, self.save.record.size).await;
         let (saves, save) = (self.saves.clone(), self.save.clone());
         blocking(move || {
-            if let (Some(key), Some(source)) = (key, Arc::into_inner(source)) {
-                saves.adopt(&save, source, key);
+            // The store has it: no record may tell of bytes that are elsewhere. They stay, since they are open.
+            saves.forget(&save)?;
+            match (key, Arc::into_inner(source)) {
+                (Some(key), Some(source)) => saves.adopt(&save, source, key),
+                (_, source) => drop(source),
             }
             saves.forget(&save)
         })
-        .await
+        .await?;
+        Ok(End::Done)
     }
 
     /// Something else was saved for the same address, or it has another one now: what was sent is given up.
-    async fn over(&mut self) -> Result<()> {
+    async fn over(&mut self) -> Result<End> {
         give_up(&self.place, &self.path, &self.save).await?;
-        match self.saves.again(&self.save)? {
-            Some(_) => Ok(()),
-            None => self.saves.forget(&self.save),
+        match now(&self.saves, &self.save).await?.filter(|now| now.record.is_there) {
+            Some(now) if now.record.target != self.save.record.target => Ok(End::Moved),
+            Some(_) => {
+                let why = "its bytes are gone, or another process changes them".to_owned();
+                let operation = "read what was saved for".to_owned();
+                Err(Error::Store { operation, url: self.save.record.target.url.clone(), source: why.into() })
+            }
+            None => {
+                let (saves, save) = (self.saves.clone(), self.save.clone());
+                blocking(move || saves.forget(&save)).await?;
+                Ok(End::Done)
+            }
         }
     }
 
