@@ -31,9 +31,12 @@ impl<const N: usize> Recent<N> {
     }
 
     fn mark(&mut self, now: Duration) {
-        let [_, (last, _)] = self.marks;
-        if now.saturating_sub(last) >= PERIOD {
-            self.marks = [self.marks[1], (now, self.totals)];
+        let (last, _) = self.marks[1];
+        let gap = now.saturating_sub(last);
+        if gap >= PERIOD {
+            // After a long pause nothing of what was before it is late.
+            let older = if gap >= 2 * PERIOD { (now.saturating_sub(PERIOD), self.totals) } else { self.marks[1] };
+            self.marks = [older, (now, self.totals)];
         }
     }
 
@@ -70,6 +73,8 @@ mod tests {
         recent.add(seconds(150), 0, 1);
         assert_eq!(recent.lately(seconds(150)), ([1, 0], seconds(18)));
         assert_eq!(recent.totals(), [8, 3]);
+        // After an hour without a look, that hour is not the last half minute.
+        assert_eq!(recent.lately(seconds(4000)), ([0, 0], seconds(15)));
         assert_eq!(Recent::<1>::new(seconds(9)).lately(seconds(3)), ([0], Duration::ZERO), "a clock that goes back");
     }
 }

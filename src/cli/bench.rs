@@ -147,8 +147,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         bad_rows: bad_rows(&loader.ledger()),
         stats,
     };
-    args.html.write(&format!("Bench of {}", report.urls.join(", ")), || report.plots(), &report)?;
     out.report(&report)?;
+    args.html.write(&format!("Bench of {}", report.urls.join(", ")), || report.plots(), &report)?;
     if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
 }
 

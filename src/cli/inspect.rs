@@ -145,8 +145,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;
-    args.html.write(&format!("Content of {}", report.urls.join(", ")), || report.plots(), &report)?;
-    out.report(&report)
+    out.report(&report)?;
+    args.html.write(&format!("Content of {}", report.urls.join(", ")), || report.plots(), &report)
 }
 
 /// Most row groups that are drawn one by one.

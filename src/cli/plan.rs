@@ -106,8 +106,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut report = examine(&source, &options, urls, budget)?;
     let rate = args.rate.filter(|rate| *rate > 0);
     report.first_batch_seconds = rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
-    args.html.write(&format!("Plan of {}", report.urls.join(", ")), || report.plots(source.plan()), &report)?;
-    out.report(&report)
+    out.report(&report)?;
+    args.html.write(&format!("Plan of {}", report.urls.join(", ")), || report.plots(source.plan()), &report)
 }
 
 fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, budget: u64) -> Result<Report> {

@@ -194,9 +194,10 @@ impl Screen<'_> {
         if let Some(cache) = cache.filter(|cache| *cache != CacheStats::default()) {
             writeln!(
                 f,
-                "Cache: {} here, {} shared, {} from origins ({:.0} % hits); {} evicted, {} failures",
+                "Cache: {} here, {} shared, {} from other hosts, {} from origins ({:.0} % hits); {} evicted, {} failures",
                 bytes(cache.hit_bytes),
                 bytes(cache.shared_bytes),
+                bytes(cache.peer_bytes),
                 bytes(cache.origin_bytes),
                 100.0 * cache.hit_rate(),
                 count(cache.evicted),
@@ -208,7 +209,7 @@ impl Screen<'_> {
         for origin in slow.iter().take(LINES) {
             writeln!(
                 f,
-                "Origin {}: {}, mean {}, p99 under {}; {} waiting, {} failed",
+                "Origin {}: {}, mean {}, p99 under {}; {} under way, {} failed",
                 plain(&origin.address),
                 plural(origin.lately, "request"),
                 seconds(origin.mean_seconds),

@@ -195,12 +195,16 @@ fn requests_that_nobody_should_send_change_nothing() {
         let answer = ask(&server, request, "");
         assert_eq!(status(&answer), code, "{request}: {answer}");
     }
-    // A name that somebody bent to this host.
+    // A name that somebody points at this host.
     for host in ["evil.example", "10.0.0.1:9090", ""] {
         let request = format!("GET /ui/data HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         let answer = send(&server, request.as_bytes());
         assert!(answer.starts_with("HTTP/1.1 403") && !answer.contains("imagenet40"), "{host}: {answer}");
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = send(&server, request.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("imagenet40"), "{host}: {answer}");
     }
+    assert!(ask(&server, "GET /metrics", "").contains("imagenet40"));
     for (what, text) in [
         ("a head without an end", [b"GET /ui HTTP/1.1\r\nx: ".to_vec(), vec![b'a'; 4 << 20]].concat()),
         ("many headers", format!("GET /ui HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(10_000)).into_bytes()),
@@ -231,9 +235,11 @@ fn requests_that_nobody_should_send_change_nothing() {
     let refused = codes.filter(|code| code == "503").count();
     assert_eq!(refused, 6);
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200"));
-    drop(pages);
+    let began = Instant::now();
     server.signal("-TERM");
     assert_eq!(server.ended().0, Some(0));
+    assert!(began.elapsed() < Duration::from_secs(10), "open pages delay nothing");
+    drop(pages);
 }
 
 #[test]

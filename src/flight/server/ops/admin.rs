@@ -75,7 +75,7 @@ type Told = (Arc<AdminState>, bool);
 async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Response {
     let shown = match state.admit(&headers) {
         Err(denied) => return (StatusCode::UNAUTHORIZED, format!("{denied}\n")).into_response(),
-        Ok(false) if wide => nameless(&state.text()),
+        Ok(false) if wide || !ui::is_here(&headers) => nameless(&state.text()),
         Ok(_) => state.text(),
     };
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], shown).into_response()

@@ -54,16 +54,17 @@ impl RecentErrors {
     }
 
     fn add_at(&self, kind: &'static str, at: At<'_>, now: f64) {
+        // Names of actions and of unknown datasets come from callers.
+        let call: String = at.call.chars().take(64).collect();
+        let dataset: Option<String> = at.dataset.map(|dataset| dataset.chars().take(256).collect());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |one: &RecentError| {
-            one.kind == kind && one.call == at.call && one.dataset.as_deref() == at.dataset && one.rank == at.rank
-        };
+        let same =
+            |one: &RecentError| one.kind == kind && one.call == call && one.dataset == dataset && one.rank == at.rank;
         let known = all.iter().position(same).and_then(|known| all.remove(known));
         let mut error = known.unwrap_or_else(|| RecentError {
             kind: kind.to_owned(),
-            // Names of actions and of unknown datasets come from callers.
-            call: at.call.chars().take(64).collect(),
-            dataset: at.dataset.map(|dataset| dataset.chars().take(256).collect()),
+            call,
+            dataset,
             rank: at.rank,
             first: now,
             ..RecentError::default()
@@ -100,6 +101,11 @@ mod tests {
         for number in 0..1000 {
             errors.add("data", At { dataset: Some(&"x".repeat(number)), ..at });
         }
+        // Names that agree as far as they are kept are one.
+        for end in ["a", "b"] {
+            errors.add("data", At { dataset: Some(&("y".repeat(300) + end)), ..at });
+        }
+        assert_eq!(errors.all()[0].times, 2);
         let all = errors.all();
         assert!(all.len() == MOST && all.iter().all(|one| one.dataset.as_ref().is_none_or(|name| name.len() <= 256)));
     }

@@ -31,11 +31,11 @@ pub struct AdminState {
     shown: Mutex<Option<Shown>>,
 }
 
-/// The last snapshot with and without names, as JSON.
+/// The last snapshot, with or without names, as JSON. A port shows one of the two.
 struct Shown {
     taken: Instant,
-    named: Arc<str>,
-    nameless: Arc<str>,
+    named: bool,
+    json: Arc<str>,
 }
 
 const STARTING: u8 = 0;
@@ -103,13 +103,14 @@ impl AdminState {
     pub(super) fn snapshot(&self, named: bool) -> Arc<str> {
         // Held meanwhile, so that one snapshot serves all who ask at the same time.
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = shown.take().filter(|last| last.taken.elapsed() < FRESH);
+        let fresh = shown.take().filter(|last| last.named == named && last.taken.elapsed() < FRESH);
         let last = shown.insert(fresh.unwrap_or_else(|| {
             let snapshot = self.view.get().and_then(|view| view()).unwrap_or_else(|| Snapshot::new(self.phase()));
-            let json = |snapshot: &Snapshot| serde_json::to_string(snapshot).unwrap_or_default().into();
-            Shown { taken: Instant::now(), named: json(&snapshot), nameless: json(&snapshot.nameless()) }
+            let snapshot = if named { snapshot } else { snapshot.nameless() };
+            let json = serde_json::to_string(&snapshot).unwrap_or_default().into();
+            Shown { taken: Instant::now(), named, json }
         }));
-        Arc::clone(if named { &last.named } else { &last.nameless })
+        Arc::clone(&last.json)
     }
 
     /// Checks that a request with these headers may see what needs a token, if any tokens are configured. Returns whether there are any.

@@ -2,7 +2,7 @@
 //!
 //! The page is one document without a reference to anything else. It has no data in itself, so it needs no token; its data do, as the
 //! counters: it asks for the token and sends it as a header. A page of another origin can ask for nothing: no answer allows it, and a name
-//! that was bent to this host (DNS rebinding) is refused where no token protects the data.
+//! that somebody points at this host (DNS rebinding) is refused where no token protects the data.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
@@ -92,7 +92,7 @@ fn admitted((state, wide): &Told, headers: &HeaderMap) -> Result<bool, Box<Respo
         Ok(false) if *wide => Ok(false),
         Ok(false) if is_here(headers) => Ok(true),
         Ok(false) => {
-            let why = "this name is not of this host: ask for 127.0.0.1 or localhost, or configure admin tokens\n";
+            let why = "this host name is not allowed here: use 127.0.0.1 or localhost, or configure admin tokens\n";
             Err(refused(StatusCode::FORBIDDEN, why.to_owned()))
         }
         Err(denied) => Err(refused(StatusCode::UNAUTHORIZED, format!("{denied}\n"))),
@@ -100,7 +100,7 @@ fn admitted((state, wide): &Told, headers: &HeaderMap) -> Result<bool, Box<Respo
 }
 
 /// Whether a request names this host itself.
-fn is_here(headers: &HeaderMap) -> bool {
+pub(super) fn is_here(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

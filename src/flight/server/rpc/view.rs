@@ -3,6 +3,7 @@
 //! Operators see all of it. A tenant sees its own streams and gangs.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,8 +72,11 @@ fn key(stream: &LiveStream) -> PlanKey {
 fn facts(stream: &LiveStream, hides: bool) -> StreamFacts {
     let (about, seen) = (&stream.about, stream.seen());
     let gang = about.gang.clone().map(|(name, generation)| (if hides { PRIVATE.to_owned() } else { name }, generation));
+    let mut job = DefaultHasher::new();
+    (&about.tenant, &about.gang).hash(&mut job);
     StreamFacts {
         plan: key(stream),
+        job: job.finish(),
         dataset: about.dataset.clone(),
         steps: about.plan.steps(),
         rows_of_epoch: about.plan.rows(),

@@ -213,6 +213,11 @@ impl LiveStream {
         for (cause, time) in &running {
             spent[*cause as usize] += time.min(&span).as_secs_f64();
         }
+        // A wait that began before is counted when it ends.
+        let (all, most) = (spent.iter().sum::<f64>(), span.as_secs_f64());
+        if all > most {
+            spent.iter_mut().for_each(|spent| *spent *= most / all);
+        }
         let (doing, _) = running.iter().max_by_key(|(_, time)| *time).copied().unwrap_or((Cause::Consumer, span));
         let per_second = |amount: u64| if span.is_zero() { 0.0 } else { amount as f64 / span.as_secs_f64() };
         Seen {
