@@ -147,8 +147,13 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     async fn ask(address: SocketAddr, path: &str) -> String {
+        ask_as("localhost", address, path).await
+    }
+
+    /// The answer to a request that names `host`.
+    async fn ask_as(host: &str, address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -177,6 +182,8 @@ mod tests {
                 assert!(told.starts_with("HTTP/1.1 200") && told.contains("photos"), "{told}");
             } else if listen.starts_with("127") {
                 assert!(plain.contains("bowstring_rows_total{dataset=\"photos\"} 3"), "{plain}");
+                let foreign = ask_as("evil.example", address, "/metrics").await;
+                assert!(!foreign.contains("photos") && foreign.contains("bowstring_rows_total 7\n"), "{foreign}");
             } else {
                 assert!(!plain.contains("photos") && plain.contains("bowstring_rows_total 7\n"), "{plain}");
                 assert!(plain.contains("# EOF"), "{plain}");
