@@ -110,7 +110,7 @@ def test_a_table_is_converted_by_name(host: str, tmp_path: pathlib.Path) -> None
         assert written.rows == table.rows
 
 
-def test_a_plan_and_a_server_take_a_name(host: str) -> None:
+def test_a_plan_and_a_server_take_a_name(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"databricks_host": host, "databricks_token": TOKEN}
     told = [
         json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
@@ -122,7 +122,9 @@ def test_a_plan_and_a_server_take_a_name(host: str) -> None:
     ]
     assert told[0]["rows"] == told[1]["rows"] > 0
     assert TOKEN not in json.dumps(told)
-    with bowstring.flight.Server({"lake": {"url": NAME, "storage_options": options}}) as server:
+    monkeypatch.setenv("DATABRICKS_HOST", host)
+    monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
+    with bowstring.flight.Server({"lake": NAME}) as server:
         with Loader(f"{server.url}/lake", batch_size=4, shuffle=False) as served:
             rows = [column.tolist() for batch in served for column in batch.values()]
         with Loader(LAKE, batch_size=4, shuffle=False) as table:
