@@ -112,14 +112,12 @@ def test_a_table_is_converted_by_name(host: str, tmp_path: pathlib.Path) -> None
 
 def test_a_plan_and_a_server_take_a_name(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"databricks_host": host, "databricks_token": TOKEN}
-    told = [
-        json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
-        for command in (
-            [sys.executable, "-m", "bowstring", "plan", NAME, "--batch-size", "4", "--json"]
-            + ["--storage-options", ",".join(f"{key}={value}" for key, value in options.items())],
-            [sys.executable, "-m", "bowstring", "plan", str(LAKE), "--batch-size", "4", "--json"],
-        )
-    ]
+    written = ",".join(f"{key}={value}" for key, value in options.items())
+    told = []
+    for arguments in ([NAME, "--storage-options", written], [str(LAKE)]):
+        command = [sys.executable, "-m", "bowstring", "plan", *arguments, "--batch-size", "4", "--json"]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        told.append(json.loads(run.stdout))
     assert told[0]["rows"] == told[1]["rows"] > 0
     assert TOKEN not in json.dumps(told)
     monkeypatch.setenv("DATABRICKS_HOST", host)

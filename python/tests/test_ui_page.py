@@ -70,8 +70,17 @@ def snapshot(ranks: int, tick: int) -> dict[str, Any]:
     origin = {"address": "s3://bucket/", "requests": 9, "failures": 3, "bytes": 1, "in_flight": 16, "lately": 800}
     times = {"mean_seconds": 0.21, "median_seconds": 0.13, "p99_seconds": 2.1}
     error = {"kind": "store", "call": "DoGet", "dataset": "photos", "rank": 3, "times": 4, "first": 1.0, "last": 2.0}
-    cache = {"hits": 9, "hit_bytes": 3 << 30, "shared": 0, "shared_bytes": 0, "peer_hits": 2, "peer_bytes": 1 << 30, "misses": 1, "origin_bytes": 1 << 30}
-    counts = {"kept": 5, "refused": 1, "evicted": 7, "damaged": 0, "failures": 0, "bypassed": 0}
+    cache = {"hits": 9, "hit_bytes": 3 << 30, "shared": 0, "shared_bytes": 0, "misses": 1, "origin_bytes": 1 << 30}
+    counts = {
+        "peer_hits": 2,
+        "peer_bytes": 1 << 30,
+        "kept": 5,
+        "refused": 1,
+        "evicted": 7,
+        "damaged": 0,
+        "failures": 0,
+        "bypassed": 0,
+    }
     sentence = "Ranks wait for data 63.1 % of their time, most of it for the store (31.0 %)."
     return {
         "schema": 1,
