@@ -59,6 +59,8 @@ mod table;
 mod tree;
 mod unavailable;
 pub(crate) mod walk;
+#[cfg(feature = "cloud")]
+mod web;
 
 pub use access::Access;
 #[cfg(feature = "flight")]

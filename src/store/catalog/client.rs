@@ -1,11 +1,10 @@
-//! Requests to a catalog: authorization, retries and a limit of the response size.
+//! Requests to a catalog: who asks, and which answers are an error.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use object_store::CredentialProvider;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode};
@@ -13,19 +12,18 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::connection::Connection;
 use super::refusal;
 use super::sign::Signer;
 use crate::error::{Error, Result, Source};
 use crate::store::credentials::{CredentialSource, Credentials, Given, store_error};
 use crate::store::secret::Secret;
+use crate::store::web::{self, Answer, Connection, Problem, Retries, patient};
 
 /// Maximum bytes of a response, which has the whole metadata of a table.
-const MOST: usize = 256 << 20;
+const MOST: u64 = 256 << 20;
 
-/// Retries of a request after a failure of network or server, and the first and the longest wait between them.
-const RETRIES: u32 = 5;
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// Retries of a request after a failure of network or server: 6 s or so.
+const RETRIES: Retries = Retries { most: 5, first: Duration::from_millis(400), longest: Duration::from_secs(10) };
 
 /// How requests are authorized.
 #[derive(Debug)]
@@ -53,12 +51,6 @@ pub(super) struct Call<'a> {
     pub(super) url: &'a Url,
     pub(super) headers: &'a [(&'static str, &'static str)],
     pub(super) body: Option<&'a str>,
-}
-
-/// A response, read to its end.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) body: Bytes,
 }
 
 /// See the module.
@@ -100,7 +92,8 @@ impl Client {
     /// [`Error::Config`] for a token that no header can have; [`Error::Store`].
     pub(super) fn new(uri: &Url, connection: &Connection, auth: Auth, remedy: &'static str) -> Result<Self> {
         let name = uri.to_string();
-        let http = connection.client(&name)?;
+        let failed = |source| Error::Store { operation: "open".to_owned(), url: name.clone(), source };
+        let http = connection.client().map_err(failed)?;
         let authorization = match auth {
             Auth::Nobody => Authorization::Nobody,
             Auth::Token(token) => {
@@ -138,7 +131,7 @@ impl Client {
                     (By::Signed(signing), given)
                 }
             };
-            let answer = patient(&self.name, by.secret(), &|| self.request(call, &by)).await?;
+            let answer = ask(&self.name, by.secret(), &|| self.request(call, &by)).await?;
             match given {
                 Some((source, given)) if !renewed && is_refusal(&answer) => source.refused(&given),
                 _ => return Ok(answer),
@@ -217,73 +210,43 @@ fn is_refusal(answer: &Answer) -> bool {
 
 /// Whether the same request may succeed later.
 fn passes(answer: &Answer) -> bool {
-    answer.status.is_server_error()
-        || matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
+    web::passes(answer)
         || (answer.status == StatusCode::BAD_REQUEST
             && refusal::kind(&answer.body).is_some_and(|kind| kind == "ThrottlingException"))
 }
 
 fn bearer(token: &str) -> Result<HeaderValue> {
-    let header = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut header =
-        header.map_err(|_| Error::config("storage_options", "the catalog's token has characters that no token has"))?;
-    header.set_sensitive(true);
-    Ok(header)
+    let odd = || Error::config("storage_options", "the catalog's token has characters that no token has");
+    web::bearer(token).ok_or_else(odd)
 }
 
 /// `answer` without `secret`, should it repeat that; a success is left as it is.
-fn hidden(answer: Answer, secret: &str) -> Answer {
-    if answer.status.is_success() || secret.is_empty() {
-        return answer;
+fn hidden(mut answer: Answer, secret: &str) -> Answer {
+    if !answer.status.is_success() && !secret.is_empty() {
+        let text = String::from_utf8_lossy(&answer.body);
+        if text.contains(secret) {
+            answer.body = text.replace(secret, "***").into();
+        }
     }
-    let text = String::from_utf8_lossy(&answer.body);
-    if !text.contains(secret) {
-        return answer;
-    }
-    Answer { status: answer.status, body: text.replace(secret, "***").into() }
+    answer
 }
 
 /// Sends `request`, which has `secret` in it, with retries, until the response is one to act on. No failure repeats the secret.
-async fn patient(
+async fn ask(
     name: &str,
     secret: &str,
     request: &(dyn Fn() -> Result<reqwest::RequestBuilder, Source> + Sync),
 ) -> Result<Answer> {
-    let failed =
-        |source: Source| Error::Store { operation: "ask the catalog".to_owned(), url: name.to_owned(), source };
-    let mut failures = 0;
-    loop {
-        let problem = match once(request().map_err(failed)?).await {
-            Ok(Some(answer)) => {
-                let answer = hidden(answer, secret);
-                if !passes(&answer) {
-                    return Ok(answer);
-                }
-                let reason = refusal::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
-                failed(format!("it answers {}{reason}", answer.status).into())
-            }
-            Ok(None) => return Err(failed(format!("it answers with more than {MOST} bytes").into())),
-            Err(error) => failed(error.without_url().into()),
-        };
-        if failures == RETRIES {
-            return Err(problem);
+    let problem: Source = match patient(&RETRIES, MOST, &passes, request).await {
+        Ok(answer) => return Ok(hidden(answer, secret)),
+        Err(Problem::Answer(answer)) => {
+            let answer = hidden(*answer, secret);
+            let reason = refusal::reason(&answer.body).map(|reason| format!(" ({reason})")).unwrap_or_default();
+            format!("it answers {}{reason}", answer.status).into()
         }
-        tokio::time::sleep(BACKOFF.0.saturating_mul(1 << failures).min(BACKOFF.1)).await;
-        failures += 1;
-    }
-}
-
-/// Sends `request` once; `None` for a response that is too large.
-async fn once(request: reqwest::RequestBuilder) -> std::result::Result<Option<Answer>, reqwest::Error> {
-    let mut response = request.send().await?;
-    let (status, mut body) = (response.status(), Vec::new());
-    while let Some(chunk) = response.chunk().await? {
-        if body.len() + chunk.len() > MOST {
-            return Ok(None);
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(Some(Answer { status, body: body.into() }))
+        Err(problem) => problem.into(),
+    };
+    Err(Error::Store { operation: "ask the catalog".to_owned(), url: name.to_owned(), source: problem })
 }
 
 /// Gets tokens by `client_credentials`.
@@ -344,7 +307,7 @@ impl Tokens {
             Ok(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone()))
         };
         let asked = SystemTime::now();
-        let answer = patient(at.as_str(), secret.reveal(), &request).await?;
+        let answer = ask(at.as_str(), secret.reveal(), &request).await?;
         let failed = |what: String| Error::Store {
             operation: "ask for a token".to_owned(),
             url: at.to_string(),

@@ -1,10 +1,10 @@
 //! From the name of a table to what its catalog says, by the scheme of the name.
 
-use super::options::Options;
 use super::table::CatalogTable;
 use super::{glue, hive, iceberg, unity};
 use crate::error::Result;
 use crate::store::access::Access;
+use crate::store::web::Options;
 
 /// A catalog of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,6 @@
 //! A catalog gives what is told of a table; its files are read as if their address had been given.
 
 mod client;
-mod connection;
 mod glue;
 mod hive;
 mod hive_table;

@@ -9,12 +9,12 @@ use reqwest::Method;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
-use super::options::Options;
 use crate::error::{Error, Result, Source};
 use crate::store::access::Access;
 use crate::store::credentials::{CredentialSource, Given};
 use crate::store::keys;
 use crate::store::profile::{self, Chosen};
+use crate::store::web::Options;
 
 /// Where keys come from.
 enum Keys {

@@ -5,11 +5,8 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use object_store::{Error as StoreError, Result};
-use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE, RETRY_AFTER,
-};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderName, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use tokio::time::Instant;
 use url::Url;
@@ -17,15 +14,13 @@ use url::Url;
 use super::settings::Settings;
 use super::signed;
 use crate::store::credentials::{CredentialSource, store_error};
+use crate::store::web::{self, Answer, Retries};
 
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
 
 /// Times that a request is sent again if the network or the server fails.
-const RETRIES: u32 = 10;
-
-/// The shortest and the longest wait in between.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+const RETRIES: Retries = Retries { most: 10, first: Duration::from_millis(200), longest: Duration::from_secs(15) };
 
 /// Longest wait of one request for a limit to pass. The Hub counts over five minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -33,29 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Error of the store, in the words of `problem`.
 pub(super) fn broken(problem: impl Into<Box<dyn StdError + Send + Sync>>) -> StoreError {
     StoreError::Generic { store: "hf", source: problem.into() }
-}
-
-/// An answer, read to its end.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    /// Address that it came from.
-    pub(super) url: Url,
-}
-
-impl Answer {
-    /// A header as text.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-
-    /// Target of the redirect, if it is one.
-    pub(super) fn location(&self) -> Option<Url> {
-        let location = self.headers.get(LOCATION).filter(|_| self.status.is_redirection())?;
-        self.url.join(location.to_str().ok()?).ok()
-    }
 }
 
 /// The token, or its source.
@@ -84,24 +56,13 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     pub(super) fn new(settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
-        let failed = |error: reqwest::Error| broken(error.without_url());
-        let mut builder = reqwest::Client::builder()
-            // A redirect is an answer here: it says where a file lies, and who must not get the token.
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(settings.connect_timeout)
-            .read_timeout(settings.timeout)
-            .user_agent(&settings.user_agent)
-            .danger_accept_invalid_certs(settings.allow_invalid_certificates);
-        if let Some(proxy) = &settings.proxy {
-            builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
-        }
         let authorization = match (credentials, &settings.token) {
             (Some(source), _) => Authorization::Provided(source),
             (None, Some(token)) => Authorization::Token(bearer(token.reveal())?),
             (None, None) => Authorization::Nobody,
         };
         Ok(Self {
-            http: builder.build().map_err(failed)?,
+            http: settings.connection.client().map_err(broken)?,
             endpoint: settings.endpoint.clone(),
             authorization,
             resume: Mutex::new(None),
@@ -180,7 +141,7 @@ impl Client {
         self.patient(&Method::GET, url, Some(range), most, None).await
     }
 
-    /// As `once`, until there is a usable answer. `own` is of requests to the Hub: who asks there.
+    /// A usable answer. `own` is of requests to the Hub: who asks there.
     async fn patient(
         &self,
         method: &Method,
@@ -190,72 +151,38 @@ impl Client {
         own: Option<Option<&HeaderValue>>,
     ) -> Result<Answer> {
         let start = Instant::now();
-        let mut failures = 0;
+        let request = || {
+            let mut request = self.http.request(method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
+            if let Some(authorization) = own.flatten() {
+                request = request.header(AUTHORIZATION, authorization);
+            }
+            if let Some(range) = range {
+                request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+            }
+            Ok(request)
+        };
+        // A limit is waited for apart from failures.
+        let is_limit = |answer: &Answer| answer.status == StatusCode::TOO_MANY_REQUESTS;
+        let passes = |answer: &Answer| web::passes(answer) && !is_limit(answer);
         loop {
             if own.is_some() {
                 self.pause(start).await?;
             }
-            let (wait, problem) = match self.once(method, url, range, most, own.flatten()).await {
-                Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
-                    let wait = signed::wait(answer.header(RETRY_AFTER.as_str()), answer.header("ratelimit"));
-                    let wait = wait.unwrap_or(BACKOFF.1);
-                    if own.is_some() {
-                        self.limited(wait);
-                    }
-                    if start.elapsed().saturating_add(wait) > PATIENCE {
-                        return Err(too_many(wait));
-                    }
-                    tracing::info!("{} takes no requests for {} s", host(url), wait.as_secs());
-                    tokio::time::sleep(wait).await;
-                    continue;
-                }
-                Ok(answer) if answer.status.is_server_error() || answer.status == StatusCode::REQUEST_TIMEOUT => {
-                    let told = signed::wait(answer.header(RETRY_AFTER.as_str()), None);
-                    (told.map(|wait| wait.min(BACKOFF.1)), broken(format!("{} answers {}", host(url), answer.status)))
-                }
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(error)) => (None, broken(error)),
-            };
-            if failures == RETRIES {
-                return Err(problem);
+            let answer = web::patient(&RETRIES, most, &passes, &request).await.map_err(broken)?;
+            if !is_limit(&answer) {
+                return Ok(answer);
             }
-            let doubled = BACKOFF.0.saturating_mul(1 << failures.min(10));
-            failures += 1;
-            tokio::time::sleep(wait.unwrap_or(doubled).min(BACKOFF.1)).await;
-        }
-    }
-
-    async fn once(
-        &self,
-        method: &Method,
-        url: &Url,
-        range: Option<&Range<u64>>,
-        most: u64,
-        who: Option<&HeaderValue>,
-    ) -> std::result::Result<Answer, Failure> {
-        let mut request = self.http.request(method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
-        if let Some(authorization) = who {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        if let Some(range) = range {
-            request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
-        }
-        // An error has the address in it, and that a signature.
-        let passing = |error: reqwest::Error| Failure::Passing(error.without_url());
-        let mut response = request.send().await.map_err(passing)?;
-        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let mut body = Vec::new();
-        if status.is_success() && method != Method::HEAD {
-            while let Some(chunk) = response.chunk().await.map_err(passing)? {
-                if (body.len() + chunk.len()) as u64 > most {
-                    let problem = format!("{} answers with more than {most} bytes", host(url));
-                    return Err(Failure::Final(broken(problem)));
-                }
-                body.extend_from_slice(&chunk);
+            let wait = signed::wait(answer.header(RETRY_AFTER.as_str()), answer.header("ratelimit"));
+            let wait = wait.unwrap_or(RETRIES.longest);
+            if own.is_some() {
+                self.limited(wait);
             }
+            if start.elapsed().saturating_add(wait) > PATIENCE {
+                return Err(too_many(wait));
+            }
+            tracing::info!("{} takes no requests for {} s", answer.host(), wait.as_secs());
+            tokio::time::sleep(wait).await;
         }
-        Ok(Answer { status, headers, body: body.into(), url: url.clone() })
     }
 
     /// Records that the Hub takes no requests for now from anybody who shares this.
@@ -278,18 +205,8 @@ impl Client {
     }
 }
 
-/// The header with the token, which is never shown.
 fn bearer(token: &str) -> Result<HeaderValue> {
-    let header = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut header = header.map_err(|_| broken("the token has characters that no token has"))?;
-    header.set_sensitive(true);
-    Ok(header)
-}
-
-/// Failed request, by whether sending it again may help.
-enum Failure {
-    Passing(reqwest::Error),
-    Final(StoreError),
+    web::bearer(token).ok_or_else(|| broken("the token has characters that no token has"))
 }
 
 fn too_many(wait: Duration) -> StoreError {
@@ -298,10 +215,6 @@ fn too_many(wait: Duration) -> StoreError {
          (bowstring serve) or an index ask for each file once",
         wait.as_secs()
     ))
-}
-
-fn host(url: &Url) -> String {
-    url.origin().ascii_serialization()
 }
 
 /// The header in which the Hub says what is wrong.

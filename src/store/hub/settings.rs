@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::time::Duration;
 
 use url::Url;
 
 use crate::error::{Error, Result};
 use crate::store::home;
 use crate::store::secret::Secret;
+use crate::store::web::{Connection, Options, is_true};
 
 /// Endpoint of the Hub, if none is named.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -24,35 +24,26 @@ pub(in crate::store) const KEYS: &[&str] = &["hf_token", "hf_endpoint"];
 pub(in crate::store) struct Settings {
     pub(super) endpoint: Url,
     pub(super) token: Option<Secret>,
-    /// Time limit of one request.
-    pub(super) timeout: Duration,
-    pub(super) connect_timeout: Duration,
-    pub(super) proxy: Option<Secret>,
-    pub(super) user_agent: String,
-    pub(super) allow_invalid_certificates: bool,
+    pub(super) connection: Connection,
 }
 
 impl Settings {
-    /// From `options`, and from the variables of `environment`.
+    /// From the options `given`, and from the variables of `environment`.
     ///
     /// # Errors
     /// [`Error::Config`] for a wrong value, and if the environment forbids the network; [`Error::Store`] for a file of a token
     /// that is named and cannot be read.
     pub(in crate::store) fn new(
-        options: &BTreeMap<String, String>,
-        environment: &dyn Fn(&str) -> Option<OsString>,
+        given: &BTreeMap<String, String>,
+        environment: &(dyn Fn(&str) -> Option<OsString> + Sync),
     ) -> Result<Self> {
-        let option = |name: &str| {
-            let mut found = options.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.next().map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
-        };
-        let variable =
-            |name: &str| environment(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty());
+        let options = Options { given, environment };
+        let variable = |name: &str| options.variable(name);
         if variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value)) {
             let problem = "HF_HUB_OFFLINE is set, and hf:// is read over the network: unset it, or give a local copy";
             return Err(Error::config("urls", problem));
         }
-        let endpoint = option("hf_endpoint").map(str::to_owned).or_else(|| variable("HF_ENDPOINT"));
+        let endpoint = options.get(&["hf_endpoint"]).map(str::to_owned).or_else(|| variable("HF_ENDPOINT"));
         let endpoint = endpoint.unwrap_or_else(|| ENDPOINT.to_owned());
         let parsed = Url::parse(endpoint.trim_end_matches('/')).ok();
         let plain = |url: &Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
@@ -63,7 +54,7 @@ impl Settings {
                 "hf_endpoint (HF_ENDPOINT) is no address of a Hub, such as https://huggingface.co",
             )
         })?;
-        let token = match option("hf_token").or_else(|| option("token")) {
+        let token = match options.get(&["hf_token"]).or_else(|| options.get(&["token"])) {
             Some(token) => Some(token.to_owned()),
             None if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) => None,
             None => match variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")) {
@@ -75,28 +66,8 @@ impl Settings {
         if token.as_deref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err(Error::config("storage_options", "the token of the Hub has characters that no token has"));
         }
-        let seconds = |name: &'static str, usual: u64| match option(name) {
-            None => Ok(Duration::from_secs(usual)),
-            Some(text) => humantime::parse_duration(text).map_err(|error| {
-                Error::config("storage_options", format!("{name} is no duration such as 30s: {error}"))
-            }),
-        };
-        Ok(Self {
-            endpoint,
-            token: token.map(Secret::new),
-            timeout: seconds("timeout", 30)?,
-            connect_timeout: seconds("connect_timeout", 5)?,
-            proxy: option("proxy_url").map(Secret::new),
-            user_agent: option("user_agent")
-                .map_or_else(|| concat!("bowstring/", env!("CARGO_PKG_VERSION")).to_owned(), str::to_owned),
-            allow_invalid_certificates: option("allow_invalid_certificates").is_some_and(is_true),
-        })
+        Ok(Self { endpoint, token: token.map(Secret::new), connection: Connection::new(options)? })
     }
-}
-
-/// As huggingface_hub reads a switch.
-fn is_true(text: &str) -> bool {
-    ["1", "ON", "YES", "TRUE"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// The token that `hf auth login` left.
@@ -123,6 +94,8 @@ fn of_file(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Stri
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn settings(options: &[(&str, &str)], variables: &[(&str, &str)]) -> Result<Settings> {
@@ -189,6 +162,9 @@ mod tests {
         let settings =
             settings(&[("hf_token", "hf_secret"), ("timeout", "2m")], &[("HF_ENDPOINT", "http://h:1/sub/")]).unwrap();
         assert!(!format!("{settings:?}").contains("hf_secret"));
-        assert_eq!((settings.endpoint.as_str(), settings.timeout), ("http://h:1/sub", Duration::from_secs(120)));
+        assert_eq!(
+            (settings.endpoint.as_str(), settings.connection.timeout),
+            ("http://h:1/sub", Duration::from_secs(120))
+        );
     }
 }

@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use url::Url;
 
+use crate::store::web::told;
+
 /// Time before its end at which an address is renewed: a request may take a while.
 const EARLY: Duration = Duration::from_secs(60);
 
@@ -43,8 +45,8 @@ fn of_date(text: &str) -> Option<u64> {
 /// Time to wait, by `Retry-After`, or by the Hub's statement of its limit: `"resolvers";r=0;t=55`. At least a second.
 pub(super) fn wait(retry_after: Option<&str>, rate_limit: Option<&str>) -> Option<Duration> {
     let of_limit = |text: &str| text.split(';').find_map(|part| part.trim().strip_prefix("t=")?.parse().ok());
-    let seconds = retry_after.and_then(|text| text.trim().parse().ok()).or_else(|| rate_limit.and_then(of_limit));
-    seconds.map(|seconds: u64| Duration::from_secs(seconds.max(1)))
+    let limited = || rate_limit.and_then(of_limit).map(|seconds: u64| Duration::from_secs(seconds.max(1)));
+    told(retry_after).or_else(limited)
 }
 
 /// The address of the next page in a `Link` header.

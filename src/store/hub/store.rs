@@ -21,12 +21,13 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use super::client::{Answer, Client, ERROR_CODE, broken};
+use super::client::{Client, ERROR_CODE, broken};
 use super::repo::Repo;
 use super::settings::Settings;
 use super::signed;
 use crate::error::Error;
 use crate::store::credentials::CredentialSource;
+use crate::store::web::Answer;
 
 /// Most bytes of an answer of the Hub's interface; a page of a listing has some hundred kilobytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{HttpRequest, HttpRequestBody};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Deserialize;
 use url::Url;
 
@@ -13,49 +13,21 @@ use super::super::credentials::Credentials;
 use super::process::keys;
 use super::times;
 use crate::error::Source;
+use crate::store::web::{Connection, Problem, Retries, passes, patient};
 
-/// Time limit of an answer, and the number of attempts.
+/// Longest silence of a service.
 const TIMEOUT: Duration = Duration::from_secs(10);
-const ATTEMPTS: u32 = 3;
+const RETRIES: Retries = Retries { most: 2, first: Duration::from_millis(600), longest: Duration::from_secs(2) };
 
 /// Most bytes of an answer.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
-fn client() -> Result<Client, Source> {
-    let builder = Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
-    builder
-        .user_agent(concat!("bowstring/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| error.without_url().into())
-}
-
-/// Sends `request` until there is an answer that is no failure of the server. Returns its status and text.
-async fn answer(name: &str, request: reqwest::RequestBuilder) -> Result<(StatusCode, String), Source> {
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        let again = request.try_clone().ok_or("the request cannot be sent twice")?;
-        let problem: Source = match again.send().await {
-            Ok(mut response) => {
-                let (status, mut body) = (response.status(), Vec::new());
-                while let Some(chunk) = response.chunk().await.map_err(reqwest::Error::without_url)? {
-                    if body.len() + chunk.len() > MAX_BYTES {
-                        return Err(format!("{name} answers too much").into());
-                    }
-                    body.extend_from_slice(&chunk);
-                }
-                if !status.is_server_error() {
-                    return Ok((status, String::from_utf8_lossy(&body).into_owned()));
-                }
-                format!("{name} answers {status}").into()
-            }
-            Err(error) => error.without_url().into(),
-        };
-        if attempt == ATTEMPTS {
-            return Err(problem);
-        }
-        tokio::time::sleep(Duration::from_millis(200 << attempt)).await;
-    }
+/// Sends `request` until there is an answer that is no failure of the server `name`. Returns its status and text.
+async fn answer(name: &str, request: RequestBuilder) -> Result<(StatusCode, String), Source> {
+    let again = || request.try_clone().ok_or_else(|| "the request cannot be sent twice".into());
+    let failed = |problem: Problem| Source::from(format!("{name}: {problem}"));
+    let answer = patient(&RETRIES, MAX_BYTES, &passes, &again).await.map_err(failed)?;
+    Ok((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
 }
 
 /// The text of the first element `name` in `xml`.
@@ -71,7 +43,7 @@ fn asking(
     action: &str,
     parameters: &[(&str, &str)],
     signer: Option<&AwsCredential>,
-) -> Result<reqwest::RequestBuilder, Source> {
+) -> Result<RequestBuilder, Source> {
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     form.extend_pairs([("Action", action), ("Version", "2011-06-15")]).extend_pairs(parameters);
     let body = form.finish();
@@ -83,7 +55,11 @@ fn asking(
     if let Some(signer) = signer {
         AwsAuthorizer::new(signer, "sts", region).try_authorize(&mut signed, None)?;
     }
-    Ok(client()?.post(endpoint.clone()).headers(std::mem::take(signed.headers_mut())).body(body))
+    Ok(Connection::within(TIMEOUT)
+        .client()?
+        .post(endpoint.clone())
+        .headers(std::mem::take(signed.headers_mut()))
+        .body(body))
 }
 
 /// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.
@@ -155,7 +131,7 @@ pub(super) async fn sso(
     let mut token =
         HeaderValue::from_str(&kept.access_token).map_err(|_| format!("the login is not understood; {login}"))?;
     token.set_sensitive(true);
-    let request = client()?.get(url).header("x-amz-sso_bearer_token", token);
+    let request = Connection::within(TIMEOUT).client()?.get(url).header("x-amz-sso_bearer_token", token);
     let (status, text) = answer("IAM Identity Center", request).await?;
     if !status.is_success() {
         return Err(format!("IAM Identity Center refuses the role ({status}); {login}").into());

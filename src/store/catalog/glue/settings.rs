@@ -4,9 +4,8 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::store::access::Access;
-use crate::store::catalog::connection::{Connection, address};
-use crate::store::catalog::options::Options;
 use crate::store::catalog::sign::{AwsKeys, Signer};
+use crate::store::web::{Connection, Options, address};
 
 /// See the module.
 #[derive(Debug)]

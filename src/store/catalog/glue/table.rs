@@ -10,12 +10,11 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::access::Access;
 use crate::store::catalog::client::{Auth, Call, Client};
-use crate::store::catalog::connection::is_near;
 use crate::store::catalog::hive_table::{MOST_PARTITIONS, Partition, Way};
-use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::CatalogTable;
 use crate::store::display::display;
+use crate::store::web::{Options, is_near};
 
 /// Options that authorize, for messages.
 const REMEDY: &str =

@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::store::catalog::connection::Connection;
+use crate::store::web::Connection;
 
 /// Attempts to connect, and the wait between them.
 const ATTEMPTS: u32 = 3;

@@ -7,10 +7,9 @@ use super::connect::call;
 use super::messages::{self, Refusal};
 use super::thrift::Fault;
 use crate::error::{Error, Result, Source};
-use crate::store::catalog::connection::{Connection, is_near};
 use crate::store::catalog::hive_table::{HiveTable, Way};
-use crate::store::catalog::options::Options;
 use crate::store::catalog::table::CatalogTable;
+use crate::store::web::{Connection, Options, is_near};
 
 /// The metastore's usual port.
 const PORT: u16 = 9083;

@@ -5,10 +5,9 @@ use url::Url;
 use crate::error::{Error, Result};
 use crate::store::access::Access;
 use crate::store::catalog::client::{Auth, OAuth};
-use crate::store::catalog::connection::{Connection, address, below};
-use crate::store::catalog::options::Options;
 use crate::store::catalog::sign::{AwsKeys, of_host};
 use crate::store::secret::Secret;
+use crate::store::web::{Connection, Options, address, below};
 
 /// PyIceberg's default name of a service that signatures are for.
 const SERVICE: &str = "execute-api";

@@ -13,13 +13,12 @@ use super::answers::{Config, Loaded};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::access::Access;
-use crate::store::catalog::client::{Answer, Auth, Client};
-use crate::store::catalog::connection::{below, is_near};
-use crate::store::catalog::options::Options;
+use crate::store::catalog::client::{Auth, Client};
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content, StoreAccess};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
 use crate::store::display::display;
+use crate::store::web::{Answer, Options, below, is_near};
 
 /// Header that asks a catalog for credentials with a table.
 const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");

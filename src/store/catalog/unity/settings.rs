@@ -4,9 +4,8 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::store::catalog::client::{Auth, OAuth};
-use crate::store::catalog::connection::{Connection, address, below};
-use crate::store::catalog::options::Options;
 use crate::store::secret::Secret;
+use crate::store::web::{Connection, Options, address, below};
 
 const HOST: &[&str] = &["databricks_host", "databricks_workspace_url", "unity_workspace_url"];
 const TOKEN: &[&str] = &["databricks_token", "unity_access_token"];

@@ -14,14 +14,13 @@ use super::answers::{Loaded, Table, Temporary, Way};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::catalog::client::{Call, Client};
-use crate::store::catalog::connection::{below, is_near};
 use crate::store::catalog::iceberg;
-use crate::store::catalog::options::Options;
 use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
 use crate::store::display::display;
 use crate::store::logs::Ratified;
+use crate::store::web::{Options, below, is_near};
 
 /// Path of the interface.
 const API: &[&str] = &["api", "2.1", "unity-catalog"];
