@@ -159,8 +159,9 @@ fn main() {
                 let stats = loader.stats();
                 spent += cpu() - before;
                 delivered += stats.rows;
-                assert_eq!(stats.read.items, expected, "rank {rank} of {world} reads what the plan says");
-                read.push(expected);
+                // What a neighbouring lane needs soon may still be held, where the plan counts it again.
+                assert!(stats.read.items <= expected, "rank {rank} of {world} reads more than the plan says");
+                read.push(stats.read.items);
                 first = first.max(waited.unwrap_or(0.0));
                 peak = peak.max(stats.memory.peak);
                 drop(loader);
