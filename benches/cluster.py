@@ -146,7 +146,7 @@ def main() -> None:
     print("| way | nodes | epoch | MB/s of all nodes | bytes of the store / dataset |\n|---|---|---|---|---|")
     for way in given.ways.split(","):
         for count in map(int, given.nodes.split(",")):
-            options = {"storage_options": storage, "memory_budget": 64 << 20}
+            options = {"storage_options": storage, "memory_budget": 256 << 20}
             for epoch, (seconds, taken) in enumerate(run(way, count, int(size), given.epochs, options, store)):
                 rate = count * int(size) / seconds / 1e6
                 print(f"| {way} | {count} | {epoch + 1} | {rate:.0f} | {taken / int(size):.2f} |", flush=True)
