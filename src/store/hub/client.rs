@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,9 @@ use url::Url;
 
 use super::settings::Settings;
 use super::signed;
+use crate::store::client::has_too_many;
 use crate::store::credentials::{CredentialSource, store_error};
+use crate::store::origins;
 
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
@@ -69,6 +71,8 @@ enum Authorization {
 /// See the module.
 pub(super) struct Client {
     http: reqwest::Client,
+    /// The name of the dataset, under which its requests are counted.
+    origin: Arc<str>,
     endpoint: Url,
     authorization: Authorization,
     /// Time at which the Hub takes requests again.
@@ -83,7 +87,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    pub(super) fn new(settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
+    pub(super) fn new(settings: &Settings, origin: &str, credentials: Option<CredentialSource>) -> Result<Self> {
         let failed = |error: reqwest::Error| broken(error.without_url());
         let mut builder = reqwest::Client::builder()
             // A redirect is an answer here: it says where a file lies, and who must not get the token.
@@ -102,6 +106,7 @@ impl Client {
         };
         Ok(Self {
             http: builder.build().map_err(failed)?,
+            origin: origin.into(),
             endpoint: settings.endpoint.clone(),
             authorization,
             resume: Mutex::new(None),
@@ -195,7 +200,11 @@ impl Client {
             if own.is_some() {
                 self.pause(start).await?;
             }
-            let (wait, problem) = match self.once(method, url, range, most, own.flatten()).await {
+            let answer = self.once(method, url, range, most, own.flatten()).await;
+            if answer.as_ref().is_ok_and(|answer| has_too_many(answer.status.as_u16())) {
+                origins::too_many(&self.origin);
+            }
+            let (wait, problem) = match answer {
                 Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
                     let wait = signed::wait(answer.header(RETRY_AFTER.as_str()), answer.header("ratelimit"));
                     let wait = wait.unwrap_or(BACKOFF.1);
