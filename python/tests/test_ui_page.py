@@ -67,7 +67,7 @@ def snapshot(ranks: int, tick: int) -> dict[str, Any]:
     plan = {"dataset": "photos", "epoch": 2, "world": ranks, "steps": steps, "rows": 1281167, "lanes": 16}
     waits = {"kind": "barrier", "round": 13, "arrived": ranks - 1, "missing": [7]}
     gang = {"gang": "train", "phase": "running", "generation": 4, "world_size": ranks, "present": ranks, "missing": []}
-    origin = {"address": "s3://bucket/", "requests": 9, "failures": 3, "bytes": 1, "in_flight": 16, "lately": 800, "hedged": 7, "hedges_won": 5}
+    origin = {"address": "s3://bucket/", "requests": 9, "failures": 3, "bytes": 1, "in_flight": 16, "lately": 800}
     times = {"mean_seconds": 0.21, "median_seconds": 0.13, "p99_seconds": 2.1}
     error = {"kind": "store", "call": "DoGet", "dataset": "photos", "rank": 3, "times": 4, "first": 1.0, "last": 2.0}
     cache = {"hits": 9, "hit_bytes": 3 << 30, "shared": 0, "shared_bytes": 0, "peer_hits": 2, "peer_bytes": 1 << 30, "misses": 1, "origin_bytes": 1 << 30}
@@ -90,7 +90,7 @@ def snapshot(ranks: int, tick: int) -> dict[str, Any]:
         "gangs": [{**gang, "acknowledged": {"epoch": 2, "step": 9}, "why": "", "rounds": 12, "waits": waits}],
         "cache": {**cache, **counts},
         "memory": {"used": 1 << 30, "budget": 4 << 30, "written": 0},
-        "origins": [{**origin, **times}],
+        "origins": [{**origin, **times, "hedged": 7, "hedges_won": 5}],
         "errors": [error],
         "row_groups_decoded": 12345,
         "rows_decoded": 99,
