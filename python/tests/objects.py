@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.server
 import itertools
+import random
 import re
 import threading
 import time
@@ -15,12 +16,19 @@ from xml.sax.saxutils import escape, unescape
 
 
 class Paced:
-    """The rate and the delay of a store, shared by all its connections."""
+    """The rate and the delay of a store, shared by all its connections; a share of its answers is ``factor`` times as late."""
 
-    def __init__(self, rate: float = 0, delay: float = 0) -> None:
-        self.rate, self.delay = rate, delay
+    def __init__(self, rate: float = 0, delay: float = 0, late: float = 0, factor: float = 20) -> None:
+        self.rate, self.delay, self.late, self.factor = rate, delay, late, factor
+        self.random = random.Random(7)
         self.free = 0.0
         self.lock = threading.Lock()
+
+    def lag(self) -> float:
+        """Seconds before the next answer."""
+        with self.lock:
+            is_late = self.random.random() < self.late
+        return self.delay * (self.factor if is_late else 1)
 
     def wait(self, length: int) -> None:
         """Waits until so many bytes may be sent."""
@@ -66,6 +74,8 @@ class Objects(http.server.ThreadingHTTPServer):
             "aws_access_key_id": "id",
             "aws_secret_access_key": "secret",
             "aws_region": "eu-west-1",
+            # Requests are counted.
+            "hedge": "false",
         }
 
     def tag(self, path: str, content: bytes) -> str:
@@ -146,7 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     self.server.given += len(content)
             with contextlib.suppress(ConnectionError):  # the client left
                 if self.server.paced.delay:
-                    time.sleep(self.server.paced.delay)
+                    time.sleep(self.server.paced.lag())
                 for at in range(0, len(content), 1 << 20):
                     part = content[at : at + (1 << 20)]
                     self.server.paced.wait(len(part))

@@ -99,7 +99,7 @@ def snapshot(ranks: int, tick: int) -> dict[str, Any]:
         "gangs": [{**gang, "acknowledged": {"epoch": 2, "step": 9}, "why": "", "rounds": 12, "waits": waits}],
         "cache": {**cache, **counts},
         "memory": {"used": 1 << 30, "budget": 4 << 30, "written": 0},
-        "origins": [{**origin, **times}],
+        "origins": [{**origin, **times, "hedged": 7, "hedges_won": 5}],
         "errors": [error],
         "row_groups_decoded": 12345,
         "rows_decoded": 99,

@@ -209,12 +209,13 @@ impl Screen<'_> {
         for origin in slow.iter().take(LINES) {
             writeln!(
                 f,
-                "Origin {}: {}, mean {}, p99 under {}; {} under way, {} failed",
+                "Origin {}: {}, mean {}, p99 under {}; {} under way, {} hedged, {} failed",
                 plain(&origin.address),
                 plural(origin.lately, "request"),
                 seconds(origin.mean_seconds),
                 seconds(origin.p99_seconds),
                 count(origin.in_flight),
+                count(origin.hedged),
                 count(origin.failures)
             )?;
         }

@@ -78,6 +78,8 @@ pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
 #[derive(Debug)]
 pub(super) struct Stores<'a> {
     access: Access<'a>,
+    /// True if reads of remote stores that are late are requested a second time.
+    hedges: bool,
     known: KnownStores,
 }
 
@@ -86,7 +88,7 @@ pub(super) type KnownStores = HashMap<String, Place>;
 
 impl<'a> Stores<'a> {
     /// # Errors
-    /// [`Error::Config`] for options that no store knows.
+    /// [`Error::Config`] for options that no store knows, and for a value of `hedge` that is none.
     pub(super) fn new(access: Access<'a>) -> Result<Self> {
         Self::knowing(access, HashMap::new())
     }
@@ -97,7 +99,8 @@ impl<'a> Stores<'a> {
     /// As there.
     pub(super) fn knowing(access: Access<'a>, known: KnownStores) -> Result<Self> {
         keys::check(access.options)?;
-        Ok(Self { access, known })
+        let hedges = keys::hedges(access.options)?;
+        Ok(Self { access, hedges, known })
     }
 
     /// The stores that it has opened.
@@ -133,6 +136,7 @@ impl<'a> Stores<'a> {
             store: Arc::new(LocalFileSystem::new()),
             prefix: "/".into(),
             local: true,
+            hedges: false,
             lists: true,
             numbered: None,
             cache: None,
@@ -163,7 +167,7 @@ impl<'a> Stores<'a> {
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
             let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
             let prefix = format!("{MEMORY}://{host}/").into();
-            let place = Place { store, prefix, local: false, lists: true, numbered: None, cache: None };
+            let place = Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None };
             return Ok((place, path));
         }
         #[cfg(feature = "cloud")]
@@ -190,22 +194,21 @@ impl<'a> Stores<'a> {
         if let Some(place) = self.known.get(&key).filter(|_| shared) {
             return Ok((place.clone(), path));
         }
-        let (store, numbered) = self.open(&url, &scheme)?.map_err(|error| {
+        let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
+        let is_whole = !path.as_ref().is_empty() || prefix.ends_with('/');
+        let prefix: Arc<str> = if is_whole { prefix.into() } else { format!("{prefix}/").into() };
+        let (store, numbered) = self.open(&url, &scheme, &prefix)?.map_err(|error| {
             // The error text may quote the address; credentials in it are never shown.
             if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
             }
             Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
         })?;
-        let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
         let place = Place {
             store,
-            prefix: if path.as_ref().is_empty() && !prefix.ends_with('/') {
-                format!("{prefix}/").into()
-            } else {
-                prefix.into()
-            },
+            prefix,
             local: false,
+            hedges: self.hedges,
             lists: scheme != ObjectStoreScheme::Http,
             numbered,
             cache: None,
@@ -234,7 +237,9 @@ impl<'a> Stores<'a> {
             url: shown.to_owned(),
             source: error.into(),
         })?;
-        let place = Place { store: Arc::new(store), prefix, local: false, lists: true, numbered: None, cache: None };
+        let store = Arc::new(store);
+        let hedges = self.hedges;
+        let place = Place { store, prefix, local: false, hedges, lists: true, numbered: None, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
     }
@@ -260,7 +265,7 @@ impl<'a> Stores<'a> {
         let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
         let store = Arc::new(Hdfs::new(key.clone(), settings)?);
         let prefix = format!("{key}/").into();
-        let place = Place { store, prefix, local: false, lists: true, numbered: None, cache: None };
+        let place = Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
     }
@@ -272,28 +277,28 @@ impl<'a> Stores<'a> {
         Err(Error::unsupported(format!("{shown}, on HDFS,"), hint))
     }
 
-    /// The store at `url`.
+    /// The store at `url`, whose addresses begin with `prefix`.
     #[cfg(feature = "cloud")]
-    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Opened>> {
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme, prefix: &Arc<str>) -> Result<object_store::Result<Opened>> {
         let settings = self.settings(url, scheme);
         if let Some(source) = self.access.credentials {
             keys::no_credentials(self.access.options)?;
-            return super::credentials::open(url, scheme, settings, Some(source));
+            return super::credentials::open(url, scheme, prefix, settings, Some(source));
         }
         if *scheme == ObjectStoreScheme::AmazonS3 {
             keys::check_headers(&settings)?;
             let Chosen { source, settings: mut more } =
                 profile::choose(self.access.options, &|name| std::env::var_os(name))?;
             more.extend(settings);
-            return super::credentials::open(url, scheme, more, source.as_ref());
+            return super::credentials::open(url, scheme, prefix, more, source.as_ref());
         }
-        super::credentials::open(url, scheme, settings, None)
+        super::credentials::open(url, scheme, prefix, settings, None)
     }
 
     /// The store at `url`, of this machine.
     #[cfg(not(feature = "cloud"))]
     #[allow(clippy::unnecessary_wraps, reason = "as where stores of clouds are built in")]
-    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Opened>> {
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme, _: &Arc<str>) -> Result<object_store::Result<Opened>> {
         Ok(object_store::parse_url_opts(url, self.settings(url, scheme)).map(|(store, _)| (store.into(), None)))
     }
 

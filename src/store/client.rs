@@ -1,9 +1,11 @@
-//! HTTP clients of object stores: a request that was never sent is sent again.
+//! HTTP clients of object stores: a request that was never sent is sent again, and a store that has too many requests is known to.
 //!
 //! A peer may close a connection before a request is sent on it: it restarts, or it speaks another protocol. hyper calls such a request
-//! cancelled, a failure that `object_store` does not know and therefore never repeats.
+//! cancelled, a failure that `object_store` does not know and therefore never repeats. It does repeat a request that a busy store refuses,
+//! so that only this client sees these answers in time.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::client::{
@@ -11,24 +13,48 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// Makes clients whose unsent requests are repeated as `object_store` repeats requests.
-#[derive(Debug, Default)]
-pub(super) struct Connector(ReqwestConnector);
+use super::origins;
+
+/// Makes clients of the store at one origin, whose unsent requests are repeated as `object_store` repeats requests.
+#[derive(Debug)]
+pub(super) struct Connector {
+    origin: Arc<str>,
+    inner: ReqwestConnector,
+}
+
+impl Connector {
+    /// To the store whose addresses begin with `prefix`.
+    pub(super) fn new(prefix: &Arc<str>) -> Self {
+        Self { origin: Arc::clone(prefix), inner: ReqwestConnector::default() }
+    }
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Client(self.0.connect(options)?)))
+        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner: self.inner.connect(options)? }))
     }
 }
 
 #[derive(Debug)]
-struct Client(HttpClient);
+struct Client {
+    origin: Arc<str>,
+    inner: HttpClient,
+}
 
 #[async_trait]
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        self.0.execute(request).await.map_err(classified)
+        let answer = self.inner.execute(request).await.map_err(classified)?;
+        if has_too_many(answer.status().as_u16()) {
+            origins::too_many(&self.origin);
+        }
+        Ok(answer)
     }
+}
+
+/// Returns true for the answers of a store that has too many requests: 429 Too Many Requests, 503 Slow Down.
+pub(super) fn has_too_many(status: u16) -> bool {
+    matches!(status, 429 | 503)
 }
 
 /// `error`, of the kind that `object_store` repeats if the request was not sent.
@@ -79,7 +105,7 @@ mod tests {
             let _ = stream.read(&mut [0; 1024]).unwrap();
             stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").unwrap();
         });
-        let client = Connector::default().connect(&ClientOptions::new().with_allow_http(true)).unwrap();
+        let client = Connector::new(&url.as_str().into()).connect(&ClientOptions::new().with_allow_http(true)).unwrap();
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = url.parse().unwrap();
         assert_eq!(client.execute(request).await.unwrap().status(), 204);

@@ -1,5 +1,5 @@
 //! The names of `storage_options`: those of object_store for any of its stores, of the Hugging Face Hub, of HDFS and of
-//! catalogs. Others are errors, since object_store ignores them.
+//! catalogs, and `hedge`, which is of all remote stores. Others are errors, since object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
 //! of others.
@@ -23,6 +23,22 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
         None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
     };
     Err(Error::config("storage_options", problem))
+}
+
+/// The key that says whether reads that are late are requested a second time.
+const HEDGE: &str = "hedge";
+
+/// Returns true unless `options` say that no read is requested a second time.
+///
+/// # Errors
+/// [`Error::Config`] for a value that is neither true nor false.
+pub(super) fn hedges(options: &BTreeMap<String, String>) -> Result<bool> {
+    let Some((_, value)) = options.iter().find(|(key, _)| key.eq_ignore_ascii_case(HEDGE)) else { return Ok(true) };
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "on" | "yes" => Ok(true),
+        "false" | "0" | "off" | "no" => Ok(false),
+        _ => Err(Error::config("storage_options", "hedge is true or false: whether late reads are requested twice")),
+    }
 }
 
 /// Keys that only HDFS uses; known in builds without it, so that the error is that HDFS is missing.
@@ -66,6 +82,7 @@ fn known(key: &str) -> bool {
         || super::hub::KEYS.contains(&key.as_str())
         || CATALOGS.contains(&key.as_str())
         || key == "aws_profile"
+        || key == HEDGE
 }
 
 /// Tests whether both keys name the same option.
@@ -203,6 +220,7 @@ const NAMES: &[&str] = &[
     "azure_use_fabric_endpoint",
     "hf_token",
     "hf_endpoint",
+    HEDGE,
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
@@ -246,6 +264,7 @@ mod tests {
             ("hf_tokn", "hf_token"),
             ("HF_ENDPOIN", "hf_endpoint"),
             ("hdfs_usr", "hdfs_user"),
+            ("hegde", "hedge"),
             ("hdfs_conf_dri", "hdfs_conf_dir"),
             ("iceberg_waerhouse", "iceberg_warehouse"),
             ("databricks_hsot", "databricks_host"),
@@ -266,6 +285,15 @@ mod tests {
         assert!(check_headers(&settings("abc")).is_ok());
         let problem = check_headers(&settings("sEcReT\n")).unwrap_err().to_string();
         assert!(problem.contains("AWS_SESSION_TOKEN") && !problem.contains("sEcReT"), "{problem}");
+    }
+
+    #[test]
+    fn late_reads_are_requested_twice_unless_that_is_switched_off() {
+        let hedges = |key: &str, value: &str| hedges(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+        assert!(hedges("region", "false").unwrap() && hedges("hedge", "True").unwrap());
+        assert!(!hedges("hedge", "false").unwrap() && !hedges("HEDGE", "off").unwrap());
+        let problem = hedges("hedge", "sEcReT").unwrap_err().to_string();
+        assert!(problem.contains("true or false") && !problem.contains("sEcReT"), "{problem}");
     }
 
     #[test]

@@ -35,12 +35,14 @@ mod found;
 pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
+mod hedge;
 #[cfg(any(feature = "cli", feature = "cloud"))]
 mod home;
 #[cfg(feature = "cloud")]
 mod hub;
 mod keys;
 mod known;
+mod latency;
 pub(crate) mod lock;
 mod logs;
 mod multipart;
@@ -50,6 +52,7 @@ mod place;
 #[cfg(feature = "cloud")]
 mod profile;
 pub(crate) mod publish;
+mod race;
 mod root;
 #[cfg(feature = "cloud")]
 mod secret;

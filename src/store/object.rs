@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use super::cache::{Held, ObjectKey, Wanted, Whole};
 use super::fetch_time;
 use super::found::Found;
-use super::origins;
+use super::origins::{self, Late};
 use super::place::Place;
+use super::race::{Next, race};
 use super::stamp::Stamp;
 use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
 use crate::error::{Error, Result};
@@ -209,7 +210,7 @@ impl Object {
             return Ok(Vec::new());
         }
         if self.place.local {
-            return self.counted(self.all(ranges)).await;
+            return self.all(ranges).await;
         }
         futures::stream::iter(ranges)
             .map(|range| async move {
@@ -231,14 +232,12 @@ impl Object {
 
     /// Ranges of a file of this machine.
     async fn all(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
-        let result = self.get(None, &ranges).await?;
-        self.take(result, ranges).await
-    }
-
-    /// Counts a request to the origin of the object.
-    async fn counted(&self, request: impl Future<Output = Result<Vec<Bytes>>>) -> Result<Vec<Bytes>> {
-        let counted = origins::begin(&self.place.prefix, self.place.local);
-        let read = request.await;
+        let asked = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        let counted = origins::begin(&self.place.prefix, true, asked);
+        let read = match self.get(None, &ranges).await {
+            Ok(result) => self.take(result, ranges).await,
+            Err(error) => Err(error),
+        };
         let bytes = |parts: &Vec<Bytes>| parts.iter().map(|part| part.len() as u64).sum();
         counted.ended(read.as_ref().ok().map(bytes));
         read
@@ -260,13 +259,38 @@ impl Object {
         read
     }
 
+    /// As [`fetch`](Self::fetch), of a store that is not waited for. A request that is late gets a second one beside it: both ask for all
+    /// of the range and for the pinned version, so that it does not matter which of them answers.
     async fn fetch_once(&self, range: Range<u64>) -> Result<Bytes> {
-        let ranges = vec![range.clone()];
-        let request = async {
-            let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
-            self.take(result, ranges.clone()).await
+        let counted = origins::begin(&self.place.prefix, false, range.end.saturating_sub(range.start));
+        let first = self.request(range.clone());
+        let read = if self.place.hedges {
+            race(first, |waited| match counted.late(waited) {
+                Late::Wait(time) => Next::Wait(time),
+                Late::Second(second) => {
+                    let what = operation(std::slice::from_ref(&range));
+                    tracing::debug!("asking a second time after {waited:?}: {what} of {}", self.url());
+                    let request = self.request(range.clone());
+                    Next::Second(Box::pin(async move {
+                        let read = request.await?;
+                        second.won();
+                        Ok(read)
+                    }))
+                }
+            })
+            .await
+        } else {
+            first.await
         };
-        Ok(self.counted(request).await?.pop().unwrap_or_default())
+        counted.ended(read.as_ref().ok().map(|bytes| bytes.len() as u64));
+        read
+    }
+
+    /// One request for a range, and its whole answer.
+    async fn request(&self, range: Range<u64>) -> Result<Bytes> {
+        let ranges = vec![range.clone()];
+        let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
+        Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
     }
 
     /// The name of this version in the cache that it is read through, if there is one.
@@ -465,3 +489,6 @@ fn operation(ranges: &[Range<u64>]) -> String {
         }
     }
 }
+
+#[cfg(all(test, feature = "cloud", feature = "flight"))]
+mod tests;

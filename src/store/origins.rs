@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::hedge::{Decision, Hedge};
+use super::latency::Latency;
 use crate::recent::Recent;
 
 /// Most origins that are told apart; the others are one together.
@@ -15,10 +17,8 @@ const MOST: usize = 64;
 /// The name of those, and of the disks of this machine.
 const OTHERS: &str = "(others)";
 const HERE: &str = "(files of this machine)";
-/// Classes of duration: class `n` ends at 2^n microseconds, the last one, at about half an hour, has no end.
-const CLASSES: usize = 32;
-/// Amounts before the classes: requests, bytes, microseconds, failures.
-const BEFORE: usize = 4;
+/// Amounts: requests, bytes, microseconds, failures.
+const AMOUNTS: usize = 4;
 
 /// All origins of this process.
 static ALL: LazyLock<Origins> = LazyLock::new(Origins::new);
@@ -31,17 +31,20 @@ struct Origins {
 
 #[derive(Debug)]
 struct Counted {
-    amounts: Recent<{ BEFORE + CLASSES }>,
+    amounts: Recent<AMOUNTS>,
+    latency: Latency,
+    hedge: Hedge,
     in_flight: u64,
 }
 
 /// What is known of one origin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[cfg_attr(not(feature = "flight"), allow(unreachable_pub, reason = "a part of a server's snapshots"))]
 pub struct OriginStats {
     /// Its address: `s3://bucket/`.
     pub address: String,
-    /// Requests since the start that are over.
+    /// Requests since the start that are over; second requests for the same bytes are not among them.
     pub requests: u64,
     /// Requests that failed.
     pub failures: u64,
@@ -53,18 +56,41 @@ pub struct OriginStats {
     pub lately: u64,
     /// See [`lately`](Self::lately).
     pub mean_seconds: f64,
-    /// Seconds within which half of those were done, as a power of two microseconds.
+    /// Seconds within which half of those were done, at most a quarter too many.
     pub median_seconds: f64,
     /// The same for 99 of 100.
     pub p99_seconds: f64,
+    /// Second requests since the start, for bytes that were late, and those of them that were answered first.
+    pub hedged: u64,
+    /// See [`hedged`](Self::hedged).
+    pub hedges_won: u64,
 }
 
 /// A request under way.
 #[derive(Debug)]
 pub(super) struct Request {
     origin: Arc<str>,
+    /// The bytes that it asks for.
+    bytes: u64,
     begun: Instant,
     over: bool,
+}
+
+/// A second request for the same bytes, under way.
+#[derive(Debug)]
+pub(super) struct Second {
+    origin: Arc<str>,
+    bytes: u64,
+    won: bool,
+}
+
+/// What becomes of a request that is not answered yet.
+#[derive(Debug)]
+pub(super) enum Late {
+    /// It waits so long, and asks again.
+    Wait(Duration),
+    /// The same bytes are requested once more.
+    Second(Second),
 }
 
 impl Origins {
@@ -77,30 +103,60 @@ impl Origins {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, origin: &Arc<str>) -> Arc<str> {
-        let mut all = self.lock();
-        if let Some(counted) = all.get_mut(origin) {
-            counted.in_flight += 1;
-            return Arc::clone(origin);
-        }
-        let name = if all.len() + 1 < MOST { Arc::clone(origin) } else { OTHERS.into() };
-        let new = || Counted { amounts: Recent::new(self.born.elapsed()), in_flight: 0 };
-        all.entry(Arc::clone(&name)).or_insert_with(new).in_flight += 1;
-        name
-    }
-
-    fn end(&self, origin: &str, outcome: Option<(Duration, Option<u64>)>) {
+    /// What is counted for `origin`, and the name that it is counted under.
+    fn with<T>(&self, origin: &Arc<str>, change: impl FnOnce(&mut Counted, Duration) -> T) -> (Arc<str>, T) {
         let now = self.born.elapsed();
         let mut all = self.lock();
-        let Some(Counted { amounts, in_flight }) = all.get_mut(origin) else { return };
-        *in_flight = in_flight.saturating_sub(1);
-        let Some((took, bytes)) = outcome else { return };
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        amounts.add(now, 0, 1);
-        amounts.add(now, 1, bytes.unwrap_or(0));
-        amounts.add(now, 2, micros);
-        amounts.add(now, 3, u64::from(bytes.is_none()));
-        amounts.add(now, BEFORE + class(micros), 1);
+        let is_known = all.contains_key(origin);
+        let name = if is_known || all.len() + 1 < MOST { Arc::clone(origin) } else { OTHERS.into() };
+        let new = || Counted {
+            amounts: Recent::new(now),
+            latency: Latency::default(),
+            hedge: Hedge::default(),
+            in_flight: 0,
+        };
+        let changed = change(all.entry(Arc::clone(&name)).or_insert_with(new), now);
+        (name, changed)
+    }
+
+    fn begin(&self, origin: &Arc<str>) -> Arc<str> {
+        let begin = |counted: &mut Counted, _| {
+            counted.in_flight += 1;
+            counted.hedge.begun();
+        };
+        self.with(origin, begin).0
+    }
+
+    /// The end of a request for `asked` bytes: its duration and the bytes that came, unless nobody waited for it any more.
+    fn end(&self, origin: &Arc<str>, asked: u64, outcome: Option<(Duration, Option<u64>)>) {
+        self.with(origin, |counted, now| {
+            counted.in_flight = counted.in_flight.saturating_sub(1);
+            let Some((took, bytes)) = outcome else { return };
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            for (at, more) in [1, bytes.unwrap_or(0), micros, u64::from(bytes.is_none())].into_iter().enumerate() {
+                counted.amounts.add(now, at, more);
+            }
+            counted.latency.add(now, asked, took);
+        });
+    }
+
+    /// What becomes of a request that waited so long for `bytes` bytes.
+    fn late(&self, origin: &Arc<str>, bytes: u64, waited: Duration) -> Decision {
+        let decide = |counted: &mut Counted, now| {
+            let like = counted.latency.like(now, bytes);
+            let decision = counted.hedge.decide(now, bytes, waited, &like);
+            counted.in_flight += u64::from(decision == Decision::Send);
+            decision
+        };
+        self.with(origin, decide).1
+    }
+
+    /// The end of a second request for `bytes` bytes.
+    fn second_ended(&self, origin: &Arc<str>, bytes: u64, won: bool) {
+        self.with(origin, |counted, _| {
+            counted.in_flight = counted.in_flight.saturating_sub(1);
+            counted.hedge.over(bytes, won);
+        });
     }
 
     fn stats(&self) -> Vec<OriginStats> {
@@ -108,7 +164,8 @@ impl Origins {
         let stats = |(address, counted): (&Arc<str>, &mut Counted)| {
             let totals = counted.amounts.totals();
             let (lately, _) = counted.amounts.lately(now);
-            let classes = &lately[BEFORE..];
+            let durations = counted.latency.all(now);
+            let (hedged, hedges_won) = counted.hedge.counts();
             OriginStats {
                 address: address.to_string(),
                 requests: totals[0],
@@ -117,29 +174,14 @@ impl Origins {
                 in_flight: counted.in_flight,
                 lately: lately[0],
                 mean_seconds: if lately[0] == 0 { 0.0 } else { lately[2] as f64 / 1e6 / lately[0] as f64 },
-                median_seconds: within(classes, 1, 2),
-                p99_seconds: within(classes, 99, 100),
+                median_seconds: durations.within(1, 2).as_secs_f64(),
+                p99_seconds: durations.within(99, 100).as_secs_f64(),
+                hedged,
+                hedges_won,
             }
         };
         self.lock().iter_mut().map(stats).collect()
     }
-}
-
-fn class(micros: u64) -> usize {
-    ((u64::BITS - micros.leading_zeros()) as usize).min(CLASSES - 1)
-}
-
-/// The end in seconds of the class within which `part` of `whole` requests were done.
-fn within(classes: &[u64], part: u64, whole: u64) -> f64 {
-    let all: u64 = classes.iter().sum();
-    let mut seen = 0;
-    for (at, count) in classes.iter().enumerate() {
-        seen += count;
-        if seen > 0 && u128::from(seen) * u128::from(whole) >= u128::from(all) * u128::from(part) {
-            return (1_u64 << at) as f64 / 1e6;
-        }
-    }
-    0.0
 }
 
 /// The origins of this process, by address.
@@ -147,17 +189,44 @@ pub(crate) fn origins() -> Vec<OriginStats> {
     ALL.stats()
 }
 
-/// Counts a request to the objects below `prefix`, or to files of this machine.
-pub(super) fn begin(prefix: &Arc<str>, local: bool) -> Request {
+/// Counts a request for so many bytes of the objects below `prefix`, or of files of this machine.
+pub(super) fn begin(prefix: &Arc<str>, local: bool, bytes: u64) -> Request {
     let origin = if local { ALL.begin(&HERE.into()) } else { ALL.begin(prefix) };
-    Request { origin, begun: Instant::now(), over: false }
+    Request { origin, bytes, begun: Instant::now(), over: false }
+}
+
+/// Counts an answer of the store at `prefix` that it has too many requests.
+#[cfg(feature = "cloud")]
+pub(super) fn too_many(prefix: &Arc<str>) {
+    ALL.with(prefix, |counted, now| counted.hedge.too_many(now));
 }
 
 impl Request {
+    /// What becomes of it where it has waited for an answer so long.
+    pub(super) fn late(&self, waited: Duration) -> Late {
+        match ALL.late(&self.origin, self.bytes, waited) {
+            Decision::Wait(time) => Late::Wait(time),
+            Decision::Send => Late::Second(Second { origin: Arc::clone(&self.origin), bytes: self.bytes, won: false }),
+        }
+    }
+
     /// Counts its end, and the bytes that came if it did not fail.
     pub(super) fn ended(mut self, bytes: Option<u64>) {
         self.over = true;
-        ALL.end(&self.origin, Some((self.begun.elapsed(), bytes)));
+        ALL.end(&self.origin, self.bytes, Some((self.begun.elapsed(), bytes)));
+    }
+}
+
+impl Second {
+    /// It is answered, and the first one is not.
+    pub(super) fn won(mut self) {
+        self.won = true;
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        ALL.second_ended(&self.origin, self.bytes, self.won);
     }
 }
 
@@ -165,7 +234,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         // Nobody waits for it any more.
         if !self.over {
-            ALL.end(&self.origin, None);
+            ALL.end(&self.origin, self.bytes, None);
         }
     }
 }
@@ -179,9 +248,9 @@ mod tests {
         let origins = Origins::new();
         let name = origins.begin(&"s3://b/".into());
         for millis in [1, 1, 1, 100] {
-            origins.end(&name, Some((Duration::from_millis(millis), Some(10))));
+            origins.end(&name, 10, Some((Duration::from_millis(millis), Some(10))));
         }
-        origins.end(&name, Some((Duration::from_secs(200), None)));
+        origins.end(&name, 10, Some((Duration::from_secs(200), None)));
         let [stats] = origins.stats().try_into().unwrap();
         assert_eq!((stats.address.as_str(), stats.requests, stats.failures, stats.bytes), ("s3://b/", 5, 1, 40));
         assert_eq!((stats.in_flight, stats.lately), (0, 5));
@@ -194,11 +263,31 @@ mod tests {
         let origins = Origins::new();
         for number in 0..10 * MOST {
             let name = origins.begin(&format!("s3://{number}/").into());
-            origins.end(&name, None);
+            origins.end(&name, 1, None);
         }
         let stats = origins.stats();
         assert_eq!(stats.len(), MOST);
         assert!(stats.iter().any(|one| one.address == OTHERS && one.in_flight == 0), "{stats:?}");
-        assert_eq!((class(0), class(1), class(1000), class(u64::MAX)), (0, 1, 10, CLASSES - 1));
+    }
+
+    #[test]
+    fn a_second_request_is_counted_beside_the_first() {
+        let origins = Origins::new();
+        let mut name = Arc::from("s3://b/");
+        for _ in 0..40 {
+            name = origins.begin(&name);
+            origins.end(&name, 10, Some((Duration::from_millis(1), Some(10))));
+        }
+        name = origins.begin(&name);
+        assert!(matches!(origins.late(&name, 10, Duration::ZERO), Decision::Wait(_)));
+        assert_eq!(origins.late(&name, 10, Duration::from_secs(1)), Decision::Send);
+        assert_eq!(origins.stats()[0].in_flight, 2);
+        origins.second_ended(&name, 10, true);
+        origins.end(&name, 10, Some((Duration::from_secs(1), Some(10))));
+        let stats = origins.stats().remove(0);
+        assert_eq!((stats.requests, stats.bytes, stats.in_flight), (41, 410, 0));
+        assert_eq!((stats.hedged, stats.hedges_won), (1, 1));
+        origins.with(&name, |counted, now| counted.hedge.too_many(now));
+        assert!(matches!(origins.late(&name, 10, Duration::from_secs(1)), Decision::Wait(_)));
     }
 }

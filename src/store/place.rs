@@ -20,6 +20,8 @@ pub(super) struct Place {
     /// Start of an address, before the object's path and without credentials: `s3://bucket/`, or `/` for local files.
     pub(super) prefix: Arc<str>,
     pub(super) local: bool,
+    /// True if reads of it that are late are requested a second time.
+    pub(super) hedges: bool,
     /// True if directories can be listed without trouble; plain HTTP servers have none.
     pub(super) lists: bool,
     /// The same store, if its uploads have numbers.

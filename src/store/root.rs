@@ -175,6 +175,7 @@ mod tests {
             store: Arc::new(LocalFileSystem::new()),
             prefix: "/".into(),
             local: true,
+            hedges: false,
             lists: true,
             numbered: None,
             cache: None,
@@ -208,7 +209,15 @@ mod tests {
     #[test]
     fn a_store_is_opened_once_whatever_it_is_called() {
         let store = Arc::new(object_store::memory::InMemory::new());
-        let place = Place { store, prefix: "s3://b/".into(), local: false, lists: true, numbered: None, cache: None };
+        let place = Place {
+            store,
+            prefix: "s3://b/".into(),
+            local: false,
+            hedges: false,
+            lists: true,
+            numbered: None,
+            cache: None,
+        };
         let root = Root::new(place, Path::from("t"));
         let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));
         // Code that opens a store looks at the options.

@@ -123,6 +123,9 @@ mod fuzzed;
 /// The gang: ranks that start, meet and restart together, on an unreliable network.
 #[cfg(feature = "flight")]
 mod gang;
+/// Stores that are slow now and then: reads that are requested a second time.
+#[cfg(feature = "cloud")]
+mod hedged;
 /// Images: formats, crops, orientation, damage, bombs.
 mod images;
 /// Processes killed at random: no row lost or repeated.

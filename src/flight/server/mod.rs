@@ -145,6 +145,7 @@ where
             let (row_groups, rows) = core.decoded();
             metrics.decoded(row_groups, rows);
             metrics.cache(&crate::store::cache::totals());
+            metrics.hedged(&crate::store::origins());
         }
     });
     let seen = Arc::downgrade(&core);

@@ -43,11 +43,12 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
-/// Opens the store at `url` of `scheme` with `settings`, and credentials from `source` if it is given. The second is the same store, if its
-/// uploads have numbers.
+/// Opens the store at `url` of `scheme`, whose addresses begin with `prefix`, with `settings`, and credentials from `source` if it is given.
+/// The second is the same store, if its uploads have numbers.
 pub(in crate::store) fn open(
     url: &Url,
     scheme: &ObjectStoreScheme,
+    prefix: &Arc<str>,
     settings: Vec<(String, String)>,
     source: Option<&CredentialSource>,
 ) -> crate::error::Result<Result<Opened>> {
@@ -55,7 +56,7 @@ pub(in crate::store) fn open(
     macro_rules! builder {
         ($builder:ty, $key:ty, $url:expr) => {
             settings.into_iter().fold(
-                <$builder>::new().with_url($url.to_string()).with_http_connector(Connector::default()),
+                <$builder>::new().with_url($url.to_string()).with_http_connector(Connector::new(prefix)),
                 |builder, (key, value)| match key.to_ascii_lowercase().parse::<$key>() {
                     Ok(key) => builder.with_config(key, value),
                     Err(_) => builder,

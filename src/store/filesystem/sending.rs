@@ -156,6 +156,7 @@ mod tests {
             store: Arc::clone(&store),
             prefix: "s3://b/".into(),
             local: false,
+            hedges: false,
             lists: true,
             numbered,
             cache: None,

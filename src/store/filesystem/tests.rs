@@ -47,6 +47,7 @@ impl Rig {
                 store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
                 prefix: "s3://bucket/".into(),
                 local: false,
+                hedges: false,
                 lists: true,
                 numbered: Some(PartStore::new(Arc::clone(&self.store) as _)),
                 cache: None,

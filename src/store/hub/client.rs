@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use object_store::{Error as StoreError, Result};
@@ -13,7 +13,9 @@ use url::Url;
 
 use super::settings::Settings;
 use super::signed;
+use crate::store::client::has_too_many;
 use crate::store::credentials::{CredentialSource, store_error};
+use crate::store::origins;
 use crate::store::web::{self, Answer, Retries};
 
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
@@ -41,6 +43,8 @@ enum Authorization {
 /// See the module.
 pub(super) struct Client {
     http: reqwest::Client,
+    /// The name of the dataset, under which its requests are counted.
+    origin: Arc<str>,
     endpoint: Url,
     authorization: Authorization,
     /// Time at which the Hub takes requests again.
@@ -55,7 +59,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    pub(super) fn new(settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
+    pub(super) fn new(settings: &Settings, origin: &str, credentials: Option<CredentialSource>) -> Result<Self> {
         let authorization = match (credentials, &settings.token) {
             (Some(source), _) => Authorization::Provided(source),
             (None, Some(token)) => Authorization::Token(bearer(token.reveal())?),
@@ -63,6 +67,7 @@ impl Client {
         };
         Ok(Self {
             http: settings.connection.client().map_err(broken)?,
+            origin: origin.into(),
             endpoint: settings.endpoint.clone(),
             authorization,
             resume: Mutex::new(None),
@@ -163,7 +168,12 @@ impl Client {
         };
         // A limit is waited for apart from failures.
         let is_limit = |answer: &Answer| answer.status == StatusCode::TOO_MANY_REQUESTS;
-        let passes = |answer: &Answer| web::passes(answer) && !is_limit(answer);
+        let passes = |answer: &Answer| {
+            if has_too_many(answer.status.as_u16()) {
+                origins::too_many(&self.origin);
+            }
+            web::passes(answer) && !is_limit(answer)
+        };
         loop {
             if own.is_some() {
                 self.pause(start).await?;

@@ -95,7 +95,7 @@ impl Hub {
         settings: &Settings,
         credentials: Option<CredentialSource>,
     ) -> Result<Self> {
-        let client = Client::new(settings, credentials)?;
+        let client = Client::new(settings, repo.prefix(), credentials)?;
         let inner = Inner { client, repo, commit: OnceCell::new(), blobs: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -24,8 +24,11 @@ impl Request {
 /// A response: status line, further header lines that each end with `\r\n`, body.
 pub(crate) type Answer = (&'static str, String, Vec<u8>);
 
+/// A header line of answers whose body stops in the middle, and never goes on.
+pub(crate) const STALLS: &str = "x-stalls: yes\r\n";
+
 /// Answers with the result of `handler` until the process ends; `None` sends no answer at all. If the handler sends a
-/// `content-length` larger than the body, the body is cut off.
+/// `content-length` larger than the body, the body is cut off. See also [`STALLS`].
 pub(crate) fn answer(handler: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -71,6 +74,11 @@ fn serve(mut stream: TcpStream, handler: &dyn Fn(&Request) -> Option<Answer>) ->
         let announced = extra.contains("content-length: ");
         let length = if announced { String::new() } else { format!("content-length: {}\r\n", body.len()) };
         stream.write_all(format!("HTTP/1.1 {status}\r\n{length}{extra}\r\n").as_bytes())?;
+        if extra.contains(STALLS) {
+            stream.write_all(&body[..body.len() / 2])?;
+            reader.read_line(&mut String::new())?;
+            return Ok(());
+        }
         if request.method != "HEAD" {
             stream.write_all(&body)?;
             if announced {

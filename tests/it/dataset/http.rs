@@ -1,16 +1,17 @@
 //! A server of objects that understands ranges, conditions and S3's listing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use object_store::path::Path as Key;
 use url::form_urlencoded;
 
-use super::answering::{Answer, Request, answer, ranged};
+use super::answering::{Answer, Request, STALLS, answer, ranged};
 
 /// The marks of an object's version that the server sends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +36,44 @@ struct State {
     signers: Mutex<Vec<String>>,
     /// Requests for ranges that begin before this are never answered.
     hangs_below: AtomicU64,
+    stalls: Mutex<Stalls>,
+    /// Milliseconds before each answer to a request for a range.
+    delay: AtomicU64,
+    /// Requests for ranges that are refused before others are answered.
+    busy: AtomicU64,
+}
+
+/// Requests for ranges that are never answered, while the next one for the same range is.
+#[derive(Debug, Default)]
+struct Stalls {
+    /// All but one of so many are answered; 0: all.
+    every: u64,
+    seen: u64,
+    /// Path and range of those that nobody asked for again.
+    waiting: HashSet<String>,
+    count: u64,
+}
+
+/// The place where an answer stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stall {
+    Head,
+    Body,
+}
+
+impl Stalls {
+    fn of(&mut self, request: String) -> Option<Stall> {
+        if self.every == 0 || self.waiting.remove(&request) {
+            return None;
+        }
+        self.seen += 1;
+        if !self.seen.is_multiple_of(self.every) {
+            return None;
+        }
+        self.waiting.insert(request);
+        self.count += 1;
+        Some(if self.count.is_multiple_of(2) { Stall::Body } else { Stall::Head })
+    }
 }
 
 /// The server; its thread ends with the process.
@@ -65,6 +104,8 @@ impl Server {
             ("aws_access_key_id", "id"),
             ("aws_secret_access_key", "secret"),
             ("aws_region", "eu-west-1"),
+            // Requests are counted.
+            ("hedge", "false"),
         ];
         options.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
@@ -95,6 +136,27 @@ impl Server {
     /// From here on, never answers requests for ranges that begin before `offset`.
     pub(crate) fn hang_below(&self, offset: u64) {
         self.state.hangs_below.store(offset, Ordering::SeqCst);
+    }
+
+    /// From here on, never answers one of `every` requests for ranges, or only half of it, in turns; the next one for the same bytes it does.
+    pub(crate) fn stall(&self, every: u64) {
+        *self.state.stalls.lock().unwrap() = Stalls { every, ..Stalls::default() };
+    }
+
+    /// Number of requests that were never answered since then, and of those for whose bytes nobody asked again.
+    pub(crate) fn stalled(&self) -> (u64, usize) {
+        let stalls = self.state.stalls.lock().unwrap();
+        (stalls.count, stalls.waiting.len())
+    }
+
+    /// From here on, answers each request for a range so much later.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.state.delay.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Refuses the next request for a range as S3 does where there are too many.
+    pub(crate) fn refuse_one(&self) {
+        self.state.busy.fetch_add(1, Ordering::SeqCst);
     }
 
     /// From here on, answers only requests signed by `key`; refuses the others with `refusal`: a status and an S3 code.
@@ -129,13 +191,30 @@ fn serve(request: &Request, state: &State) -> Option<Answer> {
     if start.is_some_and(|start| start < state.hangs_below.load(Ordering::SeqCst)) {
         return None;
     }
-    Some(match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+    let mut stall = None;
+    if let Some(range) = range.filter(|_| method == "GET") {
+        let busy = state.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if busy.is_ok() {
+            let body = b"<Error><Code>SlowDown</Code></Error>".to_vec();
+            return Some(("503 Slow Down", String::new(), body));
+        }
+        std::thread::sleep(Duration::from_millis(state.delay.load(Ordering::SeqCst)));
+        stall = state.stalls.lock().unwrap().of(format!("{path} {range}"));
+        if stall == Some(Stall::Head) {
+            return None;
+        }
+    }
+    let (status, mut extra, body) = match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
         Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
         None => {
             let object = state.objects.lock().unwrap().get(path).cloned();
             object_answer(object, range, request.header("if-match"), state)
         }
-    })
+    };
+    if stall == Some(Stall::Body) {
+        extra.push_str(STALLS);
+    }
+    Some((status, extra, body))
 }
 
 /// Lists the objects of `bucket` as S3 does: all below a prefix, or those up to the next delimiter.

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::errors::{At, RecentErrors};
 use crate::error::{Error, Kind};
 use crate::flight::server::access::auth::Denied;
+use crate::store::OriginStats;
 use crate::store::cache::CacheStats;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -68,6 +69,8 @@ struct Inner {
     memory_budget: Gauge,
     cache: Family<OfOutcome, Counter>,
     cache_bytes: Family<OfTier, Counter>,
+    /// Second requests, and those that were answered first.
+    hedges: [Counter; 2],
 }
 
 impl fmt::Debug for Metrics {
@@ -108,6 +111,7 @@ impl Metrics {
             memory_budget: Gauge::default(),
             cache: Family::default(),
             cache_bytes: Family::default(),
+            hedges: Default::default(),
         };
         registry.register("streams_open", "Streams of batches open now", inner.streams_open.clone());
         registry.register("streams", "Streams of batches ever opened", inner.streams.clone());
@@ -146,6 +150,9 @@ impl Metrics {
             Unit::Bytes,
             inner.cache_bytes.clone(),
         );
+        let [sent, won] = inner.hedges.clone();
+        registry.register("hedged_requests", "Requests to stores for bytes that were late, beside the first", sent);
+        registry.register("hedges_won", "Those of them that were answered before the first", won);
         inner.registry = registry;
         Self(Arc::new(inner))
     }
@@ -206,6 +213,14 @@ impl Metrics {
             ("origin", stats.origin_bytes),
         ] {
             self.0.cache_bytes.get_or_create(&OfTier { tier }).inner().fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the counts of second requests of this process since its start.
+    pub fn hedged(&self, origins: &[OriginStats]) {
+        let counts = origins.iter().fold([0, 0], |[sent, won], one| [sent + one.hedged, won + one.hedges_won]);
+        for (counter, count) in self.0.hedges.iter().zip(counts) {
+            counter.inner().fetch_max(count, Ordering::Relaxed);
         }
     }
 
@@ -334,6 +349,8 @@ mod tests {
             origin_bytes: 9,
             ..CacheStats::default()
         });
+        let origin = |hedged, hedges_won| OriginStats { hedged, hedges_won, ..OriginStats::default() };
+        metrics.hedged(&[origin(3, 2), origin(1, 1)]);
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
         metrics.generation();
@@ -353,6 +370,8 @@ mod tests {
             "bowstring_cache_ranges_total{outcome=\"peer_failed\"} 2",
             "bowstring_cache_read_bytes_total{tier=\"peer\"} 8",
             "bowstring_cache_read_bytes_total{tier=\"origin\"} 9",
+            "bowstring_hedged_requests_total 4",
+            "bowstring_hedges_won_total 3",
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",
             "bowstring_gang_generations_total 1",
