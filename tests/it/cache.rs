@@ -140,14 +140,15 @@ fn a_small_cache_keeps_its_limit_and_has_nearly_all_the_hits_that_fit() {
     for epoch in 0..5 {
         assert_eq!(drain(&mut cached), drain(&mut plain), "epoch {epoch}");
         let now = cached.stats().cache;
-        rates.push(now.since(&before).hit_rate());
+        let one = now.since(&before);
+        rates.push((one.hit_bytes as f64 / rig.bytes as f64, one.hit_rate()));
         before = now;
         assert!(taken(&rig.cache()) <= limit, "{} of {limit}", taken(&rig.cache()));
     }
     println!("hit rates of five epochs at half: {rates:?}; {before:?}");
-    let mean = rates[1..].iter().sum::<f64>() / 4.0;
-    // On a busy machine the order of reads differs from the plan's.
-    assert!(mean > 0.2 && mean < 0.6, "{rates:?}");
+    let mean = |of: fn(&(f64, f64)) -> f64| rates[1..].iter().map(of).sum::<f64>() / 4.0;
+    // On a busy machine the order of reads differs from the plan's, and blocks that wait for a slow disk are read from memory.
+    assert!(mean(|rates| rates.0) < 0.6 && mean(|rates| rates.1) > 0.2, "{rates:?}");
 }
 
 #[test]
