@@ -34,11 +34,7 @@ fn main() -> bowstring::Result<()> {
     println!("{} labels seen, each row once", labels.len());
     assert_eq!(labels.len(), 40);
 
-    let stats = loader.stats();
-    println!(
-        "bottleneck: {}; {:.1} ms to the first batch",
-        stats.bottleneck().0,
-        stats.seconds_to_first_batch.unwrap_or(0.0) * 1e3
-    );
+    // What limits the loader, and where the time of a step goes.
+    println!("{}", loader.report());
     Ok(())
 }

@@ -16,7 +16,7 @@
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | the order of rows; reading; columns and their decoders; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | files and row groups; numbers from pages; batches |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
-//! | 0 | [`error`], `nearest` | errors with place and remedy; the meaning of a misspelt name |
+//! | 0 | [`error`], `nearest`, `figures` | errors with place and remedy; the meaning of a misspelt name; numbers for people |
 //!
 //! A module names only modules on floors below its own; a test checks this.
 //!
@@ -55,6 +55,7 @@ pub mod dataset;
 pub mod device;
 pub mod document;
 pub mod error;
+mod figures;
 #[cfg(feature = "flight")]
 pub mod flight;
 mod loader;
@@ -72,7 +73,7 @@ pub mod tensor;
 pub use dataset::Dataset;
 pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
-pub use loader::{Epoch, Loader};
+pub use loader::{BadRows, Epoch, Loader, Report, TimePart};
 /// For the bindings, which must not unwind into foreign frames.
 #[doc(hidden)]
 pub use page::quiet;

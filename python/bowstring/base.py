@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
-from bowstring import _native, ranks
+from bowstring import _native, display, ranks
 from bowstring.arrays import arrow, objects
 from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
@@ -362,8 +362,12 @@ class BaseLoader(ABC, Generic[A]):
             return f"<{name}: {error}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the position of the loader, and its columns."""
-        return self.schema._table(repr(self).strip("<>"))
+        """For notebooks: the position of the loader, its columns, and :meth:`report` once batches were taken."""
+        try:
+            report = self.report() if self.stats()["bottleneck"] is not None else ""
+        except Error:
+            report = ""
+        return self.schema._table(repr(self).strip("<>"), [display.text(report)] if report else [])
 
     @property
     def dataset(self) -> Rows:
@@ -459,10 +463,21 @@ class BaseLoader(ABC, Generic[A]):
     def stats(self) -> Stats:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
 
-        ``waiting`` is the fraction of the consumer's time, from 0 to 1, that it waited for batches.
+        ``spent`` has the seconds of the consumer's time by what they went to. ``bottleneck`` is the one of most waiting,
+        or ``consumer`` if it waits for less than 5 % of its time. ``waiting`` is the fraction, from 0 to 1, that it waited.
         """
         found: Stats = self._native.stats()  # type: ignore[assignment]  # a document of that shape; a test compares the keys
         return found
+
+    def report(self) -> str:
+        """The numbers of :meth:`stats` as text: what limits this loader, with advice, and where the time of a step goes.
+
+        Memory, caches, slow origins (of the whole process) and bad rows follow. A served dataset is read by its server, which
+        knows about those: ``bowstring top`` shows it.
+
+        >>> print(loader.report())  # doctest: +SKIP
+        """
+        return self._native.report()
 
     def ledger(self) -> dict[str, Any]:
         """The bad rows found so far: counts, and an entry for each."""

@@ -6,7 +6,7 @@ import base64
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["lines", "picture", "table"]
+__all__ = ["lines", "picture", "table", "text"]
 
 # Rows of a table, and characters of a cell.
 _ROWS = 100
@@ -27,6 +27,11 @@ def lines(texts: Iterable[str]) -> str:
     """A list of sentences."""
     shown = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
     return f"<ul>{shown}</ul>" if shown else ""
+
+
+def text(lines: str) -> str:
+    """Text with lines of its own."""
+    return f'<pre style="text-align: left">{html.escape(lines)}</pre>'
 
 
 def picture(png: bytes, title: str) -> str:

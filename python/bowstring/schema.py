@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +67,10 @@ class Schema(Mapping[str, Field]):
     def __repr__(self) -> str:
         return f"<bowstring.Schema: {self}>"
 
-    def _table(self, caption: str) -> str:
-        """The columns as an HTML table under ``caption``."""
+    def _table(self, caption: str, below: Iterable[str] = ()) -> str:
+        """The columns as an HTML table under ``caption``; ``below`` as in ``display.table``."""
         header = ("name", "type", "axes", "unit", "mask", "arrays in a batch")
-        return display.table(caption, header, [_row(field) for field in self.values()])
+        return display.table(caption, header, [_row(field) for field in self.values()], below)
 
     def _repr_html_(self) -> str:
         """For notebooks."""

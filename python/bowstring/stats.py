@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["Cache", "Device", "Memory", "Stage", "Stats"]
+__all__ = ["Cache", "Device", "Memory", "Spent", "Stage", "Stats"]
 
 
 class Stage(TypedDict):
@@ -70,6 +70,30 @@ class Device(TypedDict):
     quarantined: int
 
 
+class Spent(TypedDict):
+    """Seconds of the consumer's time by what they went to, since it asked for the first batch."""
+
+    store: float
+    """Waits for bytes of the store, or of files of this machine."""
+    cache: float
+    decode: float
+    """Waits for Parquet to become values, or for a thread that does it."""
+    transform: float
+    """Waits for images to be decoded, cut and resized."""
+    batch: float
+    """Waits for rows to be gathered into a batch, or for a thread that does it."""
+    queue: float
+    """Waits while nothing was under way: for memory, mostly."""
+    wire: float
+    """0: the waits of a served dataset are ``server``."""
+    server: float
+    """Waits for batches of a server."""
+    transfer: float
+    """Waits for copies to a GPU."""
+    consumer: float
+    """Time outside of the loader, in which it was not waited for."""
+
+
 class _Stats(TypedDict):
     read: Stage
     decode: Stage
@@ -81,7 +105,9 @@ class _Stats(TypedDict):
     seconds_to_first_batch: float | None
     memory: Memory
     cache: Cache
-    bottleneck: str
+    spent: Spent
+    bottleneck: str | None
+    """A name of ``spent``; ``None`` before the first batch was asked for."""
     waiting: float
 
 

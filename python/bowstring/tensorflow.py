@@ -231,6 +231,10 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """As :meth:`bowstring.Loader.stats`."""
         return self._loader.stats()
 
+    def report(self) -> str:
+        """As :meth:`bowstring.Loader.report`."""
+        return self._loader.report()
+
     def close(self) -> None:
         """Stops everything at once. Batches already yielded stay valid."""
         self._loader.close()

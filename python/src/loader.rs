@@ -298,7 +298,7 @@ impl PyLoader {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| {
             let stats = loader.stats();
-            let (stage, waiting) = stats.bottleneck();
+            let (limit, waiting) = (stats.bottleneck().map(|found| found.cause), stats.waiting());
             let mut document = serde_json::to_value(stats)?;
             if let Some(device) = loader.device_stats() {
                 document["device"] = serde_json::json!({
@@ -312,10 +312,14 @@ impl PyLoader {
                     "quarantined": device.quarantined,
                 });
             }
-            document["bottleneck"] = stage.into();
+            document["bottleneck"] = limit.into();
             document["waiting"] = waiting.into();
             Ok(document.to_string())
         })
+    }
+
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.with(py, |loader| Ok(loader.report().to_string()))
     }
 
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 import pathlib
+import re
 import shutil
 import typing
 from typing import Any
@@ -460,16 +462,52 @@ def test_stats_and_close(numbers: pathlib.Path) -> None:
     stats = loader.stats()
     assert stats["rows"] == 100
     assert stats["consumer"]["items"] == 10
-    assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
+    assert stats["bottleneck"] in stats["spent"]
+    waited = sum(seconds for name, seconds in stats["spent"].items() if name != "consumer")  # type: ignore[misc]
+    assert waited == pytest.approx(stats["consumer"]["waited_seconds"], abs=1e-6)
     declared = typing.get_type_hints(Stats)
     assert declared.keys() - {"device"} == stats.keys(), "the type says what there is"
-    for name in ("read", "memory"):
+    for name in ("read", "memory", "spent"):
         assert typing.get_type_hints(declared[name]).keys() == stats[name].keys(), name  # type: ignore[literal-required]
     loader.close()
     loader.close()
     with pytest.raises(bowstring.ClosedError):
         next(iter(loader))
     assert sorted(int(i) for batch in kept for i in batch["id"]) == list(range(100)), "batches outlive the loader"
+
+
+def test_the_report_says_where_the_time_goes(numbers: pathlib.Path) -> None:
+    with Loader(numbers, batch_size=10) as loader:
+        assert "No batch was asked for yet." in loader.report()
+        assert "<pre" not in loader._repr_html_()
+        assert loader.stats()["bottleneck"] is None
+        rows = sum(len(batch["id"]) for batch in loader)
+        text = loader.report()
+        shares = [float(share) for share in re.findall(r"^  [a-z]+ +([0-9.]+) %", text, re.MULTILINE)]
+        assert sum(shares) == pytest.approx(100, abs=0.05), text
+        for part in (
+            f"{rows} rows in 10 batches",
+            "Rank 0 of 1 on cpu: epoch 0, step 10 of 10",
+            "The consumer waits",
+            "Memory: ",
+        ):
+            assert part in text, text
+        assert html.escape(text) in loader._repr_html_(), "notebooks show it too"
+    assert "100 rows" in loader.report(), "a closed loader still says what it did"
+
+
+def test_the_report_names_a_slow_store_and_bad_rows(slow_store: Any, tmp_path: pathlib.Path) -> None:
+    with Loader(slow_store(3).url, batch_size=10) as loader:
+        next(iter(loader))
+        text = loader.report()
+        assert loader.stats()["bottleneck"] == "store", text
+        assert "most of it for the store" in text, text
+        assert "Origin http" in text, text
+    table = pa.table({"image": pa.array([b"no image"] * 4, pa.binary())})
+    pq.write_table(table, tmp_path / "bad.parquet")
+    with Loader(tmp_path / "bad.parquet", batch_size=2, images={"image": {"size": 8}}, bad_rows="zero") as loader:
+        list(loader)
+        assert "Bad rows: 0 skipped, 4 zeroed" in loader.report(), loader.report()
 
 
 def test_timeout_names_the_culprit(slow_store: Any) -> None:

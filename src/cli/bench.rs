@@ -1,4 +1,4 @@
-//! `bowstring bench URL`: runs the loader at full speed and names the stage that limits it.
+//! `bowstring bench URL`: runs the loader at full speed, measures its stages and names what limits it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use crate::codec::image;
 use crate::device::{DeviceBatch, DeviceValue};
-use crate::pipeline::{Cause, Ledger, Stage, Stats, machine};
-use crate::{AnyBatch, Loader};
+use crate::pipeline::{Bottleneck, Stage, Stats, machine};
+use crate::{AnyBatch, BadRows, Loader, TimePart};
 
 use crate::cli::args::LoaderArgs;
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
-use crate::cli::table::{self, Table, bytes, count, plural, rate, seconds};
+use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
 
 /// Rows per batch by default.
 const BATCH_SIZE: u64 = 64;
@@ -59,29 +59,15 @@ struct Report {
     seconds_to_open: f64,
     /// From the first call to the first batch.
     seconds_to_first_batch: Option<f64>,
-    bottleneck: Bottleneck,
     threads: usize,
     /// The most memory the process ever had resident, in bytes.
     peak_resident: Option<u64>,
     jpeg_decoder: &'static str,
+    /// What the consumer's time went to, and what limits it.
+    time: Vec<TimePart>,
+    bottleneck: Option<Bottleneck>,
     bad_rows: BadRows,
     stats: Stats,
-}
-
-#[derive(Debug, Serialize)]
-struct Bottleneck {
-    stage: &'static str,
-    /// Share of its time that the consumer waited, from 0 to 1.
-    waited_share: f64,
-    advice: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct BadRows {
-    skipped: u64,
-    zeroed: u64,
-    /// The first few, with their places.
-    first: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
@@ -121,7 +107,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let cpu_seconds = cpu.zip(cpu_seconds()).map(|(before, after)| after - before);
     bar.finish_and_clear();
 
-    let stats = loader.stats();
+    let crate::Report { device, time, bottleneck, bad_rows, stats, .. } = loader.report();
     let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
     let interrupted = steps < wanted;
     if interrupted {
@@ -129,7 +115,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     }
     let report = Report {
         urls,
-        device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
+        device,
         steps,
         rows: stats.rows,
         bytes: stats.consumer.bytes,
@@ -140,11 +126,12 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         rows_per_cpu_second: cpu_seconds.filter(|cpu| *cpu > 0.0).map(|cpu| per(stats.rows, cpu)),
         seconds_to_open,
         seconds_to_first_batch: first,
-        bottleneck: bottleneck(&stats),
         threads,
         peak_resident: machine::peak_resident(),
         jpeg_decoder: image::backend(),
-        bad_rows: bad_rows(&loader.ledger()),
+        time,
+        bottleneck,
+        bad_rows,
         stats,
     };
     out.report(&report)?;
@@ -161,23 +148,6 @@ fn arrived(batch: &DeviceBatch) -> crate::Result<()> {
     tensor.map_or(Ok(()), |tensor| tensor.synchronize())
 }
 
-fn bottleneck(stats: &Stats) -> Bottleneck {
-    let (stage, waited_share) = stats.bottleneck();
-    let advice = match stage {
-        "consumer" => Cause::Consumer.advice(),
-        "read" => Cause::Store.advice(),
-        "decode" => Cause::Decode.advice(),
-        // Of a loader, images and other values are one stage.
-        _ if cfg!(feature = "turbo") => {
-            "filling batches takes the most, images are decoded here: more threads, or smaller images"
-        }
-        _ => {
-            "filling batches takes the most, images are decoded here: more threads, smaller images, or a build with feature turbo"
-        }
-    };
-    Bottleneck { stage, waited_share, advice }
-}
-
 impl Report {
     /// Returns the stages by name, in order.
     fn stages(&self) -> [(&'static str, &Stage); 4] {
@@ -192,14 +162,12 @@ impl Report {
             (name.to_owned(), vec![part(stage.worked_seconds, "worked"), part(stage.waited_seconds, "waited")])
         };
         let out = |(name, stage): (&str, &Stage)| (name.to_owned(), stage.bytes as f64, bytes(stage.bytes));
-        let Bottleneck { stage, waited_share, advice } = &self.bottleneck;
-        let waited = waited_share * 100.0;
+        let limit = self.bottleneck.iter().map(|found| format!(" {} {}.", found.sentence, found.advice));
+        let limit: String = limit.collect();
         vec![
             Plot {
                 title: "Time of each stage",
-                note: format!(
-                    "Summed over threads. Bottleneck: {stage}. The consumer waited {waited:.0} % of the time; {advice}."
-                ),
+                note: format!("Summed over threads.{limit}"),
                 kind: PlotKind::Stacks(vec!["worked", "waited"], self.stages().map(time).to_vec()),
             },
             Plot {
@@ -209,11 +177,6 @@ impl Report {
             },
         ]
     }
-}
-
-fn bad_rows(ledger: &Ledger) -> BadRows {
-    let first = ledger.entries.iter().take(5).map(|entry| entry.error.clone()).collect();
-    BadRows { skipped: ledger.skipped, zeroed: ledger.zeroed, first }
 }
 
 fn progress(steps: u64, out: &Out) -> ProgressBar {
@@ -273,17 +236,7 @@ impl fmt::Display for Report {
             bytes(memory.budget)
         )?;
         writeln!(f, "  JPEG decoder     {}", self.jpeg_decoder)?;
-        if self.bad_rows.skipped + self.bad_rows.zeroed > 0 {
-            writeln!(
-                f,
-                "  bad rows         {} skipped, {} zeroed",
-                count(self.bad_rows.skipped),
-                count(self.bad_rows.zeroed)
-            )?;
-            for error in &self.bad_rows.first {
-                writeln!(f, "                   {}", table::plain(error))?;
-            }
-        }
+        write!(f, "{}", self.bad_rows)?;
         writeln!(f)?;
         let mut stages = Table::new(&["stage", ">items", ">bytes out", ">worked", ">waited", ">bytes per worked s"]);
         for (name, stage) in self.stages() {
@@ -304,7 +257,6 @@ impl fmt::Display for Report {
         }
         write!(f, "{stages}")?;
         writeln!(f)?;
-        let Bottleneck { stage, waited_share, advice } = &self.bottleneck;
-        writeln!(f, "Bottleneck: {stage}. The consumer waited {:.0} % of the time; {advice}.", waited_share * 100.0)
+        self.bottleneck.iter().try_for_each(|found| write!(f, "{found}"))
     }
 }

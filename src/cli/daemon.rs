@@ -158,6 +158,19 @@ fn on_loopback(address: &str) -> Cow<'_, str> {
     if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
 }
 
+/// Checks the form of an address and port without resolving a name; returns it if it has none.
+///
+/// # Errors
+/// [`Error::Config`].
+pub(crate) fn checked(option: &'static str, address: &str) -> Result<Option<SocketAddr>> {
+    let literal = every_interface(address).parse().ok();
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    match (literal, port) {
+        (None, None) => Err(Error::config(option, format!("{address:?} is not an address and port"))),
+        (literal, _) => Ok(literal),
+    }
+}
+
 pub(crate) async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
     let typed = every_interface(address);
     let found = tokio::net::lookup_host(&*typed).await;
@@ -186,6 +199,9 @@ mod tests {
         for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
             assert_eq!(every_interface(typed), meant);
         }
+        assert_eq!(checked("listen", ":1").unwrap().map(|address| address.to_string()).as_deref(), Some("0.0.0.0:1"));
+        assert_eq!(checked("listen", "host.example:1").unwrap(), None);
+        assert!(checked("listen", "host.example").is_err() && checked("listen", "h:99999").is_err());
         for (typed, meant) in [("9090", "127.0.0.1:9090"), (":9090", ":9090"), ("h:1", "h:1"), ("99999", "99999")] {
             assert_eq!(on_loopback(typed), meant);
         }

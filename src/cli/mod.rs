@@ -11,12 +11,16 @@ mod cache;
 mod cache_serve;
 mod certify;
 mod completions;
+#[cfg(feature = "flight")]
+mod config;
 #[cfg(feature = "convert")]
 mod convert;
 #[cfg(feature = "flight")]
 mod daemon;
 mod demo;
 mod doctor;
+#[cfg(feature = "flight")]
+mod effective;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod html;
@@ -24,6 +28,7 @@ mod index;
 mod inspect;
 mod interrupt;
 mod leaf;
+mod man;
 mod out;
 mod plan;
 mod program;
@@ -31,6 +36,8 @@ mod program;
 mod serve;
 #[cfg(feature = "flight")]
 mod served;
+#[cfg(feature = "flight")]
+mod settings;
 #[cfg(feature = "convert")]
 mod streams;
 mod table;
@@ -44,7 +51,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
-use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing::Dispatch;
 use tracing_subscriber::EnvFilter;
 
@@ -98,6 +105,9 @@ enum Verb {
     /// Serve datasets to ranks over Arrow Flight
     #[cfg(feature = "flight")]
     Serve(Box<serve::Args>),
+    /// Show the configuration of a server, check a file of it, or print its schema
+    #[cfg(feature = "flight")]
+    Config(config::Args),
     /// Show a running server: what limits its ranks, where the time of each goes
     #[cfg(feature = "flight")]
     Top(top::Args),
@@ -105,14 +115,21 @@ enum Verb {
     Doctor(doctor::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
+    /// Write man pages into a directory
+    Man(man::Args),
 }
 
 /// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. Needs a process of its
 /// own: it writes to the standard streams, catches Ctrl-C if a verb ends with a partial result, and ends the process at the second one.
 pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let name = std::iter::once(OsString::from("bowstring"));
-    let cli = match Cli::try_parse_from(name.chain(arguments)) {
-        Ok(cli) => cli,
+    let mut command = Cli::command();
+    let parsed = command.try_get_matches_from_mut(name.chain(arguments)).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|problem| problem.format(&mut command))?;
+        Ok((cli, matches))
+    });
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(problem) => {
             // Help and version are reported this way too; a closed stream is no error.
             let _ = problem.print();
@@ -142,9 +159,15 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         #[cfg(feature = "flight")]
         Verb::Serve(args) => serve::run(args, &mut out),
         #[cfg(feature = "flight")]
+        Verb::Config(args) => match (command.find_subcommand("config"), matches.subcommand_matches("config")) {
+            (Some(command), Some(matches)) => config::run(args, command, matches, &mut out),
+            _ => Ok(()),
+        },
+        #[cfg(feature = "flight")]
         Verb::Top(args) => top::run(args, &mut out),
         Verb::Doctor(args) => doctor::run(args, &mut out),
         Verb::Completions(args) => completions::run(args, Cli::command(), &mut out),
+        Verb::Man(args) => man::run(args, Cli::command(), &mut out),
     };
     exit_code(outcome)
 }

@@ -1,23 +1,20 @@
 //! `bowstring serve [NAME=]URL...`: serves datasets to ranks until a signal ends it.
 
-use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use tokio::runtime::Handle;
 
-use crate::flight::server::config::{LISTEN, Reload, ServerOptions};
-use crate::flight::server::file::{MAX_FILE, ServeFile};
-use crate::flight::server::tls::TlsFiles;
-use crate::flight::server::{self, Catalogue, Config};
+use crate::flight::server::config::{Reload, ServerOptions};
+use crate::flight::server::file::ServeFile;
+use crate::flight::server::{self, Config};
 use crate::{Error, Result};
 
-use crate::cli::args::bytes;
-use crate::cli::daemon::{Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve, tls_files};
+use crate::cli::daemon::{Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve};
 use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::settings::Settings;
 
 /// Time after the grace time within which streams are cut and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
@@ -32,78 +29,8 @@ pub(crate) struct Args {
     /// TOML file of datasets and server options; flags and environment override it. SIGHUP reads its datasets again
     #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
-    #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
-    listen: Option<String>,
-    /// Address and port for the page /ui, /metrics, /livez and /readyz; a port alone is 127.0.0.1
-    #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
-    admin: Option<String>,
-    /// File of tokens for /ui and /metrics, in the form of --tokens
-    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
-    admin_tokens: Option<PathBuf>,
-    /// Certificate in PEM, with intermediate certificates
-    #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
-    tls_cert: Option<PathBuf>,
-    /// Its private key in PEM
-    #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
-    tls_key: Option<PathBuf>,
-    /// CA of client certificates, in PEM; every client then needs a certificate
-    #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
-    client_ca: Option<PathBuf>,
-    /// File of tokens, one `tenant:token` or `tenant:sha256:<hex>` per line, readable by you alone
-    #[arg(long, env = "BOWSTRING_TOKENS", value_name = "FILE", hide_env_values = true)]
-    tokens: Option<PathBuf>,
-    /// File of at least 32 random bytes, the key that signs tickets; the same for all replicas
-    #[arg(long, env = "BOWSTRING_KEY_FILE", value_name = "FILE", hide_env_values = true)]
-    key_file: Option<PathBuf>,
-    /// Serve everyone who can reach the address
-    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
-    insecure: bool,
-    /// Address of a replica for clients, this server included, e.g. grpc://10.0.0.2:8815; may be repeated
-    #[arg(
-        long = "replica",
-        env = "BOWSTRING_REPLICAS",
-        value_name = "URL",
-        value_delimiter = ',',
-        hide_env_values = true
-    )]
-    replicas: Vec<String>,
-    /// Memory for everything in flight, e.g. 512MiB or 2GiB
-    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
-    memory_budget: Option<u64>,
-    /// CPU threads for decoding
-    #[arg(long, env = "BOWSTRING_THREADS", value_name = "N", hide_env_values = true)]
-    threads: Option<usize>,
-    /// Concurrent streams of batches over all tenants
-    #[arg(long, env = "BOWSTRING_MAX_STREAMS", value_name = "N", hide_env_values = true)]
-    max_streams: Option<u32>,
-    /// Seconds for streams to end after SIGTERM [default: 30]
-    #[arg(long, env = "BOWSTRING_DRAIN_GRACE", value_name = "SECONDS", hide_env_values = true)]
-    drain_grace: Option<f64>,
-    /// File in which a gang's generation and step survive a crash
-    #[arg(long, env = "BOWSTRING_JOURNAL", value_name = "FILE", hide_env_values = true)]
-    journal: Option<PathBuf>,
-    /// Seconds after which a silent rank of a gang is lost [default: 10]
-    #[arg(long, env = "BOWSTRING_GANG_LEASE", value_name = "SECONDS", hide_env_values = true)]
-    gang_lease: Option<f64>,
-    /// Seconds before the files of an idle dataset are listed again [default: 60]
-    #[arg(long, env = "BOWSTRING_REFRESH", value_name = "SECONDS", hide_env_values = true)]
-    refresh: Option<f64>,
-    /// Bytes of the last batches of each stream, kept for others that request the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
-    #[arg(long, env = "BOWSTRING_SHARE_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
-    share_bytes: Option<u64>,
-    /// Memory of datasets that are open, e.g. 1GiB [default: a quarter of --memory-budget, at least 256MiB]
-    #[arg(long, env = "BOWSTRING_OPEN_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
-    open_bytes: Option<u64>,
-    /// Let clients write datasets: to this directory as Parquet, or to `memory`
-    #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
-    put: Option<String>,
-    /// Deliver batches to ranks on this host through shared memory [default: true]
-    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
-    shared_memory: Option<bool>,
-    /// File that gets a line of JSON for each call and each end of a stream
-    #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
-    audit_log: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
     /// Format of the log on standard error
     #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
     pub(crate) log_format: LogFormat,
@@ -126,104 +53,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
 }
 
 impl Args {
-    /// Returns the configuration file, overridden by flags.
     fn merged(&self) -> Result<ServeFile> {
-        let mut file = match &self.config {
-            Some(path) => read(path)?,
-            None => ServeFile::default(),
-        };
-        let server = &mut file.server;
-        over(&mut server.listen, &self.listen);
-        over(&mut server.admin, &self.admin);
-        over(&mut server.admin_tokens, &self.admin_tokens);
-        over(&mut server.tokens, &self.tokens);
-        over(&mut server.key_file, &self.key_file);
-        over(&mut server.memory_budget, &self.memory_budget);
-        over(&mut server.threads, &self.threads);
-        over(&mut server.max_streams, &self.max_streams);
-        over(&mut server.drain_grace, &self.drain_grace);
-        over(&mut server.journal, &self.journal);
-        over(&mut server.gang_lease, &self.gang_lease);
-        over(&mut server.refresh, &self.refresh);
-        over(&mut server.share_bytes, &self.share_bytes);
-        over(&mut server.open_bytes, &self.open_bytes);
-        over(&mut server.put, &self.put);
-        over(&mut server.shared_memory, &self.shared_memory);
-        over(&mut server.audit_log, &self.audit_log);
-        server.insecure |= self.insecure;
-        if !self.replicas.is_empty() {
-            server.replicas.clone_from(&self.replicas);
-        }
-        server.tls = self.tls(server.tls.take())?;
-        add(&mut file.catalogue, &self.datasets)?;
-        Ok(file)
-    }
-
-    fn tls(&self, file: Option<TlsFiles>) -> Result<Option<TlsFiles>> {
-        let (cert, key, client_ca) =
-            file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
-        let cert = self.tls_cert.clone().or(cert);
-        let key = self.tls_key.clone().or(key);
-        tls_files(cert, key, self.client_ca.clone().or(client_ca))
-    }
-}
-
-fn over<T: Clone>(value: &mut Option<T>, typed: &Option<T>) {
-    if typed.is_some() {
-        value.clone_from(typed);
-    }
-}
-
-fn read(path: &Path) -> Result<ServeFile> {
-    let shown = path.display().to_string();
-    let unreadable = |error: std::io::Error| Error::config("config", format!("file {shown} cannot be read: {error}"));
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(Error::config("config", format!("file {shown} has more than {MAX_FILE} bytes")));
-    }
-    ServeFile::from_toml(&text, &shown)
-}
-
-/// Adds datasets of the command line: a repeated name adds an address to the same dataset.
-fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
-    let mut datasets: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for text in typed {
-        let (name, url) = named(text)?;
-        let urls = datasets.entry(name.clone()).or_default();
-        if !urls.is_empty() && !text.starts_with(&format!("{name}=")) {
-            return Err(Error::config(
-                "datasets",
-                format!("two datasets are named {name}; write NAME=URL to name them"),
-            ));
-        }
-        urls.push(url);
-    }
-    datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))
-}
-
-/// Splits `NAME=URL`, or derives the name from the URL's last part: `s3://bucket/photos/*.parquet` is `photos`, `/data/clicks.parquet`
-/// is `clicks`. A path that begins like a name (`year=2026/x`) is written `./year=2026/x`.
-fn named(text: &str) -> Result<(String, String)> {
-    let is_name = |name: &str| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    };
-    if let Some((name, url)) = text.split_once('=')
-        && is_name(name)
-    {
-        if url.is_empty() {
-            return Err(Error::config("datasets", format!("{name}= names no URL")));
-        }
-        return Ok((name.to_owned(), url.to_owned()));
-    }
-    let path = text.split(['?', '#']).next().unwrap_or(text);
-    let last = path.split('/').rev().find(|part| !part.is_empty() && !part.contains(['*', '[', '{']));
-    let stem = last.map(|part| part.strip_suffix(".parquet").unwrap_or(part)).filter(|stem| is_name(stem));
-    match stem {
-        Some(stem) if !stem.starts_with('.') => Ok((stem.to_owned(), text.to_owned())),
-        // The address may hold a password, so it is not repeated.
-        _ => Err(Error::config("datasets", "the name of a dataset cannot be told from its address; write NAME=URL")),
+        self.settings.merged(self.config.as_deref(), &self.datasets)
     }
 }
 
@@ -243,7 +74,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
             let _ = tokio::task::spawn_blocking(move || read_again(&args, &before, &reload, &runtime)).await;
         }
     });
-    let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
+    let listen = file.server.listen();
     // Checked before the port is bound, so that no client connects in between.
     for address in resolve("listen", listen).await? {
         config.check(address)?;
@@ -333,30 +164,6 @@ async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn datasets_have_names() {
-        for (text, name, url) in [
-            ("photos=s3://b/x", "photos", "s3://b/x"),
-            ("a.b-c_1=/x=y", "a.b-c_1", "/x=y"),
-            ("/data/clicks.parquet", "clicks", "/data/clicks.parquet"),
-            ("s3://bucket/photos/**/*.parquet", "photos", "s3://bucket/photos/**/*.parquet"),
-            ("https://host/x.parquet?token=1", "x", "https://host/x.parquet?token=1"),
-            ("data/", "data", "data/"),
-        ] {
-            assert_eq!(named(text).unwrap(), (name.to_owned(), url.to_owned()), "{text}");
-        }
-        for text in ["photos=", "./year=2026", "*.parquet", "", "/a b"] {
-            assert!(named(text).is_err(), "{text}");
-        }
-        let mut catalogue = Catalogue::default();
-        let typed = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        add(&mut catalogue, &typed(&["x=a", "x=b", "/c/y.parquet"])).unwrap();
-        let urls = catalogue.get("x").unwrap().options(&serde_json::Value::Null).unwrap().urls;
-        assert_eq!(urls, ["a", "b"]);
-        assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
-        assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());
-    }
 
     #[test]
     fn flags_go_before_the_file() {

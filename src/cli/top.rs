@@ -15,8 +15,9 @@ use crate::flight::gang::Overview;
 use crate::flight::server::Snapshot;
 use crate::flight::server::snapshot::RankView;
 use crate::store::cache::CacheStats;
+use crate::store::slowest;
 
-/// Most lines of datasets, gangs, origins and errors, each.
+/// Most lines of plans, gangs and errors, each.
 const LINES: usize = 8;
 /// Characters of a bar.
 const BAR: usize = 30;
@@ -117,7 +118,7 @@ impl fmt::Display for Screen<'_> {
         )?;
         match &self.snapshot.bottleneck {
             None => writeln!(f, "No stream is open.")?,
-            Some(found) => writeln!(f, "{}\n{}.", plain(&found.sentence), plain(&found.advice))?,
+            Some(found) => write!(f, "{found}")?,
         }
         self.time(f)?;
         self.ranks(f)?;
@@ -192,32 +193,10 @@ impl Screen<'_> {
             writeln!(f, "Memory: {} of {} in flight ({share:.0} %)", bytes(memory.used), bytes(memory.budget))?;
         }
         if let Some(cache) = cache.filter(|cache| *cache != CacheStats::default()) {
-            writeln!(
-                f,
-                "Cache: {} here, {} shared, {} from other hosts, {} from origins ({:.0} % hits); {} evicted, {} failures",
-                bytes(cache.hit_bytes),
-                bytes(cache.shared_bytes),
-                bytes(cache.peer_bytes),
-                bytes(cache.origin_bytes),
-                100.0 * cache.hit_rate(),
-                count(cache.evicted),
-                count(cache.failures)
-            )?;
+            writeln!(f, "Cache: {cache}")?;
         }
-        let mut slow: Vec<_> = origins.iter().filter(|origin| origin.lately + origin.in_flight > 0).collect();
-        slow.sort_by(|one, other| other.mean_seconds.total_cmp(&one.mean_seconds));
-        for origin in slow.iter().take(LINES) {
-            writeln!(
-                f,
-                "Origin {}: {}, mean {}, p99 under {}; {} under way, {} hedged, {} failed",
-                plain(&origin.address),
-                plural(origin.lately, "request"),
-                seconds(origin.mean_seconds),
-                seconds(origin.p99_seconds),
-                count(origin.in_flight),
-                count(origin.hedged),
-                count(origin.failures)
-            )?;
+        for origin in slowest(origins) {
+            writeln!(f, "Origin {origin}")?;
         }
         for error in errors.iter().take(LINES) {
             let of = error.dataset.iter().map(|name| format!(" of {name}"));

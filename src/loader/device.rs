@@ -2,16 +2,18 @@
 //!
 //! The other source runs ahead: its position is the transfer thread's. The loader on top knows the consumer's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::decoding;
 use super::remote::is_remote;
 use crate::codec::{BadRows, Lists};
 use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
 use crate::error::Result;
-use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats, WideInteger};
+use crate::pipeline::{
+    BatchSource, Cause, Ledger, LoaderOptions, PlanInfo, Spent, Stats, Taker, Trail, WideInteger, only,
+};
 use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
 use crate::tensor::{Batch, Next};
@@ -25,6 +27,8 @@ struct Ahead {
     /// Held while waiting for `made`, so that the thread, which always wants it, does not starve the others.
     turn: Mutex<()>,
     made: Mutex<Made>,
+    /// Batches that the consumer has not taken yet, in order. Apart from `made`, which is held during waits.
+    under_way: Mutex<VecDeque<Came>>,
 }
 
 #[derive(Debug)]
@@ -34,6 +38,26 @@ struct Made {
     generation: u64,
 }
 
+/// A batch that came from the source and is on its way to the consumer.
+#[derive(Debug)]
+struct Came {
+    /// Epoch and step.
+    at: (u64, u64),
+    trail: Option<Trail>,
+    /// When it came.
+    came: Instant,
+}
+
+impl Came {
+    /// What a wait for the batch from `from` to `to` was for: until it came, what its trail says, and then its transfer.
+    fn waits(&self, from: Instant, to: Instant) -> Spent {
+        let came = self.came.clamp(from, to.max(from));
+        let before = self.trail.map_or_else(|| only(Cause::Queue, from, came), |trail| trail.waits(from, came));
+        let after = only(Cause::Transfer, came, to);
+        std::array::from_fn(|cause| before[cause] + after[cause])
+    }
+}
+
 impl Ahead {
     fn lock(&self) -> MutexGuard<'_, Made> {
         // A source is consistent between calls.
@@ -41,10 +65,25 @@ impl Ahead {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn under_way(&self) -> MutexGuard<'_, VecDeque<Came>> {
+        // A list is consistent between calls.
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the batch of `at` off the list, and those before it, which nobody wanted.
+    fn taken(&self, at: (u64, u64)) -> Option<Came> {
+        let mut under_way = self.under_way();
+        std::iter::from_fn(|| under_way.pop_front()).find(|came| came.at == at)
+    }
+
     fn pull(&self, wait: Duration) -> (u64, Result<Next<Batch>>) {
         let mut made = self.lock();
         let next = match made.source.next(wait) {
-            Ok(Next::Item(AnyBatch::Host(batch))) => Ok(Next::Item(batch)),
+            Ok(Next::Item(AnyBatch::Host(batch))) => {
+                let (at, trail) = ((batch.epoch, batch.step), made.source.trail());
+                self.under_way().push_back(Came { at, trail, came: Instant::now() });
+                Ok(Next::Item(batch))
+            }
             Ok(Next::Item(AnyBatch::Device(_))) => Err(refused("the host", "a batch", "it is on a device already")),
             Ok(Next::End) => Ok(Next::End),
             Ok(Next::Pending) => Ok(Next::Pending),
@@ -66,6 +105,7 @@ pub(super) struct DeviceSource {
     timeout: Duration,
     /// Of the gang.
     member_of: Option<u64>,
+    taker: Taker,
 }
 
 impl DeviceSource {
@@ -98,10 +138,14 @@ impl DeviceSource {
             recipes,
         };
         let member_of = source.generation();
-        let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { source, generation: 0 }) });
+        let ahead = Arc::new(Ahead {
+            turn: Mutex::default(),
+            made: Mutex::new(Made { source, generation: 0 }),
+            under_way: Mutex::default(),
+        });
         let pull = Arc::clone(&ahead);
         let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
-        Ok(Self { transfer, ahead, schema, info, timeout, member_of })
+        Ok(Self { transfer, ahead, schema, info, timeout, member_of, taker: Taker::default() })
     }
 
     /// Moves the source that runs ahead. On failure, the source continues as before, and its batches stay wanted.
@@ -109,6 +153,8 @@ impl DeviceSource {
         let mut made = self.ahead.lock();
         let changed = change(&mut *made.source)?;
         made.generation += 1;
+        self.ahead.under_way().clear();
+        self.taker.leaves();
         self.info.clone_from(made.source.info());
         let generation = made.generation;
         drop(made);
@@ -119,7 +165,20 @@ impl DeviceSource {
 
 impl BatchSource for DeviceSource {
     fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        Ok(self.transfer.next(wait)?.map(AnyBatch::Device))
+        self.taker.asks(Instant::now());
+        let next = self.transfer.next(wait);
+        let now = Instant::now();
+        match &next {
+            Ok(Next::Item(batch)) => {
+                let came = self.ahead.taken((batch.epoch, batch.step));
+                self.taker.takes(now, |from, to| {
+                    came.map_or_else(|| only(Cause::Transfer, from, to), |came| came.waits(from, to))
+                });
+            }
+            Ok(Next::Pending) => self.taker.gives_up(now),
+            Ok(Next::End) | Err(_) => self.taker.leaves(),
+        }
+        Ok(next?.map(AnyBatch::Device))
     }
 
     fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
@@ -158,9 +217,10 @@ impl BatchSource for DeviceSource {
         self.ahead.lock().source.wide_integers(wait)
     }
 
-    /// Batches made ahead count as consumed.
+    /// Batches made ahead count as consumed. The time is that of the consumer, not of the transfer thread.
     fn stats(&self) -> Stats {
-        self.ahead.lock().source.stats()
+        let stats = self.ahead.lock().source.stats();
+        stats.taken_by(self.taker.spent(Cause::Transfer))
     }
 
     fn ledger(&self) -> Ledger {

@@ -6,6 +6,7 @@ mod device;
 mod open;
 mod passes;
 mod remote;
+mod report;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +16,14 @@ use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
 use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
-use crate::plan::{BadRows, Certificate, Share, State};
+use crate::plan::{self, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
 
 use consumed::Consumed;
 
 pub use passes::Epoch;
+pub use report::{BadRows, Report, TimePart};
 
 /// Batches of one rank, epoch after epoch: read in this process, or by a server (`grpc://host:port/dataset`). Both give
 /// the same batches in the same order, and the same states.
@@ -324,7 +326,7 @@ impl Loader {
             generation: self.source.generation(),
             consumed,
             dropped,
-            bad_rows: BadRows { skipped, zeroed },
+            bad_rows: plan::BadRows { skipped, zeroed },
             signature: None,
         }
     }
@@ -332,6 +334,12 @@ impl Loader {
     /// Counters since the loader was opened. With a device, batches made ahead for it count as consumed.
     pub fn stats(&self) -> Stats {
         self.source.stats()
+    }
+
+    /// What the time of the consumer went to and what limits it, caches, memory, origins and bad rows, for people to read: see [`Report`].
+    /// A served dataset is read by its server, which knows about its origins, caches and bad rows.
+    pub fn report(&self) -> Report {
+        Report::of(self)
     }
 
     /// Bad rows found so far; those that a server found are in its log.

@@ -22,19 +22,38 @@ pub enum Cause {
     Queue,
     /// The network takes no more bytes.
     Wire,
+    /// A server has not sent the next batch: of that server, its own streams tell more.
+    Server,
+    /// A batch is copied to a device, or waits for the copies before it.
+    Transfer,
     /// The consumer has batches and asks for no more.
     Consumer,
 }
 
 /// The number of causes.
-pub(crate) const CAUSES: usize = 8;
+pub(crate) const CAUSES: usize = 10;
 
 /// Share of its time for which a consumer may wait and still be the limit itself.
 const LITTLE: f64 = 0.05;
 
 impl Cause {
     /// All of them, in order.
-    pub const ALL: [Self; CAUSES] =
+    pub const ALL: [Self; CAUSES] = [
+        Self::Store,
+        Self::Cache,
+        Self::Decode,
+        Self::Transform,
+        Self::Batch,
+        Self::Queue,
+        Self::Wire,
+        Self::Server,
+        Self::Transfer,
+        Self::Consumer,
+    ];
+
+    /// Those of a stream that a server sends.
+    #[cfg(feature = "flight")]
+    pub(crate) const OF_A_STREAM: [Self; 8] =
         [Self::Store, Self::Cache, Self::Decode, Self::Transform, Self::Batch, Self::Queue, Self::Wire, Self::Consumer];
 
     /// Its name: `store`.
@@ -47,6 +66,8 @@ impl Cause {
             Self::Batch => "batch",
             Self::Queue => "queue",
             Self::Wire => "wire",
+            Self::Server => "server",
+            Self::Transfer => "transfer",
             Self::Consumer => "consumer",
         }
     }
@@ -61,6 +82,8 @@ impl Cause {
             Self::Batch => "batches to be filled",
             Self::Queue => "memory, a quota or one another",
             Self::Wire => "the network",
+            Self::Server => "the server",
+            Self::Transfer => "copies to the device",
             Self::Consumer => "nothing",
         }
     }
@@ -84,6 +107,12 @@ impl Cause {
                 "ranks wait for memory, a quota or one another: more memory_budget, fewer lanes, or look at the slowest rank"
             }
             Self::Wire => "the network takes the most: a nearer server, fewer columns, or ranks on the server's host",
+            Self::Server => {
+                "the server does not send batches as fast as they are taken: `bowstring top ADDRESS` names the reason there"
+            }
+            Self::Transfer => {
+                "copies to the device take the most: fewer columns, smaller types or images, or more device_slots"
+            }
             Self::Consumer => "nothing to gain here: batches were ready before they were asked for",
         }
     }
@@ -143,8 +172,11 @@ mod tests {
             assert_eq!(sum, if spent.iter().sum::<f64>() > 0.0 { 1000 } else { 0 }, "case {case}: {spent:?}");
         }
         // What is no time counts for nothing.
-        assert_eq!(per_mille(&[f64::NAN, 1.0, 0.0, -3.0, 0.0, 0.0, 0.0, f64::INFINITY]), [0, 1000, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(per_mille(&[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), [333, 0, 0, 0, 0, 0, 0, 667]);
+        assert_eq!(
+            per_mille(&[f64::NAN, 1.0, 0.0, -3.0, 0.0, 0.0, 0.0, 0.0, 0.0, f64::INFINITY]),
+            [0, 1000, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(per_mille(&[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0]), [333, 0, 0, 0, 0, 0, 0, 0, 0, 667]);
     }
 
     #[test]
@@ -156,7 +188,9 @@ mod tests {
         spent[Cause::Decode as usize] = 50.0;
         let (cause, waited) = Cause::limiting(&spent).unwrap();
         assert!(cause == Cause::Decode && (waited - 0.36).abs() < 1e-9, "{waited}");
-        assert_eq!(Cause::limiting(&[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), Some((Cause::Store, 1.0)));
+        let mut alone = [0.0; CAUSES];
+        alone[Cause::Store as usize] = 1.0;
+        assert_eq!(Cause::limiting(&alone), Some((Cause::Store, 1.0)));
         for (at, cause) in Cause::ALL.into_iter().enumerate() {
             assert_eq!((cause as usize, serde_json::to_value(cause).unwrap()), (at, cause.name().into()));
         }

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use tokio::runtime::Runtime;
 
+use super::cause::Cause;
 use super::feed::{Feed, Task};
 use super::foresight::cache_stats;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
 use super::stats::Stats;
+use super::taker::{Taker, only};
+use super::trail::Trail;
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Spare, SystemAllocator};
 use crate::plan::{Order, Share};
@@ -31,7 +34,7 @@ pub(super) struct Engine {
     pub(super) job: Arc<Job>,
     runtime: Option<Runtime>,
     pub(super) timeout: Duration,
-    last_yield: Option<Instant>,
+    taker: Taker,
 }
 
 /// The parts of an engine, once the datasets are open.
@@ -102,7 +105,7 @@ impl Engine {
         match make(&runtime).and_then(|(parts, more)| Ok((job(options, settings, parts)?, more))) {
             Ok((job, more)) => {
                 let (job, timeout) = (Arc::new(job), settings.timeout);
-                Ok((Self { feed: None, job, runtime: Some(runtime), timeout, last_yield: None }, more))
+                Ok((Self { feed: None, job, runtime: Some(runtime), timeout, taker: Taker::default() }, more))
             }
             Err(error) => {
                 // Dropping a runtime waits for reads in system calls, which may hang; the error must not.
@@ -122,11 +125,7 @@ impl Engine {
         from: u64,
     ) -> Result<Next<Batch>> {
         let Some(runtime) = &self.runtime else { return Err(closed()) };
-        let started = Instant::now();
-        let counters = &self.job.counters;
-        if let Some(last) = self.last_yield.take() {
-            counters.consumer.worked(started - last);
-        }
+        self.taker.asks(Instant::now());
         let feed = match &mut self.feed {
             Some(feed) => feed,
             None => {
@@ -135,21 +134,29 @@ impl Engine {
             }
         };
         let next = runtime.block_on(async { tokio::time::timeout(wait, feed.next()).await });
-        counters.consumer.waited(started.elapsed());
         match next {
-            Err(_) => Ok(Next::Pending),
+            Err(_) => {
+                self.taker.gives_up(Instant::now());
+                Ok(Next::Pending)
+            }
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
+                let (counters, trail) = (&self.job.counters, feed.trail());
+                self.taker.takes(Instant::now(), |from, to| {
+                    trail.map_or_else(|| only(Cause::Queue, from, to), |trail| trail.waits(from, to))
+                });
                 counters.consumer.done(batch.tensor_bytes() as u64, Duration::ZERO);
                 counters.first_batch_delivered();
-                self.last_yield = Some(Instant::now());
                 Ok(Next::Item(batch))
             }
             Ok(Some(Err(error))) => {
                 self.close();
                 Err(error)
             }
-            Ok(None) => Ok(Next::End),
+            Ok(None) => {
+                self.taker.leaves();
+                Ok(Next::End)
+            }
         }
     }
 
@@ -185,7 +192,7 @@ impl Engine {
     /// Stops the feed. The next wait starts another.
     pub(super) fn reset(&mut self) {
         self.feed = None;
-        self.last_yield = None;
+        self.taker.leaves();
     }
 
     /// Returns true if it was closed.
@@ -199,7 +206,13 @@ impl Engine {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources))
+        let doing = self.feed.as_ref().and_then(|feed| feed.probe().cause()).unwrap_or(Cause::Queue);
+        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources), self.taker.spent(doing))
+    }
+
+    /// The way of the last batch.
+    pub(super) fn trail(&self) -> Option<Trail> {
+        self.feed.as_ref().and_then(Feed::trail)
     }
 
     pub(super) fn ledger(&self) -> Ledger {
@@ -208,7 +221,7 @@ impl Engine {
 
     /// Stops everything at once. Batches already yielded stay valid.
     pub(super) fn close(&mut self) {
-        self.feed = None;
+        self.reset();
         self.job.stop();
         if let Some(runtime) = self.runtime.take() {
             // Reads inside a system call end by themselves, and nobody waits for them.

@@ -14,6 +14,7 @@ use super::options::LoaderOptions;
 use super::prepared::{MemoryNeed, PreparedPlan};
 use super::source::{BatchSource, PlanInfo};
 use super::stats::Stats;
+use super::trail::Trail;
 use crate::dataset::Dataset;
 use crate::device::AnyBatch;
 use crate::error::{Error, Place, Result};
@@ -309,6 +310,10 @@ impl BatchSource for LocalSource {
             Some(Look::Over(found)) => found.map(Next::Item),
             Some(Look::UnderWay(_)) | None => Err(closed()),
         }
+    }
+
+    fn trail(&self) -> Option<Trail> {
+        self.engine.trail()
     }
 
     fn stats(&self) -> Stats {

@@ -14,7 +14,8 @@
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
 //! | `foresight` | tells the cache below the datasets what a plan needs |
 //! | `foretold` | checks of values when a dataset is opened |
-//! | [`Cause`], `trail` | what time goes to; the way of a batch, which says what a wait for it was for |
+//! | [`Cause`], [`Trail`] | what time goes to; the way of a batch, which says what a wait for it was for |
+//! | `taker`, [`Bottleneck`] | the time of whoever takes batches; what limits it, with advice |
 //! | `window` | the row groups that a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Warmed`] | the data loaded into a cache before a run |
@@ -23,6 +24,7 @@
 //! | [`rank`], [`machine`] | the rank of this process; the resources of its machine |
 
 mod ahead;
+mod bottleneck;
 mod cause;
 mod cursor;
 mod engine;
@@ -53,6 +55,7 @@ mod source;
 mod stats;
 mod step;
 mod stored;
+mod taker;
 mod trail;
 #[cfg(test)]
 mod units;
@@ -62,8 +65,9 @@ mod window;
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
+pub use bottleneck::Bottleneck;
+pub(crate) use bottleneck::Who;
 pub use cause::Cause;
-#[cfg(feature = "flight")]
 pub(crate) use cause::{CAUSES, Spent, per_mille};
 pub(crate) use cursor::Standing;
 pub use cursor::{At, Cursor, Pass};
@@ -87,10 +91,10 @@ pub use row_groups::{Piece, RowGroups};
 #[cfg(feature = "flight")]
 pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
-pub use stats::{Memory, Stage, Stats};
+pub use stats::{Memory, Stage, Stats, TimeSpent};
 pub use stored::Stored;
-#[cfg(feature = "flight")]
-pub(crate) use trail::Trail;
+pub(crate) use taker::{Taker, only};
+pub use trail::Trail;
 pub use warm::Warmed;
 
 /// Petastorm's metadata of the dataset that `options` name, without opening it; `None` if it is not a dataset of

@@ -71,6 +71,25 @@ impl Kind {
         (!right).then(|| format!("{} is not {self}", shown(value)))
     }
 
+    /// The values as JSON Schema has them; a word, a list or a mapping may be anything.
+    pub fn schema(self) -> Value {
+        let texts = json!({"type": "string"});
+        match self {
+            Self::Whole { least, most: u64::MAX } => json!({"type": "integer", "minimum": least}),
+            Self::Whole { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
+            Self::Seconds(most) => json!({"type": "number", "exclusiveMinimum": 0, "maximum": most}),
+            Self::Switch => json!({"type": "boolean"}),
+            Self::Choice(words) => json!({"enum": words}),
+            Self::Text => texts,
+            Self::Bytes => json!({"anyOf": [{"type": "integer", "minimum": 0}, texts]}),
+            Self::Names => json!({"type": "array", "items": texts}),
+            Self::Numbers => json!({"type": "array", "items": {"type": "number"}}),
+            Self::Pairs => json!({"type": "object", "additionalProperties": texts}),
+            Self::Filter => json!({"type": ["string", "array"]}),
+            Self::Structure => json!({}),
+        }
+    }
+
     /// The value that `text` stands for.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::shared::SharedReader;
 use super::sized::sized;
-use super::stats::Stats;
+use super::stats::{Stats, TimeSpent};
 use super::trail::Trail;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
@@ -449,7 +449,8 @@ impl Batches {
 
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory(), foresight::cache_stats(&self.job.sources))
+        let cache = foresight::cache_stats(&self.job.sources);
+        self.job.counters.snapshot(self.job.memory(), cache, TimeSpent::default())
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::foretold::WideInteger;
 use super::ledger::Ledger;
 use super::stats::Stats;
+use super::trail::Trail;
 use crate::device::{AnyBatch, Device, DeviceStats};
 use crate::error::Result;
 use crate::manifest::Fingerprint;
@@ -115,6 +116,11 @@ pub trait BatchSource: Debug + Send {
     fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
         let _ = wait;
         Ok(Next::Item(Vec::new()))
+    }
+
+    /// The way of the batch that was yielded last, as far as the source knows it: it says what a wait for it was for.
+    fn trail(&self) -> Option<Trail> {
+        None
     }
 
     /// Counters since the source was opened.

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use super::bottleneck::{Bottleneck, Who};
+use super::cause::{CAUSES, Cause, per_mille};
 use crate::store::cache::CacheStats;
 
 /// Counters of one stage, added to from any thread.
@@ -72,7 +74,7 @@ impl Counters {
         }
     }
 
-    pub(super) fn snapshot(&self, memory: Memory, cache: CacheStats) -> Stats {
+    pub(super) fn snapshot(&self, memory: Memory, cache: CacheStats, spent: TimeSpent) -> Stats {
         let delivered = self.consumer.bytes.load(Ordering::Relaxed);
         let copied = self.copied.load(Ordering::Relaxed);
         Stats {
@@ -89,7 +91,9 @@ impl Counters {
             },
             memory,
             cache,
+            spent,
         }
+        .taken_by(spent)
     }
 
     pub(super) fn first_batch_delivered(&self) {
@@ -146,25 +150,61 @@ pub struct Stats {
     pub memory: Memory,
     /// Cache hits and misses; all zero without a cache.
     pub cache: CacheStats,
+    /// What the consumer's time went to, since it asked for the first batch.
+    pub spent: TimeSpent,
 }
 
 impl Stats {
-    /// The stage that limits the throughput, with the share of the consumer's time spent waiting, from 0 to 1.
+    /// What limits the throughput, with advice; `None` if no batch was asked for.
     ///
-    /// If the consumer waits less than 5 % of its time it is the limit itself. Otherwise it is the store, if decoding and
-    /// batching waited for it longer than they worked, or the busier of the two.
-    pub fn bottleneck(&self) -> (&'static str, f64) {
-        let total = self.consumer.worked_seconds + self.consumer.waited_seconds;
-        let share = if total > 0.0 { self.consumer.waited_seconds / total } else { 0.0 };
-        let stage = if share < 0.05 {
-            "consumer"
-        } else if self.read.worked_seconds > self.decode.worked_seconds + self.batch.worked_seconds {
-            "read"
-        } else if self.decode.worked_seconds > self.batch.worked_seconds {
-            "decode"
-        } else {
-            "batch"
-        };
-        (stage, share)
+    /// If the consumer waits less than 5 % of its time it is the limit itself, else what it waits for most.
+    pub fn bottleneck(&self) -> Option<Bottleneck> {
+        Bottleneck::of(&self.spent.0, Who::Consumer)
+    }
+
+    /// The share of its time that the consumer waits, from 0 to 1.
+    pub fn waiting(&self) -> f64 {
+        let Stage { worked_seconds, waited_seconds, .. } = self.consumer;
+        let all = worked_seconds + waited_seconds;
+        if all > 0.0 { waited_seconds / all } else { 0.0 }
+    }
+
+    /// The same with the time of another consumer, who takes the batches from the first one.
+    #[must_use]
+    pub(crate) fn taken_by(self, spent: TimeSpent) -> Self {
+        let (worked_seconds, waited_seconds) = spent.worked_and_waited();
+        Self { consumer: Stage { worked_seconds, waited_seconds, ..self.consumer }, spent, ..self }
+    }
+}
+
+/// Seconds of a consumer by what they went to; as a document, a mapping by the names of causes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TimeSpent(pub(crate) [f64; CAUSES]);
+
+impl TimeSpent {
+    /// The seconds that went to `cause`.
+    pub fn of(&self, cause: Cause) -> f64 {
+        self.0[cause as usize]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    /// The share of `cause` in percent, rounded to tenths; those of all causes sum to 100, or are all 0.
+    pub fn percent(&self, cause: Cause) -> f64 {
+        f64::from(per_mille(&self.0)[cause as usize]) / 10.0
+    }
+
+    fn worked_and_waited(&self) -> (f64, f64) {
+        let worked = self.of(Cause::Consumer);
+        (worked, (self.total() - worked).max(0.0))
+    }
+}
+
+impl Serialize for TimeSpent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Cause::ALL.iter().map(|cause| (cause.name(), self.of(*cause))))
     }
 }

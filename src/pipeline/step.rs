@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::cause::Cause;
 use super::groups::Slot;
 use super::job::{Job, closed};
 use super::ledger::Entry;
@@ -56,7 +57,7 @@ pub(super) async fn assemble(
         let batch = gather(job, &*plan, share, &work, reservation, &images);
         drop(work);
         let transform = Duration::from_nanos(images.into_inner());
-        Ok((batch?, Trail { last, ready, transform, made: Instant::now() }))
+        Ok((batch?, Trail { before: Cause::Queue, last, ready, transform, made: Instant::now() }))
     })
     .await
     .map_err(Failure::Step)

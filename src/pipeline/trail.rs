@@ -22,9 +22,11 @@ pub(super) struct Way {
     pub(super) origin: f64,
 }
 
-/// See the module.
+/// See the module. Sources of batches hand it on; it is read here alone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Trail {
+pub struct Trail {
+    /// What the time before all that is known went to.
+    pub(super) before: Cause,
     /// The way of its last row group; `None` if it needed none.
     pub(super) last: Option<Way>,
     /// All row groups were there.
@@ -36,6 +38,12 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
+    /// The way of a batch that a server sent, which arrived at `arrived`.
+    #[cfg(feature = "flight")]
+    pub(crate) fn served(arrived: Instant) -> Self {
+        Self { before: Cause::Server, last: None, ready: arrived, transform: Duration::ZERO, made: arrived }
+    }
+
     /// What a wait for this batch from `from` to `to` was for. The parts sum to the whole.
     pub(crate) fn waits(&self, from: Instant, to: Instant) -> Spent {
         let mut spent = [Duration::ZERO; CAUSES];
@@ -62,7 +70,7 @@ impl Trail {
             take(Cause::Store, store);
             take(Cause::Cache, read.saturating_sub(store));
         }
-        take(Cause::Queue, whole);
+        take(self.before, whole);
         spent
     }
 }
@@ -76,16 +84,22 @@ mod tests {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
         let way = Way { asked: at(100), fetched: at(300), loaded: at(360), origin: 0.75 };
-        let trail = Trail { last: Some(way), ready: at(400), transform: Duration::from_millis(60), made: at(480) };
+        let trail = Trail {
+            before: Cause::Queue,
+            last: Some(way),
+            ready: at(400),
+            transform: Duration::from_millis(60),
+            made: at(480),
+        };
         let millis = |from, to| trail.waits(at(from), at(to)).map(|part| part.as_millis());
-        //                                 store cache decode transform batch queue wire consumer
-        assert_eq!(millis(0, 490), [150, 50, 60, 60, 30, 140, 0, 0]);
-        assert_eq!(millis(200, 480), [75, 25, 60, 60, 20, 40, 0, 0]);
-        assert_eq!(millis(440, 480), [0, 0, 0, 30, 10, 0, 0, 0]);
-        assert_eq!(millis(500, 510), [0, 0, 0, 0, 10, 0, 0, 0], "it was there, and only had to be encoded");
+        //                             store cache decode transform batch queue wire server transfer consumer
+        assert_eq!(millis(0, 490), [150, 50, 60, 60, 30, 140, 0, 0, 0, 0]);
+        assert_eq!(millis(200, 480), [75, 25, 60, 60, 20, 40, 0, 0, 0, 0]);
+        assert_eq!(millis(440, 480), [0, 0, 0, 30, 10, 0, 0, 0, 0, 0]);
+        assert_eq!(millis(500, 510), [0, 0, 0, 0, 10, 0, 0, 0, 0, 0], "it was there, and only had to be encoded");
         assert_eq!(millis(480, 480), [0; CAUSES]);
         let none = Trail { last: None, ..trail };
-        assert_eq!(none.waits(at(0), at(480)).map(|part| part.as_millis()), [0, 0, 0, 60, 20, 400, 0, 0]);
+        assert_eq!(none.waits(at(0), at(480)).map(|part| part.as_millis()), [0, 0, 0, 60, 20, 400, 0, 0, 0, 0]);
         let mut state = 3_u64;
         for _ in 0..2000 {
             let mut draw = || {
@@ -93,7 +107,8 @@ mod tests {
                 at(state >> 54)
             };
             let way = Way { asked: draw(), fetched: draw(), loaded: draw(), origin: 0.3 };
-            let trail = Trail { last: Some(way), ready: draw(), transform: Duration::from_millis(9), made: draw() };
+            let trail =
+                Trail { last: Some(way), ready: draw(), transform: Duration::from_millis(9), made: draw(), ..trail };
             let (from, to) = (draw(), draw());
             let sum: Duration = trail.waits(from, to).iter().sum();
             assert_eq!(sum, to.saturating_duration_since(from), "{trail:?} {from:?} {to:?}");

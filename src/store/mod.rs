@@ -82,10 +82,8 @@ pub(crate) use logs::is_metadata;
 pub(crate) use logs::{LOG, METADATA, Ratified, STAGED};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
-#[cfg(feature = "flight")]
 pub use origins::OriginStats;
-#[cfg(feature = "flight")]
-pub(crate) use origins::origins;
+pub(crate) use origins::{origins, slowest};
 pub(crate) use root::Root;
 pub use stamp::Stamp;
 pub(crate) use table::FoundTable;

@@ -3,6 +3,7 @@
 //! An origin is named by what stands before the paths of its objects, which has no credentials. Only reads of data are counted.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hedge::{Decision, Hedge};
 use super::latency::Latency;
+use crate::figures::{count, plain, plural, seconds};
 use crate::recent::Recent;
 
 /// Most origins that are told apart; the others are one together.
@@ -17,6 +19,8 @@ const MOST: usize = 64;
 /// The name of those, and of the disks of this machine.
 const OTHERS: &str = "(others)";
 const HERE: &str = "(files of this machine)";
+/// Most origins that people are shown.
+const SHOWN: usize = 8;
 /// Amounts: requests, bytes, microseconds, failures.
 const AMOUNTS: usize = 4;
 
@@ -40,7 +44,6 @@ struct Counted {
 /// What is known of one origin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-#[cfg_attr(not(feature = "flight"), allow(unreachable_pub, reason = "a part of a server's snapshots"))]
 pub struct OriginStats {
     /// Its address: `s3://bucket/`.
     pub address: String,
@@ -189,6 +192,30 @@ pub(crate) fn origins() -> Vec<OriginStats> {
     ALL.stats()
 }
 
+/// Those of `origins` that were asked lately, the slowest first, as many as people read.
+pub(crate) fn slowest(origins: &[OriginStats]) -> Vec<&OriginStats> {
+    let mut slow: Vec<_> = origins.iter().filter(|origin| origin.lately + origin.in_flight > 0).collect();
+    slow.sort_by(|one, other| other.mean_seconds.total_cmp(&one.mean_seconds));
+    slow.truncate(SHOWN);
+    slow
+}
+
+impl fmt::Display for OriginStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}, mean {}, p99 under {}; {} under way, {} hedged, {} failed",
+            plain(&self.address),
+            plural(self.lately, "request"),
+            seconds(self.mean_seconds),
+            seconds(self.p99_seconds),
+            count(self.in_flight),
+            count(self.hedged),
+            count(self.failures)
+        )
+    }
+}
+
 /// Counts a request for so many bytes of the objects below `prefix`, or of files of this machine.
 pub(super) fn begin(prefix: &Arc<str>, local: bool, bytes: u64) -> Request {
     let origin = if local { ALL.begin(&HERE.into()) } else { ALL.begin(prefix) };
@@ -268,6 +295,13 @@ mod tests {
         let stats = origins.stats();
         assert_eq!(stats.len(), MOST);
         assert!(stats.iter().any(|one| one.address == OTHERS && one.in_flight == 0), "{stats:?}");
+        let all: Vec<_> = [3.0, 1.0, 2.0]
+            .map(|mean_seconds| OriginStats { lately: 1, mean_seconds, ..OriginStats::default() })
+            .into_iter()
+            .chain([OriginStats { mean_seconds: 9.0, ..OriginStats::default() }])
+            .collect();
+        assert_eq!(slowest(&all).iter().map(|one| one.mean_seconds).collect::<Vec<_>>(), [3.0, 2.0, 1.0]);
+        assert_eq!(slowest(&vec![all[0].clone(); 99]).len(), SHOWN);
     }
 
     #[test]

@@ -162,11 +162,13 @@ fn bench_delivers_every_row_and_names_a_bottleneck() {
     let data = small();
     let report = json(&["bench", text(data.path()), "--batch-size", "7", "--epochs", "3"]);
     assert_eq!((&report["rows"], &report["steps"]), (&300.into(), &45.into()));
-    let stage = report["bottleneck"]["stage"].as_str().unwrap();
-    assert!(["read", "decode", "batch", "consumer"].contains(&stage), "{stage}");
+    let parts = report["time"].as_array().unwrap();
+    let percent: f64 = parts.iter().map(|part| part["percent"].as_f64().unwrap()).sum();
+    assert!((percent - 100.0).abs() < 1e-6, "{report}");
+    assert!(parts.iter().any(|part| part["cause"] == report["bottleneck"]["cause"]), "{report}");
     assert_eq!(json(&["bench", text(data.path()), "--batch-size", "7", "--steps", "2"])["steps"], 2);
     let text = run(&["bench", text(data.path())]).stdout;
-    assert!(text.contains("100 rows in 2 steps") && text.contains("Bottleneck: "), "{text}");
+    assert!(text.contains("100 rows in 2 steps") && text.contains("The consumer waits for data"), "{text}");
 }
 
 #[test]
@@ -258,6 +260,36 @@ fn completions_name_every_verb() {
             assert!(ran.stdout.contains(verb), "{shell} lacks {verb}");
         }
     }
+}
+
+#[test]
+fn every_verb_has_a_man_page() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("man1");
+    let pages = json(&["man", text(&directory)]);
+    let pages: Vec<_> = pages["pages"].as_array().unwrap().iter().map(|page| page.as_str().unwrap()).collect();
+    let help = run(&["--help"]).stdout;
+    let verbs = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let verbs: Vec<_> = verbs.map_while(|line| line.split_whitespace().next()).filter(|verb| *verb != "help").collect();
+    assert!(verbs.contains(&"inspect") && verbs.contains(&"man"), "{help}");
+    for verb in &verbs {
+        let page = std::fs::read_to_string(directory.join(format!("bowstring-{verb}.1"))).unwrap();
+        assert!(page.contains(".TH") && page.contains(&format!("bowstring\\-{verb}")), "{page}");
+    }
+    let page = std::fs::read_to_string(directory.join("bowstring.1")).unwrap();
+    assert!(
+        verbs.iter().all(|verb| page.contains(&format!("bowstring\\-{verb}(1)"))) && page.contains("Exit codes"),
+        "{page}"
+    );
+    assert!(pages.len() > verbs.len(), "those of verbs below verbs too: {pages:?}");
+    #[cfg(feature = "flight")]
+    assert!(pages.iter().any(|page| page.ends_with("/bowstring-cache-serve.1")), "{pages:?}");
+    // The same pages at any time.
+    let before = std::fs::read(directory.join("bowstring.1")).unwrap();
+    assert_eq!(run(&["man", text(&directory)]).stdout.lines().count(), pages.len());
+    assert_eq!(std::fs::read(directory.join("bowstring.1")).unwrap(), before);
+    let ran = run(&["man", "Cargo.toml"]);
+    assert!(ran.code == 2 && ran.stderr.contains("Cargo.toml"), "{}", ran.stderr);
 }
 
 #[test]
@@ -361,7 +393,7 @@ fn reports_are_pages_with_plots_too() {
             &["plan", data, "--batch-size", "8", "--world-size", "2"],
             ["Row groups needed along the epoch", "rank 1", "budget"],
         ),
-        (&["bench", data, "--batch-size", "8"], ["Time of each stage", "consumer", "Bottleneck"]),
+        (&["bench", data, "--batch-size", "8"], ["Time of each stage", "consumer", "The consumer waits"]),
     ] {
         let ran = run(&[verb, &["--html", text(&page)]].concat());
         assert_eq!(ran.code, 0, "{verb:?}: {}", ran.stderr);

@@ -13,7 +13,7 @@ use arrow::datatypes::{Field, Schema};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Background, Catalogue, Config};
-use bowstring::pipeline::{Filter, LoaderOptions};
+use bowstring::pipeline::{Cause, Filter, LoaderOptions};
 use bowstring::plan::Tail;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader};
@@ -133,6 +133,25 @@ fn columns_of_other_libraries_are_the_same_from_a_server() {
     // A server reports at open the same errors as a file, about nulls too.
     let error = Loader::open(LoaderOptions::new(served.url("vectors"), 4)).unwrap_err();
     assert!(matches!(error, Error::Nulls { .. }) && error.place().is_some(), "{error}");
+}
+
+#[test]
+fn the_report_of_a_served_dataset_has_the_waits_for_its_server() {
+    let served = Served::start(&[("photos", "fixtures/imagenet40.parquet")], &hasty());
+    let mut loader = Loader::open(LoaderOptions::new(served.url("photos"), 8)).unwrap();
+    for batch in &mut loader {
+        drop(batch.unwrap());
+    }
+    let report = loader.report();
+    let spent = report.stats.spent;
+    assert!(
+        spent.of(Cause::Server) > 0.0 && spent.of(Cause::Store) == 0.0 && spent.of(Cause::Decode) == 0.0,
+        "{report}"
+    );
+    let stage = report.stats.consumer;
+    assert!((spent.total() - stage.worked_seconds - stage.waited_seconds).abs() < 1e-6, "{report}");
+    let found = report.bottleneck.as_ref().unwrap();
+    assert!(found.cause == "server" && report.to_string().contains("bowstring top ADDRESS"), "{report}");
 }
 
 #[test]

@@ -46,6 +46,9 @@ mod cluster;
 mod cluster_hostile;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// `config`: the effective configuration of a server, its schema, its checks.
+#[cfg(all(feature = "cli", feature = "flight"))]
+mod config;
 /// The promises of every loader, over every source of batches.
 #[cfg(all(feature = "flight", unix))]
 mod conformance;

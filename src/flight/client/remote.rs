@@ -20,7 +20,9 @@ use crate::flight::request::StreamRequest;
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::memory::Pool;
-use crate::pipeline::{BatchMemory, BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
+use crate::pipeline::{
+    BatchMemory, BatchSource, Cause, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, Taker, Trail, machine, rank,
+};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
 use crate::store::cache::CacheStats;
@@ -69,11 +71,11 @@ struct Counters {
     batches: u64,
     rows: u64,
     bytes: u64,
-    waited: Duration,
-    outside: Duration,
     first: Option<Duration>,
     born: Instant,
-    last: Option<Instant>,
+    taker: Taker,
+    /// When the last batch came.
+    came: Option<Instant>,
 }
 
 impl RemoteSource {
@@ -148,11 +150,10 @@ impl RemoteSource {
                 batches: 0,
                 rows: 0,
                 bytes: 0,
-                waited: Duration::ZERO,
-                outside: Duration::ZERO,
                 first: None,
                 born: Instant::now(),
-                last: None,
+                taker: Taker::default(),
+                came: None,
             },
         })
     }
@@ -166,10 +167,7 @@ impl BatchSource for RemoteSource {
             self.seek(self.epoch.wrapping_add(1), 0)?;
             return Ok(Next::End);
         }
-        let started = Instant::now();
-        if let Some(last) = self.counters.last.take() {
-            self.counters.outside += started - last;
-        }
+        self.counters.taker.asks(Instant::now());
         let receiving = match &mut self.receiving {
             Some(receiving) => receiving,
             None => {
@@ -188,9 +186,11 @@ impl BatchSource for RemoteSource {
             }
         };
         let next = runtime.block_on(async { tokio::time::timeout(wait, receiving.receiver.recv()).await });
-        self.counters.waited += started.elapsed();
         match next {
-            Err(_) => Ok(Next::Pending),
+            Err(_) => {
+                self.counters.taker.gives_up(Instant::now());
+                Ok(Next::Pending)
+            }
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
                 if let Some(member) = &self.member {
@@ -216,7 +216,7 @@ impl BatchSource for RemoteSource {
     fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
         self.receiving = None;
         (self.epoch, self.step) = (epoch, step);
-        self.counters.last = None;
+        self.counters.taker.leaves();
         Ok(())
     }
 
@@ -267,15 +267,20 @@ impl BatchSource for RemoteSource {
         self.member.as_ref().map_or(Ok(()), |member| member.check())
     }
 
+    fn trail(&self) -> Option<Trail> {
+        self.counters.came.map(Trail::served)
+    }
+
     /// `read` counts data received from servers, which do the decoding.
     fn stats(&self) -> Stats {
         let counters = &self.counters;
-        let (items, bytes, waited) = (counters.batches, counters.bytes, counters.waited.as_secs_f64());
+        let (items, bytes) = (counters.batches, counters.bytes);
+        let spent = counters.taker.spent(Cause::Server);
         Stats {
-            read: Stage { items, bytes, worked_seconds: waited, waited_seconds: 0.0 },
+            read: Stage { items, bytes, worked_seconds: spent.of(Cause::Server), waited_seconds: 0.0 },
             decode: Stage::default(),
             batch: Stage::default(),
-            consumer: Stage { items, bytes, worked_seconds: counters.outside.as_secs_f64(), waited_seconds: waited },
+            consumer: Stage { items, bytes, ..Stage::default() },
             rows: counters.rows,
             // The server has caches of its own.
             cache: CacheStats::default(),
@@ -288,7 +293,9 @@ impl BatchSource for RemoteSource {
                 used: self.pool.used() as u64,
                 peak: self.pool.peak() as u64,
             },
+            spent,
         }
+        .taken_by(spent)
     }
 
     /// Returns an empty ledger: bad rows are in the server's log and metrics.
@@ -321,7 +328,9 @@ impl Counters {
         self.rows += batch.tensor(MASK).map_or(batch.rows as u64, |mask| real(mask.bytes()));
         self.bytes += batch.tensor_bytes() as u64;
         self.first.get_or_insert_with(|| self.born.elapsed());
-        self.last = Some(Instant::now());
+        let now = Instant::now();
+        self.taker.takes(now, |from, to| Trail::served(now).waits(from, to));
+        self.came = Some(now);
     }
 }
 

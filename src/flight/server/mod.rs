@@ -40,6 +40,8 @@ pub use cache::{CacheServer, CacheServerOptions};
 pub use catalog::catalogue::{Catalogue, Current};
 pub use catalog::config::{Config, Put, Reload};
 pub use catalog::entry::{ClientLimits, Entry};
+#[cfg(feature = "cli")]
+pub(crate) use catalog::schema::schema;
 pub use catalog::{catalogue, config, entry, file};
 pub use ops::admin::{AdminState, admin};
 pub use ops::background::Background;

@@ -1,8 +1,11 @@
 //! Counters of a cache, for each reader and for all of them.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+
+use crate::figures::{bytes, count, plural};
 
 /// Numbers since a dataset, or the cache, was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +98,23 @@ impl CacheStats {
         let own = self.hit_bytes.saturating_add(self.shared_bytes).saturating_add(self.peer_bytes);
         let all = own.saturating_add(self.origin_bytes);
         if all == 0 { 0.0 } else { own as f64 / all as f64 }
+    }
+}
+
+impl fmt::Display for CacheStats {
+    /// Where bytes came from, tier by tier.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} here, {} shared, {} from other hosts, {} from origins ({:.0} % hits); {} evicted, {}",
+            bytes(self.hit_bytes),
+            bytes(self.shared_bytes),
+            bytes(self.peer_bytes),
+            bytes(self.origin_bytes),
+            100.0 * self.hit_rate(),
+            count(self.evicted),
+            plural(self.failures, "failure")
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use arrow::array::{Int64Array, Int64Builder, ListBuilder, RecordBatch};
 use bowstring::codec::image::{Crop, ImageOptions, Normalize};
 use bowstring::codec::{BadRows, Lengths, Lists, Nulls, Padded, Scalar, Truncate};
 use bowstring::device::{Consumer, Device, DeviceBatch, DeviceValue, Fence, Host, Kind, Sim, Target, Targets};
-use bowstring::pipeline::LoaderOptions;
+use bowstring::pipeline::{Cause, LoaderOptions};
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
 use bowstring::tensor::{Batch, Value};
@@ -389,6 +389,27 @@ fn whoever_keeps_all_batches_is_told_so() {
     let kept: Vec<_> =
         kept.iter().map(|batch| if let AnyBatch::Device(batch) = batch { device(batch) } else { panic!() }).collect();
     assert!(kept == expected, "they outlive the loader");
+}
+
+#[test]
+fn the_report_is_of_the_consumer_and_not_of_the_transfer_thread() {
+    let files = TempDir::new().unwrap();
+    let options = rows(&files);
+    let mut loader = Loader::open_on(&options, Sim::new(3)).unwrap();
+    let pause = Duration::from_millis(5);
+    let mut batches = 0_u32;
+    while next(&mut loader).is_some() {
+        std::thread::sleep(pause);
+        batches += 1;
+    }
+    let report = loader.report();
+    let (spent, stage) = (report.stats.spent, report.stats.consumer);
+    // The last pause ends with the call that finds the end.
+    assert!(spent.of(Cause::Consumer) >= (pause * batches).as_secs_f64(), "{report}");
+    assert!((spent.total() - stage.worked_seconds - stage.waited_seconds).abs() < 1e-6, "{report}");
+    let percent: f64 = report.time.iter().map(|part| part.percent).sum();
+    assert!((percent - 100.0).abs() < 1e-6, "{report}");
+    assert!(!report.device.is_empty() && report.to_string().contains(&report.device), "{report}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The files of a server's TLS, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
     /// The server's certificate, followed by the intermediates up to the root.

@@ -1,14 +1,13 @@
-//! The complete configuration of a server: the options as given, and the values they resolve to.
+//! The complete configuration of a server: the values that its options resolve to, with files, keys and a catalogue.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::catalogue::{Catalogue, Current};
+use super::options::MEMORY;
+pub use super::options::{LISTEN, ServerOptions};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::put::{DiskQuotas, Staging, StagingOptions};
@@ -16,85 +15,13 @@ use crate::flight::server::access::audit::Audit;
 use crate::flight::server::access::auth::{Denied, Tenant, Tokens, tenant};
 use crate::flight::server::access::key::TicketKey;
 use crate::flight::server::access::space::Spaces;
-use crate::flight::server::access::tls::{ServerTls, TlsFiles, may_listen};
+use crate::flight::server::access::tls::{ServerTls, may_listen};
 use crate::flight::server::ops::admin::AdminState;
 use crate::flight::server::ops::limits::Limits;
-use crate::flight::server::stream::quota::{QuotaOptions, Quotas};
-use crate::pipeline::machine;
+use crate::flight::server::stream::quota::Quotas;
 
-/// Default address to listen at.
-pub const LISTEN: &str = "127.0.0.1:8815";
-/// Default time that streams have to end after shutdown began, in seconds.
-pub(crate) const DRAIN_GRACE: f64 = 30.0;
 /// Additional time for the process to exit.
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
-/// Longest grace time: a day.
-const MAX_GRACE: f64 = 86_400.0;
-/// Default lease of a gang, in seconds.
-const GANG_LEASE: f64 = 10.0;
-/// Default time for which the files of a dataset that nobody reads count as unchanged, in seconds.
-const REFRESH: f64 = 60.0;
-/// Longest refresh time: a day.
-const MAX_REFRESH: f64 = 86_400.0;
-/// Default minimum memory of open datasets.
-const OPEN_BYTES: u64 = 256 << 20;
-/// Valid leases; below the range a busy machine is taken for a dead one.
-const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
-
-/// The table `[server]` of the configuration; flags have the same names.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerOptions {
-    /// Address and port for Flight; 127.0.0.1:8815 by default.
-    pub listen: Option<String>,
-    /// Address and port for `/metrics`, `/livez` and `/readyz`; without it, there are none.
-    pub admin: Option<String>,
-    /// File of tokens for `/metrics`; without it, counters name no datasets to other hosts.
-    pub admin_tokens: Option<PathBuf>,
-    /// Bytes that everything in flight may take; by default as for a loader.
-    pub memory_budget: Option<u64>,
-    /// CPU threads for decoding; by default all that this process may use.
-    pub threads: Option<usize>,
-    /// Most streams of batches at once over all tenants; the same as `limits.max_streams`.
-    pub max_streams: Option<u32>,
-    /// Addresses of all servers that serve the same datasets with the same key, this one included, as clients reach them.
-    pub replicas: Vec<String>,
-    /// Certificate, key, and the CA of clients.
-    pub tls: Option<TlsFiles>,
-    /// File of tokens.
-    pub tokens: Option<PathBuf>,
-    /// File of the key that signs tickets; without it, tickets end with this process.
-    pub key_file: Option<PathBuf>,
-    /// True to serve everyone who can reach the address.
-    pub insecure: bool,
-    /// Seconds that streams have to end after shutdown began; 30 by default.
-    pub drain_grace: Option<f64>,
-    /// File of the journal in which a gang's generation and step survive a crash.
-    pub journal: Option<PathBuf>,
-    /// Seconds after which a silent rank of a gang is lost; 10 by default, 0.1 to 86,400.
-    pub gang_lease: Option<f64>,
-    /// Seconds for which the files of a dataset that nobody reads count as unchanged; 60 by default, up to 86,400.
-    pub refresh: Option<f64>,
-    /// Bytes of the last batches of each stream that are kept for others that request the same, limited to a quarter of the free memory
-    /// budget and to 1,024 batches: a stream that begins within them shares the decoding. 64 MiB, and at most 256 batches, by default.
-    pub share_bytes: Option<u64>,
-    /// Bytes of memory that open datasets take: their files, row groups, and the rows that filters selected. Datasets open for stored
-    /// rows have as many of their own. A quarter of the memory budget, and at least 256 MiB, by default.
-    pub open_bytes: Option<u64>,
-    /// Destination of datasets that clients write: `memory`, or a directory. Without it, clients cannot write.
-    pub put: Option<String>,
-    /// True if ranks on this host get their batches through shared memory; the default.
-    pub shared_memory: Option<bool>,
-    /// File that gets a line of JSON for each call and each end of a stream.
-    pub audit_log: Option<PathBuf>,
-    /// Tenants whose gangs and written datasets share a space of names, by its name; each other tenant has its own.
-    pub spaces: BTreeMap<String, Vec<String>>,
-    /// Limits of one peer.
-    pub limits: Limits,
-    /// Quotas of tenants.
-    pub quotas: QuotaOptions,
-}
-
 /// Resolved configuration of a server.
 #[derive(Debug)]
 pub struct Config {
@@ -180,7 +107,10 @@ impl Reload {
 }
 
 /// Refuses a server without datasets that accepts none from clients either.
-fn something(catalogue: &Catalogue, put: bool) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Config`].
+pub(crate) fn something(catalogue: &Catalogue, put: bool) -> Result<()> {
     if catalogue.is_empty() && !put {
         return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
     }
@@ -201,7 +131,7 @@ pub enum Put {
 impl Put {
     /// Parses `memory` or a directory.
     fn parse(text: &str) -> Self {
-        if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
+        if text == MEMORY { Self::Memory } else { Self::Directory(text.into()) }
     }
 
     /// Opens the destination, waiting up to `patience` for a directory that another server holds. Needs a runtime.
@@ -231,36 +161,11 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] naming the option or the file that is wrong.
     pub fn new(catalogue: Catalogue, options: &ServerOptions) -> Result<Self> {
-        let mut limits = options.limits.clone();
-        limits.max_streams = options.max_streams.unwrap_or(limits.max_streams);
-        limits.validate()?;
+        options.validate()?;
         something(&catalogue, options.put.is_some())?;
-        for replica in &options.replicas {
-            check_replica(replica)?;
-        }
-        if let Some(threads) = options.threads.filter(|threads| !(1..=machine::MAX_THREADS).contains(threads)) {
-            let problem = format!("{threads} is not a whole number from 1 to {}", machine::MAX_THREADS);
-            return Err(Error::config("threads", problem));
-        }
-        let grace = options.drain_grace.unwrap_or(DRAIN_GRACE);
-        if !(0.0..=MAX_GRACE).contains(&grace) {
-            return Err(Error::config("drain_grace", format!("{grace} is not from 0 to {MAX_GRACE} seconds")));
-        }
-        let lease = options.gang_lease.unwrap_or(GANG_LEASE);
-        if !LEASES.contains(&lease) {
-            let problem = format!("{lease} is not from {} to {} seconds", LEASES.start(), LEASES.end());
-            return Err(Error::config("gang_lease", problem));
-        }
-        let refresh = options.refresh.unwrap_or(REFRESH);
-        if !(0.0..=MAX_REFRESH).contains(&refresh) {
-            return Err(Error::config("refresh", format!("{refresh} is not from 0 to {MAX_REFRESH} seconds")));
-        }
+        let limits = options.effective_limits();
         let put = options.put.as_deref().map(Put::parse);
-        if options.quotas.written() != DiskQuotas::default() && !matches!(put, Some(Put::Directory(_))) {
-            let problem = "is a quota of the disk, and only datasets that are written to a directory are there: give put = DIRECTORY";
-            return Err(Error::config("written_bytes", problem));
-        }
-        let memory_budget = options.memory_budget.unwrap_or_else(machine::default_budget);
+        let memory_budget = options.memory_budget();
         let admin = Arc::new(AdminState::new());
         if let Some(path) = &options.admin_tokens {
             admin.set_tokens(Tokens::from_file(path)?);
@@ -277,16 +182,16 @@ impl Config {
             insecure: options.insecure,
             replicas: options.replicas.clone(),
             memory_budget,
-            threads: options.threads.unwrap_or_else(machine::threads),
-            drain_grace: Duration::from_secs_f64(grace),
+            threads: options.threads(),
+            drain_grace: Duration::from_secs_f64(options.drain_grace()),
             admin,
             journal: options.journal.clone(),
-            gang_lease: Duration::from_secs_f64(lease),
-            refresh: Duration::from_secs_f64(refresh),
+            gang_lease: Duration::from_secs_f64(options.gang_lease()),
+            refresh: Duration::from_secs_f64(options.refresh()),
             share_bytes: options.share_bytes,
-            open_bytes: options.open_bytes.unwrap_or(OPEN_BYTES.max(memory_budget / 4)),
+            open_bytes: options.open_bytes(),
             put,
-            shared_memory: options.shared_memory.unwrap_or(true),
+            shared_memory: options.shared_memory(),
             audit: options.audit_log.as_deref().map(Audit::open).transpose()?.unwrap_or_default(),
             spaces: Spaces::new(&options.spaces)?,
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
@@ -334,24 +239,6 @@ impl Config {
         let found = tenant(self.tokens.as_ref(), self.client_ca, header, certificate);
         found.inspect_err(|denied| self.admin.metrics().refused(*denied))
     }
-}
-
-/// Checks a replica's address, which is handed to clients unchanged: it must be valid and hold no password.
-fn check_replica(replica: &str) -> Result<()> {
-    let wrong = |problem: &str| Error::config("replicas", format!("{replica:?} {problem}, e.g. grpc://10.0.0.2:8815"));
-    // Text that is no address may hold anything, so it is not repeated.
-    let url = url::Url::parse(replica)
-        .map_err(|_| Error::config("replicas", "one is no address; write e.g. grpc://10.0.0.2:8815"))?;
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(Error::config("replicas", "one holds a user or a password; clients bring their own tokens"));
-    }
-    if !["grpc", "grpc+tcp", "grpc+tls"].contains(&url.scheme()) {
-        return Err(wrong("must begin with grpc:// or grpc+tls://"));
-    }
-    if url.host_str().is_none_or(str::is_empty) || url.port().is_none() {
-        return Err(wrong("needs a host and a port"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub(crate) const LIMITS: [&str; 3] = ["max_batch_size", "max_global_batch", "all
 
 /// Limits on a client's options for a dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientLimits {
     /// Most rows per rank and step.
@@ -109,6 +110,12 @@ impl Entry {
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the options of a loader that were given, with `urls`, as JSON. Addresses and options of the store may hold secrets.
+    #[cfg(feature = "cli")]
+    pub(crate) fn given(&self) -> &Map<String, Value> {
+        &self.options
     }
 
     /// Returns the limits on a client's options.

@@ -2,6 +2,9 @@
 //!
 //! An error repeats neither a line of the file nor a text of eight characters or more in it, which may be a password in the wrong place.
 
+#[cfg(feature = "cli")]
+use std::collections::BTreeMap;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use toml::de::{DeTable, DeValue};
@@ -75,6 +78,26 @@ impl ServeFile {
             without(error, texts)
         })
     }
+}
+
+/// The keys that `text` gives, as paths with dots (`server.limits.connections`), each with its line; none of a text that is no TOML.
+#[cfg(feature = "cli")]
+pub(crate) fn lines(text: &str) -> BTreeMap<String, usize> {
+    fn add(table: &DeTable<'_>, path: &str, line: &impl Fn(usize) -> usize, lines: &mut BTreeMap<String, usize>) {
+        for (key, value) in table {
+            let path = if path.is_empty() { key.get_ref().to_string() } else { format!("{path}.{}", key.get_ref()) };
+            lines.insert(path.clone(), line(key.span().start));
+            if let Some(table) = value.get_ref().as_table() {
+                add(table, &path, line, lines);
+            }
+        }
+    }
+    let line = |at: usize| text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+    let mut lines = BTreeMap::new();
+    if let Ok(document) = DeTable::parse(text) {
+        add(document.get_ref(), "", &line, &mut lines);
+    }
+    lines
 }
 
 /// Adds all texts in `table` to `texts`; the keys are none.
@@ -343,6 +366,24 @@ mod tests {
         assert_eq!(options.columns.images["image"].size.unwrap().height, 64);
         assert_eq!((options.limits.max_files, options.shuffle), (5, false));
         assert!(ServeFile::from_toml("", "x.toml").unwrap().catalogue.is_empty());
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn keys_have_lines() {
+        let text = "[server]\nthreads = 2\nlimits.connections = 3\n\n[datasets.x]\nurl = \"a\"\n";
+        let found: Vec<_> = lines(text).into_iter().collect();
+        let expected = [
+            ("datasets", 5),
+            ("datasets.x", 5),
+            ("datasets.x.url", 6),
+            ("server", 1),
+            ("server.limits", 3),
+            ("server.limits.connections", 3),
+            ("server.threads", 2),
+        ];
+        assert_eq!(found, expected.map(|(path, line)| (path.to_owned(), line)));
+        assert!(lines("[server").is_empty());
     }
 
     #[test]

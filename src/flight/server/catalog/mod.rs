@@ -7,6 +7,9 @@ pub mod entry;
 pub mod file;
 pub(crate) mod once;
 pub(crate) mod openings;
+pub(crate) mod options;
 pub(crate) mod pictures;
+#[cfg(feature = "cli")]
+pub(crate) mod schema;
 pub(crate) mod turns;
 pub(crate) mod watched;

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 
 /// The limits of a server. Sizes are in bytes, times in seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Largest message either way. A row of 64 MiB passes, with room for its header.
@@ -108,10 +109,43 @@ impl Default for Limits {
 const AROUND: usize = 4 << 10;
 
 /// Largest window, and smallest and largest frame, of HTTP/2.
-const MAX_WINDOW: u32 = (1 << 31) - 1;
-const FRAMES: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
+const MAX_WINDOW: u64 = (1 << 31) - 1;
+const FRAMES: (u64, u64) = (1 << 14, (1 << 24) - 1);
+/// Largest size and number.
+const MAX: u64 = u32::MAX as u64;
 /// Longest time that can be set, about 30 years: adding it to a clock must not overflow.
 const MAX_SECONDS: u64 = 1_000_000_000;
+
+/// The least and the most of each limit.
+pub(crate) const RANGES: [(&str, u64, u64); 27] = [
+    ("message_bytes", 1, MAX),
+    ("metadata_bytes", 1, MAX),
+    ("ticket_bytes", 1, MAX),
+    ("action_bytes", 1, MAX),
+    ("connections", 1, MAX),
+    ("connections_per_peer", 1, MAX),
+    ("streams_per_connection", 1, MAX),
+    ("max_streams", 1, MAX),
+    ("calls_per_tenant", 1, MAX),
+    ("writes_per_tenant", 1, MAX),
+    ("gangs_per_tenant", 1, MAX),
+    ("gang_ranks_per_tenant", 1, MAX),
+    ("refused_per_minute", 1, MAX),
+    ("header_list_bytes", 1, MAX),
+    ("stream_window_bytes", 65_535, MAX_WINDOW),
+    ("connection_window_bytes", 65_535, MAX_WINDOW),
+    ("frame_bytes", FRAMES.0, FRAMES.1),
+    ("pending_resets", 1, MAX),
+    ("error_resets", 1, MAX),
+    ("handshake_seconds", 1, MAX_SECONDS),
+    ("put_silence_seconds", 1, MAX_SECONDS),
+    ("put_message_seconds", 1, MAX_SECONDS),
+    ("keepalive_seconds", 1, MAX_SECONDS),
+    ("keepalive_timeout_seconds", 1, MAX_SECONDS),
+    ("idle_seconds", 1, MAX_SECONDS),
+    ("connection_age_seconds", 1, MAX_SECONDS),
+    ("connection_grace_seconds", 1, MAX_SECONDS),
+];
 
 impl Limits {
     /// Checks every value.
@@ -119,57 +153,11 @@ impl Limits {
     /// # Errors
     /// [`Error::Config`] naming the limit.
     pub(crate) fn validate(&self) -> Result<()> {
-        let sizes: [(&'static str, u64); 17] = [
-            ("refused_per_minute", self.refused_per_minute.into()),
-            ("message_bytes", self.message_bytes as u64),
-            ("metadata_bytes", self.metadata_bytes as u64),
-            ("ticket_bytes", self.ticket_bytes as u64),
-            ("action_bytes", self.action_bytes as u64),
-            ("connections", self.connections as u64),
-            ("connections_per_peer", self.connections_per_peer as u64),
-            ("calls_per_tenant", self.calls_per_tenant.into()),
-            ("writes_per_tenant", self.writes_per_tenant.into()),
-            ("gangs_per_tenant", self.gangs_per_tenant.into()),
-            ("gang_ranks_per_tenant", self.gang_ranks_per_tenant.into()),
-            ("streams_per_connection", self.streams_per_connection.into()),
-            ("max_streams", self.max_streams.into()),
-            ("header_list_bytes", self.header_list_bytes.into()),
-            ("pending_resets", self.pending_resets as u64),
-            ("error_resets", self.error_resets as u64),
-            ("frame_bytes", self.frame_bytes.into()),
-        ];
-        for (name, size) in sizes {
-            if size == 0 {
-                return Err(Error::config(name, "0 is less than 1"));
-            }
-            if size > u32::MAX.into() {
-                return Err(Error::config(name, format!("{size} is more than {}", u32::MAX)));
-            }
-        }
-        for (name, window) in [
-            ("stream_window_bytes", self.stream_window_bytes),
-            ("connection_window_bytes", self.connection_window_bytes),
-        ] {
-            if !(65_535..=MAX_WINDOW).contains(&window) {
-                return Err(Error::config(name, format!("{window} is not from 65535 to {MAX_WINDOW}")));
-            }
-        }
-        if !FRAMES.contains(&self.frame_bytes) {
-            let problem = format!("{} is not from {} to {}", self.frame_bytes, FRAMES.start(), FRAMES.end());
-            return Err(Error::config("frame_bytes", problem));
-        }
-        for (name, seconds) in [
-            ("handshake_seconds", self.handshake_seconds),
-            ("put_silence_seconds", self.put_silence_seconds),
-            ("put_message_seconds", self.put_message_seconds),
-            ("keepalive_seconds", self.keepalive_seconds),
-            ("keepalive_timeout_seconds", self.keepalive_timeout_seconds),
-            ("idle_seconds", self.idle_seconds),
-            ("connection_age_seconds", self.connection_age_seconds),
-            ("connection_grace_seconds", self.connection_grace_seconds),
-        ] {
-            if !(1..=MAX_SECONDS).contains(&seconds) {
-                return Err(Error::config(name, format!("{seconds} is not from 1 to {MAX_SECONDS} seconds")));
+        let values = serde_json::to_value(self).map_err(|error| Error::config("limits", error.to_string()))?;
+        for (name, least, most) in RANGES {
+            let value = values[name].as_u64().unwrap_or(0);
+            if !(least..=most).contains(&value) {
+                return Err(Error::config(name, format!("{value} is not from {least} to {most}")));
             }
         }
         if self.idle_seconds <= self.keepalive_seconds + self.keepalive_timeout_seconds {
@@ -249,6 +237,7 @@ mod tests {
         Limits::default().validate().unwrap();
         assert!(Limits::default().message_bytes > (64 << 20) + (1 << 20), "rows of 64 MiB pass");
         let text = serde_json::to_value(Limits::default()).unwrap();
+        assert!(text.as_object().unwrap().keys().all(|name| RANGES.iter().any(|(known, ..)| known == name)));
         for (name, value) in text.as_object().unwrap() {
             assert!(value.as_u64().is_some(), "{name}");
             for bad in [0, u64::MAX >> 12] {

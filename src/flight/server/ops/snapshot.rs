@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::errors::RecentError;
 use crate::flight::gang::Overview;
-use crate::pipeline::{CAUSES, Cause, per_mille};
+use crate::pipeline::{Bottleneck, CAUSES, Cause, Who, per_mille};
 use crate::plan::UseSpan;
 use crate::store::OriginStats;
 use crate::store::cache::CacheStats;
@@ -71,20 +71,6 @@ pub struct Snapshot {
     pub row_groups_decoded: u64,
     /// See [`row_groups_decoded`](Self::row_groups_decoded).
     pub rows_decoded: u64,
-}
-
-/// What limits the ranks.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Bottleneck {
-    /// Name of the cause.
-    pub cause: String,
-    /// Share of their time that ranks wait for data, in percent.
-    pub waited: f64,
-    /// The finding, as a sentence.
-    pub sentence: String,
-    /// The remedy.
-    pub advice: String,
 }
 
 /// A dataset.
@@ -231,7 +217,7 @@ impl Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase: phase.to_owned(),
             named: true,
-            causes: Cause::ALL.map(|cause| cause.name().to_owned()).to_vec(),
+            causes: Cause::OF_A_STREAM.map(|cause| cause.name().to_owned()).to_vec(),
             shares: percent(&[0.0; CAUSES]),
             ..Self::default()
         }
@@ -308,7 +294,7 @@ impl Snapshot {
             });
         }
         self.shares = percent(&all);
-        self.bottleneck = Bottleneck::of(&all, &self.ranks);
+        self.bottleneck = bottleneck(&all, &self.ranks);
         self
     }
 
@@ -335,30 +321,18 @@ impl Snapshot {
     }
 }
 
-impl Bottleneck {
-    fn of(spent: &[f64; CAUSES], ranks: &[RankView]) -> Option<Self> {
-        let (cause, waited) = Cause::limiting(spent)?;
-        let waited = waited * 100.0;
-        let share = spent.get(cause as usize).copied().unwrap_or(0.0) / spent.iter().sum::<f64>() * 100.0;
-        let mut sentence = match cause {
-            Cause::Consumer => {
-                format!("Ranks wait for data {waited:.1} % of their time: training itself is the limit.")
-            }
-            _ => format!(
-                "Ranks wait for data {waited:.1} % of their time, most of it for {} ({share:.1} %).",
-                cause.phrase()
-            ),
-        };
-        if let Some(last) = ranks.iter().max_by_key(|rank| rank.lag).filter(|last| last.lag >= BEHIND) {
-            sentence.push_str(&format!(" Rank {} is {} steps behind the first.", last.rank, last.lag));
-        }
-        let (cause, advice) = (cause.name().to_owned(), cause.advice().to_owned());
-        Some(Self { cause, waited: (waited * 10.0).round() / 10.0, sentence, advice })
+/// What limits `ranks`, with the one that is far behind.
+fn bottleneck(spent: &[f64; CAUSES], ranks: &[RankView]) -> Option<Bottleneck> {
+    let mut found = Bottleneck::of(spent, Who::Ranks)?;
+    if let Some(last) = ranks.iter().max_by_key(|rank| rank.lag).filter(|last| last.lag >= BEHIND) {
+        found.sentence.push_str(&format!(" Rank {} is {} steps behind the first.", last.rank, last.lag));
     }
+    Some(found)
 }
 
 fn percent(spent: &[f64; CAUSES]) -> Vec<f64> {
-    per_mille(spent).iter().map(|share| f64::from(*share) / 10.0).collect()
+    let shares = per_mille(spent);
+    Cause::OF_A_STREAM.map(|cause| f64::from(shares[cause as usize]) / 10.0).to_vec()
 }
 
 /// Names to numbers, the same for equal ones.

@@ -39,6 +39,7 @@ const TENANTS: usize = 10_000;
 
 /// Quotas of one tenant; a missing one has the default's value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
     /// Streams at once; 256 by default.
@@ -55,6 +56,7 @@ pub struct Quota {
 
 /// The quotas of all tenants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct QuotaOptions {
     /// For every tenant that is not named.
@@ -65,7 +67,16 @@ pub struct QuotaOptions {
 
 impl QuotaOptions {
     fn of(&self, tenant: &Tenant) -> Quota {
-        let own = self.tenants.get(tenant.name()).cloned().unwrap_or_default();
+        self.completed(self.tenants.get(tenant.name()).unwrap_or(&Quota::default()))
+    }
+
+    /// The same with every default filled in.
+    pub(crate) fn with_defaults(&self) -> Self {
+        let completed = |(name, quota): (&String, &Quota)| (name.clone(), self.completed(quota));
+        Self { default: self.completed(&self.default), tenants: self.tenants.iter().map(completed).collect() }
+    }
+
+    fn completed(&self, own: &Quota) -> Quota {
         Quota {
             streams: own.streams.or(self.default.streams).or(Some(STREAMS)),
             bytes_per_second: own.bytes_per_second.or(self.default.bytes_per_second),

@@ -1,0 +1,140 @@
+//! `bowstring config show|schema|check`: the configuration of `bowstring serve` without a server.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::Error;
+use crate::cli::daemon::{checked, resolve};
+use crate::cli::effective::{Effective, Sources};
+use crate::cli::out::{Out, Outcome};
+use crate::cli::settings::{Settings, read};
+use crate::cli::table::{plain, plural};
+use crate::flight::server::config::{ServerOptions, something};
+use crate::flight::server::file::{ServeFile, lines};
+use crate::flight::server::{Config, schema};
+
+/// Options of `config`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Print the configuration of a server with the same arguments: each value with its source, secrets hidden
+    Show(Box<ShowArgs>),
+    /// Print the JSON Schema of the configuration file
+    Schema,
+    /// Check a configuration file as a server does at start; exit code 2 if it would not start
+    Check(Box<CheckArgs>),
+}
+
+/// Options of `config show`.
+#[derive(Debug, Parser)]
+struct ShowArgs {
+    /// Datasets, as of `serve`
+    #[arg(value_name = "[NAME=]URL")]
+    datasets: Vec<String>,
+    /// TOML file of datasets and server options
+    #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Options of `config check`.
+#[derive(Debug, Parser)]
+struct CheckArgs {
+    /// The file
+    file: PathBuf,
+    /// Read the files that it names, resolve addresses and open each dataset too
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Runs the verb, whose definition is `command`; `matches` are its arguments.
+pub(crate) fn run(args: &Args, command: &Command, matches: &ArgMatches, out: &mut Out) -> Outcome {
+    match &args.what {
+        What::Show(args) => show(args, command, matches, out),
+        // It is JSON in any case.
+        What::Schema => out.json(&schema()),
+        What::Check(args) => check(args, out),
+    }
+}
+
+fn show(args: &ShowArgs, command: &Command, matches: &ArgMatches, out: &mut Out) -> Outcome {
+    let file = args.settings.merged(args.config.as_deref(), &args.datasets)?;
+    let text = args.config.as_deref().map(read).transpose()?.unwrap_or_default();
+    let name = args.config.as_deref().map(Path::display).map(|name| name.to_string()).unwrap_or_default();
+    let sources = Sources::new(name, lines(&text));
+    let sources = match (command.find_subcommand("show"), matches.subcommand_matches("show")) {
+        (Some(command), Some(matches)) => sources.typed(command, matches),
+        _ => sources,
+    };
+    out.report(&Effective::of(&file, &sources))
+}
+
+/// A file that a server would start with.
+#[derive(Debug, Serialize)]
+struct Checked {
+    file: String,
+    datasets: Vec<String>,
+    /// True if the datasets were opened.
+    opened: bool,
+}
+
+fn check(args: &CheckArgs, out: &mut Out) -> Outcome {
+    let file = args.settings.merged(Some(&args.file), &[])?;
+    let server = &file.server;
+    server.validate()?;
+    something(&file.catalogue, server.put.is_some())?;
+    if let Some(address) = checked("listen", server.listen())? {
+        server.may_listen(address)?;
+    }
+    if let Some(admin) = server.admin.as_deref().filter(|admin| admin.parse::<u16>().is_err()) {
+        checked("admin", admin)?;
+    }
+    let datasets = file.catalogue.names().map(str::to_owned).collect();
+    if args.open {
+        open(file)?;
+    }
+    out.report(&Checked { file: args.file.display().to_string(), datasets, opened: args.open })
+}
+
+/// Reads what a server reads before it listens, and writes nothing.
+fn open(file: ServeFile) -> crate::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+    let opened = runtime.block_on(async {
+        // Opening an audit log makes its file.
+        let server = ServerOptions { audit_log: None, ..file.server };
+        let config = Config::new(file.catalogue, &server)?;
+        for address in resolve("listen", server.listen()).await? {
+            config.check(address)?;
+        }
+        config.catalogue.get().check().await
+    });
+    // Reads in system calls may hang; the end of the process ends them.
+    runtime.shutdown_background();
+    opened
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opened = if self.opened { ", opened" } else { "" };
+        writeln!(
+            f,
+            "{}: a server would start with {}{opened}",
+            plain(&self.file),
+            plural(self.datasets.len() as u64, "dataset")
+        )
+    }
+}

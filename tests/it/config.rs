@@ -1,0 +1,110 @@
+//! `bowstring config`: what a server would run with, and whether it would start.
+
+use serde_json::json;
+
+use crate::cli::{Ran, command, ran, run, small, text};
+
+/// A configuration at a path that stays as long as the directory.
+fn file(content: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("serve.toml");
+    std::fs::write(&path, content).unwrap();
+    let path = text(&path).to_owned();
+    (directory, path)
+}
+
+fn check(content: &str, more: &[&str]) -> Ran {
+    let (_directory, path) = file(content);
+    run(&[&["config", "check", &path], more].concat())
+}
+
+#[test]
+fn values_come_from_the_file_then_variables_then_flags() {
+    let content = "[server]\nlisten = \"127.0.0.1:1\"\nthreads = 2\nrefresh = 5\n[datasets.photos]\nurl = \"a\"\nstorage_options = { token = \"s3cr3t\" }\n";
+    let (_directory, path) = file(content);
+    let mut shown = command(&["config", "show", "more=https://me:s3cr3t@host/b", "--threads", "4", "--config", &path]);
+    shown.env("BOWSTRING_THREADS", "3").env("BOWSTRING_REFRESH", "7").env("BOWSTRING_INSECURE", "0");
+    let shown = ran(shown);
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    for line in [
+        format!("listen = \"127.0.0.1:1\"  # {path}, line 2"),
+        "threads = 4  # --threads".to_owned(),
+        "refresh = 7.0  # BOWSTRING_REFRESH".to_owned(),
+        "drain_grace = 30.0  # default".to_owned(),
+        format!("storage_options = {{ token = \"***\" }}  # {path}, line 7"),
+        "urls = [\"https://host/b\"]  # command line".to_owned(),
+        "[datasets.photos.limits]".to_owned(),
+    ] {
+        assert!(shown.stdout.lines().any(|found| found == line), "{line} is not in\n{}", shown.stdout);
+    }
+    assert!(!shown.stdout.contains("s3cr3t"), "{}", shown.stdout);
+    // What is shown is a configuration.
+    let again = check(&shown.stdout, &[]);
+    assert_eq!(again.code, 0, "{}\n{}", again.stderr, shown.stdout);
+    let (_directory, path) = file(content);
+    let document = run(&["config", "show", "--config", &path, "--json"]).stdout;
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["server"]["threads"], json!({"value": 2, "source": format!("{path}, line 3")}));
+    assert_eq!(document["server.limits"]["connections"], json!({"value": 4096, "source": "default"}));
+    // Without a file, all of it is the default.
+    assert!(run(&["config", "show"]).stdout.contains("listen = \"127.0.0.1:8815\"  # default"));
+}
+
+#[test]
+fn a_file_is_refused_for_what_a_server_refuses_it_for() {
+    let dataset = "[datasets.x]\nurl = \"/nowhere/at/all.parquet\"\n";
+    for (content, problem) in [
+        ("[server]\nlisen = \"x\"\n", "serve.toml, line 2: server.lisen: unknown key `lisen`; did you mean `listen`?"),
+        ("[server]\nthreads = \"two\"\n", "line 2: server.threads"),
+        ("[server]\nthreads = 5000\n", "threads: 5000 is not a whole number from 1 to 4096"),
+        ("[server]\ngang_lease = 0\n", "gang_lease: 0 is not from 0.1 to 86400 seconds"),
+        ("[server]\nreplicas = [\"http://a:1\"]\n", "replicas"),
+        ("[server.limits]\nframe_bytes = 1\n", "frame_bytes"),
+        ("[server.spaces]\na = [\"t\"]\nb = [\"t\"]\n", "in another space too"),
+        ("[server]\nlisten = \"0.0.0.0:1\"\n", "can be reached from other machines"),
+        ("[server]\nlisten = \"localhost\"\n", "\"localhost\" is not an address and port"),
+        ("[server]\nadmin = \"localhost\"\n", "admin"),
+        ("[datasets.y]\nurl = \"a\"\nbach_size = 3\n", "did you mean `batch_size`?"),
+    ] {
+        let ran = check(&format!("{content}{dataset}"), &[]);
+        assert!(ran.code == 2 && ran.stderr.contains(problem), "{content}: {}", ran.stderr);
+    }
+    assert!(check("", &[]).stderr.contains("there is nothing to serve"));
+    let missing = run(&["config", "check", "/nowhere/serve.toml"]);
+    assert!(missing.code == 2 && missing.stderr.contains("cannot be read"), "{}", missing.stderr);
+    // A flag completes the file, as it does for the server.
+    let open = format!("[server]\nlisten = \"0.0.0.0:1\"\n{dataset}");
+    assert_eq!(check(&open, &["--insecure"]).code, 0);
+    assert_eq!(check(&format!("[server]\nadmin = \"9090\"\n{dataset}"), &[]).code, 0, "a port alone");
+}
+
+#[test]
+fn datasets_and_files_are_opened_only_where_it_is_asked_for() {
+    let content = "[server]\ntokens = \"/nowhere/tokens\"\n[datasets.x]\nurl = \"/nowhere/at/all.parquet\"\n";
+    let ran = check(content, &[]);
+    assert!(ran.code == 0 && ran.stdout.ends_with("a server would start with 1 dataset\n"), "{ran:?}");
+    let ran = check(content, &["--open"]);
+    assert!(ran.code == 2 && ran.stderr.contains("/nowhere/tokens"), "{ran:?}");
+    let ran = check("[datasets.x]\nurl = \"/nowhere/at/all.parquet\"\n", &["--open"]);
+    assert!(ran.code != 0 && ran.stderr.contains("/nowhere/at"), "{ran:?}");
+    let data = small();
+    let audit = data.path().join("audit.log");
+    let content = format!(
+        "[server]\naudit_log = \"{}\"\n[datasets.x]\nurl = \"{}/*.parquet\"\n",
+        text(&audit),
+        text(data.path())
+    );
+    let ran = check(&content, &["--open", "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    assert_eq!((&document["datasets"], &document["opened"]), (&json!(["x"]), &json!(true)));
+    assert!(!audit.exists(), "a check writes nothing");
+}
+
+#[test]
+fn the_schema_is_json_in_any_case() {
+    let printed = run(&["config", "schema"]);
+    assert_eq!((printed.code, &printed.stdout), (0, &run(&["config", "schema", "--json"]).stdout));
+    let schema: serde_json::Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(schema["properties"]["server"]["$ref"], "#/$defs/ServerOptions");
+    assert!(schema["properties"]["datasets"]["additionalProperties"]["properties"]["seed"].is_object());
+}
