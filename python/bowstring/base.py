@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
-from bowstring import _native, ranks
+from bowstring import _native, display, ranks
 from bowstring.arrays import arrow, objects
 from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
@@ -463,8 +463,8 @@ class BaseLoader(ABC, Generic[A]):
     def stats(self) -> Stats:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
 
-        ``spent`` has the seconds of the consumer's time by what they went to, ``bottleneck`` the one of most waiting, or ``consumer``
-        if it waits for less than 5 % of its time. ``waiting`` is the fraction, from 0 to 1, that it waited for batches.
+        ``spent`` has the seconds of the consumer's time by what they went to. ``bottleneck`` is the one of most waiting,
+        or ``consumer`` if it waits for less than 5 % of its time. ``waiting`` is the fraction, from 0 to 1, that it waited.
         """
         found: Stats = self._native.stats()  # type: ignore[assignment]  # a document of that shape; a test compares the keys
         return found

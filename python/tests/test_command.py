@@ -175,3 +175,35 @@ def test_importing_the_package_imports_little() -> None:
         "ssl",
     }
     assert imported & (slow | {"importlib_metadata", "subprocess", "tempfile", "unittest", "uuid"}) == set()
+
+
+def test_the_schema_of_a_configuration_accepts_what_the_documentation_shows(tmp_path: pathlib.Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    tomllib = pytest.importorskip("tomllib")
+    printed = run("config", "schema", cwd=tmp_path)
+    schema = json.loads(printed.stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    ]
+    blocks = [block for block in blocks if re.search(r"^\[(server|datasets)\b", block, re.MULTILINE)]
+    blocks.append((ROOT / "deploy" / "kustomize" / "base" / "bowstring.toml").read_text("utf-8"))
+    assert len(blocks) > 2
+    for block in blocks:
+        validator.validate(tomllib.loads(block))
+    for wrong in (
+        "[server]\nlisen = 1",
+        "[server]\nthreads = 0",
+        "[server.limits]\nframe_bytes = 1",
+        "[datasets.x]\nurl = 'a'\nbach_size = 3",
+        "[datasets.x]\nurl = 'a'\ntail = 'keep'",
+        "[datasets.x]\nseed = 1",
+        "[datasets.'a b']\nurl = 'a'",
+    ):
+        assert not validator.is_valid(tomllib.loads(wrong)), wrong
+        (tmp_path / "serve.toml").write_text(wrong)
+        assert run("config", "check", "serve.toml", cwd=tmp_path).returncode == 2, wrong

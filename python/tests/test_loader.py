@@ -485,7 +485,12 @@ def test_the_report_says_where_the_time_goes(numbers: pathlib.Path) -> None:
         text = loader.report()
         shares = [float(share) for share in re.findall(r"^  [a-z]+ +([0-9.]+) %", text, re.MULTILINE)]
         assert sum(shares) == pytest.approx(100, abs=0.05), text
-        for part in (f"{rows} rows in 10 batches", "Rank 0 of 1 on cpu: epoch 0, step 10 of 10", "The consumer waits", "Memory: "):
+        for part in (
+            f"{rows} rows in 10 batches",
+            "Rank 0 of 1 on cpu: epoch 0, step 10 of 10",
+            "The consumer waits",
+            "Memory: ",
+        ):
             assert part in text, text
         assert html.escape(text) in loader._repr_html_(), "notebooks show it too"
     assert "100 rows" in loader.report(), "a closed loader still says what it did"

@@ -9,6 +9,9 @@ use serde_json::json;
 use crate::Error;
 use crate::cli::out::{Out, Outcome};
 
+/// The foot of each page.
+const SOURCE: &str = concat!("bowstring ", env!("CARGO_PKG_VERSION"));
+
 /// Options of `man`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
@@ -38,7 +41,7 @@ pub(crate) fn run(args: &Args, command: Command, out: &mut Out) -> Outcome {
 
 /// Adds the pages of `command` and of the commands below it: file names and texts.
 fn add(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> std::io::Result<()> {
-    let man = Man::new(command.clone()).manual("bowstring");
+    let man = Man::new(command.clone()).source(SOURCE).manual("User Commands");
     let mut page = Vec::new();
     man.render(&mut page)?;
     pages.push((man.get_filename(), page));

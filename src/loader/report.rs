@@ -210,7 +210,7 @@ mod tests {
         let found = report.bottleneck.as_ref().unwrap();
         let text = report.to_string();
         for part in [
-            "Rank 0 of 1 on cpu: epoch 0, step 5 of 5",
+            "Rank 0 of 1 on cpu: epoch 1, step 0 of 5",
             "40 rows in 5 batches of ",
             found.sentence.as_str(),
             found.advice.as_str(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowstring::device::{Device, DeviceStats};
-use bowstring::pipeline::{Ledger, LocalSource, PlanInfo, Stats, WideInteger};
+use bowstring::pipeline::{Ledger, LocalSource, PlanInfo, Stats, Trail, WideInteger};
 use bowstring::{AnyBatch, BatchSource, Loader, LoaderOptions, Next, Result, Schema, State};
 
 use super::ways::next;
@@ -72,6 +72,10 @@ impl BatchSource for Watched {
 
     fn generation(&self) -> Option<u64> {
         self.inner.generation()
+    }
+
+    fn trail(&self) -> Option<Trail> {
+        self.inner.trail()
     }
 
     fn stats(&self) -> Stats {

@@ -41,7 +41,7 @@ pub(crate) fn schema() -> Value {
 /// A reference to the schema of `T`, which is put with those that it needs into `definitions`.
 fn of<T: JsonSchema>(definitions: &mut Map<String, Value>) -> Value {
     let mut schema = schema_for!(T).to_value();
-    without_null(&mut schema);
+    tidy(&mut schema);
     if let Value::Object(parts) = &mut schema {
         parts.remove("$schema");
         if let Some(Value::Object(inner)) = parts.remove("$defs") {
@@ -54,13 +54,17 @@ fn of<T: JsonSchema>(definitions: &mut Map<String, Value>) -> Value {
     reference
 }
 
-/// Leaves null out: TOML has none. An option that is not given is left out of the file.
-fn without_null(schema: &mut Value) {
+/// Leaves null out: TOML has none, and an option that is not given is left out of the file. Formats are widths of Rust's numbers.
+fn tidy(schema: &mut Value) {
     let is_null = |value: &Value| *value == "null" || *value == json!({"type": "null"});
     match schema {
-        Value::Array(parts) => parts.iter_mut().for_each(without_null),
+        Value::Array(parts) => parts.iter_mut().for_each(tidy),
         Value::Object(parts) => {
-            parts.retain(|key, value| key != "format" && !(key == "default" && value.is_null()));
+            parts.retain(|key, value| !(value.is_null() || key == "format" && value.is_string()));
+            // The lines of a comment are not those of a text.
+            if let Some(Value::String(text)) = parts.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
             for key in ["type", "anyOf"] {
                 let Some(Value::Array(choices)) = parts.get_mut(key) else { continue };
                 choices.retain(|choice| !is_null(choice));
@@ -73,7 +77,7 @@ fn without_null(schema: &mut Value) {
                     only => drop(parts.insert(key.to_owned(), only)),
                 }
             }
-            parts.values_mut().for_each(without_null);
+            parts.values_mut().for_each(tidy);
         }
         _ => {}
     }
@@ -92,8 +96,13 @@ fn with_ranges(definitions: &mut Map<String, Value>) {
         range("Limits", name, least.into(), most.into());
     }
     for options::Range { name, least, most, .. } in options::RANGES {
-        range("ServerOptions", name, least.into(), most.into());
+        range("ServerOptions", name, number(least), number(most));
     }
+}
+
+/// A number without a fraction where it has none.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 { json!(value as i64) } else { json!(value) }
 }
 
 /// A dataset: where it is, options of a loader, limits of clients and of files.
@@ -171,12 +180,12 @@ mod tests {
             assert!(known.values().all(|option| option["description"].is_string()), "{of}: {known:?}");
         }
         let server = known("ServerOptions");
-        assert_eq!((&server["threads"]["type"], &server["threads"]["maximum"]), (&json!("integer"), &json!(4096.0)));
+        assert_eq!((&server["threads"]["type"], &server["threads"]["maximum"]), (&json!("integer"), &json!(4096)));
         assert_eq!((&server["gang_lease"]["minimum"], &server["listen"]["type"]), (&json!(0.1), &json!("string")));
         assert_eq!(server["tls"]["$ref"], "#/$defs/TlsFiles");
         assert_eq!(known("Limits")["frame_bytes"]["minimum"], 16_384);
         let text = schema.to_string();
-        assert!(!text.contains("null"), "{text}");
+        assert!(!text.contains(":null") && !text.contains("\"null\"") && !text.contains("\\n"), "{text}");
         for part in text.split("\"#/$defs/").skip(1) {
             let name = part.split('"').next().unwrap();
             assert!(schema["$defs"].get(name).is_some(), "{name} is defined");

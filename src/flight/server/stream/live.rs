@@ -283,8 +283,12 @@ pub(crate) mod tests {
         stream.asked(at(900));
         stream.sent((6, 32, 1000), &[Duration::from_secs(9); CAUSES], at(1000));
         let seen = stream.seen_at(at(2000));
-        //                 store                        queue       consumer
-        let expected = [0.3 + 0.1, 0.0, 0.05, 0.0, 0.0, 0.05, 0.0, 0.1 + 0.4 + 1.0];
+        let expected = Cause::ALL.map(|cause| match cause {
+            Cause::Store => 0.3 + 0.1,
+            Cause::Decode | Cause::Queue => 0.05,
+            Cause::Consumer => 0.1 + 0.4 + 1.0,
+            _ => 0.0,
+        });
         assert!(seen.spent.iter().zip(expected).all(|(one, other)| (one - other).abs() < 1e-6), "{seen:?}");
         assert!((seen.spent.iter().sum::<f64>() - 2.0).abs() < 1e-6);
         assert_eq!((seen.step, seen.rows, seen.bytes), (7, 64, 2000));
