@@ -266,7 +266,17 @@ def test_no_text_of_a_dataset_is_markup(tmp_path: pathlib.Path) -> None:
     with Loader(url, batch_size=3) as loader:
         for html in (loader.preview()._repr_html_(), loader._repr_html_(), loader.schema._repr_html_()):
             tags = Tags(html)
-            assert {tag for tag, _ in tags.seen} <= {"div", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+            assert {tag for tag, _ in tags.seen} <= {
+                "div",
+                "table",
+                "caption",
+                "thead",
+                "tbody",
+                "tr",
+                "th",
+                "td",
+                "pre",
+            }
             assert name in tags.text
             assert len(html) < 5000, "long names are cut"
     assert "<b>" not in loader._repr_html_(), "a closed loader says so, or what it was"

@@ -181,15 +181,16 @@ impl ServerOptions {
         self.quotas.validate()?;
         self.replicas.iter().try_for_each(|replica| check_replica(replica))?;
         for range in &RANGES {
+            let seconds = |value: Option<f64>| value.map(|value| (value, value.to_string()));
             let value = match range.name {
-                "threads" => self.threads.map(|threads| threads as f64),
-                "drain_grace" => self.drain_grace,
-                "gang_lease" => self.gang_lease,
-                _ => self.refresh,
+                "threads" => self.threads.map(|threads| (threads as f64, threads.to_string())),
+                "drain_grace" => seconds(self.drain_grace),
+                "gang_lease" => seconds(self.gang_lease),
+                _ => seconds(self.refresh),
             };
             let Range { name, least, most, kind, unit } = *range;
-            if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
-                return Err(Error::config(name, format!("{value} is not {kind}from {least} to {most}{unit}")));
+            if let Some((_, shown)) = value.filter(|(value, _)| !(least..=most).contains(value)) {
+                return Err(Error::config(name, format!("{shown} is not {kind}from {least} to {most}{unit}")));
             }
         }
         let in_directory = self.put.as_deref().is_some_and(|put| put != MEMORY);
