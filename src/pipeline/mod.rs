@@ -66,9 +66,12 @@ use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
 pub use bottleneck::Bottleneck;
+#[cfg(feature = "flight")]
 pub(crate) use bottleneck::Who;
 pub use cause::Cause;
-pub(crate) use cause::{CAUSES, Spent, per_mille};
+pub(crate) use cause::Spent;
+#[cfg(feature = "flight")]
+pub(crate) use cause::{CAUSES, per_mille};
 pub(crate) use cursor::Standing;
 pub use cursor::{At, Cursor, Pass};
 pub use engine::BatchMemory;
