@@ -76,7 +76,7 @@ def run(settings: Settings) -> dict[str, Any]:
             cpu_seconds[name] = tuple(  # type: ignore[assignment]
                 round((late - early) / seen * 1e9, 3) for early, late in zip(before[:2], after[:2], strict=True)
             )
-        bottlenecks[name] = source.stats()["bottleneck"]
+        bottlenecks[name] = source.stats()["bottleneck"] or "nothing"
         del batch
         source.close()
     return {

@@ -136,6 +136,9 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
             return u8::try_from(problem.exit_code()).unwrap_or(2);
         }
     };
+    // Where values come from is told of a server's configuration alone.
+    #[cfg(not(feature = "flight"))]
+    drop(matches);
     (program.log)(log_of(&cli));
     if let Some(problem) = misspelt_variable() {
         tell(&format!("error: {problem}\n"));
