@@ -159,7 +159,7 @@ fn main() {
                 let stats = loader.stats();
                 spent += cpu() - before;
                 delivered += stats.rows;
-                // What a neighbouring lane needs soon may still be held, where the plan counts it again.
+                // A row group of two lanes is held from one to the other or read again, by `prefetch`; the plan counts it twice.
                 assert!(stats.read.items <= expected, "rank {rank} of {world} reads more than the plan says");
                 read.push(stats.read.items);
                 first = first.max(waited.unwrap_or(0.0));

@@ -73,7 +73,7 @@ pub mod tensor;
 pub use dataset::Dataset;
 pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
-pub use loader::{BadRows, Epoch, Loader, Report, TimePart};
+pub use loader::{BadRowsFound, Epoch, Loader, Report, TimePart};
 /// For the bindings, which must not unwind into foreign frames.
 #[doc(hidden)]
 pub use page::quiet;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::codec::image;
 use crate::device::{DeviceBatch, DeviceValue};
 use crate::pipeline::{Bottleneck, Stage, Stats, machine};
-use crate::{AnyBatch, BadRows, Loader, TimePart};
+use crate::{AnyBatch, BadRowsFound, Loader, TimePart};
 
 use crate::cli::args::LoaderArgs;
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
@@ -66,7 +66,7 @@ struct Report {
     /// What the consumer's time went to, and what limits it.
     time: Vec<TimePart>,
     bottleneck: Option<Bottleneck>,
-    bad_rows: BadRows,
+    bad_rows: BadRowsFound,
     stats: Stats,
 }
 

@@ -11,7 +11,7 @@ use crate::store::cache::MEMORY;
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
-use crate::cli::daemon::{Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve, tls_files};
+use crate::cli::daemon::{Access, Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve};
 use crate::cli::out::{Failure, Out, Outcome};
 
 /// Options of `cache serve`.
@@ -26,27 +26,11 @@ pub(crate) struct Args {
     /// Address and port for the readers of other hosts; `:8816` is every interface [default: 127.0.0.1:8816]
     #[arg(long, env = "BOWSTRING_CACHE_LISTEN", value_name = "ADDR", hide_env_values = true)]
     listen: Option<String>,
-    /// Address and port for /metrics, /livez and /readyz
-    #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
-    admin: Option<String>,
-    /// File of tokens for /metrics, in the form of --tokens
-    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
-    admin_tokens: Option<PathBuf>,
-    /// Certificate in PEM, with intermediate certificates
-    #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
-    tls_cert: Option<PathBuf>,
-    /// Its private key in PEM
-    #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
-    tls_key: Option<PathBuf>,
-    /// CA of client certificates, in PEM; every reader then needs a certificate
-    #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
-    client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
     /// File of tokens, one `name:token` or `name:sha256:<hex>` per line; whoever has one may read and write blocks
     #[arg(long, env = "BOWSTRING_CACHE_TOKENS", value_name = "FILE", hide_env_values = true)]
     tokens: Option<PathBuf>,
-    /// Serve everyone who can reach the address
-    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
-    insecure: bool,
     /// Format of the log on standard error
     #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
     pub(crate) log_format: LogFormat,
@@ -62,9 +46,9 @@ impl Args {
             place,
             bytes: self.cache_bytes,
             tokens: self.tokens.clone(),
-            tls: tls_files(self.tls_cert.clone(), self.tls_key.clone(), self.client_ca.clone())?,
-            insecure: self.insecure,
-            admin_tokens: self.admin_tokens.clone(),
+            tls: self.access.tls(None)?,
+            insecure: self.access.insecure,
+            admin_tokens: self.access.admin_tokens.clone(),
         })
     }
 }
@@ -90,10 +74,10 @@ async fn serve(args: &Args, out: &mut Out) -> Outcome {
     }
     let listener = bind("listen", listen).await?;
     let address = local(&listener, "listen")?;
-    let admin = AdminPort::open(args.admin.as_deref(), Arc::clone(&server.admin)).await?;
+    let admin = AdminPort::open(args.access.admin.as_deref(), Arc::clone(&server.admin)).await?;
     let scheme = if server.is_encrypted() { "grpc+tls" } else { "grpc" };
     tracing::info!(%address, cache = args.directory, bytes = server.cache().limit(), "serving a cache");
-    if args.insecure {
+    if args.access.insecure {
         tracing::warn!("--insecure: whoever can reach the address may read and write blocks");
     }
     if args.print_address {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -93,12 +93,43 @@ pub(crate) fn open_files() {
     }
 }
 
-/// The files of a server's TLS, if any are given.
-pub(crate) fn tls_files(
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+/// Flags and variables of who may connect, and how.
+#[derive(Debug, Clone, Parser)]
+pub(crate) struct Access {
+    /// Address and port for /metrics, /livez and /readyz, and the page /ui of a server; a port alone is 127.0.0.1
+    #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
+    pub(crate) admin: Option<String>,
+    /// File of tokens for /ui and /metrics, in the form of --tokens
+    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
+    pub(crate) admin_tokens: Option<PathBuf>,
+    /// Certificate in PEM, with intermediate certificates
+    #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
+    tls_cert: Option<PathBuf>,
+    /// Its private key in PEM
+    #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
+    tls_key: Option<PathBuf>,
+    /// CA of client certificates, in PEM; every client then needs a certificate
+    #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
     client_ca: Option<PathBuf>,
-) -> Result<Option<TlsFiles>> {
+    /// Serve everyone who can reach the address
+    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
+    pub(crate) insecure: bool,
+}
+
+impl Access {
+    /// The files of TLS, if any are given: those of the flags before those of the configuration `file`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is missing.
+    pub(crate) fn tls(&self, file: Option<TlsFiles>) -> Result<Option<TlsFiles>> {
+        let (cert, key, client_ca) =
+            file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
+        let given = |flag: &Option<PathBuf>, other: Option<PathBuf>| flag.clone().or(other);
+        tls_files(given(&self.tls_cert, cert), given(&self.tls_key, key), given(&self.client_ca, client_ca))
+    }
+}
+
+fn tls_files(cert: Option<PathBuf>, key: Option<PathBuf>, client_ca: Option<PathBuf>) -> Result<Option<TlsFiles>> {
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
         (None, None) if client_ca.is_none() => Ok(None),

@@ -8,11 +8,10 @@ use clap::Parser;
 
 use crate::flight::server::Catalogue;
 use crate::flight::server::file::{MAX_FILE, ServeFile};
-use crate::flight::server::tls::TlsFiles;
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
-use crate::cli::daemon::tls_files;
+use crate::cli::daemon::Access;
 
 /// Flags and variables that override keys of `[server]`.
 #[derive(Debug, Clone, Parser)]
@@ -20,30 +19,14 @@ pub(crate) struct Settings {
     /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
     #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
     listen: Option<String>,
-    /// Address and port for the page /ui, /metrics, /livez and /readyz; a port alone is 127.0.0.1
-    #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
-    admin: Option<String>,
-    /// File of tokens for /ui and /metrics, in the form of --tokens
-    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
-    admin_tokens: Option<PathBuf>,
-    /// Certificate in PEM, with intermediate certificates
-    #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
-    tls_cert: Option<PathBuf>,
-    /// Its private key in PEM
-    #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
-    tls_key: Option<PathBuf>,
-    /// CA of client certificates, in PEM; every client then needs a certificate
-    #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
-    client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
     /// File of tokens, one `tenant:token` or `tenant:sha256:<hex>` per line, readable by you alone
     #[arg(long, env = "BOWSTRING_TOKENS", value_name = "FILE", hide_env_values = true)]
     tokens: Option<PathBuf>,
     /// File of at least 32 random bytes, the key that signs tickets; the same for all replicas
     #[arg(long, env = "BOWSTRING_KEY_FILE", value_name = "FILE", hide_env_values = true)]
     key_file: Option<PathBuf>,
-    /// Serve everyone who can reach the address
-    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
-    insecure: bool,
     /// Address of a replica for clients, this server included, e.g. grpc://10.0.0.2:8815; may be repeated
     #[arg(
         long = "replica",
@@ -103,8 +86,8 @@ impl Settings {
         };
         let server = &mut file.server;
         over(&mut server.listen, &self.listen);
-        over(&mut server.admin, &self.admin);
-        over(&mut server.admin_tokens, &self.admin_tokens);
+        over(&mut server.admin, &self.access.admin);
+        over(&mut server.admin_tokens, &self.access.admin_tokens);
         over(&mut server.tokens, &self.tokens);
         over(&mut server.key_file, &self.key_file);
         over(&mut server.memory_budget, &self.memory_budget);
@@ -119,21 +102,13 @@ impl Settings {
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         over(&mut server.audit_log, &self.audit_log);
-        server.insecure |= self.insecure;
+        server.insecure |= self.access.insecure;
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
         }
-        server.tls = self.tls(server.tls.take())?;
+        server.tls = self.access.tls(server.tls.take())?;
         add(&mut file.catalogue, datasets)?;
         Ok(file)
-    }
-
-    fn tls(&self, file: Option<TlsFiles>) -> Result<Option<TlsFiles>> {
-        let (cert, key, client_ca) =
-            file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
-        let cert = self.tls_cert.clone().or(cert);
-        let key = self.tls_key.clone().or(key);
-        tls_files(cert, key, self.client_ca.clone().or(client_ca))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::codec::{BadRows, Lists};
 use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
 use crate::error::Result;
 use crate::pipeline::{
-    BatchSource, Cause, Ledger, LoaderOptions, PlanInfo, Spent, Stats, Taker, Trail, WideInteger, only,
+    BatchSource, Cause, ConsumerTime, Ledger, LoaderOptions, PlanInfo, Spent, Stats, Trail, WideInteger, only,
 };
 use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
@@ -28,7 +28,7 @@ struct Ahead {
     turn: Mutex<()>,
     made: Mutex<Made>,
     /// Batches that the consumer has not taken yet, in order. Apart from `made`, which is held during waits.
-    under_way: Mutex<VecDeque<Came>>,
+    under_way: Mutex<VecDeque<Arrival>>,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Made {
 
 /// A batch that came from the source and is on its way to the consumer.
 #[derive(Debug)]
-struct Came {
+struct Arrival {
     /// Epoch and step.
     at: (u64, u64),
     trail: Option<Trail>,
@@ -48,7 +48,7 @@ struct Came {
     came: Instant,
 }
 
-impl Came {
+impl Arrival {
     /// What a wait for the batch from `from` to `to` was for: until it came, what its trail says, and then its transfer.
     fn waits(&self, from: Instant, to: Instant) -> Spent {
         let came = self.came.clamp(from, to.max(from));
@@ -65,13 +65,13 @@ impl Ahead {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn under_way(&self) -> MutexGuard<'_, VecDeque<Came>> {
+    fn under_way(&self) -> MutexGuard<'_, VecDeque<Arrival>> {
         // A list is consistent between calls.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the batch of `at` off the list, and those before it, which nobody wanted.
-    fn taken(&self, at: (u64, u64)) -> Option<Came> {
+    fn taken(&self, at: (u64, u64)) -> Option<Arrival> {
         let mut under_way = self.under_way();
         std::iter::from_fn(|| under_way.pop_front()).find(|came| came.at == at)
     }
@@ -81,7 +81,7 @@ impl Ahead {
         let next = match made.source.next(wait) {
             Ok(Next::Item(AnyBatch::Host(batch))) => {
                 let (at, trail) = ((batch.epoch, batch.step), made.source.trail());
-                self.under_way().push_back(Came { at, trail, came: Instant::now() });
+                self.under_way().push_back(Arrival { at, trail, came: Instant::now() });
                 Ok(Next::Item(batch))
             }
             Ok(Next::Item(AnyBatch::Device(_))) => Err(refused("the host", "a batch", "it is on a device already")),
@@ -105,7 +105,7 @@ pub(super) struct DeviceSource {
     timeout: Duration,
     /// Of the gang.
     member_of: Option<u64>,
-    taker: Taker,
+    time: ConsumerTime,
 }
 
 impl DeviceSource {
@@ -145,7 +145,7 @@ impl DeviceSource {
         });
         let pull = Arc::clone(&ahead);
         let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
-        Ok(Self { transfer, ahead, schema, info, timeout, member_of, taker: Taker::default() })
+        Ok(Self { transfer, ahead, schema, info, timeout, member_of, time: ConsumerTime::default() })
     }
 
     /// Moves the source that runs ahead. On failure, the source continues as before, and its batches stay wanted.
@@ -154,7 +154,7 @@ impl DeviceSource {
         let changed = change(&mut *made.source)?;
         made.generation += 1;
         self.ahead.under_way().clear();
-        self.taker.leaves();
+        self.time.leaves();
         self.info.clone_from(made.source.info());
         let generation = made.generation;
         drop(made);
@@ -165,18 +165,18 @@ impl DeviceSource {
 
 impl BatchSource for DeviceSource {
     fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        self.taker.asks(Instant::now());
+        self.time.asks(Instant::now());
         let next = self.transfer.next(wait);
         let now = Instant::now();
         match &next {
             Ok(Next::Item(batch)) => {
                 let came = self.ahead.taken((batch.epoch, batch.step));
-                self.taker.takes(now, |from, to| {
+                self.time.takes(now, |from, to| {
                     came.map_or_else(|| only(Cause::Transfer, from, to), |came| came.waits(from, to))
                 });
             }
-            Ok(Next::Pending) => self.taker.gives_up(now),
-            Ok(Next::End) | Err(_) => self.taker.leaves(),
+            Ok(Next::Pending) => self.time.gives_up(now),
+            Ok(Next::End) | Err(_) => self.time.leaves(),
         }
         Ok(next?.map(AnyBatch::Device))
     }
@@ -220,7 +220,7 @@ impl BatchSource for DeviceSource {
     /// Batches made ahead count as consumed. The time is that of the consumer, not of the transfer thread.
     fn stats(&self) -> Stats {
         let stats = self.ahead.lock().source.stats();
-        stats.taken_by(self.taker.spent(Cause::Transfer))
+        stats.taken_by(self.time.spent(Cause::Transfer))
     }
 
     fn ledger(&self) -> Ledger {

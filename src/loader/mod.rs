@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
 use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
-use crate::plan::{self, Certificate, Share, State};
+use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
 
 use consumed::Consumed;
 
 pub use passes::Epoch;
-pub use report::{BadRows, Report, TimePart};
+pub use report::{BadRowsFound, Report, TimePart};
 
 /// Batches of one rank, epoch after epoch: read in this process, or by a server (`grpc://host:port/dataset`). Both give
 /// the same batches in the same order, and the same states.
@@ -326,7 +326,7 @@ impl Loader {
             generation: self.source.generation(),
             consumed,
             dropped,
-            bad_rows: plan::BadRows { skipped, zeroed },
+            bad_rows: BadRows { skipped, zeroed },
             signature: None,
         }
     }

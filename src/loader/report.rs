@@ -53,7 +53,7 @@ pub struct Report {
     /// Origins of bytes of the whole process.
     pub origins: Vec<OriginStats>,
     /// Bad rows.
-    pub bad_rows: BadRows,
+    pub bad_rows: BadRowsFound,
     /// All counters.
     pub stats: Stats,
 }
@@ -71,7 +71,7 @@ pub struct TimePart {
 
 /// Counts of bad rows, and the first few of them.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct BadRows {
+pub struct BadRowsFound {
     /// Rows that another one replaces.
     pub skipped: u64,
     /// Rows with a column of zeros.
@@ -80,7 +80,7 @@ pub struct BadRows {
     pub first: Vec<String>,
 }
 
-impl BadRows {
+impl BadRowsFound {
     fn of(ledger: &Ledger) -> Self {
         let letters = |error: &String| error.chars().take(LETTERS).collect();
         let first = ledger.entries.iter().take(BAD_ROWS).map(|entry| letters(&entry.error)).collect();
@@ -104,7 +104,7 @@ impl Report {
             time: Cause::ALL.map(part).to_vec(),
             bottleneck: stats.bottleneck(),
             origins: store::origins(),
-            bad_rows: BadRows::of(&loader.ledger()),
+            bad_rows: BadRowsFound::of(&loader.ledger()),
             stats,
         }
     }
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for BadRows {
+impl fmt::Display for BadRowsFound {
     /// Nothing if there are none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.skipped + self.zeroed == 0 {
@@ -229,7 +229,7 @@ mod tests {
         let mut report = report();
         report.stats.cache = CacheStats { hit_bytes: 3 << 20, peer_bytes: 1 << 20, ..CacheStats::default() };
         let first = vec!["a\u{1b}[31m.parquet: no JPEG".to_owned()];
-        report.bad_rows = BadRows { skipped: 2, zeroed: 1, first };
+        report.bad_rows = BadRowsFound { skipped: 2, zeroed: 1, first };
         let text = report.to_string();
         assert!(
             text.contains("Cache: 3 MiB here, 0 B shared, 1 MiB from other hosts, 0 B from origins (100 % hits)"),

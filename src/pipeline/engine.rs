@@ -9,13 +9,13 @@ use futures::StreamExt;
 use tokio::runtime::Runtime;
 
 use super::cause::Cause;
+use super::consumer_time::{ConsumerTime, only};
 use super::feed::{Feed, Task};
 use super::foresight::cache_stats;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
 use super::stats::Stats;
-use super::taker::{Taker, only};
 use super::trail::Trail;
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Spare, SystemAllocator};
@@ -34,7 +34,7 @@ pub(super) struct Engine {
     pub(super) job: Arc<Job>,
     runtime: Option<Runtime>,
     pub(super) timeout: Duration,
-    taker: Taker,
+    time: ConsumerTime,
 }
 
 /// The parts of an engine, once the datasets are open.
@@ -105,7 +105,7 @@ impl Engine {
         match make(&runtime).and_then(|(parts, more)| Ok((job(options, settings, parts)?, more))) {
             Ok((job, more)) => {
                 let (job, timeout) = (Arc::new(job), settings.timeout);
-                Ok((Self { feed: None, job, runtime: Some(runtime), timeout, taker: Taker::default() }, more))
+                Ok((Self { feed: None, job, runtime: Some(runtime), timeout, time: ConsumerTime::default() }, more))
             }
             Err(error) => {
                 // Dropping a runtime waits for reads in system calls, which may hang; the error must not.
@@ -125,7 +125,7 @@ impl Engine {
         from: u64,
     ) -> Result<Next<Batch>> {
         let Some(runtime) = &self.runtime else { return Err(closed()) };
-        self.taker.asks(Instant::now());
+        self.time.asks(Instant::now());
         let feed = match &mut self.feed {
             Some(feed) => feed,
             None => {
@@ -136,13 +136,13 @@ impl Engine {
         let next = runtime.block_on(async { tokio::time::timeout(wait, feed.next()).await });
         match next {
             Err(_) => {
-                self.taker.gives_up(Instant::now());
+                self.time.gives_up(Instant::now());
                 Ok(Next::Pending)
             }
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
                 let (counters, trail) = (&self.job.counters, feed.trail());
-                self.taker.takes(Instant::now(), |from, to| {
+                self.time.takes(Instant::now(), |from, to| {
                     trail.map_or_else(|| only(Cause::Queue, from, to), |trail| trail.waits(from, to))
                 });
                 counters.consumer.done(batch.tensor_bytes() as u64, Duration::ZERO);
@@ -154,7 +154,7 @@ impl Engine {
                 Err(error)
             }
             Ok(None) => {
-                self.taker.leaves();
+                self.time.leaves();
                 Ok(Next::End)
             }
         }
@@ -192,7 +192,7 @@ impl Engine {
     /// Stops the feed. The next wait starts another.
     pub(super) fn reset(&mut self) {
         self.feed = None;
-        self.taker.leaves();
+        self.time.leaves();
     }
 
     /// Returns true if it was closed.
@@ -207,7 +207,7 @@ impl Engine {
 
     pub(super) fn stats(&self) -> Stats {
         let doing = self.feed.as_ref().and_then(|feed| feed.probe().cause()).unwrap_or(Cause::Queue);
-        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources), self.taker.spent(doing))
+        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources), self.time.spent(doing))
     }
 
     /// The way of the last batch.

@@ -26,6 +26,7 @@
 mod ahead;
 mod bottleneck;
 mod cause;
+mod consumer_time;
 mod cursor;
 mod engine;
 mod feed;
@@ -55,7 +56,6 @@ mod source;
 mod stats;
 mod step;
 mod stored;
-mod taker;
 mod trail;
 #[cfg(test)]
 mod units;
@@ -72,6 +72,7 @@ pub use cause::Cause;
 pub(crate) use cause::Spent;
 #[cfg(feature = "flight")]
 pub(crate) use cause::{CAUSES, per_mille};
+pub(crate) use consumer_time::{ConsumerTime, only};
 pub(crate) use cursor::Standing;
 pub use cursor::{At, Cursor, Pass};
 pub use engine::BatchMemory;
@@ -96,7 +97,6 @@ pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats, TimeSpent};
 pub use stored::Stored;
-pub(crate) use taker::{Taker, only};
 pub use trail::Trail;
 pub use warm::Warmed;
 

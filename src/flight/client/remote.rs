@@ -21,7 +21,8 @@ use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::memory::Pool;
 use crate::pipeline::{
-    BatchMemory, BatchSource, Cause, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, Taker, Trail, machine, rank,
+    BatchMemory, BatchSource, Cause, ConsumerTime, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, Trail,
+    machine, rank,
 };
 use crate::plan::{Share, State};
 use crate::schema::Schema;
@@ -73,7 +74,7 @@ struct Counters {
     bytes: u64,
     first: Option<Duration>,
     born: Instant,
-    taker: Taker,
+    time: ConsumerTime,
     /// When the last batch came.
     came: Option<Instant>,
 }
@@ -152,7 +153,7 @@ impl RemoteSource {
                 bytes: 0,
                 first: None,
                 born: Instant::now(),
-                taker: Taker::default(),
+                time: ConsumerTime::default(),
                 came: None,
             },
         })
@@ -167,7 +168,7 @@ impl BatchSource for RemoteSource {
             self.seek(self.epoch.wrapping_add(1), 0)?;
             return Ok(Next::End);
         }
-        self.counters.taker.asks(Instant::now());
+        self.counters.time.asks(Instant::now());
         let receiving = match &mut self.receiving {
             Some(receiving) => receiving,
             None => {
@@ -188,7 +189,7 @@ impl BatchSource for RemoteSource {
         let next = runtime.block_on(async { tokio::time::timeout(wait, receiving.receiver.recv()).await });
         match next {
             Err(_) => {
-                self.counters.taker.gives_up(Instant::now());
+                self.counters.time.gives_up(Instant::now());
                 Ok(Next::Pending)
             }
             Ok(Some(Ok(batch))) => {
@@ -216,7 +217,7 @@ impl BatchSource for RemoteSource {
     fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
         self.receiving = None;
         (self.epoch, self.step) = (epoch, step);
-        self.counters.taker.leaves();
+        self.counters.time.leaves();
         Ok(())
     }
 
@@ -275,7 +276,7 @@ impl BatchSource for RemoteSource {
     fn stats(&self) -> Stats {
         let counters = &self.counters;
         let (items, bytes) = (counters.batches, counters.bytes);
-        let spent = counters.taker.spent(Cause::Server);
+        let spent = counters.time.spent(Cause::Server);
         Stats {
             read: Stage { items, bytes, worked_seconds: spent.of(Cause::Server), waited_seconds: 0.0 },
             decode: Stage::default(),
@@ -329,7 +330,7 @@ impl Counters {
         self.bytes += batch.tensor_bytes() as u64;
         self.first.get_or_insert_with(|| self.born.elapsed());
         let now = Instant::now();
-        self.taker.takes(now, |from, to| Trail::served(now).waits(from, to));
+        self.time.takes(now, |from, to| Trail::served(now).waits(from, to));
         self.came = Some(now);
     }
 }

@@ -22,7 +22,7 @@ use crate::store::web::{self, Answer, Connection, Problem, Retries, patient};
 /// Maximum bytes of a response, which has the whole metadata of a table.
 const MOST: u64 = 256 << 20;
 
-/// Retries of a request after a failure of network or server: 6 s or so.
+/// Retries of a request after a failure of network or server, for 6 to 12 s; longer if the server asks for that.
 const RETRIES: Retries = Retries { most: 5, first: Duration::from_millis(400), longest: Duration::from_secs(10) };
 
 /// How requests are authorized.

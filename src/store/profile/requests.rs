@@ -15,7 +15,7 @@ use super::times;
 use crate::error::Source;
 use crate::store::web::{Connection, Problem, Retries, passes, patient};
 
-/// Longest silence of a service.
+/// Longest time of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: Retries = Retries { most: 2, first: Duration::from_millis(600), longest: Duration::from_secs(2) };
 

@@ -17,6 +17,8 @@ pub(in crate::store) struct Connection {
     /// Maximum wait for the start of a response, and for each further part.
     pub(in crate::store) timeout: Duration,
     pub(in crate::store) connect_timeout: Duration,
+    /// Longest time of a request and all of its answer, if there is one.
+    whole: Option<Duration>,
     proxy: Option<Secret>,
     user_agent: String,
     allow_invalid_certificates: bool,
@@ -31,16 +33,24 @@ impl Connection {
         Ok(Self {
             timeout: options.duration("timeout", 30)?,
             connect_timeout: options.duration("connect_timeout", 5)?,
+            whole: None,
             proxy: options.get(&["proxy_url"]).map(Secret::new),
             user_agent: options.get(&["user_agent"]).unwrap_or(USER_AGENT).to_owned(),
             allow_invalid_certificates: options.get(&["allow_invalid_certificates"]).is_some_and(is_true),
         })
     }
 
-    /// A connection without options, on which nothing takes longer than `timeout`.
+    /// A connection without options, on which a request and its answer take no longer than `timeout`.
     pub(in crate::store) fn within(timeout: Duration) -> Self {
         let user_agent = USER_AGENT.to_owned();
-        Self { timeout, connect_timeout: timeout, proxy: None, user_agent, allow_invalid_certificates: false }
+        Self {
+            timeout,
+            connect_timeout: timeout,
+            whole: Some(timeout),
+            proxy: None,
+            user_agent,
+            allow_invalid_certificates: false,
+        }
     }
 
     /// A client of HTTP.
@@ -56,6 +66,9 @@ impl Connection {
             .read_timeout(self.timeout)
             .user_agent(&self.user_agent)
             .danger_accept_invalid_certs(self.allow_invalid_certificates);
+        if let Some(whole) = self.whole {
+            builder = builder.timeout(whole);
+        }
         if let Some(proxy) = &self.proxy {
             builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
         }

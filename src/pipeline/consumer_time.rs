@@ -1,4 +1,4 @@
-//! The time of whoever takes batches: outside with the last one, or waiting for the next, and then for what.
+//! A consumer's time: busy with the last batch, or waiting for the next, and then for what.
 //!
 //! ```text
 //!   asks ── waits, in one call or several ──► takes ── outside ──► asks ── ...
@@ -12,7 +12,7 @@ use super::stats::TimeSpent;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Taker {
+pub(crate) struct ConsumerTime {
     /// Since when it is outside with the last batch.
     outside: Option<Instant>,
     wait: Option<Wait>,
@@ -29,7 +29,7 @@ struct Wait {
     waited: Duration,
 }
 
-impl Taker {
+impl ConsumerTime {
     /// A call for the next batch begins.
     pub(crate) fn asks(&mut self, now: Instant) {
         if let Some(since) = self.outside.take() {
@@ -96,27 +96,27 @@ mod tests {
     fn every_moment_of_a_taker_is_counted_once() {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
-        let millis = |taker: &Taker| taker.spent(Cause::Store).0.map(|time| (time * 1e3).round() as u64);
-        let of = |cause: Cause, taker: &Taker| millis(taker)[cause as usize];
-        let mut taker = Taker::default();
-        taker.asks(at(0));
-        taker.takes(at(40), |from, to| only(Cause::Decode, from, to));
-        assert_eq!(millis(&taker).iter().sum::<u64>(), 40, "it is outside, and nobody knows for how long");
-        taker.asks(at(100));
-        assert_eq!((of(Cause::Decode, &taker), of(Cause::Consumer, &taker)), (40, 60));
+        let millis = |time: &ConsumerTime| time.spent(Cause::Store).0.map(|time| (time * 1e3).round() as u64);
+        let of = |cause: Cause, time: &ConsumerTime| millis(time)[cause as usize];
+        let mut time = ConsumerTime::default();
+        time.asks(at(0));
+        time.takes(at(40), |from, to| only(Cause::Decode, from, to));
+        assert_eq!(millis(&time).iter().sum::<u64>(), 40, "it is outside, and nobody knows for how long");
+        time.asks(at(100));
+        assert_eq!((of(Cause::Decode, &time), of(Cause::Consumer, &time)), (40, 60));
         // Two calls of one wait, with a pause of 100 ms between them that is nobody's.
-        taker.gives_up(at(150));
-        assert_eq!(of(Cause::Store, &taker), 50, "what is under way");
-        taker.asks(at(250));
-        taker.takes(at(300), |from, to| {
+        time.gives_up(at(150));
+        assert_eq!(of(Cause::Store, &time), 50, "what is under way");
+        time.asks(at(250));
+        time.takes(at(300), |from, to| {
             assert_eq!((from, to), (at(100), at(300)));
             only(Cause::Transform, from, to)
         });
-        assert_eq!((of(Cause::Store, &taker), of(Cause::Transform, &taker)), (0, 100));
-        taker.leaves();
-        taker.asks(at(900));
-        taker.gives_up(at(910));
-        taker.leaves();
-        assert_eq!((of(Cause::Consumer, &taker), of(Cause::Queue, &taker)), (60, 10));
+        assert_eq!((of(Cause::Store, &time), of(Cause::Transform, &time)), (0, 100));
+        time.leaves();
+        time.asks(at(900));
+        time.gives_up(at(910));
+        time.leaves();
+        assert_eq!((of(Cause::Consumer, &time), of(Cause::Queue, &time)), (60, 10));
     }
 }
