@@ -97,3 +97,33 @@ pub(in crate::store) fn below(url: &Url, parts: &[&str]) -> Url {
 pub(in crate::store) fn is_near(host: Option<&str>) -> bool {
     matches!(host, Some("localhost" | "127.0.0.1" | "[::1]" | "::1"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_never_pauses_for_long_ends_in_time_as_well() {
+        const LENGTH: usize = 60;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n").unwrap();
+            // 3 s in all.
+            (0..LENGTH).all(|_| {
+                thread::sleep(Duration::from_millis(50));
+                stream.write_all(b"x").is_ok()
+            })
+        });
+        let client = Connection::within(Duration::from_millis(500)).client().unwrap();
+        let answer = client.get(&url).send().await.unwrap();
+        assert!(answer.bytes().await.unwrap_err().is_timeout());
+        server.join().unwrap();
+    }
+}
