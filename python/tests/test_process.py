@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import signal
 import subprocess
@@ -192,17 +193,20 @@ def test_ctrl_c_costs_no_batch(slow_store: Any, script: Script) -> None:
     assert int(caught) >= 5, "it was interrupted"
 
 
-FORKED = """
-import gc, os, sys, time
+CHILDREN = """
+import gc, multiprocessing, os, sys, time
 import bowstring
 
-loader = bowstring.Loader(sys.argv[1], batch_size=10)
-iterator = iter(loader)
-batch = next(iterator)
-child = os.fork()
-if child == 0:
-    assert batch["id"].sum() >= 0
-    for use in (lambda: next(iterator), lambda: len(loader), loader.state_dict, loader.stats):
+url, how, when, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+
+
+def whole(url):
+    with bowstring.Loader(url, batch_size=10) as own:
+        assert len(list(own)) == 10
+
+
+def refused(loader, iterator):
+    for use in (lambda: next(iterator), lambda: len(loader), loader.state_dict, loader.stats, loader.report):
         try:
             use()
         except bowstring.ClosedError as error:
@@ -210,22 +214,44 @@ if child == 0:
         else:
             sys.exit("no error in the child")
     loader.close()
-    del iterator, loader, batch
+    del iterator, loader
     gc.collect()
-    with bowstring.Loader(sys.argv[1], batch_size=10) as own:
-        assert len(list(own)) == 10
-    sys.exit(0)
-_, status = os.waitpid(child, 0)
-assert status == 0, status
-assert len(list(iterator)) == 9
-print("both went on")
+    whole(url)
+
+
+def main():
+    context = multiprocessing.get_context(how)
+    for _ in range(times):
+        loader = bowstring.Loader(url, batch_size=10)
+        iterator = iter(loader)
+        taken = 0
+        if when == "after":
+            next(iterator)
+            taken = 1
+        # A child of fork has the loader, whose threads are not there; the others begin anew.
+        work = (refused, (loader, iterator)) if how == "fork" else (whole, (url,))
+        child = context.Process(target=work[0], args=work[1])
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0, child.exitcode
+        assert len(list(iterator)) == 10 - taken
+        loader.close()
+    print(times, "children")
+
+
+if __name__ == "__main__":
+    main()
 """
 
 
-def test_a_forked_child_gets_an_error_and_ends(numbers: pathlib.Path, script: Script) -> None:
-    child = script(FORKED, numbers)
-    out, err = child.communicate(timeout=60)
-    assert (child.returncode, out) == (0, "both went on\n"), err
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+def test_children_end_and_their_parent_continues(how: str, when: str, numbers: pathlib.Path, script: Script) -> None:
+    """A child of a process with a loader, made before or after the first batch: it gets an error, or reads by itself."""
+    times = 50 if "BOWSTRING_SOAK" in os.environ else 5
+    child = script(CHILDREN, numbers, how, when, times)
+    out, err = child.communicate(timeout=60 * times)
+    assert (child.returncode, out) == (0, f"{times} children\n"), err
 
 
 def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:

@@ -40,12 +40,13 @@ impl Limits {
         Err(Error::limit(what(), bytes, limit, "limits.max_record_bytes").at(Place::file(file)))
     }
 
-    /// Refuses `count` columns.
-    pub(crate) fn columns(&self, file: &str, what: impl FnOnce() -> String, count: usize) -> Result<()> {
+    /// Refuses `count` columns of something.
+    pub(crate) fn columns(&self, file: &str, of: impl FnOnce() -> String, count: usize) -> Result<()> {
         if count <= self.max_columns {
             return Ok(());
         }
         let (asked, limit) = (count as u64, self.max_columns as u64);
-        Err(Error::limit(what(), asked, limit, "limits.max_columns").at(Place::file(file)))
+        let what = format!("the number of columns of {}", of());
+        Err(Error::limit(what, asked, limit, "limits.max_columns").at(Place::file(file)))
     }
 }

@@ -198,6 +198,11 @@ impl<'a> Outline<'a> {
             }
             if children > 0 {
                 open.push(children);
+                // The parser makes room for as many before it reads them.
+                let missing = open.iter().fold(0, |sum: i64, waiting| sum.saturating_add(*waiting));
+                if missing > (count - number - 1) as i64 {
+                    return Err("a group of the schema has more members than follow");
+                }
                 deepest = deepest.max(open.len());
                 if deepest > max {
                     return Ok(deepest);
@@ -400,5 +405,20 @@ mod tests {
         assert!(matches!(error, Error::Limit { option: "limits.max_depth", .. }), "{error}");
         let empty = [&[0x49, 0xfc, 0xe8, 0x07][..], &[0; 1001]].concat();
         assert!(Outline::read(&empty, &Limits::default(), &Place::file("x")).is_err(), "empty row groups");
+    }
+
+    #[test]
+    fn a_group_with_more_members_than_follow_is_found_before_room_is_made_for_them() {
+        // A list of two elements: the root with `children`, and one without a type.
+        let schema = |children: &[u8]| [&[0x29, 0x2c, 0x55][..], children, &[0x00, 0x00, 0x00]].concat();
+        let refused = |children: &[u8]| {
+            Outline::read(&schema(children), &Limits::default(), &Place::file("x")).unwrap_err().to_string()
+        };
+        // The names are missing, too.
+        assert!(refused(&[0x02]).contains("a field is missing"));
+        for children in [&[0x04][..], &[0xfe, 0xff, 0xff, 0xff, 0x0f]] {
+            let error = refused(children);
+            assert!(error.contains("more members than follow"), "{error}");
+        }
     }
 }

@@ -1,15 +1,17 @@
 //! A global allocator that keeps large blocks for the next row group instead of giving them back to the kernel.
 //!
-//! Column chunks and decoded columns are large, short-lived and written once. The system's allocator maps and unmaps
-//! each of them, and the page faults cost more than decoding. This allocator keeps freed blocks of [`SMALLEST`] bytes
-//! or more, by size class, within what the pools' budgets leave unused plus a sixteenth of the budgets. Small blocks go
-//! to the system.
+//! Column chunks and decoded columns are large, short-lived and written once. To map and unmap each of them costs more, in
+//! page faults, than decoding. This allocator keeps freed blocks of [`SMALLEST`] bytes or more, by size class, within
+//! what the pools' budgets leave unused plus a sixteenth of the budgets; others go [back](super::fresh). Small blocks
+//! go to the system.
 
 #![expect(unsafe_code, reason = "a global allocator with intrusive free lists; the bounds are stated at each use")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use super::fresh;
 
 /// Smallest block kept: below it, the system keeps freed blocks itself.
 const SMALLEST: usize = 1 << SMALLEST_LOG2;
@@ -70,19 +72,19 @@ pub(super) fn withdraw(bytes: usize) {
 fn trim() {
     let limit = LIMIT.load(Ordering::Relaxed).max(0) as usize;
     while let Some((block, layout)) = surplus(limit) {
-        // SAFETY: the block came from the system with its class's layout, and is no longer listed.
-        unsafe { System.dealloc(block, layout) }
+        // SAFETY: the block was made with its class's layout, and is no longer listed.
+        unsafe { fresh::free(block, layout) }
     }
 }
 
-/// Memory from the system for a block of a class, when none is kept.
+/// Fresh memory for a block of a class, when none is kept.
 ///
 /// # Safety
-/// `whole` has a size of at least [`SMALLEST`].
-unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
+/// `whole` is the layout of a class.
+unsafe fn make(whole: Layout, zeroed: bool) -> *mut u8 {
     trim();
-    // SAFETY: the caller's promise.
-    unsafe { if zeroed { System.alloc_zeroed(whole) } else { System.alloc(whole) } }
+    // SAFETY: classes have sizes above 0 and one alignment, which is no larger than `allocate` allows.
+    unsafe { fresh::allocate(whole, zeroed) }
 }
 
 /// Takes a kept block, large ones first, while more than `limit` bytes are kept.
@@ -154,7 +156,7 @@ fn take(class: usize, size: usize) -> Option<*mut u8> {
 /// Keeps `block`; returns false if that exceeds the limit, or the lists are locked.
 ///
 /// # Safety
-/// `block` is a block of class `class` from the system, of `size` bytes, that nothing refers to any more.
+/// `block` is a block of class `class` from [`fresh`], of `size` bytes, that nothing refers to any more.
 unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
     let Some(mut free) = lock() else { return false };
     if free.bytes + size > LIMIT.load(Ordering::Relaxed).max(0) as usize {
@@ -167,14 +169,14 @@ unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
     true
 }
 
-// SAFETY: blocks of a class are allocated from and freed to the system with the class's own layout, at least as large and as
+// SAFETY: blocks of a class are made and freed by `fresh` with the class's own layout, at least as large and as
 // aligned as asked; a block is on a free list or in use, never both; all others are forwarded as they came.
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class(layout) {
             Some((number, whole)) => {
-                // SAFETY: `whole` has a size of `SMALLEST` at least.
-                take(number, whole.size()).unwrap_or_else(|| unsafe { fresh(whole, false) })
+                // SAFETY: `whole` is the layout of a class.
+                take(number, whole.size()).unwrap_or_else(|| unsafe { make(whole, false) })
             }
             // SAFETY: the caller's promises about `layout` are those that the system requires.
             None => unsafe { System.alloc(layout) },
@@ -192,18 +194,18 @@ unsafe impl GlobalAlloc for CachingAllocator {
                 unsafe { block.write_bytes(0, layout.size()) };
                 block
             }
-            // SAFETY: `whole` has a size of `SMALLEST` at least.
-            None => unsafe { fresh(whole, true) },
+            // SAFETY: `whole` is the layout of a class.
+            None => unsafe { make(whole, true) },
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class(layout) {
             // SAFETY: `alloc` made this block with the class's layout, since `class` is a function of `layout`; the
-            // caller gives it up. A block that is not kept goes back to the system with that layout.
+            // caller gives it up. A block that is not kept goes back with that layout.
             Some((number, whole)) => unsafe {
                 if !put(block, number, whole.size()) {
-                    System.dealloc(block, whole);
+                    fresh::free(block, whole);
                 }
             },
             // SAFETY: `alloc` forwarded this layout.

@@ -11,6 +11,7 @@
 
 mod buffer;
 mod caching_allocator;
+mod fresh;
 #[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]

@@ -2,14 +2,19 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arrow::array::{Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
 use bowstring::dataset::{Dataset, OpenOptions, Projection};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::{Error, Loader, Result};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use crate::dataset::{Marks, Server, open, read_group, runtime};
-use crate::support;
+use crate::support::{self, Random};
 
 /// Opens `url` up to the moment after planning, before reading.
 fn opened(url: &str) -> (Dataset, Projection) {
@@ -172,4 +177,100 @@ fn an_object_that_is_only_touched_is_still_the_same() {
     let projection = dataset.project(&["id".to_owned()]).unwrap();
     server.put("d.parquet", good, Marks { etag: Some("\"1\""), modified: Some(2) });
     assert!(runtime.block_on(dataset.fetch(0, &projection)).is_ok());
+}
+
+/// Files of a dataset, their row groups, and the rows of one: more than a loader reads ahead.
+const FILES: usize = 3;
+const GROUPS: usize = 60;
+const GROUP: usize = 50;
+
+/// A file whose ids tell its version. All versions have the same layout to the byte, so a mixture is no damage.
+fn version(version: i64, file: usize) -> Vec<u8> {
+    let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_max_row_group_row_count(Some(GROUP));
+    let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&schema), Some(properties.build())).unwrap();
+    let first = version * 1_000_000 + (file * GROUPS * GROUP) as i64;
+    let ids = Int64Array::from_iter_values(first..first + (GROUPS * GROUP) as i64);
+    writer.write(&RecordBatch::try_new(schema, vec![Arc::new(ids)]).unwrap()).unwrap();
+    writer.into_inner().unwrap()
+}
+
+/// Loads an epoch, in the middle of which `change` replaces `files` by another version. Returns true if the loader noticed.
+fn epoch(options: LoaderOptions, after: u64, change: impl FnOnce()) -> bool {
+    let mut loader = Loader::open(options).unwrap();
+    let (mut ids, mut change) = (Vec::new(), Some(change));
+    for step in 0.. {
+        if step == after {
+            change.take().unwrap()();
+        }
+        match loader.next() {
+            Ok(Some(batch)) if batch.epoch == 0 => ids.extend(support::ids(&batch)),
+            Ok(_) => break,
+            Err(Error::SourceChanged { .. }) => {
+                assert!(ids.iter().all(|id| *id < 1_000_000), "rows of a version that was never opened");
+                return true;
+            }
+            Err(error) => panic!("{}", error.chain()),
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..(FILES * GROUPS * GROUP) as i64).collect::<Vec<_>>(), "rows of one version, each once");
+    false
+}
+
+#[test]
+fn a_file_that_is_replaced_at_a_random_moment_is_never_mixed() {
+    let given = std::env::var("BOWSTRING_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
+    let seeds = given.map_or(0..if support::soak() { 400 } else { 40 }, |seed| seed..seed + 1);
+    let (mut noticed, count) = (0, seeds.end - seeds.start);
+    for seed in seeds {
+        println!("seed {seed}: BOWSTRING_SEED={seed} cargo test --test it replaced_at_a_random_moment");
+        let mut random = Random(seed);
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start();
+        let path = |file: usize| folder.path().join(format!("{file}.parquet"));
+        let etag = random.pick(&[Some("\"0\""), Some("W/\"0\""), None]);
+        for file in 0..FILES {
+            fs::write(path(file), version(0, file)).unwrap();
+            // Long ago, so that any writing shows in the time.
+            let ago = SystemTime::now() - Duration::from_secs(1000);
+            File::options().write(true).open(path(file)).unwrap().set_modified(ago).unwrap();
+            server.put(&format!("{file}.parquet"), version(0, file), Marks { etag, modified: Some(1) });
+        }
+        let is_local = random.chance(50);
+        let urls = (0..FILES).map(|file| match is_local {
+            true => path(file).to_str().unwrap().to_owned(),
+            false => server.url(&format!("{file}.parquet")),
+        });
+        let options = LoaderOptions {
+            urls: urls.collect(),
+            prefetch: 1 + random.index(4),
+            lanes: Some(1 + random.below(3) as u32),
+            window_rows: Some(50),
+            threads: Some(1 + random.index(2)),
+            seed,
+            ..support::options(folder.path(), 50, 0, 1)
+        };
+        let replaced: Vec<usize> = if random.chance(30) { (0..FILES).collect() } else { vec![random.index(FILES)] };
+        let in_place = random.chance(50);
+        let change = || {
+            for file in &replaced {
+                let bytes = version(1, *file);
+                let newer = etag.map(|etag| if etag.starts_with('W') { "W/\"1\"" } else { "\"1\"" });
+                server.put(&format!("{file}.parquet"), bytes.clone(), Marks { etag: newer, modified: Some(2) });
+                if in_place {
+                    fs::write(path(*file), bytes).unwrap();
+                } else {
+                    fs::write(path(*file).with_extension("new"), bytes).unwrap();
+                    fs::rename(path(*file).with_extension("new"), path(*file)).unwrap();
+                }
+            }
+        };
+        noticed += u64::from(epoch(options, random.below(120), change));
+    }
+    println!("{noticed} of {count} loaders noticed");
+    assert!(given.is_some() || (noticed > count / 4 && noticed < count), "{noticed} of {count} loaders noticed");
 }

@@ -62,6 +62,7 @@ const UNSAFE: &[&str] = &[
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
     "src/memory/caching_allocator.rs",
+    "src/memory/fresh.rs",
     "src/memory/mapping.rs",
     "src/memory/pages.rs",
     "src/memory/shared.rs",

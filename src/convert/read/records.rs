@@ -198,7 +198,7 @@ impl Records {
                 return Err(self.corrupt(why));
             }
             let name = Arc::clone(self.input.name());
-            self.limits.columns(&name, || format!("line {}: a record", self.line), self.ends.len())?;
+            self.limits.columns(&name, || format!("the record in line {}", self.line), self.ends.len())?;
             let bytes = self.text.len() as u64;
             self.limits.record(&name, || format!("byte {started}: a record"), bytes)?;
             if ended {
