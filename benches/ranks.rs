@@ -96,10 +96,13 @@ fn write(directory: &Path, shape: Shape) {
     }
 }
 
-/// Seconds to the first batch of a rank that resumes in the middle of an epoch.
-fn seconds_in_the_middle(options: LoaderOptions) -> f64 {
+/// Percents of an epoch at which a rank resumes.
+const RESUMES: [u64; 3] = [1, 50, 99];
+
+/// Seconds to the first batch of a rank that resumes after so many percent of an epoch.
+fn seconds_after(percent: u64, options: LoaderOptions) -> f64 {
     let source = LocalSource::open(options).expect("a dataset");
-    let state = State::new(source.plan(), source.plan().steps() / 2);
+    let state = State::new(source.plan(), source.plan().steps() * percent / 100);
     let mut loader = Loader::of(Box::new(source));
     loader.load_state(&state).expect("a state of this plan");
     let started = Instant::now();
@@ -113,7 +116,7 @@ fn main() {
     let lanes: u32 = variable("RANKS_LANES", 0);
     println!("{rows} rows of {columns} columns in a row group, {batch} rows per rank and step");
     println!(
-        "row groups  ranks  lanes  read by all  rows per CPU s  row groups of a rank  first batch  in the middle  peak of its memory"
+        "row groups  ranks  lanes  read by all  rows per CPU s  row groups of a rank  first batch  resumed at 1, 50, 99 %  peak of its memory"
     );
     for groups in list("RANKS_GROUPS", "8,64,1000") {
         let directory = tempfile::tempdir().expect("a directory can be made");
@@ -132,8 +135,8 @@ fn main() {
                 ..LoaderOptions::new(directory.path().to_string_lossy(), batch)
             };
             let (mut delivered, mut spent, mut read, mut peak) = (0_u64, 0.0, Vec::new(), 0);
-            // Seconds to the first batch of an epoch, and of a resume in its middle.
-            let (mut first, mut resumed) = (0.0_f64, 0.0_f64);
+            // Seconds to the first batch of an epoch, and of each resume.
+            let (mut first, mut resumed) = (0.0_f64, [0.0_f64; RESUMES.len()]);
             let mut plan = None;
             let mut ranks = vec![0, world / 3, world - 1];
             ranks.dedup();
@@ -165,16 +168,18 @@ fn main() {
                 first = first.max(waited.unwrap_or(0.0));
                 peak = peak.max(stats.memory.peak);
                 drop(loader);
-                resumed = resumed.max(seconds_in_the_middle(options(rank)));
+                for (longest, percent) in resumed.iter_mut().zip(RESUMES) {
+                    *longest = longest.max(seconds_after(percent, options(rank)));
+                }
             }
             let Some((lanes, reads)) = plan else { continue };
             let speed = delivered as f64 / spent.max(0.01) / 1e6;
             println!(
-                "{groups:>10}  {world:>5}  {lanes:>5}  {:>9.2} x  {speed:>12.2} M  {:>20}  {:>8.0} ms  {:>10.0} ms  {:>14} MiB",
+                "{groups:>10}  {world:>5}  {lanes:>5}  {:>9.2} x  {speed:>12.2} M  {:>20}  {:>8.0} ms  {:>20} ms  {:>14} MiB",
                 reads.times(),
                 format!("{read:?}"),
                 first * 1e3,
-                resumed * 1e3,
+                resumed.map(|seconds| format!("{:.0}", seconds * 1e3)).join(", "),
                 peak >> 20
             );
         }

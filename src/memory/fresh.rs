@@ -1,8 +1,8 @@
 //! Memory from the system for large blocks, which goes back to it as a whole.
 //!
 //! The C library's allocator keeps freed blocks of up to 32 MiB in its heaps, among blocks of other ages, and gives back only what lies
-//! at a heap's end: a loader with a budget of 128 MiB held 340 MiB. A block that is mapped by itself is gone when it is freed, and
-//! costs page faults when it is made; the [allocator](super::CachingAllocator) above keeps blocks to save those.
+//! at a heap's end: a process with a budget of 128 MiB held 600 MiB after two epochs. A block that is mapped by itself is gone when it
+//! is freed, and costs page faults when it is made; the [allocator](super::CachingAllocator) above keeps blocks to save those.
 
 #![expect(unsafe_code, reason = "mmap and munmap, and the system's allocator; the bounds are stated at each use")]
 
