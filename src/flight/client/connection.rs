@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo, Ticket as FlightTicket};
+use arrow_flight::{Action, FlightDescriptor, FlightInfo, Ticket as FlightTicket};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -146,10 +146,11 @@ impl Connection {
     }
 
     /// Requests the descriptions of all datasets of the server.
+    #[cfg(feature = "cli")]
     pub(super) async fn list(&self, deadline: Duration) -> Result<Vec<FlightInfo>, Failure> {
         let mut client = self.stock();
         let asking = async {
-            let mut infos = client.list_flights(self.request(Criteria::default())).await?.into_inner();
+            let mut infos = client.list_flights(self.request(arrow_flight::Criteria::default())).await?.into_inner();
             let (mut all, mut length) = (Vec::new(), 0_usize);
             while let Some(info) = infos.next().await {
                 let info = info?;

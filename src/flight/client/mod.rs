@@ -7,6 +7,7 @@ mod local;
 mod pending;
 mod receive;
 mod remote;
+#[cfg(feature = "cli")]
 mod served;
 #[cfg(feature = "cli")]
 mod snapshot;
@@ -18,6 +19,7 @@ pub(crate) use local::Local;
 pub use pending::Pending;
 pub(crate) use receive::StreamInfo;
 pub(crate) use remote::RemoteSource;
+#[cfg(feature = "cli")]
 pub(crate) use served::{Served, served};
 #[cfg(feature = "cli")]
 pub(crate) use snapshot::Viewed;
