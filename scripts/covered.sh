@@ -5,4 +5,8 @@ set -euo pipefail
 if [[ " $* " == *" --crate-name bowstring "* && " $* " == *" src/lib.rs "* ]]; then
 	exec "$@" -C instrument-coverage
 fi
+# The tests are not counted, but the program that contains the crate must contain what writes the counts.
+if [[ " $* " == *" --crate-name it "* ]]; then
+	exec "$@" -C link-arg=-Wl,-u,__llvm_profile_runtime
+fi
 exec "$@"
