@@ -135,6 +135,8 @@ mod images;
 mod kill;
 /// The whole chain on files: errors, memory, bad rows, packs.
 mod loader;
+/// Random lives of loaders, against a model of a position.
+mod loader_model;
 /// Memory, measured from outside.
 mod memory;
 /// Arrays of NumPy in cells: against NumPy's reading, and hostile ones.
