@@ -17,9 +17,10 @@ export PYTHONPATH := $(CURDIR)/python
 # Images of containers set it. Hundreds of processes of the tests would each compile what they import: 4 s for PyTorch alone.
 unexport PYTHONDONTWRITEBYTECODE
 
+comma := ,
 # `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
 TURBO = $(shell cat $(VENV)/turbo)
-FEATURES = $(if $(TURBO),--features bowstring/turbo)
+FEATURES = --features bowstring/fuse$(if $(TURBO),$(comma)bowstring/turbo)
 # All members with all their targets in one selection: cargo then resolves one set of features, and tests, binary and
 # Python extension share one build of every dependency.
 WORLD = --locked --workspace $(FEATURES)
@@ -144,7 +145,7 @@ python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(
 
 .PHONY: wheel
 wheel: $(VENV)/turbo $(VENV)/ready python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
-	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --features "$(strip hdfs $(TURBO))" --out dist
+	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --features "$(strip fuse hdfs $(TURBO))" --out dist
 
 .PHONY: crate
 crate: ## the crate as it would be published: what is in it, and that it builds from that alone

@@ -25,7 +25,7 @@ for place in one another/deeper/place; do
         cd "$at"
         RUSTFLAGS="${maps[*]}" CFLAGS="${cmaps[*]}" CXXFLAGS="${cmaps[*]}" CARGO_TARGET_DIR=$at/target CARGO_INCREMENTAL=0 \
             "$MATURIN" build --release --locked --offline --manifest-path python/Cargo.toml \
-            --features "hdfs${TURBO:+ turbo}" --out "$at/dist"
+            --features "fuse hdfs${TURBO:+ turbo}" --out "$at/dist"
     )
 done
 

@@ -27,6 +27,7 @@
 //! | `flight` | yes | serving ranks over Arrow Flight, and reading from such a server |
 //! | `convert` | yes | foreign formats: TFRecord, WebDataset, MDS, CSV, ... |
 //! | `hdfs` | no | `hdfs://` and `viewfs://`, with fail-over and Kerberos |
+//! | `fuse` | no | `bowstring mount`: a directory of a store as one of this machine (Linux) |
 //! | `cuda` | no | tensors in the memory of NVIDIA GPUs; the driver is found at run time |
 //! | `turbo` | no | libjpeg-turbo for JPEG; needs cmake and nasm to build |
 //!

@@ -42,6 +42,18 @@ pub(crate) struct PlaceArgs {
     options: Option<PathBuf>,
 }
 
+/// A directory or a file of a store, and access to it.
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct StoreArgs {
+    /// Its address: s3://, gs://, az://, https://, hdfs://, hf://, or a path
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    flags: Flags<STORE>,
+}
+
 /// A server, and access to it.
 #[cfg(feature = "flight")]
 #[derive(Debug, Clone, Parser)]
@@ -70,6 +82,8 @@ const LOADING: u8 = 1;
 const PLACE: u8 = 2;
 #[cfg(feature = "flight")]
 const SERVER: u8 = 3;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+const STORE: u8 = 4;
 
 /// The flags of one part of the table.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +95,11 @@ impl<const PART: u8> Flags<PART> {
             PLACE => matches!(entry.name, "storage_options" | "limits" | "partitioning"),
             #[cfg(feature = "flight")]
             SERVER => matches!(entry.name, "storage_options" | "timeout"),
+            #[cfg(all(feature = "fuse", target_os = "linux"))]
+            STORE => {
+                let names = ["storage_options", "timeout", "cache", "cache_bytes", "cache_peers", "cache_peer_options"];
+                names.contains(&entry.name)
+            }
             _ => (entry.about == About::Loading) == (PART == LOADING),
         };
         OPTIONS.iter().filter(move |entry| is_in(entry) && entry.flag().is_some())
@@ -138,6 +157,8 @@ impl<const PART: u8> Args for Flags<PART> {
             LOADING => "Loader",
             #[cfg(feature = "flight")]
             SERVER => "Server",
+            #[cfg(all(feature = "fuse", target_os = "linux"))]
+            STORE => "Store",
             _ => "Dataset",
         };
         command.args(Self::entries().filter_map(|entry| flag(entry, heading)))
@@ -198,6 +219,15 @@ impl ServerArgs {
     /// Returns the options with the server as their only address.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         LoaderOptions::from_document(document(None, std::slice::from_ref(&self.address), &self.flags.0)?)
+    }
+}
+
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+impl StoreArgs {
+    /// Returns the address, and the options of its files.
+    pub(crate) fn options(&self) -> Result<(String, crate::store::FileOptions)> {
+        let options = LoaderOptions::from_document(document(None, std::slice::from_ref(&self.url), &self.flags.0)?)?;
+        Ok((at_home(&self.url), options.file_options()?))
     }
 }
 

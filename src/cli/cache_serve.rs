@@ -11,8 +11,9 @@ use crate::store::cache::MEMORY;
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
-use crate::cli::daemon::{Access, Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve};
+use crate::cli::daemon::{Access, Addresses, AdminPort, LogFormat, bind, local, open_files, resolve};
 use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::signals::Signals;
 
 /// Options of `cache serve`.
 #[derive(Debug, Parser)]

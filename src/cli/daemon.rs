@@ -10,7 +10,6 @@ use clap::{Parser, ValueEnum};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::flight::server::tls::TlsFiles;
 use crate::flight::server::{self, AdminState};
@@ -137,41 +136,6 @@ fn tls_files(cert: Option<PathBuf>, key: Option<PathBuf>, client_ca: Option<Path
             Err(Error::config("tls_cert", "a key or a client CA is given without a certificate: give --tls-cert"))
         }
         (_, None) => Err(Error::config("tls_key", "a certificate is given without its key: give --tls-key")),
-    }
-}
-
-/// The handled signals: two end the server, one makes it read its files again.
-pub(crate) struct Signals {
-    pub(crate) hangup: Option<Signal>,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(crate) fn new() -> Result<Self> {
-        let on =
-            |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
-        Ok(Self {
-            hangup: Some(on(SignalKind::hangup())?),
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Returns the exit code of the next signal.
-    pub(crate) async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.terminate.recv() => 143,
-            _ = self.interrupt.recv() => 130,
-        }
-    }
-
-    /// Forwards the first signal, and returns the second.
-    pub(crate) async fn watch(&mut self, first: tokio::sync::oneshot::Sender<()>) -> u8 {
-        self.next().await;
-        tracing::info!("told to end: draining");
-        let _ = first.send(());
-        self.next().await
     }
 }
 

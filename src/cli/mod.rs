@@ -29,6 +29,8 @@ mod inspect;
 mod interrupt;
 mod leaf;
 mod man;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+mod mount;
 mod out;
 mod plan;
 mod program;
@@ -38,6 +40,8 @@ mod serve;
 mod served;
 #[cfg(feature = "flight")]
 mod settings;
+#[cfg(any(feature = "flight", feature = "fuse"))]
+mod signals;
 #[cfg(feature = "convert")]
 mod streams;
 mod table;
@@ -94,6 +98,9 @@ enum Verb {
     Warm(warm::Args),
     /// Show, check or remove a cache, or serve it to other hosts
     Cache(cache::Args),
+    /// Mount a directory of a store as a directory of this machine, to read
+    #[cfg(all(feature = "fuse", target_os = "linux"))]
+    Mount(mount::Args),
     /// Convert a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
     #[cfg(feature = "convert")]
     Convert(Box<convert::Args>),
@@ -154,6 +161,8 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         Verb::Bench(args) => bench::run(args, &mut out),
         Verb::Warm(args) => warm::run(args, &mut out),
         Verb::Cache(args) => cache::run(args, &mut out),
+        #[cfg(all(feature = "fuse", target_os = "linux"))]
+        Verb::Mount(args) => mount::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Convert(args) => convert::run(args, &mut out),
         #[cfg(feature = "convert")]

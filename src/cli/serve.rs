@@ -12,9 +12,10 @@ use crate::flight::server::file::ServeFile;
 use crate::flight::server::{self, Config};
 use crate::{Error, Result};
 
-use crate::cli::daemon::{Addresses, AdminPort, LogFormat, Signals, bind, local, open_files, resolve};
+use crate::cli::daemon::{Addresses, AdminPort, LogFormat, bind, local, open_files, resolve};
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::settings::Settings;
+use crate::cli::signals::Signals;
 
 /// Time after the grace time within which streams are cut and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);

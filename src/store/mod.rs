@@ -32,6 +32,8 @@ pub(crate) mod files;
 mod filesystem;
 mod find;
 mod found;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+mod fuse;
 pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
@@ -74,6 +76,8 @@ pub(crate) use display::display;
 pub use filesystem::{Entry, File, FileOptions, FileSystem, Upload, Writer, uploads_done};
 pub use find::{Listing, find};
 pub use found::Found;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+pub use fuse::Mounted;
 #[cfg(feature = "cli")]
 pub(crate) use home::at_home;
 pub(crate) use known::{Base, index_here, is_local, is_named};

@@ -139,6 +139,9 @@ mod loader;
 mod loader_model;
 /// Memory, measured from outside.
 mod memory;
+/// A directory of a store, mounted as one of this machine.
+#[cfg(all(feature = "cli", feature = "cloud", feature = "fuse", target_os = "linux"))]
+mod mounted;
 /// Arrays of NumPy in cells: against NumPy's reading, and hostile ones.
 mod npy;
 /// The table of options against the documentation.

@@ -1,0 +1,330 @@
+//! Answers to the kernel's requests.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+};
+
+use super::super::filesystem::{Entry, File, FileSystem};
+use super::nodes::{Known, Nodes, ROOT};
+use crate::error::{Error, Result};
+
+/// The kernel asks each time: what is believed, and for how long, is known here.
+const ASK_AGAIN: Duration = Duration::ZERO;
+
+/// Bytes that the kernel may read ahead of a program.
+const READ_AHEAD: u32 = 1 << 20;
+
+/// The number of an entry of a list, which the kernel gets with its attributes if it looks it up.
+const UNNUMBERED: INodeNo = INodeNo(u32::MAX as u64);
+
+/// A file system that is mounted.
+#[derive(Debug)]
+pub(super) struct Serving {
+    files: FileSystem,
+    nodes: Mutex<Nodes>,
+    open: Mutex<HashMap<u64, Handle>>,
+    next: AtomicU64,
+    user: u32,
+    group: u32,
+}
+
+/// What a program has open.
+#[derive(Debug, Clone)]
+enum Handle {
+    File(Arc<Mutex<File>>),
+    /// The names of a directory when it was opened.
+    Directory(Arc<Vec<(String, FileType)>>),
+}
+
+fn held<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each is whole after every statement.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The address of `name` in the directory at `url`, which the store has not told.
+fn below(url: &str, name: &str) -> String {
+    // What an address takes for something else is encoded.
+    let name = if url.contains("://") {
+        name.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
+    } else {
+        name.to_owned()
+    };
+    format!("{}/{name}", url.trim_end_matches('/'))
+}
+
+/// The last name of an address, as a file's name.
+fn name_of(url: &str) -> String {
+    let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    if url.contains("://") { name.replace("%3F", "?").replace("%23", "#").replace("%25", "%") } else { name.to_owned() }
+}
+
+/// The number that a program sees for an error, whose words are logged.
+fn number_of(error: &Error) -> Errno {
+    tracing::warn!(error = %error.chain(), "a file system that is mounted");
+    match error {
+        Error::NotFound { .. } => Errno::ENOENT,
+        Error::SourceChanged { .. } => Errno::ESTALE,
+        Error::Timeout { .. } => Errno::ETIMEDOUT,
+        Error::Limit { .. } => Errno::EFBIG,
+        Error::Unsupported { .. } => Errno::EOPNOTSUPP,
+        _ => Errno::EIO,
+    }
+}
+
+impl Serving {
+    pub(super) fn new(files: FileSystem, root: Entry, trusted: Duration, owner: &Metadata) -> Self {
+        Self {
+            files,
+            nodes: Mutex::new(Nodes::new(root, trusted, Instant::now())),
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            user: owner.uid(),
+            group: owner.gid(),
+        }
+    }
+
+    /// What is behind a number.
+    fn entry(&self, number: u64) -> Result<Entry, Errno> {
+        let now = Instant::now();
+        let url = {
+            let nodes = held(&self.nodes);
+            if let Some(entry) = nodes.recent(number, now) {
+                return Ok(entry.clone());
+            }
+            nodes.url(number).ok_or(Errno::ESTALE)?.to_owned()
+        };
+        let entry = self.files.entry(&url).map_err(|error| number_of(&error))?;
+        held(&self.nodes).update(number, entry.clone(), now);
+        Ok(entry)
+    }
+
+    /// The number of `name` in a directory, and what it is.
+    fn find(&self, parent: u64, name: &OsStr) -> Result<(u64, Entry), Errno> {
+        // No store has other names.
+        let name = name.to_str().ok_or(Errno::ENOENT)?;
+        let now = Instant::now();
+        let (known, url) = {
+            let nodes = held(&self.nodes);
+            (nodes.find(parent, name, now), nodes.url(parent).ok_or(Errno::ESTALE)?.to_owned())
+        };
+        let entry = match known {
+            Known::There(entry) => entry,
+            Known::Missing => return Err(Errno::ENOENT),
+            Known::Ask => match self.files.entry(&below(&url, name)) {
+                Ok(entry) => entry,
+                Err(Error::NotFound { .. }) => return Err(Errno::ENOENT),
+                Err(error) => return Err(number_of(&error)),
+            },
+        };
+        let number = held(&self.nodes).look_up(parent, name, entry.clone(), now);
+        Ok((number, entry))
+    }
+
+    /// The names in a directory, which are noted.
+    fn list(&self, number: u64) -> Result<Vec<(String, FileType)>, Errno> {
+        let url = held(&self.nodes).url(number).ok_or(Errno::ESTALE)?.to_owned();
+        let found = self.files.list(&url).map_err(|error| number_of(&error))?;
+        let named: HashMap<_, _> = found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect();
+        let mut names: Vec<_> = named.iter().map(|(name, entry)| (name.clone(), kind(entry))).collect();
+        names.sort_by(|(a, _), (b, _)| a.cmp(b));
+        held(&self.nodes).list(number, named, Instant::now());
+        Ok(names)
+    }
+
+    fn keep(&self, handle: Handle) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        held(&self.open).insert(number, handle);
+        FileHandle(number)
+    }
+
+    fn handle(&self, handle: FileHandle) -> Option<Handle> {
+        held(&self.open).get(&handle.0).cloned()
+    }
+
+    fn attributes(&self, number: u64, entry: &Entry) -> FileAttr {
+        let size = entry.stamp.as_ref().map_or(0, |stamp| stamp.size);
+        let modified =
+            entry.stamp.as_ref().and_then(|stamp| stamp.modified).and_then(|nanos| u64::try_from(nanos).ok());
+        let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(modified.unwrap_or(0));
+        let is_directory = entry.is_directory();
+        FileAttr {
+            ino: INodeNo(number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind: kind(entry),
+            perm: if is_directory { 0o555 } else { 0o444 },
+            nlink: if is_directory { 2 } else { 1 },
+            uid: self.user,
+            gid: self.group,
+            rdev: 0,
+            blksize: 128 << 10,
+            flags: 0,
+        }
+    }
+}
+
+fn kind(entry: &Entry) -> FileType {
+    if entry.is_directory() { FileType::Directory } else { FileType::RegularFile }
+}
+
+/// Bytes of a file: all of them that there are, as the kernel asks.
+fn part(file: &mut File, offset: u64, size: u32) -> Result<Vec<u8>> {
+    file.set_position(offset);
+    let mut read = Vec::new();
+    while read.len() < size as usize {
+        let wait = file.timeout();
+        let missing = u64::from(size) - read.len() as u64;
+        let Some(bytes) = file.next_within(missing, wait)? else { return Err(file.timed_out(wait)) };
+        if bytes.is_empty() {
+            break;
+        }
+        read.extend_from_slice(&bytes);
+    }
+    Ok(read)
+}
+
+impl Filesystem for Serving {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // It says what it allows, if that is less.
+        if let Err(most) = config.set_max_readahead(READ_AHEAD) {
+            let _ = config.set_max_readahead(most);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(parent.0, name) {
+            Ok((number, entry)) => reply.entry(&ASK_AGAIN, &self.attributes(number, &entry), Generation(0)),
+            Err(number) => reply.error(number),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
+        held(&self.nodes).forget(number.0, lookups);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        // An open file is as it was when it was opened.
+        let open = handle.and_then(|handle| self.handle(handle));
+        let entry = match open {
+            Some(Handle::File(file)) => {
+                let file = held(&file);
+                Ok(Entry { url: file.url().to_owned(), stamp: Some(file.stamp().clone()) })
+            }
+            _ => self.entry(number.0),
+        };
+        match entry {
+            Ok(entry) => reply.attr(&ASK_AGAIN, &self.attributes(number.0, &entry)),
+            Err(number) => reply.error(number),
+        }
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            return reply.error(Errno::EROFS);
+        }
+        let Some(url) = held(&self.nodes).url(number.0).map(str::to_owned) else { return reply.error(Errno::ESTALE) };
+        match self.files.open(&url) {
+            Ok(file) => {
+                let entry = Entry { url, stamp: Some(file.stamp().clone()) };
+                held(&self.nodes).update(number.0, entry, Instant::now());
+                // Without a flag the kernel drops what it has of the file, which may be of another version.
+                reply.opened(self.keep(Handle::File(Arc::new(Mutex::new(file)))), FopenFlags::empty());
+            }
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(Handle::File(file)) = self.handle(handle) else { return reply.error(Errno::EBADF) };
+        let read = part(&mut held(&file), offset, size);
+        match read {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(number_of(&error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let closed = held(&self.open).remove(&handle.0);
+        if let Some(Handle::File(file)) = closed {
+            held(&file).close();
+        }
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.list(number.0) {
+            Ok(names) => reply.opened(self.keep(Handle::Directory(Arc::new(names))), FopenFlags::empty()),
+            Err(number) => reply.error(number),
+        }
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(Handle::Directory(names)) = self.handle(handle) else { return reply.error(Errno::EBADF) };
+        let dots = [(".", number), ("..", INodeNo(ROOT))].map(|(name, number)| (name, FileType::Directory, number));
+        let rest = names.iter().map(|(name, kind)| (name.as_str(), *kind, UNNUMBERED));
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, (name, kind, number)) in dots.into_iter().chain(rest).enumerate().skip(from) {
+            if reply.add(number, at as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        held(&self.open).remove(&handle.0);
+        reply.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_addresses_and_back() {
+        for name in ["a", "a b", "a%20b", "50%", "what?", "x#y", "ä"] {
+            for directory in ["s3://bucket", "s3://bucket/a/b", "/srv/data"] {
+                let url = below(directory, name);
+                assert_eq!(name_of(&url), name, "{url}");
+            }
+        }
+        assert_eq!(below("s3://bucket/", "a#b"), "s3://bucket/a%23b");
+        assert_eq!(below("/srv", "a#b"), "/srv/a#b");
+        assert_eq!(name_of("s3://bucket/d/"), "d");
+    }
+}

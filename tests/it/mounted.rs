@@ -1,0 +1,178 @@
+//! A directory of a store that is mounted: what programs see that know only files. Needs /dev/fuse, and the right to mount.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bowstring::store::{FileOptions, FileSystem, Mounted};
+use bowstring::{Error, Loader};
+
+use crate::dataset::{Marks, PINNED, Server};
+use crate::support::{self, Random};
+
+/// Longer than the tests, so that only what they do makes the store answer anew.
+const TRUSTED: Duration = Duration::from_secs(600);
+
+/// Says why nothing is tested, if that is so.
+fn cannot_mount() -> bool {
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    // Root may mount; others need a program that may.
+    let may = rustix::process::geteuid().is_root() || Path::new("/usr/bin/fusermount3").exists();
+    if opened.is_err() || !may {
+        println!("skipped: /dev/fuse cannot be opened here, or nothing may mount");
+    }
+    opened.is_err() || !may
+}
+
+fn files(server: &Server) -> FileSystem {
+    FileSystem::new(FileOptions { storage_options: server.storage_options(), ..FileOptions::default() }).unwrap()
+}
+
+fn content(size: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..size).map(|_| random.next() as u8).collect()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The number of an error of the system.
+fn number<T: std::fmt::Debug>(outcome: std::io::Result<T>) -> i32 {
+    outcome.unwrap_err().raw_os_error().unwrap()
+}
+
+#[test]
+fn programs_see_the_files_of_a_store() {
+    if cannot_mount() {
+        return;
+    }
+    let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
+    let large = content(5 * (1 << 20) + 77, 1);
+    server.put("bucket/d/large.bin", large.clone(), Marks { etag: Some("\"1\""), modified: Some(1) });
+    server.put("bucket/d/empty", Vec::new(), PINNED);
+    server.put("bucket/d/below/deeper/a%20%2523.txt", b"odd".to_vec(), PINNED);
+    let mounted = Mounted::new(files(&server), "s3://bucket/d", place.path(), TRUSTED).unwrap();
+
+    assert_eq!(names(place.path()), ["below", "empty", "large.bin"]);
+    assert_eq!(names(&place.path().join("below/deeper")), ["a %23.txt"]);
+    assert_eq!(fs::read(place.path().join("below/deeper/a %23.txt")).unwrap(), b"odd");
+    assert_eq!(fs::read(place.path().join("empty")).unwrap(), b"");
+    let path = place.path().join("large.bin");
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.len(), metadata.mode() & 0o7777), (large.len() as u64, 0o444));
+    assert!(metadata.mtime() > 1_700_000_000, "the time of the store");
+    assert!(fs::metadata(place.path().join("below")).unwrap().is_dir());
+    assert!(fs::read(&path).unwrap() == large);
+
+    // In any order, and by several at once.
+    let seed = support::variable("MOUNTED_SEED").map_or(3, |seed| seed.parse().unwrap());
+    println!("MOUNTED_SEED={seed} cargo test --test it mounted::");
+    std::thread::scope(|scope| {
+        for reader in 0..4 {
+            let (path, large) = (&path, &large);
+            scope.spawn(move || {
+                let (mut random, mut file) = (Random(seed + reader), fs::File::open(path).unwrap());
+                for _ in 0..40 {
+                    let at = random.index(large.len());
+                    let length = random.pick(&[1, 100, 4096, 70_000, 1 << 20]).min(large.len() - at);
+                    let mut bytes = vec![0; length];
+                    file.seek(SeekFrom::Start(at as u64)).unwrap();
+                    file.read_exact(&mut bytes).unwrap();
+                    assert!(bytes == large[at..at + length], "{length} bytes at {at}");
+                }
+            });
+        }
+    });
+
+    // Nothing is written, and nothing that is not there is seen.
+    assert_eq!(number(fs::write(place.path().join("new"), b"x")), libc::EROFS);
+    assert_eq!(number(fs::OpenOptions::new().write(true).open(&path)), libc::EROFS);
+    assert_eq!(number(fs::remove_file(&path)), libc::EROFS);
+    assert_eq!(fs::read(place.path().join("missing")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(fs::read(place.path().join("below/missing")).unwrap_err().kind(), ErrorKind::NotFound);
+    mounted.end().unwrap();
+    assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
+}
+
+#[test]
+fn an_open_file_stays_the_version_that_was_opened() {
+    if cannot_mount() {
+        return;
+    }
+    let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
+    let versions = [content(3 << 20, 1), content((3 << 20) + 5, 2)];
+    let marks = |etag| Marks { etag: Some(etag), modified: None };
+    server.put("bucket/x.bin", versions[0].clone(), marks("\"1\""));
+    let mounted = Mounted::new(files(&server), "s3://bucket", place.path(), Duration::ZERO).unwrap();
+    let path = place.path().join("x.bin");
+    let mut old = fs::File::open(&path).unwrap();
+    let mut begin = [0; 1000];
+    old.read_exact(&mut begin).unwrap();
+    assert!(begin == versions[0][..1000]);
+    server.put("bucket/x.bin", versions[1].clone(), marks("\"2\""));
+    let mut rest = Vec::new();
+    assert_eq!(number(old.read_to_end(&mut rest)), libc::ESTALE, "never a mixture");
+    assert!(versions[0][1000..].starts_with(&rest));
+    assert!(fs::read(&path).unwrap() == versions[1]);
+    assert_eq!(fs::metadata(&path).unwrap().len(), versions[1].len() as u64);
+    drop(old);
+    server.remove("bucket/x.bin");
+    assert_eq!(fs::read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    mounted.end().unwrap();
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused() {
+    let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put("bucket/x.bin", b"x".to_vec(), PINNED);
+    let mount = |url: &str, directory: &Path| Mounted::new(files(&server), url, directory, TRUSTED).unwrap_err();
+    assert!(matches!(mount("s3://bucket/x.bin", place.path()), Error::Config { .. }));
+    assert!(matches!(mount("s3://bucket/none", place.path()), Error::NotFound { .. }));
+    assert!(matches!(mount("s3://bucket", &place.path().join("none")), Error::Store { .. }));
+    fs::write(place.path().join("hidden"), b"").unwrap();
+    let error = mount("s3://bucket", place.path());
+    assert!(error.to_string().contains("is not empty"), "{error}");
+}
+
+#[test]
+fn the_command_mounts_until_a_signal_or_somebody_unmounts_it() {
+    if cannot_mount() {
+        return;
+    }
+    let (data, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    support::write(data.path(), &[vec![50, 50]], 2);
+    for by_signal in [true, false] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bowstring"))
+            .arg("mount")
+            .args([data.path(), place.path()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("is mounted on"), "{line}");
+        // A dataset there is as any other.
+        let mut loader = Loader::open(support::options(place.path(), 10, 0, 1)).unwrap();
+        let mut ids = support::drain(&mut loader).concat();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..100).collect::<Vec<_>>());
+        drop(loader);
+        let told = match by_signal {
+            true => Command::new("kill").args(["-TERM", &child.id().to_string()]).status(),
+            false => Command::new("umount").arg(place.path()).status(),
+        };
+        assert!(told.unwrap().success());
+        let started = Instant::now();
+        let status = child.wait().unwrap();
+        assert!(status.success() && started.elapsed() < support::HANG, "{status}");
+        assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
+    }
+}
