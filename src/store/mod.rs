@@ -56,6 +56,8 @@ mod race;
 mod root;
 #[cfg(feature = "cloud")]
 mod secret;
+#[cfg(feature = "cloud")]
+mod sigv4;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]
