@@ -49,6 +49,7 @@ mod multipart;
 mod object;
 mod origins;
 mod place;
+mod positional;
 #[cfg(feature = "cloud")]
 mod profile;
 pub(crate) mod publish;
