@@ -16,7 +16,7 @@
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | the order of rows; reading; columns and their decoders; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | files and row groups; numbers from pages; batches |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
-//! | 0 | [`error`], `nearest`, `figures` | errors with place and remedy; the meaning of a misspelt name; numbers for people |
+//! | 0 | [`error`], `nearest`, `figures`, `hex` | errors with place and remedy; the meaning of a misspelt name; numbers for people; digests |
 //!
 //! A module names only modules on floors below its own; a test checks this.
 //!
@@ -59,6 +59,7 @@ pub mod error;
 mod figures;
 #[cfg(feature = "flight")]
 pub mod flight;
+mod hex;
 mod loader;
 pub mod manifest;
 pub mod memory;

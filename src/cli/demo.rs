@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::codec::ColumnOptions;
 use crate::codec::image::{self, Crop, ImageOptions};
+use crate::hex;
 use crate::plan::State;
 use crate::tensor::{Batch, Value};
 use crate::{Error, Result};
@@ -365,7 +366,7 @@ fn digest(batch: &Batch) -> String {
         digest.update(name.as_bytes());
         digest.update(tensor.bytes());
     }
-    hex(&digest.finalize())
+    hex::of(digest.finalize())
 }
 
 /// Digests each row: the batch axis is the first of each tensor.
@@ -385,13 +386,9 @@ fn tensors(batch: &Batch) -> impl Iterator<Item = (&str, &crate::tensor::Tensor)
     batch.columns().iter().filter_map(|(name, value)| Some((&**name, value.tensor()?)))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Returns the first digits of a digest over all.
 fn short(digests: &[String]) -> String {
-    hex(&Sha256::digest(digests.concat()))[..12].to_owned()
+    hex::of(Sha256::digest(digests.concat()))[..12].to_owned()
 }
 
 fn verdict(identical: bool) -> &'static str {

@@ -21,6 +21,7 @@ use super::selection::Selection;
 use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
 use super::{described, features, filter, hive, layout, ngram, select, table};
 use crate::error::{Error, Place, Result};
+use crate::hex;
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
 #[cfg(feature = "cloud")]
@@ -409,7 +410,7 @@ fn leave_files_out(inner: &mut Inner, groups: &mut Vec<RowGroup>) -> Vec<usize> 
 fn stands_for(expression: &filter::Expr, inner: &Inner, deleted: &table::Deleted) -> String {
     let mut digest = Sha256::new();
     inner.first_rows.iter().for_each(|first| digest.update(first.to_le_bytes()));
-    let first: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let first = hex::of(digest.finalize());
     let deleted = (!deleted.is_empty()).then(|| deleted.digest());
     serde_json::json!({ "filter": expression.to_string(), "first": first, "deleted": deleted }).to_string()
 }

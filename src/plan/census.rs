@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::share::Share;
 use super::steps::{Plan, RowRef};
 use super::tail::Tail;
+use crate::hex;
 
 /// The result of a walk over an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -61,7 +62,7 @@ impl Plan {
         }
         let is_whole = self.spec().mix.is_none() && self.spec().tail != Tail::Drop;
         let each_row_once = is_whole.then(|| self.numbered() == (rows, sums));
-        let digest = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::of(digest.finalize());
         Census { rows, repeated, each_row_once, digest }
     }
 

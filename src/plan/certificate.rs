@@ -10,6 +10,7 @@ use sha2::Sha256;
 use super::spec::PlanSpec;
 use crate::document::words;
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::manifest::Fingerprint;
 
 /// Version of the document.
@@ -148,7 +149,7 @@ impl Certificate {
     pub fn sign(&mut self, key: &[u8]) -> Result<()> {
         self.signature = None;
         let code = self.mac(key)?.finalize().into_bytes();
-        self.signature = Some(code.iter().map(|byte| format!("{byte:02x}")).collect());
+        self.signature = Some(hex::of(code));
         Ok(())
     }
 
@@ -160,11 +161,11 @@ impl Certificate {
         let Some(signature) = &self.signature else {
             return Err(Error::config("certificate", format!("that of rank {} is not signed", self.rank)));
         };
-        let digit = |at: usize| signature.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let code: Option<Vec<u8>> = (0..signature.len()).step_by(2).map(digit).collect();
+        // Of another length or form it is no signature, and agrees with none.
+        let code = hex::parse::<32>(signature).map_or_else(Vec::new, Vec::from);
         let bare = Self { signature: None, ..self.clone() };
         // Compared in constant time.
-        let is_right = bare.mac(key)?.verify_slice(&code.unwrap_or_default()).is_ok();
+        let is_right = bare.mac(key)?.verify_slice(&code).is_ok();
         let problem = || format!("that of rank {} was changed, or signed with another key", self.rank);
         if is_right { Ok(()) } else { Err(Error::config("certificate", problem())) }
     }

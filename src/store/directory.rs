@@ -78,10 +78,7 @@ impl Destination {
         let Some(name) = path.file_name().map(ToOwned::to_owned) else {
             return Err(Error::config(option, format!("{} names no directory", path.display())));
         };
-        let parent = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let parent = above(&path).to_owned();
         Ok(Self { path, parent, name })
     }
 
@@ -199,12 +196,29 @@ pub(crate) fn flush_file_system(directory: &Path) -> Result<bool> {
 }
 
 /// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.
+pub(crate) fn flush_names(directory: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+/// As [`flush_names`].
+///
+/// # Errors
+/// [`Error::Store`].
 pub(crate) fn flush(directory: &Path) -> Result<()> {
-    if cfg!(unix) {
-        let opened = File::open(directory).and_then(|directory| directory.sync_all());
-        opened.map_err(|error| failed("flush", directory, error))?;
-    }
-    Ok(())
+    flush_names(directory).map_err(|error| failed("flush", directory, error))
+}
+
+/// The directory that has the name `path`.
+pub(crate) fn above(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Brings the name `path` itself to the disk: a new name is durable only then.
+///
+/// # Errors
+/// [`Error::Store`].
+pub(crate) fn flush_name(path: &Path) -> Result<()> {
+    flush(above(path))
 }
 
 /// Removes a file or directory that may be there.

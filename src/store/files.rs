@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::directory::flush_names;
+
 /// Files and directories, by path. Errors are those of the system.
 pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// The path without links and dots.
@@ -119,6 +121,6 @@ impl Files for SystemFiles {
     }
 
     fn flush(&self, directory: &Path) -> io::Result<()> {
-        if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+        flush_names(directory)
     }
 }

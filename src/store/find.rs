@@ -12,7 +12,7 @@ use super::access::Access;
 use super::address::{Address, Stores};
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
-use super::directory::INDEX;
+use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
@@ -224,7 +224,7 @@ fn look(path: &FsPath) -> Result<Look> {
         }
         Ok(meta) => {
             // The directory is made canonical, the file keeps the name it was given.
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(FsPath::new("."));
+            let parent = above(path);
             let name = path.file_name().ok_or_else(missing)?;
             let path = std::fs::canonicalize(parent).map_err(store)?.join(name);
             Ok(Look::File(absolute(&path)?, meta.len()))

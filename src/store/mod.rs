@@ -51,6 +51,7 @@ mod multipart;
 mod object;
 mod origins;
 mod place;
+mod positional;
 #[cfg(feature = "cloud")]
 mod profile;
 pub(crate) mod publish;
@@ -58,6 +59,8 @@ mod race;
 mod root;
 #[cfg(feature = "cloud")]
 mod secret;
+#[cfg(feature = "cloud")]
+mod sigv4;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]

@@ -452,15 +452,9 @@ impl Object {
             parts.push(Bytes::from(bytes));
         }
         let after = file.metadata().map_err(failed)?;
-        let pinned = |meta: &std::fs::Metadata| {
-            let modified = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos();
-            Some((meta.len(), i64::try_from(modified).ok()?))
-        };
-        let (before, after) = (pinned(&before), pinned(&after));
-        let expected = self.stamp.modified.map(|modified| (self.stamp.size, modified));
-        if before != after || (expected.is_some() && after.is_some() && expected != after) {
-            let found = after.map(|(size, modified)| Stamp { etag: None, size, modified: Some(modified) });
-            return Err(self.changed(found.map_or_else(|| "unknown".to_owned(), |found| found.to_string())));
+        let (before, after) = (Stamp::of_file(&before), Stamp::of_file(&after));
+        if before != after || !self.stamp.same(&after) {
+            return Err(self.changed(after.to_string()));
         }
         Ok(parts)
     }

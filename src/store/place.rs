@@ -30,6 +30,11 @@ pub(super) struct Place {
     pub(super) cache: Option<Arc<Through>>,
 }
 
+/// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else is.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
+}
+
 /// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
 fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
     let at = url.strip_prefix("http://")?;

@@ -13,7 +13,7 @@ use std::path::Path;
 
 #[cfg(any(feature = "convert", test))]
 use super::directory::remove;
-use super::directory::{failed, flush};
+use super::directory::{failed, flush, flush_name};
 #[cfg(feature = "flight")]
 use super::files::Files;
 use crate::error::Result;
@@ -56,7 +56,7 @@ impl Publication<'_> {
                 exchanged(new, path).map_err(|error| failed("restore", path, error))?;
                 return Err(failed("replace", path, error));
             }
-            return flush_above(path);
+            return flush_name(path);
         }
         if replaces {
             fs::rename(path, aside).map_err(|error| failed("replace", path, error))?;
@@ -68,7 +68,7 @@ impl Publication<'_> {
             }
             return Err(failed("publish", path, error));
         }
-        flush_above(path)
+        flush_name(path)
     }
 }
 
@@ -100,13 +100,6 @@ pub(crate) fn turn(files: &dyn Files, path: &Path, target: &Path, aside: &Path) 
     }
     files.symlink(target, aside).map_err(|error| failed("link", aside, error))?;
     files.rename(aside, path).map_err(|error| failed("publish", path, error))
-}
-
-fn flush_above(path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => flush(parent),
-        _ => flush(Path::new(".")),
-    }
 }
 
 /// Exchanges two names in one step; `false` where the system cannot.

@@ -20,7 +20,8 @@ pub(super) enum Next<'a, T> {
 /// first. The other is dropped. If both fail, the error that came first is the result.
 ///
 /// # Errors
-/// Those of `first`, and of the second request.
+/// Those of `first`, and of the second request. One that says that the object was replaced is no exception: the other request may have reached
+/// the store before that, and its answer is then whole and of the version that is read.
 pub(super) async fn race<'a, T>(
     first: impl Future<Output = Result<T>>,
     mut next: impl FnMut(Duration) -> Next<'a, T>,

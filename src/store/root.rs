@@ -9,7 +9,7 @@ use object_store::path::Path;
 use super::access::Access;
 use super::address::{Address, Stores};
 use super::found::Found;
-use super::place::{Place, check_count};
+use super::place::{Place, check_count, escaped};
 use super::stamp::Stamp;
 use super::walk::below;
 use crate::error::{Error, Result};
@@ -118,8 +118,7 @@ impl Root {
     /// # Errors
     /// As there.
     pub(crate) fn literal(&self, url: &str, access: Access<'_>) -> Result<Found> {
-        let url = url.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-        self.elsewhere(&url, access)
+        self.elsewhere(&escaped(url), access)
     }
 
     /// The directory at the absolute address `url`, as [`literal`](Self::literal) has it.

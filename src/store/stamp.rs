@@ -1,6 +1,8 @@
 //! Stamps, which tell versions of an object apart.
 
 use std::fmt;
+use std::fs::Metadata;
+use std::time::UNIX_EPOCH;
 
 use object_store::ObjectMeta;
 
@@ -20,6 +22,13 @@ impl Stamp {
         // object_store reports 1970 where a server gives no time.
         let modified = meta.last_modified.timestamp_nanos_opt().filter(|&nanos| nanos != 0);
         Self { etag: meta.e_tag.clone(), size: meta.size, modified }
+    }
+
+    /// That of an open file of this machine, which has no tag.
+    pub(super) fn of_file(found: &Metadata) -> Self {
+        let since = found.modified().ok().and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        let modified = since.and_then(|since| i64::try_from(since.as_nanos()).ok());
+        Self { etag: None, size: found.len(), modified }
     }
 
     /// The tag to ask for with `If-Match`. Weak tags never match there (RFC 9110), so they are compared afterwards instead.

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowstring::flight::server::{CacheServer, CacheServerOptions};
 use bowstring::pipeline::LocalSource;
@@ -19,15 +19,13 @@ use tokio::runtime::Runtime;
 use crate::cache::{FILES, Rig, succeeded, taken};
 use crate::dataset::PINNED;
 use crate::serve_shell::{Authority, write};
-use crate::support::drain;
+use crate::support::{drain, until};
 use crate::{child, cli};
 
 /// Bytes that are read of a file's end before it is known where its row groups begin.
 const END: u64 = 64 << 10;
 /// A limit that leaves no room for a block.
 pub(crate) const NOTHING: u64 = 4096;
-/// Maximum duration of a step of a test.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// A served cache in this process.
 pub(crate) struct Node {
@@ -89,18 +87,9 @@ fn once(rig: &Rig) -> u64 {
     rig.bytes + FILES as u64 * END
 }
 
-/// Waits until `done`.
-fn wait(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LONGEST, "{what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Waits until what `loader` has fetched is with its home, unless a home fails.
 pub(crate) fn all_given(loader: &Loader) {
-    wait("blocks are given", || {
+    until("blocks are given", || {
         let stats = loader.stats().cache;
         stats.given + stats.refused >= stats.misses || stats.peer_failures > 0
     });

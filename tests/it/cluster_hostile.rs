@@ -37,22 +37,22 @@ use crate::support::{self, drain};
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Message)]
-struct Ask {
+pub(crate) struct Ask {
     #[prost(uint32, tag = "1")]
-    version: u32,
+    pub(crate) version: u32,
     #[prost(string, tag = "2")]
-    block: String,
+    pub(crate) block: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Answer {
+pub(crate) struct Answer {
     /// 0 waiting, 1 block, 2 lease, 3 declined.
     #[prost(int32, tag = "1")]
-    kind: i32,
+    pub(crate) kind: i32,
     #[prost(uint64, tag = "2")]
-    lease: u64,
+    pub(crate) lease: u64,
     #[prost(bytes = "bytes", tag = "3")]
-    head: Bytes,
+    pub(crate) head: Bytes,
 }
 
 /// What a home does that is asked for a block.
@@ -106,7 +106,7 @@ fn parsed(name: &str) -> ([u8; 16], u64, u64) {
 }
 
 /// The head of a block of these bytes.
-fn head((object, start, end): ([u8; 16], u64, u64), bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn head((object, start, end): ([u8; 16], u64, u64), bytes: &[u8]) -> Vec<u8> {
     let sums: Vec<u8> = bytes.chunks(PIECE).flat_map(|piece| XxHash3_64::oneshot(piece).to_le_bytes()).collect();
     let mut head = b"BOWBLOCK".to_vec();
     head.extend(1_u32.to_le_bytes());
@@ -207,7 +207,7 @@ impl Service<Request<Body>> for Hostile {
     }
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 

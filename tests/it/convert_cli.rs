@@ -4,14 +4,11 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::cli::{Ran, command, ran, run, small, text};
-
-/// Maximum wait for an event on a busy machine.
-const WAIT: Duration = Duration::from_secs(100);
+use crate::support::until;
 
 /// Runs the command with `input` on its standard input and temporary files in `room`, which must be empty afterwards.
 fn fed(args: &[&str], input: &[u8], room: &Path) -> (i32, Vec<u8>, String) {
@@ -31,14 +28,6 @@ fn fed(args: &[&str], input: &[u8], room: &Path) -> (i32, Vec<u8>, String) {
 fn interrupt(child: &Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < WAIT, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

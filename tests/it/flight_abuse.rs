@@ -28,16 +28,16 @@ const RANKS: u32 = 4;
 const BUDGET: u64 = 512 << 20;
 const BESIDE: u64 = 256 << 20;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
 const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// One frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend_from_slice(&[kind, flags]);
     frame.extend_from_slice(&stream.to_be_bytes());
@@ -46,7 +46,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes the headers of a call, as HPACK without a table.
-fn headers(method: &str) -> Vec<u8> {
+pub(crate) fn headers(method: &str) -> Vec<u8> {
     let path = format!("/arrow.flight.protocol.FlightService/{method}");
     let text = |out: &mut Vec<u8>, text: &str| {
         out.push(text.len() as u8);
@@ -66,7 +66,7 @@ fn headers(method: &str) -> Vec<u8> {
 }
 
 /// Opens a connection and sends its preface.
-fn introduced(port: u16) -> std::io::Result<TcpStream> {
+pub(crate) fn introduced(port: u16) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_write_timeout(Some(Duration::from_millis(500)))?;
     stream.set_read_timeout(Some(Duration::from_millis(100)))?;

@@ -26,12 +26,13 @@ const FLOORS: &[(&str, u8)] = &[
     ("document", 1),
     ("error", 0),
     ("figures", 0),
+    ("hex", 0),
     ("nearest", 0),
     ("recent", 0),
 ];
 
 /// Modules that decide and never act: no runtime, no I/O, no clock.
-const PURE: &[&str] = &["document", "error", "figures", "schema", "manifest", "plan", "recent"];
+const PURE: &[&str] = &["document", "error", "figures", "hex", "schema", "manifest", "plan", "recent"];
 
 /// Names that a pure module must not contain.
 const IMPURE: &[&str] = &["tokio", "object_store", "std::fs", "std::net", "std::thread", "Instant", "SystemTime"];

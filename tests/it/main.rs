@@ -41,6 +41,9 @@ mod cli;
 /// One cache for a cluster: each byte of the origin once, whoever is killed.
 #[cfg(all(feature = "cli", feature = "cloud", feature = "flight", unix))]
 mod cluster;
+/// A served cache and hostile callers.
+#[cfg(all(feature = "cli", feature = "cloud", feature = "flight", unix))]
+mod cluster_callers;
 /// The caches of other hosts, when they are hostile, slow or closed.
 #[cfg(all(feature = "cli", feature = "cloud", feature = "flight", unix))]
 mod cluster_hostile;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cli::{command, ran};
 use crate::serve_shell::{LONGEST, PHOTOS, Server, write};
+use crate::support::until;
 
 const TOKEN: &str = "correct-horse-battery";
 
@@ -130,11 +131,9 @@ fn the_page_and_its_data_are_served() {
     );
 
     drop(loader);
-    let began = Instant::now();
-    while body(&ask(&server, "GET /ui/data", ""))["ranks"].as_array().is_some_and(|ranks| !ranks.is_empty()) {
-        assert!(began.elapsed() < LONGEST, "a stream that is over is shown");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("a stream that is over is shown no more", || {
+        body(&ask(&server, "GET /ui/data", ""))["ranks"].as_array().is_none_or(Vec::is_empty)
+    });
     server.signal("-TERM");
     let (code, log) = server.ended();
     assert_eq!(code, Some(0), "an open page delays nothing: {log}");

@@ -61,19 +61,12 @@ fn a_hangup_rereads_tokens_and_keys_and_ends_nothing() {
     std::fs::File::options().write(true).open(&tokens).unwrap().set_modified(before).unwrap();
     write(directory.path(), "key", "hex:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n");
     server.signal("-HUP");
-    let start = std::time::Instant::now();
-    while !is_served(&server, new) {
-        assert!(start.elapsed() < crate::serve_shell::LONGEST, "the new token is not taken");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    support::until("the new token is taken", || is_served(&server, new));
     assert!(!is_served(&server, old), "what is not in the file is no token");
     // A faulty file changes nothing.
     std::fs::set_permissions(Path::new(&tokens), std::fs::Permissions::from_mode(0o644)).unwrap();
     server.signal("-HUP");
-    while !server.log().contains("what was there before stays") {
-        assert!(start.elapsed() < crate::serve_shell::LONGEST, "{}", server.log());
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    support::until_told(|| server.log(), || server.log().contains("what was there before stays"));
     assert!(is_served(&server, new));
     server.signal("-TERM");
     let (code, log) = server.ended();
@@ -104,17 +97,10 @@ fn a_loader_continues_with_a_token_replaced_in_its_file() {
     assert_eq!(epoch(), Ok(16));
     // As an operator does it: both are good for a while, in which the client is told the new one.
     write(directory.path(), "tokens", &format!("anna:{old}\nanna:{new}\n"));
-    let start = std::time::Instant::now();
-    let until = |what: &str, done: &dyn Fn() -> bool| {
-        while !done() {
-            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    };
-    until("the new token is taken", &|| is_served(&server, new));
+    support::until("the new token is taken", || is_served(&server, new));
     std::fs::write(&own, new).unwrap();
     write(directory.path(), "tokens", &format!("anna:{new}\n"));
-    until("the old token is refused", &|| !is_served(&server, old));
+    support::until("the old token is refused", || !is_served(&server, old));
     // The client looks once a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     assert_eq!((epoch(), epoch()), (Ok(16), Ok(16)));
@@ -140,12 +126,8 @@ fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
         Loader::open(LoaderOptions { prefetch: 1, ..LoaderOptions::new(format!("{}/{name}", server.listen), 4) })
     };
     let rows = |name: &str| open(name).map(|loader| loader.rows()).map_err(|error| error.chain());
-    let start = std::time::Instant::now();
     let until = |what: &str, done: &dyn Fn() -> bool| {
-        while !done() {
-            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}: {}", server.log());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        support::until_told(|| format!("{what}: {}", server.log()), done);
     };
     let told = |text: &str| server.log().matches(text).count();
     let mut running = open("first").unwrap();
@@ -210,11 +192,7 @@ fn a_certificate_is_renewed_in_the_middle_of_an_epoch() {
     };
     let comes = |authority: &Authority| open(authority, 1.0).is_ok_and(|mut loader| loader.next().is_ok());
     let until = |what: &str, done: &dyn Fn() -> bool| {
-        let start = std::time::Instant::now();
-        while !done() {
-            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}: {}", server.log());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        support::until_told(|| format!("{what}: {}", server.log()), done);
     };
     let mut loader = open(&one, 30.0).unwrap();
     let mut ids = support::ids(&loader.next().unwrap().unwrap());

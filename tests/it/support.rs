@@ -16,6 +16,20 @@ use parquet::file::properties::WriterProperties;
 /// Time after which an operation of milliseconds counts as hanging: far above the needs of a busy machine.
 pub(crate) const HANG: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Waits until `is_so`, looking again now and then; a wait that takes too long fails with `what`.
+pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_told(|| what.to_owned(), is_so);
+}
+
+/// As [`until`], with a text that is made when it fails, such as of a log.
+pub(crate) fn until_told(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < 2 * HANG, "hang: {}", what());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// True if the full counts run (`make soak`), otherwise about a tenth.
 pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()

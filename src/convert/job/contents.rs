@@ -17,6 +17,7 @@ use crate::convert::options::Packing;
 use crate::convert::parallel::parallel;
 use crate::convert::rolling::Output;
 use crate::error::Result;
+use crate::hex;
 use crate::store::directory::{FILES, failed, names, remove};
 
 /// A line of the list.
@@ -116,5 +117,5 @@ fn digest(path: &Path) -> Result<(u64, String)> {
             Err(error) => return Err(failed("read", path, error)),
         }
     }
-    Ok((bytes, hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((bytes, hex::of(hash.finalize())))
 }

@@ -45,6 +45,7 @@ use crate::convert::types::schema_json;
 use crate::convert::values::sample;
 use crate::dataset::filter::Bound;
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::store::directory::Destination;
 
 pub use self::conversion::{Begun, Conversion, Report, convert, work};
@@ -260,5 +261,5 @@ fn fingerprint(
         hash.update([0]);
         hash.update(&shard.stamp);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::of(hash.finalize())
 }

@@ -12,6 +12,7 @@ use roaring::RoaringTreemap;
 
 use super::action::Vector;
 use crate::dataset::table::{Broken, bitmap};
+use crate::hex;
 
 /// Characters of a UUID in z85.
 const UUID: usize = 20;
@@ -56,8 +57,7 @@ impl Vector {
                 let at = text.len().checked_sub(UUID).ok_or("its name is too short")?;
                 let (directory, id) = text.split_at_checked(at).ok_or("its name is not in z85")?;
                 let id = z85(id).ok_or("its name is not in z85")?;
-                let hex: Vec<String> = id.iter().map(|byte| format!("{byte:02x}")).collect();
-                let part = |range: Range<usize>| hex.get(range).unwrap_or_default().concat();
+                let part = |range: Range<usize>| hex::of(id.get(range).unwrap_or_default());
                 let id = [part(0..4), part(4..6), part(6..8), part(8..10), part(10..16)].join("-");
                 let slash = if directory.is_empty() { "" } else { "/" };
                 Path::Below(format!("{directory}{slash}deletion_vector_{id}.bin"))

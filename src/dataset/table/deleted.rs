@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::dataset::Selection;
 use crate::error::{Error, Place, Result};
+use crate::hex;
 
 /// The deleted rows of some files of a table.
 #[derive(Debug, Default)]
@@ -54,7 +55,7 @@ impl Deleted {
             digest.update(rows.len().to_le_bytes());
             rows.iter().for_each(|row| digest.update(row.to_le_bytes()));
         }
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::of(digest.finalize())
     }
 }
 

@@ -23,6 +23,7 @@ use super::pinned;
 use crate::device::spec::Gpu;
 use crate::device::traits::refused;
 use crate::error::{Error, Result};
+use crate::hex;
 
 /// Environment variable with the resources that the scheduler assigned to the task, as JSON or as the path of a file.
 pub(crate) const RESOURCES: &str = "BOWSTRING_RESOURCES";
@@ -164,8 +165,7 @@ pub(super) fn bus_address(driver: &Driver, device: c_int) -> Option<String> {
 }
 
 fn hyphenated(uuid: &[u8; 16]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex).join("-")
+    [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex::of).join("-")
 }
 
 /// The GPU of `devices` that `which` selects, with variables as `lookup` returns them.

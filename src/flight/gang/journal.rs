@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{MemberInfo, Position, Reading, Share, hex_u128};
 use crate::error::{Error, Place, Result};
-use crate::store::directory::{failed, flush};
+use crate::store::directory::{failed, flush_name};
 use crate::store::lock::{Lock, beside};
 
 const MAGIC: &[u8; 8] = b"BOWGANG2";
@@ -190,7 +190,7 @@ impl Journal {
             journal.bytes = MAGIC.len() as u64;
         }
         journal.file.sync_all().map_err(|e| failed("sync", e))?;
-        flush(home(path))?;
+        flush_name(path)?;
         Ok((journal, records))
     }
 
@@ -239,7 +239,7 @@ impl Journal {
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
         file.sync_all().map_err(|e| failed("sync", e))?;
         std::fs::rename(&new, &path).map_err(|e| failed("replace", e))?;
-        flush(home(&path))?;
+        flush_name(&path)?;
         self.file = OpenOptions::new().append(true).open(&path).map_err(|e| failed("open", e))?;
         self.bytes = bytes.len() as u64;
         self.compacted = self.bytes;
@@ -253,11 +253,6 @@ fn private() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
-}
-
-/// The directory whose names say where the journal is: a new name is durable only once it is on the disk.
-fn home(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn encode(records: &[Record]) -> Result<Vec<u8>> {

@@ -8,6 +8,7 @@ use std::ops::Range;
 use sha2::{Digest, Sha256};
 
 use super::super::stamp::Stamp;
+use crate::hex;
 
 /// One version of one object: a digest of its address and of the data that distinguish the version from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,20 +39,13 @@ impl ObjectKey {
     }
 
     pub(super) fn hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::of(self.0)
     }
 
     /// The reverse of [`hex`](Self::hex); none for a foreign name.
-    pub(super) fn parse(hex: &str) -> Option<Self> {
-        if hex.len() != 32 {
-            return None;
-        }
-        let mut key = [0; 16];
-        for (at, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
+    pub(super) fn parse(text: &str) -> Option<Self> {
         // Another spelling of it would be another file.
-        Some(Self(key)).filter(|key| key.hex() == hex)
+        hex::parse(text).map(Self).filter(|key| key.hex() == text)
     }
 }
 

@@ -13,9 +13,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::super::directory::flush_names;
 use super::block::ObjectKey;
 use super::directory::{Directory, gone, writable};
 use super::ledger::{boot, is_at};
@@ -26,6 +28,8 @@ const RECORD: &str = "json";
 const RECORD_ASIDE: &str = "new";
 const LOCK: &str = "lock";
 
+/// Version of the format of records.
+const VERSION: u32 = 1;
 /// Most bytes of a record: an upload has 10,000 parts at most.
 const MOST: u64 = 16 << 20;
 
@@ -58,7 +62,8 @@ pub(crate) struct Begun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Version of this format.
-    pub(crate) bowstring_save: u32,
+    #[serde(deserialize_with = "version")]
+    pub(super) bowstring_save: u32,
     #[serde(flatten)]
     pub(crate) target: Target,
     pub(crate) size: u64,
@@ -79,7 +84,17 @@ impl Record {
     pub(super) fn new(target: Target, size: u64, is_there: bool) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let saved_at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        Self { bowstring_save: 1, target, size, sequence: 0, saved_at, is_there, upload: None, failure: None }
+        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload: None, failure: None }
+    }
+}
+
+/// The version of a record, which comes first in it. Nobody guesses what those of other versions mean, or deletes what they saved.
+fn version<'de, D: Deserializer<'de>>(record: D) -> Result<u32, D::Error> {
+    match u32::deserialize(record)? {
+        VERSION => Ok(VERSION),
+        other => Err(D::Error::custom(format!(
+            "it is of version {other} of this format, and this bowstring reads version {VERSION}: flush() with the one that saved it"
+        ))),
     }
 }
 
@@ -190,12 +205,9 @@ impl Directory {
 
     /// Brings the names of all saves to the disk.
     pub(super) fn flush_saved(&self) -> io::Result<()> {
-        if !cfg!(unix) {
-            return Ok(());
-        }
-        File::open(self.saved())?.sync_all()?;
+        flush_names(&self.saved())?;
         // The first save has made that directory.
-        File::open(self.path())?.sync_all()
+        flush_names(self.path())
     }
 
     /// Removes a save: its record, then the rest. Its bytes stay as long as somebody has them open; see [`reap_saves`](Self::reap_saves).
@@ -317,6 +329,29 @@ mod tests {
         assert!(directory.saves().unwrap_err().to_string().contains(&name.hex()));
         directory.reap_saves().unwrap();
         assert!(directory.saved_bytes(name).exists());
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_told_and_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::open(root.path()).unwrap();
+        let name = fresh();
+        directory.prepare(&directory.saved_bytes(name)).unwrap();
+        fs::write(directory.saved_bytes(name), "bytes").unwrap();
+        directory.write_record(name, &Record::new(target("s3://b/x"), 5, true), true).unwrap();
+        let text = fs::read_to_string(directory.record(name)).unwrap();
+        // Whatever else another version has in it.
+        for newer in [text.replacen(":1,", ":2,", 1), r#"{"bowstring_save": 2, "where": "s3://b/x"}"#.to_owned()] {
+            fs::write(directory.record(name), &newer).unwrap();
+            for error in [directory.saves().unwrap_err(), directory.read_record(name).unwrap_err()] {
+                let text = error.to_string();
+                assert!(text.contains("version 2") && text.contains(&name.hex()), "{text}");
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            }
+            directory.reap_saves().unwrap();
+            assert_eq!(fs::read_to_string(directory.record(name)).unwrap(), newer);
+            assert!(directory.saved_bytes(name).exists());
+        }
     }
 
     #[test]

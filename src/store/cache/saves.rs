@@ -21,6 +21,7 @@ use super::shared::{Cache, Tier};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 use crate::store::lock::{Attempt, Lock};
+use crate::store::positional::read_exact_at;
 
 /// The longest wait for another process of this machine that makes an object appear at the same address.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -367,16 +368,4 @@ pub(super) fn adopt(
         disk.give_back(&claim, &block);
     }
     published
-}
-
-#[cfg(unix)]
-fn read_exact_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
-}
-
-#[cfg(not(unix))]
-fn read_exact_at(mut file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    file.seek(SeekFrom::Start(at))?;
-    file.read_exact(bytes)
 }

@@ -21,6 +21,7 @@ use super::saved::Target;
 use super::saves::Saves;
 use super::shared::{Cache, Wanted};
 use crate::error::Result;
+use crate::hex;
 
 /// Variables of the environment that object_store reads begin with these.
 const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
@@ -164,7 +165,7 @@ impl Through {
     /// What is to be at `url`, an address of this store.
     pub(in crate::store) fn target(&self, url: String) -> Target {
         let digest = Sha256::digest(self.origin.as_bytes());
-        Target { url, origin: digest.iter().map(|byte| format!("{byte:02x}")).collect() }
+        Target { url, origin: hex::of(digest) }
     }
 
     /// The name of the version `stamp` of the object at `address`; `None` if versions cannot be distinguished.

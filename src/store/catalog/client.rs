@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use object_store::CredentialProvider;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -142,20 +142,18 @@ impl Client {
 
     fn request(&self, call: Call<'_>, by: &By<'_>) -> Result<reqwest::RequestBuilder, Source> {
         let method = if call.body.is_some() { Method::POST } else { Method::GET };
-        let request = self.http.request(method.clone(), call.url.clone());
         let body = call.body.unwrap_or_default();
-        let plain = |request| {
-            call.headers
-                .iter()
-                .fold(request, |request: reqwest::RequestBuilder, (name, value)| request.header(*name, *value))
-        };
-        let request = match by {
-            By::Nobody => plain(request),
-            By::Token(token) => plain(request).header(AUTHORIZATION, bearer(token.reveal())?),
-            By::Signed(signing) => {
-                request.headers(signing.headers(&method, call.url, call.headers, body.as_bytes())?)
-            }
-        };
+        let given = call.headers.iter().map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes())?;
+            Ok((name, HeaderValue::from_static(value)))
+        });
+        let mut headers = given.collect::<Result<HeaderMap, Source>>()?;
+        match by {
+            By::Nobody => {}
+            By::Token(token) => drop(headers.insert(AUTHORIZATION, bearer(token.reveal())?)),
+            By::Signed(signing) => headers = signing.headers((&method, call.url), headers, body.as_bytes())?,
+        }
+        let request = self.http.request(method, call.url.clone()).headers(headers);
         Ok(if call.body.is_some() { request.body(body.to_owned()) } else { request })
     }
 

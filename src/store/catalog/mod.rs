@@ -14,6 +14,7 @@ mod hive;
 mod hive_table;
 mod iceberg;
 mod lookup;
+mod names;
 mod options;
 mod refusal;
 mod sign;

@@ -1,12 +1,11 @@
-//! Signatures of AWS (SigV4) on requests to a catalog, by the same credentials that S3 is read with.
+//! Keys of AWS that requests to a catalog are signed with: the same credentials that S3 is read with.
 
 use std::fmt;
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsAuthorizer, AwsCredential, AwsCredentialProvider};
-use object_store::client::{HttpRequest, HttpRequestBody};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
 use reqwest::Method;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::HeaderMap;
 use url::Url;
 
 use crate::error::{Error, Result, Source};
@@ -14,6 +13,7 @@ use crate::store::access::Access;
 use crate::store::credentials::{CredentialSource, Given};
 use crate::store::keys;
 use crate::store::profile::{self, Chosen};
+use crate::store::sigv4::{self, Scope};
 use crate::store::web::Options;
 
 /// Where keys come from.
@@ -33,8 +33,7 @@ pub(super) struct AwsKeys {
 /// See the module.
 pub(super) struct Signer {
     keys: Keys,
-    service: String,
-    region: String,
+    scope: Scope,
 }
 
 /// What a request is signed with.
@@ -47,7 +46,7 @@ pub(super) struct Signing<'a> {
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").field("service", &self.service).field("region", &self.region).finish_non_exhaustive()
+        f.debug_struct("Signer").field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 
@@ -101,7 +100,7 @@ impl AwsKeys {
 
     /// Signs for `service` in `region`.
     pub(super) fn signer(self, service: &str, region: &str) -> Signer {
-        Signer { keys: self.keys, service: service.to_owned(), region: region.to_owned() }
+        Signer { keys: self.keys, scope: Scope { service: service.to_owned(), region: region.to_owned() } }
     }
 }
 
@@ -121,7 +120,7 @@ impl Signer {
                 let found = provider.get_credential().await;
                 let credential = found.map_err(|error| Error::Store {
                     operation: "get keys of AWS to sign with".to_owned(),
-                    url: self.service.clone(),
+                    url: self.scope.service.clone(),
                     source: error.into(),
                 })?;
                 Ok(Signing { credential, given: None, signer: self })
@@ -136,26 +135,14 @@ impl Signing<'_> {
         self.credential.token.as_deref().unwrap_or_default()
     }
 
-    /// Headers for this request, those that it is signed with among them.
+    /// `headers` of this request, and those that it is signed with.
     pub(super) fn headers(
         &self,
-        method: &Method,
-        url: &Url,
-        headers: &[(&'static str, &'static str)],
+        request: (&Method, &Url),
+        headers: HeaderMap,
         body: &[u8],
     ) -> Result<HeaderMap, Source> {
-        let mut request = HttpRequest::new(HttpRequestBody::from(body.to_vec()));
-        *request.method_mut() = method.clone();
-        *request.uri_mut() = url.as_str().parse().map_err(|_| "the catalog's address cannot be signed")?;
-        for (name, value) in headers {
-            let name = HeaderName::from_bytes(name.as_bytes())?;
-            request.headers_mut().insert(name, HeaderValue::from_static(value));
-        }
-        AwsAuthorizer::new(&self.credential, &self.signer.service, &self.signer.region)
-            .try_authorize(&mut request, None)?;
-        let mut headers = std::mem::take(request.headers_mut());
-        headers.values_mut().for_each(|value| value.set_sensitive(true));
-        Ok(headers)
+        sigv4::signed(&self.credential, &self.signer.scope, request, headers, body)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::store::credentials::{CredentialSource, Credentials};
 use crate::store::display::display;
 use crate::store::logs::{Ratified, is_metadata};
+use crate::store::place::escaped;
 
 /// What lies at a table's location.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl CatalogTable {
             None if STORES.iter().any(|scheme| location.starts_with(scheme)) => {
                 // S3 has three names in Hadoop, and addresses in metadata are not percent-encoded.
                 let plain = location.replacen("s3n://", "s3://", 1);
-                Ok(Location::Store(plain.replace('%', "%25").replace('?', "%3F").replace('#', "%23")))
+                Ok(Location::Store(escaped(&plain)))
             }
             None => Err(foreign("in no store that is read for a catalog")),
         }

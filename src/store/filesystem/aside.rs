@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::directory::{failed, flush};
+use super::super::directory::{failed, flush_name};
 use super::origins::missing;
 use crate::error::{Error, Result};
 
@@ -106,7 +106,7 @@ impl Aside {
         self.file.sync_all().map_err(|error| failed("write", &self.aside, error))?;
         fs::rename(&self.aside, &self.path).map_err(|error| failed("publish", &self.path, error))?;
         self.is_done = true;
-        self.path.parent().map_or(Ok(()), flush)
+        flush_name(&self.path)
     }
 }
 

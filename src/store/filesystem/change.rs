@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path as FsPath, PathBuf};
+use std::path::Path as FsPath;
 use std::sync::Arc;
 
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
-use super::super::directory::{failed, flush};
+use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
 use super::uploads::Uploads;
@@ -33,11 +33,7 @@ fn rename_here(from: &FsPath, to: &FsPath) -> Result<()> {
         }
         renamed => renamed.map_err(|error| failed("rename", from, error)),
     }?;
-    [from, to].into_iter().filter_map(above).try_for_each(|above| flush(&above))
-}
-
-fn above(path: &FsPath) -> Option<PathBuf> {
-    std::path::absolute(path).ok()?.parent().map(ToOwned::to_owned)
+    [from, to].into_iter().try_for_each(flush_name)
 }
 
 async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place, from: &Path, to: &Path) -> Result<()> {

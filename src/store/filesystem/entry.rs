@@ -2,7 +2,7 @@
 
 use object_store::ObjectMeta;
 
-use super::super::place::Place;
+use super::super::place::{Place, escaped};
 use super::super::stamp::Stamp;
 
 /// A file or a directory.
@@ -31,9 +31,8 @@ impl Entry {
     }
 }
 
-/// The address of what is at `path`. Whatever a URL takes for something else is encoded.
+/// The address of what is at `path`.
 pub(super) fn address(place: &Place, path: &str) -> String {
-    let path =
-        if place.local { path.to_owned() } else { path.replace('%', "%25").replace('?', "%3F").replace('#', "%23") };
+    let path = if place.local { path.to_owned() } else { escaped(path) };
     format!("{}{}", place.prefix, path.trim_end_matches('/'))
 }

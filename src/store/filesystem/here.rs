@@ -3,11 +3,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
 use super::super::cache::Held;
+use super::super::positional::read_at;
 use super::super::stamp::Stamp;
 use crate::error::{Error, Place, Result};
 
@@ -37,7 +37,7 @@ impl Here {
         if !found.is_file() {
             return Err(Error::config("urls", format!("{shown} is no regular file; give the address of one file")));
         }
-        let stamp = stamp(&found);
+        let stamp = Stamp::of_file(&found);
         Ok((Self::Own(file, path), stamp))
     }
 
@@ -66,19 +66,11 @@ impl Here {
             source: error.into(),
         };
         let mut bytes = vec![0; length];
-        let mut read = 0;
-        while let Some(left) = bytes.get_mut(read..).filter(|left| !left.is_empty()) {
-            match read_at(self.file(), left, at.saturating_add(read as u64)) {
-                Ok(0) => break,
-                Ok(more) => read += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
+        let read = read_at(self.file(), &mut bytes, at).map_err(failed)?;
         let found = self.file().metadata().map_err(failed)?;
         match self {
-            Self::Own(_, path) if stamp(&found) != *pinned => {
-                let (was, now) = (pinned.to_string(), stamp(&found).to_string());
+            Self::Own(_, path) if Stamp::of_file(&found) != *pinned => {
+                let (was, now) = (pinned.to_string(), Stamp::of_file(&found).to_string());
                 Err(Error::SourceChanged { file: path.display().to_string(), was, now })
             }
             Self::Copy(held) if found.len() != pinned.size => {
@@ -92,20 +84,4 @@ impl Here {
             }
         }
     }
-}
-
-/// The version that a file is at.
-pub(super) fn stamp(found: &fs::Metadata) -> Stamp {
-    let nanos = |time: SystemTime| i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok();
-    Stamp { etag: None, size: found.len(), modified: found.modified().ok().and_then(nanos) }
-}
-
-#[cfg(unix)]
-fn read_at(file: &fs::File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, bytes, at)
-}
-
-#[cfg(windows)]
-fn read_at(file: &fs::File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, bytes, at)
 }

@@ -21,6 +21,7 @@ mod sending;
 mod system;
 #[cfg(all(test, feature = "cloud"))]
 mod tests;
+mod upload;
 mod uploads;
 mod window;
 mod writer;

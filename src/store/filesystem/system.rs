@@ -16,7 +16,7 @@ use super::super::stamp::Stamp;
 use super::change;
 use super::entry::Entry;
 use super::file::File;
-use super::here::{Here, stamp};
+use super::here::Here;
 use super::options::{FileOptions, Upload};
 use super::origins::{At, Origins, blocking, missing, saves};
 use super::saved::{self, Saved};
@@ -342,5 +342,5 @@ fn here(path: &FsPath) -> Result<Entry> {
     };
     let path = std::path::absolute(path).map_err(|error| failed("look up", path, error))?;
     let url = path.to_str().ok_or_else(|| Error::unsupported(format!("{shown}, a name that is not Unicode,"), ""))?;
-    Ok(Entry { url: url.trim_end_matches('/').to_owned(), stamp: (!found.is_dir()).then(|| stamp(&found)) })
+    Ok(Entry { url: url.trim_end_matches('/').to_owned(), stamp: (!found.is_dir()).then(|| Stamp::of_file(&found)) })
 }

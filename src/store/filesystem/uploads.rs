@@ -4,16 +4,12 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload, PutResult};
 
-use super::super::cache::{Begun, Save, Saves, Source, Turn};
-use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
+use super::super::cache::{Save, Saves, Turn};
 use super::super::place::Place;
-use super::super::stamp::Stamp;
-use super::super::unavailable;
 use super::origins::{At, Origins, blocking, saves};
+use super::upload::{End, Upload, give_up, now};
 use crate::error::{Error, Result};
 
 /// Pause between two looks at another process's upload.
@@ -64,24 +60,6 @@ pub(super) struct Uploads {
     origins: Arc<Origins>,
     /// Held by the upload that is under way.
     turn: tokio::sync::Mutex<()>,
-}
-
-/// What came of an attempt to upload a save.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It is in its store, or over.
-    Done,
-    /// It has another address now, and is not there yet.
-    Moved,
-}
-
-/// A save, and the way to its store.
-#[derive(Debug)]
-struct Upload {
-    saves: Saves,
-    save: Save,
-    place: Place,
-    path: Path,
 }
 
 impl Uploads {
@@ -230,202 +208,4 @@ impl Uploads {
         let all = all.clone();
         blocking(move || all.forget(&save)).await
     }
-}
-
-/// `save` as it is now; see [`Saves::left`].
-async fn now(all: &Saves, save: &Save) -> Result<Option<Save>> {
-    let (all, save) = (all.clone(), save.clone());
-    blocking(move || all.left(&save)).await
-}
-
-/// Returns true if the store does not know the upload, or its parts, any more.
-fn is_forgotten(error: &Error) -> bool {
-    let Some(cause) = std::error::Error::source(error) else { return false };
-    let is_missing = std::iter::successors(Some(cause), |error| (**error).source())
-        .any(|error| matches!(error.downcast_ref(), Some(object_store::Error::NotFound { .. })));
-    #[cfg(feature = "cloud")]
-    let is_refused = super::super::answer::answers(cause).any(|answer| answer.contains("<Code>InvalidPart"));
-    #[cfg(not(feature = "cloud"))]
-    let is_refused = false;
-    is_missing || is_refused
-}
-
-/// Ends the upload that was begun of `save`.
-async fn give_up(place: &Place, path: &Path, save: &Save) -> Result<()> {
-    if let (Some(begun), Some(numbered)) = (&save.record.upload, &place.numbered) {
-        match Multipart::known(numbered, path, &begun.id).abort().await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(place.failed("end the upload", path, error)),
-        }
-    }
-    Ok(())
-}
-
-impl Upload {
-    /// Uploads it. A store that is unavailable is waited for, and an upload that it has forgotten is begun anew.
-    async fn until_done(&mut self) -> Result<End> {
-        let began = Instant::now();
-        let mut may_begin_anew = self.save.record.upload.is_some();
-        loop {
-            match self.once().await {
-                Ok(end) => return Ok(end),
-                Err(error) if unavailable::is_unavailable(&error) && began.elapsed() < unavailable::PATIENCE => {
-                    tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
-                    tokio::time::sleep(unavailable::PAUSE).await;
-                }
-                Err(error) if may_begin_anew && is_forgotten(&error) => {
-                    tracing::debug!("{} is uploaded anew: {}", self.save.record.target.url, error.chain());
-                    may_begin_anew = false;
-                    drop(give_up(&self.place, &self.path, &self.save).await);
-                    self.save.record.upload = None;
-                    self.note().await?;
-                }
-                Err(error) => {
-                    self.save.record.failure = Some(error.chain());
-                    drop(self.note().await);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    async fn note(&self) -> Result<bool> {
-        let (saves, save) = (self.saves.clone(), self.save.clone());
-        blocking(move || saves.note(&save)).await
-    }
-
-    fn failed(&self, error: object_store::Error) -> Error {
-        self.place.failed("upload", &self.path, error)
-    }
-
-    async fn once(&mut self) -> Result<End> {
-        let (saves, save) = (self.saves.clone(), self.save.clone());
-        let Some(source) = blocking(move || saves.source(&save)).await? else { return self.over().await };
-        let source = Arc::new(source);
-        let is_small = part(0).is_some_and(|first| self.save.record.size <= first.end);
-        let mut multipart = None;
-        let mut parts = Vec::new();
-        if !is_small {
-            let begun = self.multipart().await?;
-            let multipart = multipart.insert(begun);
-            let Some(sent) = self.parts(multipart, &source).await? else {
-                // What somebody has open stays on the disk.
-                drop(source);
-                return self.over().await;
-            };
-            parts = sent;
-        }
-        let _turn = self.saves.turn_at(&self.save.record.target).await?;
-        let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
-        if found.is_none_or(|now| now.record.target != self.save.record.target) {
-            drop(source);
-            return self.over().await;
-        }
-        let put = match &mut multipart {
-            Some(multipart) => multipart.complete(parts).await,
-            None => {
-                let (read, size) = (Arc::clone(&source), self.save.record.size);
-                let bytes = blocking(move || read.read(0, size)).await?;
-                self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await
-            }
-        };
-        let put = put.map_err(|error| self.failed(error))?;
-        let key = version(&self.place, &self.path, &put, self.save.record.size).await;
-        let (saves, save) = (self.saves.clone(), self.save.clone());
-        blocking(move || {
-            // The store has it: no record may tell of bytes that are elsewhere. They stay, since they are open.
-            saves.forget(&save)?;
-            match (key, Arc::into_inner(source)) {
-                (Some(key), Some(source)) => saves.adopt(&save, source, key),
-                (_, source) => drop(source),
-            }
-            saves.forget(&save)
-        })
-        .await?;
-        Ok(End::Done)
-    }
-
-    /// Something else was saved for the same address, or it has another one now: what was sent is given up.
-    async fn over(&mut self) -> Result<End> {
-        give_up(&self.place, &self.path, &self.save).await?;
-        match now(&self.saves, &self.save).await?.filter(|now| now.record.is_there) {
-            Some(now) if now.record.target != self.save.record.target => Ok(End::Moved),
-            Some(_) => {
-                let why = "its bytes are gone, or another process changes them".to_owned();
-                let operation = "read what was saved for".to_owned();
-                Err(Error::Store { operation, url: self.save.record.target.url.clone(), source: why.into() })
-            }
-            None => {
-                let (saves, save) = (self.saves.clone(), self.save.clone());
-                blocking(move || saves.forget(&save)).await?;
-                Ok(End::Done)
-            }
-        }
-    }
-
-    /// The upload in parts: the one that was begun, or a new one.
-    async fn multipart(&mut self) -> Result<Multipart> {
-        if let (Some(begun), Some(numbered)) = (&self.save.record.upload, &self.place.numbered) {
-            return Ok(Multipart::known(numbered, &self.path, &begun.id));
-        }
-        let begun = Multipart::begin(&self.place.store, self.place.numbered.as_ref(), &self.path).await;
-        let begun = begun.map_err(|error| self.failed(error))?;
-        self.save.record.upload = begun.id().map(|id| Begun { id: id.to_owned(), parts: Vec::new() });
-        self.note().await?;
-        Ok(begun)
-    }
-
-    /// Sends the parts that the store does not have; what it calls all of them. None if the save is over.
-    async fn parts(&mut self, multipart: &mut Multipart, source: &Arc<Source>) -> Result<Option<Vec<String>>> {
-        let size = self.save.record.size;
-        let ranges: Vec<_> = (0..).map_while(part).take_while(|part| part.start < size).collect();
-        if ranges.last().is_none_or(|last| last.end < size) {
-            return Err(too_large(&self.save.record.target.url));
-        }
-        let mut sent = self.save.record.upload.as_ref().map(|begun| begun.parts.clone()).unwrap_or_default();
-        sent.resize(ranges.len(), None);
-        let mut going = FuturesUnordered::new();
-        let mut bytes_going = 0_u64;
-        let missing = |index: &usize| sent.get(*index).is_none_or(Option::is_none);
-        let left = ranges.iter().enumerate().rev().filter(|(index, _)| missing(index));
-        let mut left: Vec<_> = left.map(|(index, range)| (index, range.start..range.end.min(size))).collect();
-        while !left.is_empty() || !going.is_empty() {
-            while going.len() < AT_ONCE
-                && bytes_going < MOST
-                && let Some((index, range)) = left.pop()
-            {
-                let (source, length) = (Arc::clone(source), range.end - range.start);
-                let bytes = blocking(move || source.read(range.start, range.end)).await?;
-                bytes_going += length;
-                let put = multipart.put(index, bytes);
-                going.push(async move { (index, length, put.await) });
-            }
-            let Some((index, length, put)) = going.next().await else { break };
-            bytes_going = bytes_going.saturating_sub(length);
-            let id = put.map_err(|error| self.failed(error))?;
-            if let Some(sent) = sent.get_mut(index) {
-                *sent = Some(id);
-            }
-            if let Some(begun) = &mut self.save.record.upload {
-                begun.parts.clone_from(&sent);
-                if !self.note().await? {
-                    return Ok(None);
-                }
-            }
-        }
-        Ok(Some(sent.into_iter().flatten().collect()))
-    }
-}
-
-/// The name in the cache of what was `put` at `path`, if that is there and told.
-pub(super) async fn version(
-    place: &Place,
-    path: &Path,
-    put: &PutResult,
-    size: u64,
-) -> Option<super::super::cache::ObjectKey> {
-    let meta = place.store.head(path).await.ok()?;
-    // Another one may have replaced it meanwhile.
-    let is_it = meta.size == size && put.e_tag.is_some() && put.e_tag == meta.e_tag;
-    if is_it { place.cache.as_ref()?.key(&place.url(path), &Stamp::of(&meta)) } else { None }
 }

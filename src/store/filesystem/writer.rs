@@ -23,7 +23,8 @@ use super::aside::Aside;
 use super::options::Upload;
 use super::origins::{At, Origins, blocking, saves};
 use super::sending::{Fed, Sending};
-use super::uploads::{Uploads, version};
+use super::upload::version;
+use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
 /// Bytes of a file of this machine, or of the cache, that are written at once.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::ini::{self, Section};
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::nearest::nearest;
 use crate::store::home;
 
@@ -191,8 +192,7 @@ impl Profiles {
         }
         // The tools name the file of a login by its session, or its address.
         use sha1::Digest;
-        let digest = sha1::Sha1::digest(session.unwrap_or(start));
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::of(sha1::Sha1::digest(session.unwrap_or(start)));
         let cache = self.home.join("sso").join("cache").join(format!("{digest}.json"));
         Ok(Means::Sso { cache, region, account: account.to_owned(), role, profile: name.to_owned() })
     }

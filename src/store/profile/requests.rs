@@ -2,9 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use object_store::aws::{AwsAuthorizer, AwsCredential};
-use object_store::client::{HttpRequest, HttpRequestBody};
-use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use object_store::aws::AwsCredential;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Deserialize;
 use url::Url;
@@ -13,6 +12,7 @@ use super::super::credentials::Credentials;
 use super::process::keys;
 use super::times;
 use crate::error::Source;
+use crate::store::sigv4::{Scope, signed};
 use crate::store::web::{Connection, Problem, Retries, passes, patient};
 
 /// Longest time of a request.
@@ -47,19 +47,13 @@ fn asking(
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     form.extend_pairs([("Action", action), ("Version", "2011-06-15")]).extend_pairs(parameters);
     let body = form.finish();
-    let mut signed = HttpRequest::new(HttpRequestBody::from(body.clone()));
-    *signed.method_mut() = Method::POST;
-    *signed.uri_mut() = endpoint.as_str().parse().map_err(|_| "the endpoint of STS is no address")?;
     let form = HeaderValue::from_static("application/x-www-form-urlencoded; charset=utf-8");
-    signed.headers_mut().insert(CONTENT_TYPE, form);
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, form)]);
     if let Some(signer) = signer {
-        AwsAuthorizer::new(signer, "sts", region).try_authorize(&mut signed, None)?;
+        let scope = Scope { service: "sts".to_owned(), region: region.to_owned() };
+        headers = signed(signer, &scope, (&Method::POST, endpoint), headers, body.as_bytes())?;
     }
-    Ok(Connection::within(TIMEOUT)
-        .client()?
-        .post(endpoint.clone())
-        .headers(std::mem::take(signed.headers_mut()))
-        .body(body))
+    Ok(Connection::within(TIMEOUT).client()?.post(endpoint.clone()).headers(headers).body(body))
 }
 
 /// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.

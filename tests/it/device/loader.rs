@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, FixedSizeListBuilder, Float64Builder, Int8Builder, Int16Builder, Int32Builder};
 use arrow::array::{Int64Array, Int64Builder, ListBuilder, RecordBatch};
@@ -20,7 +20,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
 
-use crate::support::{Random, fixture, options, soak, write};
+use crate::support::{Random, fixture, options, soak, until_told, write};
 
 pub(super) fn photos(dtype: DType) -> LoaderOptions {
     let image = ImageOptions {
@@ -139,11 +139,8 @@ pub(super) fn cpu(options: &LoaderOptions) -> Loader {
 
 /// The pipeline's own threads end by themselves, and with them the last of its page-locked memory.
 pub(super) fn all_given_back(sim: &Sim) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !sim.counters().is_balanced() || sim.counters().strays > 0 {
-        assert!(Instant::now() < deadline, "{:?}", sim.counters());
-        std::thread::yield_now();
-    }
+    let is_balanced = || sim.counters().is_balanced() && sim.counters().strays == 0;
+    until_told(|| format!("{:?}", sim.counters()), is_balanced);
 }
 
 #[test]

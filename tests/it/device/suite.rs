@@ -17,7 +17,7 @@ use bowstring::schema::DType;
 use bowstring::tensor::{Batch, BatchBuilder, Next, TensorSpec};
 use bowstring::{Error, Result};
 
-use crate::support::soak;
+use crate::support::{soak, until};
 
 /// Rows, and height and width of a photo.
 const ROWS: usize = 4;
@@ -483,11 +483,7 @@ fn capture(bench: &impl Bench) {
             if number == 1 {
                 // The slot of batch 0 was taken again: nothing is about to wait for the whole device, which would end
                 // the capture.
-                let deadline = Instant::now() + LONG;
-                while transfer.stats().batches < 3 {
-                    assert!(Instant::now() < deadline, "batch 2 does not come");
-                    std::thread::yield_now();
-                }
+                until("batch 2 comes", || transfer.stats().batches >= 3);
                 kept = x.address();
                 if !bench.capture(stream, true) {
                     return;

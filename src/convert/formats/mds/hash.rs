@@ -8,6 +8,8 @@ use sha1::Sha1;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use twox_hash::{XxHash3_64, XxHash32, XxHash64};
 
+use crate::hex;
+
 /// A running hash.
 pub(crate) enum Hashing {
     Xxh32(XxHash32),
@@ -61,17 +63,16 @@ impl Hashing {
 
     /// Returns the hash in hexadecimal.
     pub(crate) fn finish(self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         match self {
             Self::Xxh32(hash) => format!("{:08x}", hash.finish_32()),
             Self::Xxh64(hash) => format!("{:016x}", hash.finish()),
             Self::Xxh3(hash) => format!("{:016x}", hash.finish()),
-            Self::Md5(hash) => hex(&md5::Digest::finalize(hash)),
-            Self::Sha1(hash) => hex(&hash.finalize()),
-            Self::Sha224(hash) => hex(&hash.finalize()),
-            Self::Sha256(hash) => hex(&hash.finalize()),
-            Self::Sha384(hash) => hex(&hash.finalize()),
-            Self::Sha512(hash) => hex(&hash.finalize()),
+            Self::Md5(hash) => hex::of(md5::Digest::finalize(hash)),
+            Self::Sha1(hash) => hex::of(hash.finalize()),
+            Self::Sha224(hash) => hex::of(hash.finalize()),
+            Self::Sha256(hash) => hex::of(hash.finalize()),
+            Self::Sha384(hash) => hex::of(hash.finalize()),
+            Self::Sha512(hash) => hex::of(hash.finalize()),
         }
     }
 }

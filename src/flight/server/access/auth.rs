@@ -15,6 +15,7 @@ use super::certificate;
 use super::secret::read_private;
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::watched::Watched;
+use crate::hex;
 
 /// Fewest characters of a token.
 const MIN_TOKEN: usize = 16;
@@ -58,7 +59,7 @@ impl Tenant {
         let name = certificate::holder(der).filter(|name| is_name(name));
         let name = name.unwrap_or_else(|| {
             let digest = Sha256::digest(der);
-            digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+            hex::of(digest.get(..8).unwrap_or_default())
         });
         Self(format!("{CERTIFICATE}{name}").into())
     }
@@ -233,7 +234,7 @@ fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
         }
         let token = token.trim();
         let digest = match token.strip_prefix("sha256:") {
-            Some(hex) => from_hex(hex).ok_or_else(|| wrong("a SHA-256 has 64 hexadecimal digits"))?,
+            Some(digits) => hex::parse(digits).ok_or_else(|| wrong("a SHA-256 has 64 hexadecimal digits"))?,
             None if token.len() < MIN_TOKEN => return Err(wrong("a token has at least 16 characters")),
             None if token.len() > MAX_TOKEN => return Err(wrong("a token has at most 4096 characters")),
             None if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
@@ -255,17 +256,6 @@ fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
     Ok(known)
 }
 
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(digest)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant, SystemTime};
@@ -276,7 +266,7 @@ mod tests {
     const BERT: &str = "0123456789abcdef";
 
     fn text() -> String {
-        let digest: String = Sha256::digest(BERT).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::of(Sha256::digest(BERT));
         format!("# who may read\n\nanna: {ANNA}\nbert:sha256:{digest}\nanna:another-token-of-anna\n")
     }
 

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use http::{HeaderValue, Request, Response, header};
@@ -15,14 +14,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use prost::Message as _;
 use tonic::body::Body;
 use tonic::server::NamedService;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Code, Status};
 use tower_service::Service;
 
 use super::audit::AuditRecord;
 use super::auth::Tenant;
-use super::refusals::{HELD, Refusals};
+use super::refusals::Refusals;
 use crate::flight::server::ops::errors::At;
+use crate::flight::server::ops::request;
 use crate::flight::server::rpc::body::Messages;
 use crate::flight::server::rpc::core::{Core, Via};
 use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
@@ -71,23 +70,10 @@ struct Door {
 }
 
 impl Door {
-    /// Delays a refusal of `peer` if it has had too many. Returns the refusal with the number of earlier ones that were delayed, or
-    /// `None` if this one was.
-    async fn hold(&self, peer: Option<IpAddr>, status: Status) -> (Status, Option<u64>) {
-        let Some(address) = peer else { return (status, Some(0)) };
-        match self.refusals.count(address, Instant::now()) {
-            Some(held) => (status, Some(held)),
-            None => {
-                tokio::time::sleep(HELD).await;
-                (Status::resource_exhausted("too many calls from your address are refused; mend them first"), None)
-            }
-        }
-    }
-
     /// Refuses a call before it reaches the service.
     async fn refuse(&self, mut line: AuditRecord, peer: Option<IpAddr>, status: Status) -> Status {
         let why = status.clone();
-        let (status, held) = self.hold(peer, status).await;
+        let (status, held) = self.refusals.hold(peer, status).await;
         if let Some(held) = held {
             line.held = held;
             self.core.config.audit.add(&line.ended(Some(&why)));
@@ -115,7 +101,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let address = address(&parts.extensions);
+        let address = request::sender(&parts.extensions);
         let peer = address.map(|address| address.ip().to_canonical());
         let call = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
         let tenant = match self.core.tenant(&parts) {
@@ -147,7 +133,7 @@ where
                     Ok(answer) => Ok(answer),
                     // Its line is written already.
                     Err(status) if status.code() == Code::PermissionDenied => {
-                        Ok(door.hold(peer, status).await.0.into_http())
+                        Ok(door.refusals.hold(peer, status).await.0.into_http())
                     }
                     Err(status) => Ok(status.into_http()),
                 }
@@ -212,13 +198,6 @@ fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Resp
         frame
     });
     Response::from_parts(parts, Body::new(body))
-}
-
-/// Returns the address that a call came from.
-fn address(extensions: &http::Extensions) -> Option<SocketAddr> {
-    let plain = extensions.get::<TcpConnectInfo>();
-    let info = plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref));
-    info.and_then(TcpConnectInfo::remote_addr)
 }
 
 async fn get(

@@ -7,12 +7,14 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tonic::Status;
+
 use crate::flight::server::ops::connections::host;
 
 /// Most peers that are remembered; those that were refused longest ago are forgotten.
 const PEERS: usize = 16_384;
 /// Delay of a refusal beyond the rate.
-pub(crate) const HELD: Duration = Duration::from_secs(1);
+const HELD: Duration = Duration::from_secs(1);
 const MINUTE: f64 = 60.0;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +48,7 @@ impl Refusals {
 
     /// Counts a refusal of `peer` at `now`. Returns the number delayed since the last immediate one, or `None` if this one is to be
     /// delayed too.
-    pub(crate) fn count(&self, peer: IpAddr, now: Instant) -> Option<u64> {
+    fn count(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let peer = host(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.known.len() >= PEERS && !peers.known.contains_key(&peer) {
@@ -69,6 +71,19 @@ impl Refusals {
         }
         known.left -= 1.0;
         Some(std::mem::take(&mut known.held))
+    }
+
+    /// Delays a refusal of `peer` if it has had too many. Returns the refusal with the number of earlier ones that were delayed, or
+    /// `None` if this one was.
+    pub(crate) async fn hold(&self, peer: Option<IpAddr>, status: Status) -> (Status, Option<u64>) {
+        let Some(address) = peer else { return (status, Some(0)) };
+        match self.count(address, Instant::now()) {
+            Some(held) => (status, Some(held)),
+            None => {
+                tokio::time::sleep(HELD).await;
+                (Status::resource_exhausted("too many calls from your address are refused; mend them first"), None)
+            }
+        }
     }
 
     fn left(&self, peer: Peer, now: Instant) -> f64 {

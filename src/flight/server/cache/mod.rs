@@ -3,6 +3,7 @@
 //! It is a server of its own, beside those of datasets, with tokens of its own. A caller may read each block whose name it knows and give
 //! blocks that it says are those of a store; a client of datasets may do neither.
 
+mod door;
 mod leases;
 mod service;
 
@@ -16,14 +17,12 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use futures::future::Either;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
-use tonic::{Extensions, Request, Status};
 use tonic_health::ServingStatus;
 
+use self::door::{Door, Guard};
 use self::service::{Home, Service};
-use super::access::auth::{Tokens, tenant};
+use super::access::auth::Tokens;
 use super::access::tls::{ServerTls, TlsFiles, may_listen};
 use super::ops::admin::AdminState;
 use super::ops::connections;
@@ -63,9 +62,8 @@ pub struct CacheServerOptions {
 #[derive(Debug, Clone)]
 pub struct CacheServer {
     cache: Arc<Cache>,
-    tokens: Option<Tokens>,
+    guard: Guard,
     tls: Option<ServerTls>,
-    client_ca: bool,
     insecure: bool,
     limits: Limits,
     /// What operators see.
@@ -86,9 +84,11 @@ impl CacheServer {
         admin.set_probe(|metrics| metrics.cache(&totals()));
         Ok(Self {
             cache: Cache::open(&options.place, options.bytes)?,
-            tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
+            guard: Guard {
+                tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
+                client_ca: options.tls.as_ref().is_some_and(|files| files.client_ca.is_some()),
+            },
             tls: options.tls.as_ref().map(|files| files.server(limits.handshake())).transpose()?,
-            client_ca: options.tls.as_ref().is_some_and(|files| files.client_ca.is_some()),
             insecure: options.insecure,
             limits,
             admin,
@@ -100,7 +100,7 @@ impl CacheServer {
     /// # Errors
     /// As [`may_listen`].
     pub fn check(&self, address: SocketAddr) -> Result<()> {
-        may_listen(address, self.tls.is_some(), self.tokens.is_some() || self.client_ca, self.insecure)
+        may_listen(address, self.tls.is_some(), self.guard.tokens.is_some() || self.guard.client_ca, self.insecure)
     }
 
     /// Returns true if it speaks TLS.
@@ -111,24 +111,6 @@ impl CacheServer {
     /// The cache.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
-    }
-
-    /// Admits a call, or refuses it before anything of it is read.
-    fn admit(&self, request: Request<()>) -> Result<Request<()>, Status> {
-        let chain = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
-        let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
-        let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        match tenant(self.tokens.as_ref(), self.client_ca, header, certificate) {
-            // Nobody is told apart from others here.
-            Ok(_) => {
-                let (metadata, _, ()) = request.into_parts();
-                Ok(Request::from_parts(metadata, Extensions::default(), ()))
-            }
-            Err(denied) => {
-                self.admin.metrics().refused(denied);
-                Err(denied.into())
-            }
-        }
     }
 
     /// Serves on `listener` until `shutdown` completes.
@@ -144,15 +126,19 @@ impl CacheServer {
         let (stop, mut stopped) = watch::channel(false);
         let (cut, cutting) = watch::channel(false);
         let metrics = self.admin.metrics().clone();
-        let incoming =
-            connections::admit(connections::accepted(listener), &self.limits, metrics, cutting, Hangups::default());
-        let service = FlightServiceServer::new(Service(Arc::new(Home::new(Arc::clone(&self.cache)))))
+        let hangups = Hangups::default();
+        let home = Arc::new(Home::new(Arc::clone(&self.cache), hangups.clone()));
+        let incoming = connections::admit(connections::accepted(listener), &self.limits, metrics, cutting, hangups);
+        let service = FlightServiceServer::new(Service(home))
             .max_decoding_message_size(wire::MESSAGE)
             .max_encoding_message_size(wire::MESSAGE);
         let (admin, tls) = (Arc::clone(&self.admin), self.tls.clone());
-        let door = self.clone();
-        let service = InterceptedService::new(service, move |request| door.admit(request));
-        let router = server.add_service(health).add_service(service);
+        let router = server.add_service(health).add_service(Door::new(
+            service,
+            self.guard,
+            &self.limits,
+            self.admin.metrics().clone(),
+        ));
         let stopping = async move {
             // Its sender lives as long as this future.
             let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -18,7 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::leases::{Leases, Taken};
+use super::leases::{Giving, Leases, Taken};
+use crate::flight::server::stream::hangup::Hangups;
 use crate::store::cache::cluster::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
 use crate::store::cache::{Block, Cache, Reader};
 
@@ -36,6 +37,8 @@ const MOVING: usize = 512 << 20;
 const PERMIT: usize = 64 << 10;
 /// Messages of an answer that are ready before they are sent.
 const READY: usize = 2;
+/// Most calls at once. Readers beyond it are told to fetch for themselves, and keep what they fetch.
+const CALLS: usize = 16_384;
 
 /// A message to a reader.
 type Message = Result<FlightData, Status>;
@@ -47,22 +50,42 @@ pub(super) struct Home {
     reader: Arc<Reader>,
     leases: Arc<Leases>,
     moving: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
+    hangups: Hangups,
 }
 
 /// The reader is gone, or was told that this home fails.
 struct Gone;
 
-/// A block that is here. The passage is held until its bytes are sent.
-struct Found {
-    head: Bytes,
+/// Bytes of a block on their way. They hold their passage for as long as anybody has a part of them, as a reader has that does not read.
+struct Moving {
     bytes: Bytes,
     _passage: Option<OwnedSemaphorePermit>,
 }
 
+impl AsRef<[u8]> for Moving {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Moving {
+    fn bytes(bytes: Bytes, passage: Option<OwnedSemaphorePermit>) -> Bytes {
+        Bytes::from_owner(Self { bytes, _passage: passage })
+    }
+}
+
+/// A block that is here.
+struct Found {
+    head: Bytes,
+    bytes: Bytes,
+}
+
 impl Home {
-    pub(super) fn new(cache: Arc<Cache>) -> Self {
+    pub(super) fn new(cache: Arc<Cache>, hangups: Hangups) -> Self {
         let reader = cache.reader();
-        Self { cache, reader, leases: Arc::default(), moving: Arc::new(Semaphore::new(MOVING / PERMIT)) }
+        let (moving, calls) = (Arc::new(Semaphore::new(MOVING / PERMIT)), Arc::new(Semaphore::new(CALLS)));
+        Self { cache, reader, leases: Arc::default(), moving, calls, hangups }
     }
 
     /// The right to move the bytes of `block`.
@@ -76,7 +99,7 @@ impl Home {
         let looking = async {
             let passage = self.passage(&block).await;
             let bytes = self.cache.have(&self.reader, block).await?;
-            Some(Found { head: head(block, &bytes).await?, bytes, _passage: passage })
+            Some(Found { head: head(block, &bytes).await?, bytes: Moving::bytes(bytes, passage) })
         };
         if let Ok(found) = words(to, timeout(SLOW, looking)).await? {
             return Ok(found);
@@ -90,14 +113,14 @@ impl Home {
     async fn answer(&self, block: Block, to: &mpsc::Sender<Message>) -> Result<(), Gone> {
         loop {
             if let Some(found) = self.look(block, to).await? {
-                return send(to, found.head, found.bytes).await;
+                return send(to, &block, found.head, found.bytes).await;
             }
             match self.leases.take(block) {
                 Taken::Mine(lease) => {
                     // It may have come between the look and the lease.
                     if let Some(found) = self.look(block, to).await? {
                         drop(lease);
-                        return send(to, found.head, found.bytes).await;
+                        return send(to, &block, found.head, found.bytes).await;
                     }
                     tell(to, Answer { kind: Kind::Lease.into(), lease: lease.number(), ..Answer::default() }).await?;
                     tokio::select! {
@@ -110,12 +133,10 @@ impl Home {
                 Taken::Theirs(mut waiting) => {
                     if let Some(bytes) = words(to, waiting.outcome()).await? {
                         let head = words(to, head(block, &bytes)).await?.ok_or(Gone)?;
-                        return send(to, head, bytes).await;
+                        return send(to, &block, head, bytes).await;
                     }
                 }
-                Taken::Full => {
-                    return tell(to, Answer { kind: Kind::Declined.into(), ..Answer::default() }).await;
-                }
+                Taken::Full => return declined(to).await,
             }
         }
     }
@@ -127,21 +148,35 @@ impl Home {
         let block = asked(given.version, &given.block)?;
         // The store was slow: others fetch it by now.
         let Some(giving) = self.leases.given(block, given.lease) else { return Ok(Kept { kept: false }) };
-        let _passage = self.passage(&block).await;
+        let passage = self.passage(&block).await;
         let wrong = |what: &'static str| Status::data_loss(what);
         let mut arriving = Arriving::new(block, given.head).map_err(wrong)?;
         arriving.add(&first.data_body).map_err(wrong)?;
-        while !arriving.is_all() {
-            let part = next(&mut from).await?.ok_or_else(|| wrong("it is cut off"))?;
-            if part.data_body.is_empty() {
-                return Err(wrong("an empty part"));
+        let all = async {
+            while !arriving.is_all() {
+                let part = next(&mut from).await?.ok_or_else(|| wrong("it is cut off"))?;
+                if part.data_body.is_empty() {
+                    return Err(wrong("an empty part"));
+                }
+                arriving.add(&part.data_body).map_err(wrong)?;
             }
-            arriving.add(&part.data_body).map_err(wrong)?;
-        }
-        let bytes = arriving.done().map_err(wrong)?;
-        giving.is_here(bytes.clone());
-        let kept = self.cache.take(&self.reader, block, bytes).await;
-        Ok(Kept { kept })
+            arriving.done().map_err(wrong)
+        };
+        let late = |_| Status::deadline_exceeded("the block comes too slowly");
+        let bytes = timeout(time_for(&block), all).await.map_err(late)??;
+        Ok(Kept { kept: self.arrived(&giving, block, bytes, passage).await })
+    }
+
+    /// Hands a block that has come to all that wait for it, and keeps it. Returns true if it is kept.
+    async fn arrived(
+        &self,
+        giving: &Giving,
+        block: Block,
+        bytes: Bytes,
+        passage: Option<OwnedSemaphorePermit>,
+    ) -> bool {
+        giving.is_here(Moving::bytes(bytes.clone(), passage));
+        self.cache.take(&self.reader, block, bytes).await
     }
 }
 
@@ -188,13 +223,25 @@ async fn words<T>(to: &mpsc::Sender<Message>, work: impl Future<Output = T>) -> 
     }
 }
 
-async fn send(to: &mpsc::Sender<Message>, head: Bytes, bytes: Bytes) -> Result<(), Gone> {
-    let mut answer = Some(Answer { kind: Kind::Block.into(), head, ..Answer::default() });
-    for part in wire::parts(bytes) {
-        let app_metadata = answer.take().map_or_else(Vec::new, |answer| answer.encode_to_vec()).into();
-        put(to, FlightData { app_metadata, data_body: part, ..FlightData::default() }).await?;
-    }
-    Ok(())
+async fn declined(to: &mpsc::Sender<Message>) -> Result<(), Gone> {
+    tell(to, Answer { kind: Kind::Declined.into(), ..Answer::default() }).await
+}
+
+/// Time in which all of `block` comes or goes: a reader gives a home up sooner.
+fn time_for(block: &Block) -> Duration {
+    STALL + Duration::from_secs(block.len() / wire::PACE)
+}
+
+async fn send(to: &mpsc::Sender<Message>, block: &Block, head: Bytes, bytes: Bytes) -> Result<(), Gone> {
+    let sending = async {
+        let mut answer = Some(Answer { kind: Kind::Block.into(), head, ..Answer::default() });
+        for part in wire::parts(bytes) {
+            let app_metadata = answer.take().map_or_else(Vec::new, |answer| answer.encode_to_vec()).into();
+            put(to, FlightData { app_metadata, data_body: part, ..FlightData::default() }).await?;
+        }
+        Ok(())
+    };
+    timeout(time_for(block), sending).await.unwrap_or(Err(Gone))
 }
 
 /// See the module.
@@ -218,24 +265,37 @@ impl FlightService for Service {
     type DoExchangeStream = Answers<FlightData>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        let hangup = request.remote_addr().and_then(|address| self.0.hangups.of(address));
         let ask = Ask::decode(request.into_inner().ticket).map_err(|_| Status::invalid_argument("nothing is asked"))?;
         let block = asked(ask.version, &ask.block)?;
         let (to, answers) = mpsc::channel(READY);
         let home = Arc::clone(&self.0);
+        let place = Arc::clone(&home.calls).try_acquire_owned().ok();
+        let is_full = place.is_none();
         drop(tokio::spawn(async move {
-            // Who is gone needs no answer.
-            let _ = home.answer(block, &to).await;
+            let answered = if is_full { declined(&to).await } else { home.answer(block, &to).await };
+            // Who is gone needs no answer. Who is there and reads nothing holds messages that only the end of the connection frees.
+            if answered.is_err()
+                && !to.is_closed()
+                && hangup.is_some_and(|hangup| hangup.still() >= STALL && hangup.ask())
+            {
+                tracing::debug!("a reader that reads nothing is hung up on");
+            }
         }));
-        let next = |mut answers: mpsc::Receiver<Message>| async move {
+        // The call lasts until its answer is read.
+        let next = |(mut answers, place): (mpsc::Receiver<Message>, Option<OwnedSemaphorePermit>)| async move {
             let message = answers.recv().await?;
-            Some((message, answers))
+            Some((message, (answers, place)))
         };
-        Ok(Response::new(Box::pin(futures::stream::unfold(answers, next))))
+        Ok(Response::new(Box::pin(futures::stream::unfold((answers, place), next))))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
         let late = |_| Status::deadline_exceeded("the block did not come in time");
-        let kept = timeout(LEASE, self.0.take(request.into_inner())).await.map_err(late)??;
+        let kept = match self.0.calls.try_acquire() {
+            Ok(_place) => timeout(LEASE, self.0.take(request.into_inner())).await.map_err(late)??,
+            Err(_) => Kept { kept: false },
+        };
         let answer = PutResult { app_metadata: kept.encode_to_vec().into() };
         Ok(Response::new(Box::pin(futures::stream::iter([Ok(answer)]))))
     }
@@ -278,5 +338,45 @@ impl FlightService for Service {
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
         unimplemented()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_block_on_its_way_holds_its_passage_until_nobody_has_a_part_of_it() {
+        let home = Arc::new(Home::new(Cache::open("memory", Some(64 << 20)).unwrap(), Hangups::default()));
+        let length = 8 * wire::CHUNK;
+        let block = wire::travelling(&format!("{:032x}-0-{length:x}", 7)).unwrap();
+        let all = MOVING / PERMIT;
+        let Taken::Mine(lease) = home.leases.take(block) else { panic!("it is taken") };
+        let (to, mut answers) = mpsc::channel(READY);
+        let waiter = tokio::spawn({
+            let home = Arc::clone(&home);
+            async move { home.answer(block, &to).await.is_ok() }
+        });
+        // It waits for the other one's lease.
+        let word = answers.recv().await.unwrap().unwrap();
+        assert_eq!(Answer::decode(word.app_metadata).unwrap().kind, i32::from(Kind::Waiting));
+        let giving = home.leases.given(block, lease.number()).unwrap();
+        let passage = home.passage(&block).await;
+        assert!(home.arrived(&giving, block, Bytes::from(vec![1; length]), passage).await);
+        drop((giving, lease));
+        // The reader takes one part, and no more.
+        let first = loop {
+            let message = answers.recv().await.unwrap().unwrap();
+            if !message.data_body.is_empty() {
+                break message;
+            }
+        };
+        assert_eq!(home.moving.available_permits(), all - length / PERMIT);
+        assert_eq!(first.data_body.len(), wire::CHUNK);
+        drop(answers);
+        assert!(!waiter.await.unwrap());
+        assert_eq!(home.moving.available_permits(), all - length / PERMIT, "a part of it is still somewhere");
+        drop(first);
+        assert_eq!(home.moving.available_permits(), all);
     }
 }

@@ -1,6 +1,7 @@
 //! The table `[server]` of a server's configuration: options as given, their defaults and ranges, each in one place.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -39,17 +40,32 @@ pub(crate) struct Range {
     unit: &'static str,
 }
 
-const fn seconds(name: &'static str, least: f64) -> Range {
-    Range { name, least, most: DAY, kind: "", unit: " seconds" }
+impl Range {
+    const fn seconds(name: &'static str, least: f64) -> Self {
+        Self { name, least, most: DAY, kind: "", unit: " seconds" }
+    }
+
+    /// Checks the option's `value`, if it is given; an error shows it as it was given.
+    fn check<T: Copy + Display>(&self, value: Option<T>, number: impl Fn(T) -> f64) -> Result<()> {
+        let Self { name, least, most, kind, unit } = *self;
+        match value {
+            Some(value) if !(least..=most).contains(&number(value)) => {
+                Err(Error::config(name, format!("{value} is not {kind}from {least} to {most}{unit}")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Ranges of options that have any. A lease below its range takes a busy machine for a dead one.
-pub(crate) const RANGES: [Range; 4] = [
-    Range { name: "threads", least: 1.0, most: machine::MAX_THREADS as f64, kind: "a whole number ", unit: "" },
-    seconds("drain_grace", 0.0),
-    seconds("gang_lease", 0.1),
-    seconds("refresh", 0.0),
-];
+const THREADS_RANGE: Range =
+    Range { name: "threads", least: 1.0, most: machine::MAX_THREADS as f64, kind: "a whole number ", unit: "" };
+const DRAIN_GRACE_RANGE: Range = Range::seconds("drain_grace", 0.0);
+/// A lease below it takes a busy machine for a dead one.
+const GANG_LEASE_RANGE: Range = Range::seconds("gang_lease", 0.1);
+const REFRESH_RANGE: Range = Range::seconds("refresh", 0.0);
+
+/// Ranges of options that have any.
+pub(crate) const RANGES: [Range; 4] = [THREADS_RANGE, DRAIN_GRACE_RANGE, GANG_LEASE_RANGE, REFRESH_RANGE];
 
 /// The table `[server]` of the configuration; flags have the same names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -180,18 +196,11 @@ impl ServerOptions {
         self.effective_limits().validate()?;
         self.quotas.validate()?;
         self.replicas.iter().try_for_each(|replica| check_replica(replica))?;
-        for range in &RANGES {
-            let seconds = |value: Option<f64>| value.map(|value| (value, value.to_string()));
-            let value = match range.name {
-                "threads" => self.threads.map(|threads| (threads as f64, threads.to_string())),
-                "drain_grace" => seconds(self.drain_grace),
-                "gang_lease" => seconds(self.gang_lease),
-                _ => seconds(self.refresh),
-            };
-            let Range { name, least, most, kind, unit } = *range;
-            if let Some((_, shown)) = value.filter(|(value, _)| !(least..=most).contains(value)) {
-                return Err(Error::config(name, format!("{shown} is not {kind}from {least} to {most}{unit}")));
-            }
+        THREADS_RANGE.check(self.threads, |threads| threads as f64)?;
+        for (range, seconds) in
+            [(DRAIN_GRACE_RANGE, self.drain_grace), (GANG_LEASE_RANGE, self.gang_lease), (REFRESH_RANGE, self.refresh)]
+        {
+            range.check(seconds, |seconds| seconds)?;
         }
         let in_directory = self.put.as_deref().is_some_and(|put| put != MEMORY);
         if self.quotas.written() != DiskQuotas::default() && !in_directory {

@@ -8,12 +8,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full};
 use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tower_service::Service;
+
+use super::request;
 
 /// Largest request: it holds the name of a service.
 pub(crate) const MAX_REQUEST: usize = 1024;
@@ -64,13 +66,9 @@ where
                     );
                 }
             };
-            let body = match tokio::time::timeout(patience, Limited::new(body, MAX_REQUEST).collect()).await {
-                Ok(Ok(body)) => Body::new(Full::new(body.to_bytes())),
-                Ok(Err(_)) => {
-                    let status = Status::out_of_range(format!("a request has at most {MAX_REQUEST} bytes"));
-                    return Ok(status.into_http());
-                }
-                Err(_) => return Ok(Status::deadline_exceeded("the request did not come in time").into_http()),
+            let body = match request::whole(body, MAX_REQUEST, patience).await {
+                Ok(body) => Body::new(Full::new(body)),
+                Err(status) => return Ok(status.into_http()),
             };
             let response = inner.call(Request::from_parts(parts, body)).await?;
             let Some(place) = place else { return Ok(response) };

@@ -15,6 +15,7 @@
 
 mod members;
 mod peer;
+mod resolve;
 mod ring;
 mod standing;
 pub(crate) mod wire;
@@ -30,6 +31,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::members::PORT;
 use self::members::{Entry, Member};
 use self::peer::{Asked, Lease, Peer};
+use self::resolve::addresses;
 use self::ring::Point;
 use super::super::caller::Credentials;
 use super::block::Block;
@@ -43,8 +45,6 @@ const HOMES: usize = 2;
 const RANKED: usize = 16;
 /// Time after which names are resolved again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Time to resolve a name.
-const RESOLVING: Duration = Duration::from_secs(5);
 /// One home has more blocks than another, by less than this part.
 const UNEVEN: u64 = 16;
 /// Bytes on their way to their homes at once; in units of a permit, of which each block takes some, so that there are not too many.
@@ -244,24 +244,10 @@ impl Cluster {
     }
 
     async fn resolve(&self) {
-        let mut found = Vec::with_capacity(self.entries.len());
-        for entry in &self.entries {
-            let addresses = match entry.unresolved() {
-                None => Vec::new(),
-                Some(name) => match tokio::time::timeout(RESOLVING, tokio::net::lookup_host(name)).await {
-                    Ok(Ok(addresses)) => addresses.collect(),
-                    Ok(Err(error)) => {
-                        tracing::warn!("cache_peers: {} is not resolved: {error}; its members stay", name.0);
-                        Vec::new()
-                    }
-                    Err(_) => {
-                        tracing::warn!("cache_peers: {} is not resolved in {RESOLVING:?}; its members stay", name.0);
-                        Vec::new()
-                    }
-                },
-            };
-            found.push(addresses);
-        }
+        let found = addresses(&self.entries, |(host, port)| async move {
+            Ok(tokio::net::lookup_host((host.as_str(), port)).await?.collect())
+        });
+        let found = found.await;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let none = Vec::new();
         let all = self.entries.iter().zip(&found).enumerate();

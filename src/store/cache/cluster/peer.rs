@@ -30,8 +30,6 @@ const CONNECT: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for another reader that fetches the block.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Least bytes per second of a block on its way, beside `SILENCE`.
-const PACE: u64 = 4 << 20;
 /// Bytes that a peer may send before they are read, per block and in all.
 const WINDOWS: (u32, u32) = (2 << 20, 16 << 20);
 /// Silence of an open connection after which the peer is pinged, and the time that it has to answer.
@@ -235,7 +233,7 @@ impl Peer {
 
 /// Time that all of `block` may take.
 fn time_for(block: &Block) -> Duration {
-    SILENCE + Duration::from_secs(block.len() / PACE)
+    SILENCE + Duration::from_secs(block.len() / wire::PACE)
 }
 
 async fn next(answer: &mut Streaming<FlightData>) -> Result<FlightData, Problem> {

@@ -20,6 +20,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const CHUNK: usize = 1 << 20;
 /// Largest block that is asked for or given: larger ones are for their reader alone.
 pub(crate) const LARGEST: u64 = 256 << 20;
+/// Least bytes per second of a block on its way, beside the longest silence.
+pub(crate) const PACE: u64 = 4 << 20;
 /// The action that asks for the bytes that a home may take: [`Room`].
 pub(crate) const ROOM: &str = "room";
 /// Most bytes of a message either way.

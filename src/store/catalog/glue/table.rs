@@ -1,6 +1,5 @@
 //! A table of Glue: GetTable, GetPartitions, and the links between accounts.
 
-use object_store::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use url::Url;
@@ -11,9 +10,8 @@ use crate::error::{Error, Result};
 use crate::store::access::Access;
 use crate::store::catalog::client::{Auth, Call, Client};
 use crate::store::catalog::hive_table::{MOST_PARTITIONS, Partition, Way};
-use crate::store::catalog::refusal;
 use crate::store::catalog::table::CatalogTable;
-use crate::store::display::display;
+use crate::store::catalog::{names, refusal};
 use crate::store::web::{Options, is_near};
 
 /// Options that authorize, for messages.
@@ -22,14 +20,6 @@ const REMEDY: &str =
 
 /// Partitions of one page; Glue's own limit.
 const PAGE: usize = 1000;
-
-/// The database and table in `name`, such as `glue://database.table`. A dot within either is `%2E`.
-fn parts(name: &str) -> Option<[String; 2]> {
-    let rest = name.split_once("://")?.1.trim_end_matches('/');
-    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
-    let parts = rest.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
-    <[String; 2]>::try_from(parts).ok().filter(|parts| !parts.iter().any(|part| part.is_empty() || part.contains('/')))
-}
 
 struct Glue {
     client: Client,
@@ -54,9 +44,7 @@ pub(in crate::store::catalog) async fn table(
     access: Access<'_>,
     options: Options<'_>,
 ) -> Result<CatalogTable> {
-    let [database, table] = parts(name).ok_or_else(|| {
-        Error::config("urls", format!("{} names no table of Glue: write glue://database.table", display(name)))
-    })?;
+    let [database, table] = names::GLUE.parts(name)?;
     let Settings { endpoint, region, id, signer, connection } = Settings::new(access, options)?;
     let client = Client::new(&endpoint, &connection, Auth::Signed(Box::new(signer)), REMEDY)?;
     let glue = Glue { client, endpoint };
@@ -140,20 +128,5 @@ impl Glue {
             body["NextToken"] = json!(next);
         }
         Err(wrong("it has too many pages"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_have_a_database_and_a_table() {
-        let is = |parts: [&str; 2]| Some(parts.map(str::to_owned));
-        assert_eq!(parts("glue://db.t"), is(["db", "t"]));
-        assert_eq!(parts("glue://my-db.a%2Eb/"), is(["my-db", "a.b"]));
-        for none in ["glue://t", "glue://a.b.c", "glue://.t", "glue://a.b/c"] {
-            assert_eq!(parts(none), None, "{none}");
-        }
     }
 }

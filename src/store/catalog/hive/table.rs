@@ -1,6 +1,5 @@
 //! A table of a Hive metastore: the call for it, and the one for its partitions.
 
-use object_store::path::Path;
 use url::Url;
 
 use super::connect::call;
@@ -8,6 +7,7 @@ use super::messages::{self, Refusal};
 use super::thrift::Fault;
 use crate::error::{Error, Result, Source};
 use crate::store::catalog::hive_table::{HiveTable, Way};
+use crate::store::catalog::names;
 use crate::store::catalog::table::CatalogTable;
 use crate::store::web::{Connection, Options, is_near};
 
@@ -27,20 +27,20 @@ struct Key {
 }
 
 /// The parts of `name`, such as `hms://host:9083/database.table`.
-fn parts(name: &str) -> Option<Key> {
-    let url = Url::parse(name).ok()?;
-    let plain =
-        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
-    let host = url.host_str().filter(|host| !host.is_empty() && plain)?;
+///
+/// # Errors
+/// [`Error::Config`] with that form.
+fn key(name: &str) -> Result<Key> {
+    let is_plain = |url: &Url| {
+        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none()
+    };
+    let url = Url::parse(name).ok().filter(is_plain);
+    let host = url.as_ref().and_then(Url::host_str).filter(|host| !host.is_empty());
+    let (Some(url), Some(host)) = (&url, host) else { return Err(names::HIVE.wrong(name)) };
     // Addresses of version 6 stand in brackets in URLs alone.
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let path = url.path().trim_matches('/');
-    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
-    let parts = path.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
-    let [database, table] = <[String; 2]>::try_from(parts).ok()?;
-    let odd = |part: &String| part.is_empty() || part.contains('/');
-    let key = Key { host, port: url.port().unwrap_or(PORT), database, table };
-    (!odd(&key.database) && !odd(&key.table)).then_some(key)
+    let [database, table] = names::HIVE.parts_of(name, url.path().trim_matches('/'))?;
+    Ok(Key { host, port: url.port().unwrap_or(PORT), database, table })
 }
 
 /// Looks up the table `name`.
@@ -49,10 +49,7 @@ fn parts(name: &str) -> Option<Key> {
 /// [`Error::Config`] for a malformed name, and for settings; [`Error::NotFound`] for a missing table; [`Error::Unsupported`] for what is not
 /// read; [`Error::Store`].
 pub(in crate::store::catalog) async fn table(name: &str, options: Options<'_>) -> Result<CatalogTable> {
-    let key = parts(name).ok_or_else(|| {
-        let problem = "names no table of a Hive metastore: write hms://host:9083/database.table";
-        Error::config("urls", format!("{} {problem}", crate::store::display::display(name)))
-    })?;
+    let key = key(name)?;
     let connection = Connection::new(options)?;
     let (asked, found) = (key.clone(), asking(name, &key, "look up the table"));
     let blocking = connection.clone();
@@ -124,10 +121,10 @@ mod tests {
     fn names_have_a_host_a_database_and_a_table() {
         let is = |host: &str, port, database: &str, table: &str| {
             let (host, database, table) = (host.to_owned(), database.to_owned(), table.to_owned());
-            Some(Key { host, port, database, table })
+            Key { host, port, database, table }
         };
-        assert_eq!(parts("hms://meta.example:9084/db.t"), is("meta.example", 9084, "db", "t"));
-        assert_eq!(parts("thrift://[::1]/db.t/"), is("::1", PORT, "db", "t"));
+        assert_eq!(key("hms://meta.example:9084/db.t").unwrap(), is("meta.example", 9084, "db", "t"));
+        assert_eq!(key("thrift://[::1]/db.t/").unwrap(), is("::1", PORT, "db", "t"));
         for none in [
             "hms://h:1/t",
             "hms://h",
@@ -137,7 +134,8 @@ mod tests {
             "hms://u:p@h/a.b",
             "hms://h:x/a.b",
         ] {
-            assert_eq!(parts(none), None, "{none}");
+            let error = key(none).unwrap_err().to_string();
+            assert!(error.contains("hms://host:9083/database.table"), "{none}: {error}");
         }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use object_store::CredentialProvider;
-use object_store::path::Path;
 use reqwest::StatusCode;
 use url::Url;
 
@@ -14,27 +13,13 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::access::Access;
 use crate::store::catalog::client::{Auth, Client};
-use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content, StoreAccess};
+use crate::store::catalog::{names, refusal};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
-use crate::store::display::display;
 use crate::store::web::{Answer, Options, below, is_near};
 
 /// Header that asks a catalog for credentials with a table.
 const DELEGATION: (&str, &str) = ("X-Iceberg-Access-Delegation", "vended-credentials");
-
-/// Separator of the levels of a namespace.
-const LEVELS: &str = "\u{1f}";
-
-/// The levels of the namespace of `name`, such as `iceberg://db.part.table`, and the table's own name.
-fn parts(name: &str) -> Option<(Vec<String>, String)> {
-    let rest = name.split_once("://")?.1.trim_end_matches('/');
-    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
-    let mut parts = rest.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
-    let table = parts.pop()?;
-    let odd = |part: &String| part.is_empty() || part.contains(['/', '\u{1f}']);
-    (!parts.is_empty() && !odd(&table) && !parts.iter().any(odd)).then_some((parts, table))
-}
 
 /// A table of a catalog by its parts.
 #[derive(Debug)]
@@ -55,9 +40,7 @@ pub(in crate::store::catalog) async fn table(
     options: Options<'_>,
 ) -> Result<CatalogTable> {
     let Settings { uri, warehouse, auth, connection } = Settings::new(access, options)?;
-    let (namespace, table) = parts(name).ok_or_else(|| {
-        Error::config("urls", format!("{} names no table of a catalog: write iceberg://namespace.table", display(name)))
-    })?;
+    let (namespace, table) = names::ICEBERG.levels(name)?;
     let remedy = match &auth {
         Auth::Signed(_) => "iceberg_rest_signing_name, iceberg_rest_signing_region and the keys of AWS",
         _ => "iceberg_token and iceberg_credential in storage_options",
@@ -98,7 +81,7 @@ pub(in crate::store::catalog) async fn load(
         // It may have several segments, and be percent-encoded: one of S3 Tables is the name of a bucket.
         at.set_path(&format!("{}/{}", at.path(), prefix.trim_matches('/')));
     }
-    let namespace = namespace.join(LEVELS);
+    let namespace = namespace.join(names::LEVELS);
     let at = below(&at, &["namespaces", namespace.as_str(), "tables", table.as_str()]);
     let loaded = loaded(&client, &at, name).await?;
     let metadata = loaded.metadata_location.clone();
@@ -160,23 +143,5 @@ impl CredentialProvider for VendedCredentials {
         let none =
             || Error::config("storage_options", format!("the catalog vends no more credentials for {}", self.name));
         credentials.map(Arc::new).ok_or_else(|| store_error(none()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_have_a_namespace_and_a_table() {
-        let found = |name| parts(name).map(|(levels, table)| (levels.join("/"), table));
-        let is = |levels: &str, table: &str| Some((levels.to_owned(), table.to_owned()));
-        assert_eq!(found("iceberg://db.t"), is("db", "t"));
-        assert_eq!(found("iceberg://A.b%2Ec.T/"), is("A/b.c", "T"));
-        for none in
-            ["iceberg://t", "iceberg://", "iceberg://db.", "iceberg://.t", "iceberg://a/b.t", "iceberg://a%1Fb.t"]
-        {
-            assert_eq!(found(none), None, "{none}");
-        }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::CredentialProvider;
-use object_store::path::Path;
 use reqwest::StatusCode;
 use serde::de::DeserializeOwned;
 use url::Url;
@@ -14,11 +13,9 @@ use super::answers::{Loaded, Table, Temporary, Way};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::catalog::client::{Call, Client};
-use crate::store::catalog::iceberg;
-use crate::store::catalog::refusal;
 use crate::store::catalog::table::{CatalogTable, Content};
+use crate::store::catalog::{iceberg, names, refusal};
 use crate::store::credentials::{CredentialSource, Credentials, store_error};
-use crate::store::display::display;
 use crate::store::logs::Ratified;
 use crate::store::web::{Options, below, is_near};
 
@@ -32,15 +29,6 @@ const REMEDY: &str = "databricks_token, or databricks_client_id and databricks_c
 const GRANTS: &str =
     "they need EXTERNAL USE SCHEMA on the schema, SELECT on the table, and external data access of the metastore";
 
-/// The parts of `name`, such as `uc://catalog.schema.table`.
-fn parts(name: &str) -> Option<[String; 3]> {
-    let rest = name.split_once("://")?.1.trim_end_matches('/');
-    let decoded = |part: &str| Path::from_url_path(part).ok().map(|part| part.to_string());
-    let parts = rest.split('.').map(decoded).collect::<Option<Vec<String>>>()?;
-    let odd = |part: &String| part.is_empty() || part.contains(['/', '.']);
-    <[String; 3]>::try_from(parts).ok().filter(|parts| !parts.iter().any(odd))
-}
-
 /// Looks up the table `name`.
 ///
 /// # Errors
@@ -48,12 +36,7 @@ fn parts(name: &str) -> Option<[String; 3]> {
 /// read; [`Error::Store`].
 pub(in crate::store::catalog) async fn table(name: &str, options: Options<'_>) -> Result<CatalogTable> {
     let Settings { host, auth, connection } = Settings::new(options)?;
-    let [catalog, schema, table] = parts(name).ok_or_else(|| {
-        Error::config(
-            "urls",
-            format!("{} names no table of Unity Catalog: write uc://catalog.schema.table", display(name)),
-        )
-    })?;
+    let [catalog, schema, table] = names::UNITY.parts(name)?;
     let client = Client::new(&host, &connection, auth, REMEDY)?;
     let api = below(&host, API);
     let full = [catalog.as_str(), &schema, &table].join(".");
@@ -158,20 +141,5 @@ impl TemporaryCredentials {
         let temporary: Temporary = self.client.parsed(answer).await?;
         let unknown = "it gives none of S3, Azure or Google Cloud: give credentials in storage_options".to_owned();
         temporary.credentials().ok_or_else(|| self.client.broken(&operation, unknown))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_have_three_parts() {
-        let is = |parts: [&str; 3]| Some(parts.map(str::to_owned));
-        assert_eq!(parts("uc://main.default.t"), is(["main", "default", "t"]));
-        assert_eq!(parts("uc://A.b%20c.d-e/"), is(["A", "b c", "d-e"]));
-        for none in ["uc://a.b", "uc://a.b.c.d", "uc://a..c", "uc://", "uc://a.b/x.c", "uc://a.b%2Ex.c"] {
-            assert_eq!(parts(none), None, "{none}");
-        }
     }
 }
