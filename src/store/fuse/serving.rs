@@ -15,6 +15,7 @@ use fuser::{
 };
 
 use super::super::filesystem::{Entry, File, FileSystem};
+use super::super::place::escaped;
 use super::nodes::{Known, Nodes, ROOT};
 use crate::error::{Error, Result};
 
@@ -53,12 +54,7 @@ fn held<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The address of `name` in the directory at `url`, which the store has not told.
 fn below(url: &str, name: &str) -> String {
-    // What an address takes for something else is encoded.
-    let name = if url.contains("://") {
-        name.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
-    } else {
-        name.to_owned()
-    };
+    let name = if url.contains("://") { escaped(name) } else { name.to_owned() };
     format!("{}/{name}", url.trim_end_matches('/'))
 }
 
