@@ -1,5 +1,6 @@
 //! Options of a conversion.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use crate::convert::types::Types;
 use crate::dataset::filter::Expr;
 use crate::error::{Error, Result};
 use crate::store::directory::Replace;
+use crate::store::{Access, unmounted};
 
 /// Options of a conversion. Names are those of the command line and of Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,6 +101,17 @@ impl ConvertOptions {
     /// Returns what may be replaced at the destination.
     pub(crate) fn replace(&self) -> Replace {
         Replace { overwrite: self.overwrite, foreign: self.overwrite_foreign }
+    }
+
+    /// The address that `src` stands for, and these options with those of its store, if it is below a mount; else both as they are.
+    ///
+    /// # Errors
+    /// Those of a name without a mount, and for options of the store beside those of the mount.
+    pub(crate) fn mounted<'a>(&'a self, src: &'a str) -> Result<(Cow<'a, str>, Cow<'a, Self>)> {
+        Ok(match unmounted(src, Access::from(&self.storage_options))? {
+            Some((address, storage_options)) => (address.into(), Cow::Owned(Self { storage_options, ..self.clone() })),
+            None => (src.into(), Cow::Borrowed(self)),
+        })
     }
 
     /// Refuses impossible values.

@@ -36,6 +36,7 @@ pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
 mod hedge;
+mod hits;
 #[cfg(any(feature = "cli", feature = "cloud"))]
 mod home;
 #[cfg(feature = "cloud")]
@@ -45,9 +46,11 @@ mod known;
 mod latency;
 pub(crate) mod lock;
 mod logs;
+mod mounts;
 mod multipart;
 mod object;
 mod origins;
+mod percent;
 mod place;
 #[cfg(feature = "cloud")]
 mod profile;
@@ -57,6 +60,7 @@ mod root;
 #[cfg(feature = "cloud")]
 mod secret;
 mod stamp;
+mod stores;
 mod table;
 #[cfg(feature = "convert")]
 mod tree;
@@ -66,8 +70,6 @@ pub(crate) mod walk;
 mod web;
 
 pub use access::Access;
-#[cfg(feature = "flight")]
-pub(crate) use address::mount;
 #[cfg(feature = "cloud")]
 pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
@@ -81,11 +83,18 @@ pub(crate) use known::{Base, index_here, is_local, is_named};
 pub(crate) use logs::is_metadata;
 pub(crate) use logs::{LOG, METADATA, Ratified, STAGED};
 pub(crate) use object::GONE;
+pub use mounts::{Mount, MountSource, Mounts};
 pub use object::{Object, Tail};
 pub use origins::OriginStats;
 pub(crate) use origins::{origins, slowest};
+#[cfg(feature = "flight")]
+pub(crate) use percent::decoded;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
+#[cfg(feature = "flight")]
+pub(crate) use stores::mount;
+#[cfg(feature = "convert")]
+pub(crate) use stores::unmounted;
 pub(crate) use table::FoundTable;
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

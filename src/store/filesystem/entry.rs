@@ -31,9 +31,19 @@ impl Entry {
     }
 }
 
-/// The address of what is at `path`. Whatever a URL takes for something else is encoded.
+/// The address of what is at `path`, in the namespace of mounts if its store is that of one: there it has its options.
 pub(super) fn address(place: &Place, path: &str) -> String {
-    let path =
-        if place.local { path.to_owned() } else { path.replace('%', "%25").replace('?', "%3F").replace('#', "%23") };
-    format!("{}{}", place.prefix, path.trim_end_matches('/'))
+    let encoded = |path: &str| if place.local { path.to_owned() } else { encoded(path) };
+    match &place.mount {
+        Some(at) => {
+            let below = path.strip_prefix(at.root.as_ref()).unwrap_or(path).trim_matches('/');
+            format!("{}/{}", at.mount.url(), encoded(below)).trim_end_matches('/').to_owned()
+        }
+        None => format!("{}{}", place.prefix, encoded(path).trim_end_matches('/')),
+    }
+}
+
+/// `path` with whatever a URL takes for something else encoded.
+pub(super) fn encoded(path: &str) -> String {
+    path.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
 }
