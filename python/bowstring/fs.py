@@ -46,6 +46,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the stores.
     :param credential_provider: a callable that returns credentials.
+    :param mounts: the TOML file that says what ``bow://`` addresses lead to; by default ``BOWSTRING_MOUNTS``.
     :param timeout: the longest wait for bytes, in seconds (600).
     :param upload: when what is saved has to be in its store: ``wait`` or ``background``, as for :func:`bowstring.open`.
     """
@@ -62,6 +63,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         cache_peer_options: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
+        mounts: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         upload: Upload = "wait",
         **fsspec_options: Any,
@@ -79,6 +81,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             "cache_peers": cache_peers,
             "cache_peer_options": cache_peer_options,
             "storage_options": storage_options,
+            "mounts": mounts,
             "timeout": timeout,
         }
         self._files = files(given, credential_provider)
