@@ -91,7 +91,11 @@ impl Effective {
         for entry in file.catalogue.entries() {
             effective.dataset(entry, sources);
         }
-        file.catalogue.mounts().into_iter().flat_map(|mounts| mounts.iter()).for_each(|mount| effective.mount(mount, sources));
+        file.catalogue
+            .mounts()
+            .into_iter()
+            .flat_map(|mounts| mounts.iter())
+            .for_each(|mount| effective.mount(mount, sources));
         effective
     }
 
@@ -126,7 +130,9 @@ impl Effective {
     fn mount(&mut self, mount: &Mount, sources: &Sources) {
         let table = ["mounts".to_owned(), mount.name().to_owned()];
         let source = |key: &str| {
-            let other = || format!("{}={}", option("mounts").and_then(OptionEntry::variable).unwrap_or_default(), mount.origin());
+            let other = || {
+                format!("{}={}", option("mounts").and_then(OptionEntry::variable).unwrap_or_default(), mount.origin())
+            };
             sources.of(&[&format!("mounts.{}.{key}", mount.name())]).or_else(|| Some(other()))
         };
         self.put(&table, "url", json!(mount.shown()), source("url"));

@@ -188,7 +188,8 @@ async fn matching(stores: &mut Stores<'_>, mount: &Mount, wanted: &Wanted<'_>, m
         Address::Local(path) => match looked(&path).await? {
             Look::Directory(base) | Look::Delta(base) | Look::Iceberg(base) => (stores.local(), base),
             Look::File(..) | Look::Pattern(..) => {
-                let problem = format!("{} is no directory, so that no pattern is below {}", path.display(), mount.url());
+                let problem =
+                    format!("{} is no directory, so that no pattern is below {}", path.display(), mount.url());
                 return Err(Error::config("urls", problem));
             }
         },

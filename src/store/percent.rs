@@ -22,7 +22,9 @@ mod tests {
 
     #[test]
     fn pairs_of_digits_are_bytes() {
-        for (text, meant) in [("a%20b%2f", Some("a b/")), ("%C3%A4", Some("ä")), ("100%", None), ("%zz", None), ("%ff", None)] {
+        for (text, meant) in
+            [("a%20b%2f", Some("a b/")), ("%C3%A4", Some("ä")), ("100%", None), ("%zz", None), ("%ff", None)]
+        {
             assert_eq!(decoded(text).as_deref(), meant, "{text}");
         }
     }

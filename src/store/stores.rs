@@ -250,7 +250,16 @@ impl<'a> Stores<'a> {
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
             let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
             let prefix = format!("{MEMORY}://{host}/").into();
-            let place = Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None };
+            let place = Place {
+                store,
+                prefix,
+                local: false,
+                hedges: false,
+                lists: true,
+                numbered: None,
+                cache: None,
+                mount: None,
+            };
             return Ok((place, path));
         }
         #[cfg(feature = "cloud")]
@@ -267,7 +276,7 @@ impl<'a> Stores<'a> {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, iceberg, uc, glue, hms",
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, bow, iceberg, uc, glue, hms",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;
@@ -323,7 +332,8 @@ impl<'a> Stores<'a> {
         })?;
         let store = Arc::new(store);
         let hedges = self.hedges;
-        let place = Place { store, prefix, local: false, hedges, lists: true, numbered: None, cache: None, mount: None };
+        let place =
+            Place { store, prefix, local: false, hedges, lists: true, numbered: None, cache: None, mount: None };
         self.known.own.insert(key, place.clone());
         Ok((place, path))
     }
@@ -349,7 +359,8 @@ impl<'a> Stores<'a> {
         let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
         let store = Arc::new(Hdfs::new(key.clone(), settings)?);
         let prefix = format!("{key}/").into();
-        let place = Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None };
+        let place =
+            Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None };
         self.known.own.insert(key, place.clone());
         Ok((place, path))
     }

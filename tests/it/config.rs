@@ -109,7 +109,10 @@ fn mounts_are_shown_without_secrets_and_checked() {
     );
     let content = format!("{mounts}[datasets.x]\nurl = \"bow://data/small\"\n");
     let checked = check(&content, &["--open"]);
-    assert!(checked.code == 0 && checked.stdout.ends_with("would start with 1 dataset and 2 mounts, opened\n"), "{checked:?}");
+    assert!(
+        checked.code == 0 && checked.stdout.ends_with("would start with 1 dataset and 2 mounts, opened\n"),
+        "{checked:?}"
+    );
     let (_directory, path) = file(&content);
     let shown = run(&["config", "show", "--config", &path]);
     for line in [
@@ -130,11 +133,18 @@ fn mounts_are_shown_without_secrets_and_checked() {
     assert!(shown.contains(&format!("url = \"s3://bucket/x\"  # BOWSTRING_MOUNTS={path}")), "{shown}");
     for (content, problem) in [
         ("[mounts.x]\nulr = \"s3cr3t\"\n", "serve.toml, line 2: unknown key `ulr`; did you mean `url`?"),
-        ("[mounts.x]\nurl = \"/x\"\nstorage_options = { aws_regoin = \"s3cr3t\" }\n", "line 3: mounts.x.storage_options"),
+        (
+            "[mounts.x]\nurl = \"/x\"\nstorage_options = { aws_regoin = \"s3cr3t\" }\n",
+            "line 3: mounts.x.storage_options",
+        ),
         ("[mounts.x]\nurl = \"/x\"\n[mounts.\"x/y\"]\nurl = \"/y\"\n", "x/y is inside the mount x"),
     ] {
         let checked = check(&format!("{content}[datasets.y]\nurl = \"a\"\n"), &[]);
-        assert!(checked.code == 2 && checked.stderr.contains(problem) && !checked.stderr.contains("s3cr3t"), "{content}: {}", checked.stderr);
+        assert!(
+            checked.code == 2 && checked.stderr.contains(problem) && !checked.stderr.contains("s3cr3t"),
+            "{content}: {}",
+            checked.stderr
+        );
     }
     let schema: serde_json::Value = serde_json::from_str(&run(&["config", "schema"]).stdout).unwrap();
     assert_eq!(schema["properties"]["mounts"]["additionalProperties"]["required"], json!(["url"]));

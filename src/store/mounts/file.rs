@@ -93,7 +93,8 @@ impl Source<'_> {
         let mut mounts = Vec::with_capacity(table.len());
         for (key, value) in table {
             let (name, at) = (key.get_ref().as_ref(), key.span().start);
-            let problem = || self.wrong(Some(at), format!("mounts.{name} must be a table with url and storage_options"));
+            let problem =
+                || self.wrong(Some(at), format!("mounts.{name} must be a table with url and storage_options"));
             mounts.push(self.mount(name, value.get_ref().as_table().ok_or_else(problem)?, at)?);
         }
         Mounts::new(mounts, &self.origin).map_err(|error| self.wrong(None, inner(error)))
@@ -161,7 +162,11 @@ mod tests {
             ("[mount.x]\nurl = \"/s3cr3t\"", "line 1", "did you mean `mounts`?"),
             ("[server]\nlisten = \"s3cr3t\"", "toml: ", "no [mounts.NAME]"),
             ("[mounts.x]\nulr = \"s3cr3t\"", "line 2", "did you mean `url`?"),
-            ("[mounts.x]\nurl = \"/x\"\nstorage_option = { a = \"s3cr3t\" }", "line 3", "did you mean `storage_options`?"),
+            (
+                "[mounts.x]\nurl = \"/x\"\nstorage_option = { a = \"s3cr3t\" }",
+                "line 3",
+                "did you mean `storage_options`?",
+            ),
             ("[mounts.x]\nurl = \"/x\"\nkeys = \"s3cr3t\"", "line 3", "there are url and storage_options"),
             ("[mounts.x.y]\nurl = \"/s3cr3t\"", "line 1", "write [mounts.\"x/y\"]"),
             ("[mounts.x]\nurl = 5", "line 2", "must be a text"),

@@ -19,9 +19,8 @@ use crate::nearest::nearest;
 const LONGEST: usize = 512;
 
 /// Schemes of stores that have directories, or files by path.
-const SCHEMES: [&str; 14] = [
-    "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "http", "https", "hf", "hdfs", "viewfs", "memory",
-];
+const SCHEMES: [&str; 14] =
+    ["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "http", "https", "hf", "hdfs", "viewfs", "memory"];
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq)]
@@ -132,7 +131,9 @@ fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let shown: String = name.chars().take(64).collect();
-    Err(format!("{shown:?} cannot name a mount: a name is segments of letters, digits, `-`, `_`, `.` and `=`, with / between them"))
+    Err(format!(
+        "{shown:?} cannot name a mount: a name is segments of letters, digits, `-`, `_`, `.` and `=`, with / between them"
+    ))
 }
 
 /// The path of `address`, if it is of this machine.
@@ -155,7 +156,9 @@ fn check_address(address: &str) -> Result<Option<PathBuf>, String> {
     match scheme {
         "bow" => return Err("a mount stands for a directory of a store, not for another mount".to_owned()),
         "grpc" | "grpc+tcp" | "grpc+tls" => {
-            return Err("a server gives batches and no files; it is not mounted, but opened by its own address".to_owned());
+            return Err(
+                "a server gives batches and no files; it is not mounted, but opened by its own address".to_owned()
+            );
         }
         "iceberg" | "uc" | "glue" | "hms" => {
             return Err("a table of a catalog is opened by its own name; a mount stands for a directory".to_owned());
@@ -223,7 +226,8 @@ mod tests {
         ] {
             assert_eq!(below(address, path), Address::Remote(meant.to_owned()), "{address} {path}");
         }
-        for (address, path, meant) in [("/data/", "a/b", "/data/a/b"), ("/", "a", "/a"), ("file:///d%20e", "", "/d e")] {
+        for (address, path, meant) in [("/data/", "a/b", "/data/a/b"), ("/", "a", "/a"), ("file:///d%20e", "", "/d e")]
+        {
             assert_eq!(below(address, path), Address::Local(meant.into()), "{address} {path}");
         }
     }
@@ -252,7 +256,10 @@ mod tests {
             ("a%20b", "/data"),
         ] {
             let error = mount(name, address).unwrap_err();
-            assert!(matches!(error, Error::Config { .. }) && !error.chain().contains("secret"), "{name} {address}: {error}");
+            assert!(
+                matches!(error, Error::Config { .. }) && !error.chain().contains("secret"),
+                "{name} {address}: {error}"
+            );
         }
         let error = mount("x", "s4://b").unwrap_err().to_string();
         assert!(error.contains("did you mean s3://"), "{error}");

@@ -35,7 +35,9 @@ impl Name {
         }
         let mut name = Self { raw: Vec::new(), parts: Vec::new(), slash: rest.ends_with('/') };
         for raw in rest.split('/').filter(|raw| !raw.is_empty()) {
-            let Some(part) = decoded(raw) else { return wrong("is no UTF-8, or has a % that begins no byte: write %25") };
+            let Some(part) = decoded(raw) else {
+                return wrong("is no UTF-8, or has a % that begins no byte: write %25");
+            };
             if part == "." || part == ".." {
                 return wrong("has . or .. in it: write the path without them");
             }

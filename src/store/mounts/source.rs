@@ -57,7 +57,8 @@ impl Mounts {
     /// # Errors
     /// [`Error::Config`] if it cannot be read, and as [`from_toml`](Self::from_toml).
     pub fn read(path: &str) -> Result<Self> {
-        let unreadable = |error: std::io::Error| Error::config("mounts", format!("file {path} cannot be read: {error}"));
+        let unreadable =
+            |error: std::io::Error| Error::config("mounts", format!("file {path} cannot be read: {error}"));
         let mut text = String::new();
         let file = std::fs::File::open(Path::new(path)).map_err(unreadable)?;
         file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use sha2::{Digest, Sha256};
 
@@ -128,9 +129,11 @@ impl Mounts {
         &self.origin
     }
 
-    /// A text that is another one for other mounts. It tells nothing of their options.
+    /// A text that is another one for other mounts, within this process: from outside nobody can try values of options on it.
     pub(super) fn digest(&self) -> String {
+        static SALT: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("mounts"));
         let mut digest = Sha256::new();
+        digest.update(SALT.to_le_bytes());
         let mut part = |text: &str| {
             digest.update((text.len() as u64).to_le_bytes());
             digest.update(text);
@@ -160,8 +163,12 @@ impl Mounts {
         let fixed = name.raw.iter().take_while(|raw| !glob::is_pattern(raw)).count();
         let directory = name.parts.get(..fixed).unwrap_or_default().join("/");
         let start = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-        let mounts: Vec<_> =
-            self.mounts.iter().filter(|(name, _)| name.starts_with(&start)).map(|(_, mount)| Arc::clone(mount)).collect();
+        let mounts: Vec<_> = self
+            .mounts
+            .iter()
+            .filter(|(name, _)| name.starts_with(&start))
+            .map(|(_, mount)| Arc::clone(mount))
+            .collect();
         if mounts.is_empty() {
             return Err(self.missing(url, &name.parts.join("/")));
         }

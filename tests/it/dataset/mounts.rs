@@ -94,7 +94,10 @@ fn an_order_stays_and_a_state_goes_on_while_files_move_between_stores() {
     let stages = [
         vec![("data/train/a", here(&rig.data("a"))), ("data/train/b", here(&rig.data("b")))],
         vec![("data/train/a", there(&server, "bucket/moved/a", "id")), ("data/train/b", here(&rig.data("b")))],
-        vec![("data/train/a", there(&server, "bucket/moved/a", "id")), ("data/train/b", there(&server, "other/b", "id"))],
+        vec![
+            ("data/train/a", there(&server, "bucket/moved/a", "id")),
+            ("data/train/b", there(&server, "other/b", "id")),
+        ],
         // Of one mount, or above it, it is the same dataset as well.
         vec![("data/train", here(&both))],
     ];
