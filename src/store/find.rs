@@ -67,12 +67,16 @@ impl Listing {
 /// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
 /// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
+    // Boxed: else the futures of whoever opens a dataset are nested too deeply for the compiler.
+    found(urls, access, max_files).boxed().await
+}
+
+async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(access)?;
     let (mut all, mut named_by) = (Vec::new(), Vec::new());
     for url in urls {
         let hits = if is_mounted(url) {
-            // Boxed: else the types of futures above are too deep for the compiler.
-            mounted(&mut stores, url, max_files).boxed().await?
+            mounted(&mut stores, url, max_files).await?
         } else {
             vec![match Address::parse(url)? {
                 Address::Local(path) => local(&mut stores, &path, max_files).await?,

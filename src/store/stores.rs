@@ -430,8 +430,11 @@ impl<'a> Stores<'a> {
 /// [`Error::NotFound`] if there is no mount; [`Error::Config`] for an address above mounts, and for options beside those of the mount.
 #[cfg(feature = "convert")]
 pub(crate) fn unmounted(url: &str, access: Access<'_>) -> Result<Option<(String, BTreeMap<String, String>)>> {
+    if !is_mounted(url) {
+        return Ok(None);
+    }
     let mut stores = Stores::new(access)?;
-    let (address, Some(mount)) = stores.target(url)? else { return Ok(None) };
+    let Target { address, mount, .. } = stores.mounts()?.target(url)?;
     stores.enter(&mount)?;
     let text = match address {
         Address::Local(path) => path.to_string_lossy().into_owned(),
