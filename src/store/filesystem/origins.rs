@@ -89,20 +89,20 @@ impl Origins {
         access
     }
 
-    /// What is right in the directory `url` above mounts; none for any other address.
+    /// The directory `url` above mounts, and what is right in it; none for any other address.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no mount.
-    pub(super) fn above(&self, url: &str) -> Result<Option<Vec<Entry>>> {
+    pub(super) fn above(&self, url: &str) -> Result<Option<(Entry, Vec<Entry>)>> {
         if !is_mounted(url) {
             return Ok(None);
         }
         match Stores::new(self.access())?.mounts()?.resolve(url)? {
             Resolved::Above(above) if above.pattern.is_none() => {
-                let start = above.url();
-                let start = if above.directory.is_empty() { start } else { format!("{start}/") };
+                let url = above.url();
+                let start = if above.directory.is_empty() { url.clone() } else { format!("{url}/") };
                 let entry = |name| Entry { url: format!("{start}{name}"), stamp: None };
-                Ok(Some(above.names().into_iter().map(entry).collect()))
+                Ok(Some((Entry { url, stamp: None }, above.names().into_iter().map(entry).collect())))
             }
             _ => Ok(None),
         }

@@ -106,8 +106,8 @@ impl FileSystem {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn entry(&self, url: &str) -> Result<Entry> {
-        if self.origins.above(url)?.is_some() {
-            return Ok(Entry { url: url.trim_end_matches('/').to_owned(), stamp: None });
+        if let Some((directory, _)) = self.origins.above(url)? {
+            return Ok(directory);
         }
         match self.at(url)? {
             At::Here(path, name) => here(&path, name),
@@ -144,8 +144,8 @@ impl FileSystem {
     /// # Errors
     /// [`Error::NotFound`] if there is neither; [`Error::Unsupported`] where directories cannot be listed; [`Error::Store`].
     pub fn list(&self, url: &str) -> Result<Vec<Entry>> {
-        if let Some(names) = self.origins.above(url)? {
-            return Ok(names);
+        if let Some((_, below)) = self.origins.above(url)? {
+            return Ok(below);
         }
         let mut found = match self.at(url)? {
             At::Here(path, name) => {
@@ -184,7 +184,7 @@ impl FileSystem {
         let (mut found, mut left) = (Vec::new(), vec![url.to_owned()]);
         while let Some(url) = left.pop() {
             match self.origins.above(&url)? {
-                Some(below) => left.extend(below.into_iter().map(|entry| entry.url)),
+                Some((_, below)) => left.extend(below.into_iter().map(|entry| entry.url)),
                 None => match self.at(&url)? {
                     At::Store(place, path) => found.extend(self.find_in(&url, &place, &path)?),
                     At::Here(_, Some(_)) => {

@@ -1,6 +1,6 @@
 //! An address below `bow://`, taken apart into the segments of a path.
 
-use super::super::display::display;
+use super::super::display::unparsed;
 use super::super::percent::decoded;
 use crate::error::{Error, Result};
 
@@ -27,7 +27,7 @@ impl Name {
     /// # Errors
     /// [`Error::Config`] for what could lead out of a mount, or is no path.
     pub(super) fn parse(url: &str) -> Result<Self> {
-        let wrong = |problem: &str| Err(Error::config("urls", format!("{} {problem}", display(url))));
+        let wrong = |problem: &str| Err(Error::config("urls", format!("{} {problem}", unparsed(url))));
         let rest = url.strip_prefix(START).unwrap_or(url);
         // A URL loses tabs and line breaks when it is read.
         if rest.contains(|letter: char| letter.is_control()) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use sha2::{Digest, Sha256};
 
 use super::super::address::Address;
-use super::super::display::display;
+use super::super::display::unparsed;
 use super::super::glob;
 use super::mount::Mount;
 use super::name::{Name, START};
@@ -185,21 +185,24 @@ impl Mounts {
             Resolved::Below(target) => Ok(target),
             Resolved::Above(above) => {
                 let names = listed(above.mounts.iter().map(|mount| mount.url()));
-                let problem = format!("{} is above mounts and in no store: it has {names}", display(url));
+                let problem = format!("{} is above mounts and in no store: it has {names}", unparsed(url));
                 Err(Error::config("urls", problem))
             }
         }
     }
 
     fn missing(&self, url: &str, path: &str) -> Error {
-        let what = format!("a mount for {}", display(url));
+        let what = format!("a mount for {}", unparsed(url));
         if self.is_empty() {
             return Error::NotFound { what, hint: format!("{} has none", self.origin) };
         }
-        // A name may have any number of segments.
-        let depth = |name: &str| name.split('/').count();
-        let like = |name: &str| path.split('/').take(depth(name)).collect::<Vec<_>>().join("/");
-        let meant = self.mounts.keys().find(|name| nearest(&like(name), [name.as_str()]).is_some());
+        // The mounts, and the directories above them; each is compared with as many segments as it has.
+        let known = self.mounts.keys().flat_map(|name| {
+            let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
+            ends.filter_map(|end| name.get(..end))
+        });
+        let like = |name: &str| path.split('/').take(name.split('/').count()).collect::<Vec<_>>().join("/");
+        let meant = known.filter(|name| nearest(&like(name), [*name]).is_some()).max_by_key(|name| name.len());
         let meant = meant.map_or_else(String::new, |name| format!("did you mean {START}{name}? "));
         let all = listed(self.mounts.values().map(|mount| mount.url()));
         Error::NotFound { what, hint: format!("{meant}{} has {all}", self.origin) }
@@ -256,8 +259,12 @@ mod tests {
             assert!(text.contains("mounts.toml has bow://checkpoints, bow://data/photos"), "{text}");
             assert!(!text.contains("s3cr3t"), "{text}");
         }
-        let text = all.resolve("bow://data/fotos/x").unwrap_err().to_string();
-        assert!(text.contains("did you mean bow://data/photos?"), "{text}");
+        for (url, meant) in
+            [("bow://data/fotos/x", "data/photos"), ("bow://dta", "data"), ("bow://chekpoints/x", "checkpoints")]
+        {
+            let text = all.resolve(url).unwrap_err().to_string();
+            assert!(text.contains(&format!("did you mean bow://{meant}?")), "{text}");
+        }
     }
 
     #[test]

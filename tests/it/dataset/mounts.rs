@@ -227,7 +227,7 @@ fn names_that_lead_nowhere_are_told() {
         (["bow://mm"], "mounts.toml has bow://m/a, bow://m/link, bow://n"),
         (["bow://n/missing.parquet"], "missing.parquet not found"),
         (["bow://n/../a"], ". or .."),
-        (["bow://x*"], "Parquet files at bow://x* not found"),
+        (["bow://x*"], "Parquet files at bow://x*/ not found"),
     ] {
         let error = rig.open(&urls).unwrap_err();
         assert!(error.to_string().contains(words), "{urls:?}: {error}");
@@ -270,7 +270,10 @@ fn files_are_listed_read_and_saved_below_mounts() {
         assert_eq!(&magic, b"PAR1");
         assert_eq!(files.entry(url).unwrap().url, *url);
     }
-    assert!(files.entry("bow://x").unwrap().is_directory());
+    for directory in ["bow://", "bow://x"] {
+        let entry = files.entry(directory).unwrap();
+        assert!(entry.is_directory() && entry.url == directory, "{entry:?}");
+    }
     let mut writer = files.create("bow://x/here/new", Upload::Wait).unwrap();
     writer.write_all(b"saved").unwrap();
     writer.finish().unwrap();
