@@ -77,7 +77,7 @@ def test_a_state_goes_on_after_the_files_moved(
     second = bowstring.Loader("bow://data/train", batch_size=64, seed=5)
     second.load_state_dict(state)
     assert [batch["id"].tolist() for batch in second] == rest
-    assert bowstring.plan("bow://data/train", batch_size=64, seed=5)["rows"] == 3 * ROWS
+    assert bowstring.plan("bow://data/train", batch_size=64, seed=5)["row_groups"] == 24
 
 
 def test_files_are_opened_and_saved_below_a_mount(objects: Objects, data: pathlib.Path, mount: Mount) -> None:
@@ -104,7 +104,7 @@ def test_the_file_system_goes_through_all_mounts(objects: Objects, data: pathlib
     assert fs.ls("bow://data", detail=False) == ["bow://data/here", "bow://data/there"]
     assert fs.isdir("bow://")
     assert fs.isdir("bow://data")
-    assert fs.find("bow://", withdirs=True)[0] == "bow://data"
+    assert fs.find("bow://", withdirs=True)[:2] == ["bow://", "bow://data"]
     found = fs.find("bow://data")
     parts = [f"part-{number}.parquet" for number in range(3)]
     assert found == [*(f"bow://data/here/{part}" for part in parts), *(f"bow://data/there/x/{part}" for part in parts)]
