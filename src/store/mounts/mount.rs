@@ -113,9 +113,10 @@ impl Mount {
         let mut text = self.address.clone();
         for part in raw {
             // In an address of the web a backslash separates segments, too.
-            text = format!("{}/{}", text.trim_end_matches('/'), part.replace('\\', "%5C"));
+            text = format!("{text}/{}", part.replace('\\', "%5C"));
         }
-        if slash && !text.ends_with('/') {
+        // A scheme alone, as in hdfs:///, needs its slash.
+        if slash || text.ends_with("://") {
             text.push('/');
         }
         Address::Remote(text)
