@@ -135,6 +135,8 @@ class BaseLoader(ABC, Generic[A]):
         ``storage_options`` has them (``access_key_id``, ``secret_access_key``, ``token``, ...) with ``expires_at``, or a pair of a
         mapping and seconds since 1970. It is called on a thread of its own when credentials are needed, before they expire, and
         once where a store refuses them. See docs/storage.md.
+    :param mounts: the TOML file whose ``[mounts.NAME]`` tables say what ``bow://`` addresses lead to, each with options of its own;
+        by default ``BOWSTRING_MOUNTS``. See docs/storage.md.
     :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
         are unchanged (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
         :func:`bowstring.index`, made by another process for the same ``url``.
@@ -206,6 +208,7 @@ class BaseLoader(ABC, Generic[A]):
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
+        mounts: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,

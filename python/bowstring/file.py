@@ -307,6 +307,7 @@ def open(
     cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
+    mounts: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     upload: Upload = "wait",
 ) -> File: ...
@@ -321,6 +322,7 @@ def open(
     cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
+    mounts: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     upload: Upload = "wait",
 ) -> FileWriter: ...
@@ -334,6 +336,7 @@ def open(
     cache_peer_options: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
+    mounts: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     upload: Upload = "wait",
 ) -> File | FileWriter:
@@ -351,6 +354,7 @@ def open(
     :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the store.
     :param credential_provider: a callable that returns credentials.
+    :param mounts: the TOML file that says what ``bow://`` addresses lead to; by default ``BOWSTRING_MOUNTS``.
     :param timeout: the longest wait for bytes, in seconds (600).
     :param upload: ``wait``: what is saved is in the store when ``close`` returns. ``background``: it is on the disk of this machine
         then, in the cache, and uploaded afterwards; :func:`bowstring.flush` waits for that.
@@ -361,6 +365,7 @@ def open(
         "cache_peers": cache_peers,
         "cache_peer_options": cache_peer_options,
         "storage_options": storage_options,
+        "mounts": mounts,
         "timeout": timeout,
     }
     native, path = files(given, credential_provider), os.path.expanduser(os.fspath(url))
@@ -373,6 +378,7 @@ def flush(
     cache_bytes: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential_provider: CredentialProvider | None = None,
+    mounts: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> None:
     """Waits until the stores have all that was saved through ``cache``, by whatever process of this machine.
@@ -382,5 +388,11 @@ def flush(
 
     :raises bowstring.Error: the first failure, after all uploads were tried.
     """
-    given = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "timeout": timeout}
+    given = {
+        "cache": cache,
+        "cache_bytes": cache_bytes,
+        "storage_options": storage_options,
+        "mounts": mounts,
+        "timeout": timeout,
+    }
     files(given, credential_provider).flush()

@@ -37,6 +37,12 @@ def _is_local(path: str) -> bool:
     return "://" not in path
 
 
+def _bare(address: str) -> str:
+    """``address`` without slashes at its end, but those of a scheme alone: ``bow://`` is the directory above all mounts."""
+    bare = address.rstrip("/")
+    return f"{bare}//" if bare.endswith(":") and "://" in address else bare
+
+
 class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files of stores, read and saved through a cache if there is one.
 
@@ -46,6 +52,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     :param cache_peer_options: credentials for these hosts.
     :param storage_options: options of the stores.
     :param credential_provider: a callable that returns credentials.
+    :param mounts: the TOML file that says what ``bow://`` addresses lead to; by default ``BOWSTRING_MOUNTS``.
     :param timeout: the longest wait for bytes, in seconds (600).
     :param upload: when what is saved has to be in its store: ``wait`` or ``background``, as for :func:`bowstring.open`.
     """
@@ -62,6 +69,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         cache_peer_options: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
+        mounts: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         upload: Upload = "wait",
         **fsspec_options: Any,
@@ -79,6 +87,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             "cache_peers": cache_peers,
             "cache_peer_options": cache_peer_options,
             "storage_options": storage_options,
+            "mounts": mounts,
             "timeout": timeout,
         }
         self._files = files(given, credential_provider)
@@ -93,7 +102,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             text = text.removeprefix(start)
         if _is_local(text):
             return os.path.abspath(os.path.expanduser(text)) if text else text
-        return text.rstrip("/")
+        return _bare(text)
 
     @classmethod
     def _parent(cls, path: Any) -> str:
@@ -101,8 +110,9 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if _is_local(text):
             return str(os.path.dirname(text))
         scheme, _, rest = text.partition("://")
-        # A bucket is in no directory.
-        return f"{scheme}://{rest.rpartition('/')[0] or rest}"
+        above = rest.rpartition("/")[0]
+        # A bucket is in no directory, and all mounts are in one.
+        return f"{scheme}://{above if scheme == 'bow' else above or rest}"
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """The entries of the directory ``path``; for a file, the file itself."""
@@ -329,7 +339,7 @@ class _TextWriter(io.TextIOWrapper):
 
 def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:
     info: dict[str, Any] = {
-        "name": url.rstrip("/") or "/",
+        "name": _bare(url) or "/",
         "size": size,
         "type": "directory" if size is None else "file",
     }

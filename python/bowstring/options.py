@@ -106,8 +106,9 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     for one in ("memory_budget", "cache_bytes"):
         if one in options:
             options[one] = size(options[one], one)
-    if "cache" in options:
-        options["cache"] = os.path.expanduser(options["cache"])
+    for one in ("cache", "mounts"):
+        if one in options:
+            options[one] = os.path.expanduser(options[one])
     if is_expression(options.get("filter")):
         options["filter"] = text_of(options["filter"])
     if "pack" in options:

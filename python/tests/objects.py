@@ -56,6 +56,8 @@ class Objects(http.server.ThreadingHTTPServer):
         self.numbers = itertools.count(1)
         self.refuses = False
         self.requests: list[str] = []
+        # The key that signed each request, and the session token beside it.
+        self.told: list[tuple[str | None, str | None]] = []
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -103,6 +105,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = unquote(asked.path).lstrip("/")
         with self.server.lock:
             self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+            signed = re.search("Credential=([^/]*)/", self.headers.get("Authorization", ""))
+            self.server.told.append((signed and signed[1], self.headers.get("x-amz-security-token")))
         if "list-type" in query:
             self.reply(200, self.listing(path.rstrip("/"), query), body, {"Content-Type": "application/xml"})
             return

@@ -92,7 +92,7 @@ struct Flags<const PART: u8>(Map<String, Value>);
 impl<const PART: u8> Flags<PART> {
     fn entries() -> impl Iterator<Item = &'static OptionEntry> {
         let is_in = |entry: &&OptionEntry| match PART {
-            PLACE => matches!(entry.name, "storage_options" | "limits" | "partitioning"),
+            PLACE => matches!(entry.name, "storage_options" | "mounts" | "limits" | "partitioning"),
             #[cfg(feature = "flight")]
             SERVER => matches!(entry.name, "storage_options" | "timeout"),
             #[cfg(all(feature = "fuse", target_os = "linux"))]

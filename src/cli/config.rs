@@ -15,6 +15,7 @@ use crate::cli::table::{plain, plural};
 use crate::flight::server::config::{ServerOptions, something};
 use crate::flight::server::file::{ServeFile, lines};
 use crate::flight::server::{Config, schema};
+use crate::store::Mount;
 
 /// Options of `config`.
 #[derive(Debug, Parser)]
@@ -85,15 +86,25 @@ fn show(args: &ShowArgs, command: &Command, matches: &ArgMatches, out: &mut Out)
 struct Checked {
     file: String,
     datasets: Vec<String>,
+    mounts: Vec<String>,
     /// True if the datasets were opened.
     opened: bool,
+    /// True if a server would have something to serve: a file may have mounts alone.
+    #[serde(skip)]
+    serves: bool,
 }
 
 fn check(args: &CheckArgs, out: &mut Out) -> Outcome {
     let file = args.settings.merged(Some(&args.file), &[])?;
     let server = &file.server;
     server.validate()?;
-    something(&file.catalogue, server.put.is_some())?;
+    let shown = args.file.display().to_string();
+    let mounts = file.catalogue.mounts().cloned();
+    let has_mounts = mounts.as_ref().is_some_and(|mounts| mounts.origin() == shown);
+    let serves = !file.catalogue.is_empty() || server.put.is_some();
+    if serves || !has_mounts {
+        something(&file.catalogue, server.put.is_some())?;
+    }
     if let Some(address) = checked("listen", server.listen())? {
         server.may_listen(address)?;
     }
@@ -101,10 +112,11 @@ fn check(args: &CheckArgs, out: &mut Out) -> Outcome {
         checked("admin", admin)?;
     }
     let datasets = file.catalogue.names().map(str::to_owned).collect();
-    if args.open {
+    if args.open && serves {
         open(file)?;
     }
-    out.report(&Checked { file: args.file.display().to_string(), datasets, opened: args.open })
+    let mounts = mounts.iter().flat_map(|mounts| mounts.iter()).map(Mount::url).collect();
+    out.report(&Checked { file: shown, datasets, mounts, opened: args.open && serves, serves })
 }
 
 /// Reads what a server reads before it listens, and writes nothing.
@@ -129,12 +141,13 @@ fn open(file: ServeFile) -> crate::Result<()> {
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, mounts) = (plain(&self.file), plural(self.mounts.len() as u64, "mount"));
+        if !self.serves {
+            return writeln!(f, "{file}: {mounts}");
+        }
         let opened = if self.opened { ", opened" } else { "" };
-        writeln!(
-            f,
-            "{}: a server would start with {}{opened}",
-            plain(&self.file),
-            plural(self.datasets.len() as u64, "dataset")
-        )
+        let mounts = if self.mounts.is_empty() { String::new() } else { format!(" and {mounts}") };
+        let datasets = plural(self.datasets.len() as u64, "dataset");
+        writeln!(f, "{file}: a server would start with {datasets}{mounts}{opened}")
     }
 }

@@ -14,7 +14,7 @@ use crate::flight::server::Entry;
 use crate::flight::server::file::ServeFile;
 use crate::pipeline::Kind;
 use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, Scope, option};
-use crate::store::display;
+use crate::store::{Mount, display};
 
 /// The source of what was not given.
 const DEFAULT: &str = "default";
@@ -91,6 +91,11 @@ impl Effective {
         for entry in file.catalogue.entries() {
             effective.dataset(entry, sources);
         }
+        file.catalogue
+            .mounts()
+            .into_iter()
+            .flat_map(|mounts| mounts.iter())
+            .for_each(|mount| effective.mount(mount, sources));
         effective
     }
 
@@ -119,6 +124,21 @@ impl Effective {
                 path => sources.of(&[path]),
             };
             self.put(table, key, value.clone(), source);
+        }
+    }
+
+    fn mount(&mut self, mount: &Mount, sources: &Sources) {
+        let table = ["mounts".to_owned(), mount.name().to_owned()];
+        let source = |key: &str| {
+            let other = || {
+                format!("{}={}", option("mounts").and_then(OptionEntry::variable).unwrap_or_default(), mount.origin())
+            };
+            sources.of(&[&format!("mounts.{}.{key}", mount.name())]).or_else(|| Some(other()))
+        };
+        self.put(&table, "url", json!(mount.shown()), source("url"));
+        let options: Map<_, _> = mount.option_names().map(|name| (name.to_owned(), json!(HIDDEN))).collect();
+        if !options.is_empty() {
+            self.put(&table, "storage_options", Value::Object(options), source("storage_options"));
         }
     }
 

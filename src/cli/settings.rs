@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Parser;
 
 use crate::flight::server::Catalogue;
 use crate::flight::server::file::{MAX_FILE, ServeFile};
+use crate::store::Mounts;
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
@@ -75,7 +77,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the configuration of a server: that of the file at `config`, overridden by flags and environment, with `datasets` as well.
+    /// Returns the configuration of a server: that of the file at `config`, overridden by flags and environment, with `datasets` as well, and the
+    /// mounts that the environment names if the file has none.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file, the line and the key, or the option.
@@ -107,6 +110,11 @@ impl Settings {
             server.replicas.clone_from(&self.replicas);
         }
         server.tls = self.access.tls(server.tls.take())?;
+        if file.catalogue.mounts().is_none()
+            && let Some(mounts) = Mounts::of_environment()?
+        {
+            file.catalogue.set_mounts(Arc::new(mounts));
+        }
         add(&mut file.catalogue, datasets)?;
         Ok(file)
     }

@@ -1,6 +1,8 @@
 //! Options of a conversion.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +12,10 @@ use crate::convert::types::Types;
 use crate::dataset::filter::Expr;
 use crate::error::{Error, Result};
 use crate::store::directory::Replace;
+use crate::store::{Access, unmounted};
 
 /// Options of a conversion. Names are those of the command line and of Python.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConvertOptions {
     /// Format of the source; by default guessed from its names.
@@ -61,6 +64,15 @@ pub struct ConvertOptions {
     pub limits: Limits,
 }
 
+impl fmt::Debug for ConvertOptions {
+    /// As JSON. Values of store options may be secret, so only their names are shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let storage_options = self.storage_options.keys().map(|key| (key.clone(), "***".to_owned())).collect();
+        let json = serde_json::to_string(&Self { storage_options, ..self.clone() }).map_err(|_| fmt::Error)?;
+        write!(f, "ConvertOptions {json}")
+    }
+}
+
 impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
@@ -99,6 +111,17 @@ impl ConvertOptions {
     /// Returns what may be replaced at the destination.
     pub(crate) fn replace(&self) -> Replace {
         Replace { overwrite: self.overwrite, foreign: self.overwrite_foreign }
+    }
+
+    /// The address that `src` stands for, and these options with those of its store, if it is below a mount; else both as they are.
+    ///
+    /// # Errors
+    /// Those of a name without a mount, and for options of the store beside those of the mount.
+    pub(crate) fn mounted<'a>(&'a self, src: &'a str) -> Result<(Cow<'a, str>, Cow<'a, Self>)> {
+        Ok(match unmounted(src, Access::from(&self.storage_options))? {
+            Some((address, storage_options)) => (address.into(), Cow::Owned(Self { storage_options, ..self.clone() })),
+            None => (src.into(), Cow::Borrowed(self)),
+        })
     }
 
     /// Refuses impossible values.
@@ -186,5 +209,17 @@ impl Packing {
             "zstd" => Self::Zstd(level.ok_or_else(|| Error::config("compression", "the levels of zstd are 1 to 22"))?),
             _ => return Err(wrong()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_shown_without_values_that_may_be_secret() {
+        let storage_options = BTreeMap::from([("aws_secret_access_key".to_owned(), "s3cr3t".to_owned())]);
+        let shown = format!("{:?}", ConvertOptions { storage_options, ..ConvertOptions::default() });
+        assert!(shown.contains("aws_secret_access_key") && !shown.contains("s3cr3t"), "{shown}");
     }
 }

@@ -96,7 +96,7 @@ impl Text {
 }
 
 /// Settings for opening a source.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Opening {
     pub(crate) types: Types,
     pub(crate) limits: Limits,

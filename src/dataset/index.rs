@@ -288,7 +288,7 @@ impl Known {
     pub(super) fn listing(&self, urls: &[String], options: &OpenOptions) -> Result<Option<Listing>> {
         let shown = urls.iter().map(|url| store::display(url));
         let Some(first) = urls.first().filter(|_| shown.eq(self.urls.iter().cloned())) else { return Ok(None) };
-        if store::is_named(first) || store::is_local(first)? {
+        if store::is_named(first) || store::is_local(first, options.access())? {
             return Ok(None);
         }
         let names: Vec<Arc<str>> = self.files.iter().map(|file| Arc::clone(&file.name)).collect();

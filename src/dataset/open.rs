@@ -27,7 +27,7 @@ use crate::schema::{DTYPE_KEY, STORED_KEY};
 #[cfg(feature = "cloud")]
 use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
-use crate::store::{Access, Found, Listing};
+use crate::store::{Access, Found, Listing, MountSource};
 
 /// Options of opening a dataset.
 #[derive(Clone)]
@@ -37,6 +37,8 @@ pub struct OpenOptions {
     /// Source of credentials that expire, beside the options of the store.
     #[cfg(feature = "cloud")]
     pub credential_provider: Option<CredentialSource>,
+    /// The mounts that addresses below `bow://` lead to; without, those that the environment names.
+    pub mounts: Option<MountSource>,
     /// Source of the footers' content.
     pub index: Index,
     /// The cache that objects are read through; none without. Files of this machine are read as they are.
@@ -79,6 +81,7 @@ impl std::fmt::Debug for OpenOptions {
         let names: Vec<_> = self.storage_options.keys().collect();
         f.debug_struct("OpenOptions")
             .field("storage_options", &names)
+            .field("mounts", &self.mounts)
             .field("index", &self.index)
             .field("cache", &self.cache)
             .field("version", &self.version)
@@ -102,7 +105,7 @@ impl std::fmt::Debug for OpenOptions {
 impl OpenOptions {
     /// Access to stores.
     pub(crate) fn access(&self) -> Access<'_> {
-        let access = Access::from(&self.storage_options);
+        let access = Access::from(&self.storage_options).with_mounts(self.mounts.as_ref());
         #[cfg(feature = "cloud")]
         let access = access.with_credentials(self.credential_provider.as_ref());
         access
@@ -114,6 +117,7 @@ impl OpenOptions {
             storage_options: self.storage_options.clone(),
             #[cfg(feature = "cloud")]
             credential_provider: self.credential_provider.clone(),
+            mounts: self.mounts.clone(),
             index: Index::None,
             decode: false,
             limits: self.limits.clone(),
@@ -132,6 +136,7 @@ impl Default for OpenOptions {
             storage_options: BTreeMap::new(),
             #[cfg(feature = "cloud")]
             credential_provider: None,
+            mounts: None,
             index: Index::default(),
             cache: None,
             version: None,

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 #[cfg(feature = "cloud")]
 use crate::store::CredentialSource;
-use crate::store::FileOptions;
 use crate::store::cache::CachePlace;
+use crate::store::{FileOptions, MountSource};
 
 /// Maximum memory for evaluating a filter, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -104,6 +104,8 @@ pub struct LoaderOptions {
     #[cfg(feature = "cloud")]
     #[serde(skip)]
     pub credential_provider: Option<CredentialSource>,
+    /// The mounts that addresses below `bow://` lead to: a TOML file with `[mounts.NAME]` tables. Each mount has options of its own.
+    pub mounts: Option<MountSource>,
     /// Source of the footers' content: `auto` (an index beside the dataset, if there is one), `none` (the footers), or
     /// the address of an index.
     pub index: Index,
@@ -173,6 +175,7 @@ impl Default for LoaderOptions {
             storage_options: BTreeMap::new(),
             #[cfg(feature = "cloud")]
             credential_provider: None,
+            mounts: None,
             index: Index::default(),
             cache: None,
             cache_bytes: None,
@@ -248,6 +251,7 @@ impl LoaderOptions {
             storage_options: self.storage_options.clone(),
             #[cfg(feature = "cloud")]
             credential_provider: self.credential_provider.clone(),
+            mounts: self.mounts.clone(),
             index: self.index.clone(),
             cache: self.cache_place()?,
             version: self.version,
@@ -272,6 +276,7 @@ impl LoaderOptions {
             storage_options: self.storage_options.clone(),
             #[cfg(feature = "cloud")]
             credential_provider: self.credential_provider.clone(),
+            mounts: self.mounts.clone(),
             cache: self.cache_place()?,
             timeout: self.deadline()?,
             max_files: self.limits.max_files,

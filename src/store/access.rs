@@ -1,10 +1,11 @@
-//! Access to stores: their options, and the source of credentials.
+//! Access to stores: their options, the source of credentials, and the mounts.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 #[cfg(feature = "cloud")]
 use super::credentials::CredentialSource;
+use super::mounts::MountSource;
 
 /// See the module.
 #[derive(Clone, Copy)]
@@ -14,6 +15,8 @@ pub struct Access<'a> {
     /// Credentials that expire, beside the options.
     #[cfg(feature = "cloud")]
     pub(super) credentials: Option<&'a CredentialSource>,
+    /// The mounts that addresses below `bow://` lead to; without, those that the environment names.
+    pub(super) mounts: Option<&'a MountSource>,
 }
 
 impl<'a> From<&'a BTreeMap<String, String>> for Access<'a> {
@@ -22,7 +25,16 @@ impl<'a> From<&'a BTreeMap<String, String>> for Access<'a> {
             options,
             #[cfg(feature = "cloud")]
             credentials: None,
+            mounts: None,
         }
+    }
+}
+
+impl<'a> Access<'a> {
+    /// With the mounts of `source`, instead of those that the environment names.
+    #[must_use]
+    pub fn with_mounts(self, source: Option<&'a MountSource>) -> Self {
+        Self { mounts: source, ..self }
     }
 }
 

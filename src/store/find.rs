@@ -5,21 +5,25 @@ use std::collections::btree_map::Entry;
 use std::path::Path as FsPath;
 use std::sync::{Arc, OnceLock};
 
+use futures::FutureExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::access::Access;
-use super::address::{Address, Stores};
+use super::address::Address;
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
 use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
+use super::hits::{By, Common, Hits, Seen};
 use super::logs::{LOG, METADATA, is_metadata};
+use super::mounts::{Mount, Resolved, is_mounted};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
+use super::stores::Stores;
 use super::table::{FoundTable, Table};
 #[cfg(feature = "cloud")]
 use super::walk::below;
@@ -48,22 +52,6 @@ impl Listing {
     }
 }
 
-/// Files that one address stands for.
-struct Hits {
-    place: Place,
-    /// The directory that names are relative to.
-    base: String,
-    /// True if the address names the one file in full.
-    named: bool,
-    files: Vec<File>,
-    index: Option<(Found, bool)>,
-    /// The address itself, if it is a table that says what its files are.
-    table: Option<FoundTable>,
-}
-
-/// An object, and the known facts about it.
-type File = (Path, Option<u64>, Option<Stamp>);
-
 /// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full is there as often: its rows are
 /// repeated as often, each with a number of its own.
 ///
@@ -79,42 +67,48 @@ type File = (Path, Option<u64>, Option<Stamp>);
 /// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
 /// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
+    // Boxed: else the futures of whoever opens a dataset are nested too deeply for the compiler.
+    found(urls, access, max_files).boxed().await
+}
+
+async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(access)?;
-    let mut all = Vec::new();
+    let (mut all, mut named_by) = (Vec::new(), Vec::new());
     for url in urls {
-        let hits = match Address::parse(url)? {
-            Address::Local(path) => local(&mut stores, &path, max_files).await?,
-            Address::Remote(text) => remote(&mut stores, &text, max_files).await?,
+        let hits = if is_mounted(url) {
+            mounted(&mut stores, url, max_files).await?
+        } else {
+            vec![match Address::parse(url)? {
+                Address::Local(path) => local(&mut stores, &path, max_files).await?,
+                Address::Remote(text) => remote(&mut stores, &text, max_files).await?,
+            }]
         };
-        if let Some(table) = &hits.table {
-            if urls.len() > 1 {
+        if let Some(table) = hits.iter().find_map(|hits| hits.table.as_ref()) {
+            if urls.len() > 1 || hits.len() > 1 {
                 return Err(among_others(&table.url()));
             }
-        } else if hits.files.is_empty() {
+        } else if hits.iter().all(|hits| hits.files.is_empty()) {
             let hint = "hidden files, files beginning with _ and other formats do not count".to_owned();
             return Err(Error::NotFound { what: format!("Parquet files at {}", display(url)), hint });
         }
-        all.push(hits);
+        named_by.extend(hits.iter().map(|_| url));
+        all.extend(hits);
     }
-    let root = common_root(&all);
+    let common = Common::of(&all);
     // By name, the address it was first found at, and whether that names it in full.
     let mut seen: BTreeMap<Arc<str>, (&str, bool)> = BTreeMap::new();
     let mut found = Vec::new();
-    for (hits, url) in all.iter().zip(urls) {
+    for (hits, url) in all.iter().zip(named_by) {
         for (path, size, stamp) in &hits.files {
-            let name: Arc<str> = match &root {
-                Some(root) => {
-                    path.as_ref().strip_prefix(root.as_str()).unwrap_or(path.as_ref()).trim_start_matches('/').into()
-                }
-                None => hits.place.url(path).into(),
-            };
+            let name = common.name(hits, path);
             // One address leads to nothing twice.
             if urls.len() > 1 {
+                let named = hits.by == By::Name;
                 match seen.entry(Arc::clone(&name)) {
                     Entry::Vacant(entry) => {
-                        entry.insert((url.as_str(), hits.named));
+                        entry.insert((url.as_str(), named));
                     }
-                    Entry::Occupied(first) if first.get().1 && hits.named => {}
+                    Entry::Occupied(first) if first.get().1 && named => {}
                     Entry::Occupied(first) => return Err(twice(&hits.place.url(path), first.get().0, url)),
                 }
             }
@@ -124,7 +118,7 @@ pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Resu
     }
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    let root = root.and_then(|root| Some((all.first()?.place.clone(), root)));
+    let root = common.directory(&all);
     let (index, table) = match <[Hits; 1]>::try_from(all) {
         Ok([hits]) => (hits.index, hits.table),
         Err(_) => (None, None),
@@ -150,38 +144,85 @@ fn twice(file: &str, first: &str, second: &str) -> Error {
     Error::config("urls", problem)
 }
 
-/// The directory all names are relative to; `None` if the addresses are in different stores.
-fn common_root(all: &[Hits]) -> Option<String> {
-    let first = all.first()?;
-    if all.iter().any(|hits| hits.place.prefix != first.place.prefix) {
-        return None;
+/// Finds what is at `url`, an address below or above mounts: one set of files of each mount.
+async fn mounted(stores: &mut Stores<'_>, url: &str, max_files: usize) -> Result<Vec<Hits>> {
+    let above = match stores.mounts()?.resolve(url)? {
+        Resolved::Below(target) => {
+            let mut inner = stores.enter(&target.mount)?;
+            let found = at(&mut inner, &target.address, max_files).await;
+            stores.leave(&target.mount, inner);
+            let mut hits = found?;
+            hits.seen = Some(Seen::below(&target, hits.by, hits.place.local));
+            return Ok(vec![hits]);
+        }
+        Resolved::Above(above) => above,
+    };
+    let mut all = Vec::new();
+    for mount in &above.mounts {
+        let start = above.below(mount);
+        let wanted = above.pattern.as_deref().map(|pattern| Wanted { pattern: Pattern::new(pattern), start });
+        if wanted.as_ref().is_some_and(|wanted| !wanted.may_be_below(above.pattern.as_deref().unwrap_or_default())) {
+            continue;
+        }
+        let mut inner = stores.enter(mount)?;
+        let found = match &wanted {
+            Some(wanted) => matching(&mut inner, mount, wanted, max_files).await,
+            None => at(&mut inner, &mount.root(), max_files).await,
+        };
+        stores.leave(mount, inner);
+        let mut hits = found?;
+        hits.seen = Some(Seen::part(&above, mount, hits.by));
+        all.push(hits);
     }
-    let mut root: Vec<&str> = first.base.split('/').filter(|part| !part.is_empty()).collect();
-    for hits in all {
-        let parts = hits.base.split('/').filter(|part| !part.is_empty());
-        let same = root.iter().zip(parts).take_while(|(a, b)| **a == *b).count();
-        root.truncate(same);
+    Ok(all)
+}
+
+/// Finds what is at `address` of one mount.
+async fn at(stores: &mut Stores<'_>, address: &Address, max_files: usize) -> Result<Hits> {
+    match address {
+        Address::Local(path) => local(stores, path, max_files).await,
+        Address::Remote(text) => remote(stores, text, max_files).await,
     }
-    Some(root.join("/"))
+}
+
+/// Finds the files of `mount` that a pattern names, which begins above it.
+async fn matching(stores: &mut Stores<'_>, mount: &Mount, wanted: &Wanted<'_>, max_files: usize) -> Result<Hits> {
+    let (place, base) = match mount.root() {
+        Address::Remote(text) => stores.remote(&text)?,
+        Address::Local(path) => match looked(&path).await? {
+            Look::Directory(base) | Look::Delta(base) | Look::Iceberg(base) => (stores.local(), base),
+            Look::File(..) | Look::Pattern(..) => {
+                let problem =
+                    format!("{} is no directory, so that no pattern is below {}", path.display(), mount.url());
+                return Err(Error::config("urls", problem));
+            }
+        },
+    };
+    directory(place, base, Some(wanted), max_files).await
 }
 
 async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Result<Hits> {
     let place = stores.local();
-    let asked = path.to_owned();
-    let looked = tokio::task::spawn_blocking(move || look(&asked)).await.map_err(|error| Error::Store {
-        operation: "look up".to_owned(),
-        url: path.display().to_string(),
-        source: error.into(),
-    })?;
-    match looked? {
+    match looked(path).await? {
         Look::File(path, size) => Ok(file(place, path, Some(size))),
         Look::Directory(path) => directory(place, path, None, max_files).await,
         Look::Delta(path) => Ok(table(FoundTable::Delta(Root::new(place.clone(), path.clone()), None), place, path)),
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
         }
-        Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
+        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::of(&pattern)), max_files).await,
     }
+}
+
+/// As [`look`], where it may block.
+async fn looked(path: &FsPath) -> Result<Look> {
+    let asked = path.to_owned();
+    let looked = tokio::task::spawn_blocking(move || look(&asked)).await;
+    looked.map_err(|error| Error::Store {
+        operation: "look up".to_owned(),
+        url: path.display().to_string(),
+        source: error.into(),
+    })?
 }
 
 enum Look {
@@ -282,7 +323,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if glob::is_pattern(path) && !(http && path.contains('?')) {
         let (fixed, pattern) = glob::split(path);
         let (place, base) = stores.remote(&format!("{authority}{host}{fixed}"))?;
-        return directory(place, base, Some(&Pattern::new(pattern)), max_files).await;
+        return directory(place, base, Some(&Wanted::of(pattern)), max_files).await;
     }
     let (place, path) = stores.remote(text)?;
     let name = path.filename().unwrap_or_default();
@@ -312,15 +353,44 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
         let found = Found { place: place.clone(), name: name.into(), path: path.clone(), size, stamp: None };
         return table(FoundTable::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
     }
-    Hits { place, base, named: true, files: vec![(path, size, None)], index: None, table: None }
+    Hits { place, base, by: By::Name, files: vec![(path, size, None)], index: None, table: None, seen: None }
 }
 
-/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not hold a [`Table`] but may be one
+/// A pattern, and the part of a name before those that it is compared with.
+struct Wanted<'s> {
+    pattern: Pattern,
+    start: &'s str,
+}
+
+impl Wanted<'_> {
+    fn of(pattern: &str) -> Self {
+        Self { pattern: Pattern::new(pattern), start: "" }
+    }
+
+    fn is_meant(&self, name: &str) -> bool {
+        if self.start.is_empty() {
+            return self.pattern.matches(name).is_some_and(|named| is_data(name, named));
+        }
+        let name = format!("{}/{name}", self.start);
+        self.pattern.matches(&name).is_some_and(|named| is_data(&name, named))
+    }
+
+    /// False if nothing below the start can be meant by `pattern`, this one's text; so nothing there needs to be listed.
+    fn may_be_below(&self, pattern: &str) -> bool {
+        let depth = self.start.split('/').count();
+        let head = pattern.split('/').take(depth).collect::<Vec<_>>().join("/");
+        // Braces may have slashes in them.
+        let is_plain = !pattern.contains(['{', '}']) && !head.contains("**");
+        !is_plain || Pattern::new(&head).matches(self.start).is_some()
+    }
+}
+
+/// Lists what is below `base`, keeping what is `wanted`, if a pattern says so. Without, it must not hold a [`Table`] but may be one
 /// itself: then the listing ends at once.
-async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
+async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_files: usize) -> Result<Hits> {
     let (foreign, index, log, current) = (OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new());
-    let accept = |name: &str| match pattern {
-        Some(pattern) => pattern.matches(name).is_some_and(|named| is_data(name, named)),
+    let accept = |name: &str| match wanted {
+        Some(wanted) => wanted.is_meant(name),
         None => {
             if Table::is_log(name) {
                 log.get_or_init(|| ());
@@ -350,13 +420,15 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     let files = found.into_iter().map(file).collect();
     let path = base.clone().join(INDEX);
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
-    let index = pattern.is_none().then(|| (beside, index.get().is_some()));
-    Ok(Hits { place, base: base.to_string(), named: false, files, index, table: None })
+    let index = wanted.is_none().then(|| (beside, index.get().is_some()));
+    let by = if wanted.is_some() { By::Pattern } else { By::Directory };
+    Ok(Hits { place, base: base.to_string(), by, files, index, table: None, seen: None })
 }
 
 /// A table at the directory `base`.
 fn table(table: FoundTable, place: Place, base: Path) -> Hits {
-    Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(table) }
+    let base = base.to_string();
+    Hits { place, base, by: By::Directory, files: Vec::new(), index: None, table: Some(table), seen: None }
 }
 
 /// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.

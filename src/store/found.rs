@@ -28,16 +28,22 @@ impl Found {
         self.place.url(&self.path)
     }
 
-    /// All of `found`, read through a cache unless they are on this machine; opened with `options`.
+    /// All of `found`, read through a cache unless they are on this machine; opened with `options`, or those of their mounts.
     pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
-        let mut last: Option<(Arc<str>, Arc<Through>)> = None;
+        let mut last: Option<(Place, Arc<Through>)> = None;
         let through = |mut found: Self| {
             // Objects in the memory of this process need no cache.
             if !found.place.local && !found.place.prefix.starts_with("memory:") {
-                let same = last.as_ref().filter(|(prefix, _)| *prefix == found.place.prefix);
+                let same = last.as_ref().filter(|(place, _)| place.is_same(&found.place));
                 let through = same.map(|(_, through)| Arc::clone(through)).unwrap_or_else(|| {
-                    let through = Arc::new(Through::new(reader.clone(), &found.place.prefix, options));
-                    last = Some((Arc::clone(&found.place.prefix), Arc::clone(&through)));
+                    let through = Arc::new(match &found.place.mount {
+                        Some(at) => {
+                            let mount = Some(at.mount.name());
+                            Through::new(reader.clone(), &found.place.prefix, at.mount.options(), mount)
+                        }
+                        None => Through::new(reader.clone(), &found.place.prefix, options, None),
+                    });
+                    last = Some((found.place.clone(), Arc::clone(&through)));
                     through
                 });
                 found.place.cache = Some(through);

@@ -99,6 +99,18 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
         || (google(&one).is_some() && google(&one) == google(&other))
 }
 
+/// Returns true if there are credentials among `options`, of whatever cloud.
+#[cfg(feature = "cloud")]
+pub(super) fn has_credentials(options: &BTreeMap<String, String>) -> bool {
+    options.keys().any(|key| is_credential(key))
+}
+
+/// Local files have none.
+#[cfg(not(feature = "cloud"))]
+pub(super) fn has_credentials(_: &BTreeMap<String, String>) -> bool {
+    false
+}
+
 /// Refuses credentials among `options` if a provider gives them.
 ///
 /// # Errors
@@ -127,7 +139,7 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
 
 /// Returns true if `key` is a name of a credential.
 #[cfg(feature = "cloud")]
-fn is_credential(key: &str) -> bool {
+pub(super) fn is_credential(key: &str) -> bool {
     use object_store::aws::AmazonS3ConfigKey as S3;
     use object_store::azure::AzureConfigKey as Azure;
     use object_store::gcp::GoogleConfigKey as Google;
@@ -142,6 +154,12 @@ fn is_credential(key: &str) -> bool {
         || key.parse().is_ok_and(|key| azure.contains(&key))
         || key == "aws_profile"
         || key == "hf_token"
+}
+
+/// Local files have none.
+#[cfg(not(feature = "cloud"))]
+pub(super) fn is_credential(_: &str) -> bool {
+    false
 }
 
 /// Local files take no options.

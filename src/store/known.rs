@@ -7,13 +7,13 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::access::Access;
-use super::address::{Address, Stores};
+use super::address::Address;
 use super::directory::INDEX;
-use super::display::display;
 use super::find::Listing;
 use super::found::Found;
 use super::object::Object;
 use super::stamp::Stamp;
+use super::stores::Stores;
 use crate::error::{Error, Result};
 
 /// Base of the names of a listing: the store's address and the directory in it.
@@ -68,16 +68,7 @@ impl Found {
     /// # Errors
     /// [`Error::Config`] if `url` is not an address.
     pub(crate) fn at(url: &str, access: Access<'_>) -> Result<Self> {
-        let mut stores = Stores::new(access)?;
-        let (place, path) = match Address::parse(url)? {
-            Address::Local(path) => {
-                let wrong =
-                    |error: &dyn std::fmt::Display| Error::config("index", format!("{}: {error}", display(url)));
-                let path = std::path::absolute(path).map_err(|error| wrong(&error))?;
-                (stores.local(), Path::from_absolute_path(path).map_err(|error| wrong(&error))?)
-            }
-            Address::Remote(text) => stores.remote(&text)?,
-        };
+        let (place, path) = Stores::new(access)?.place(url, "index")?;
         let name = path.filename().unwrap_or_default().into();
         Ok(Self { place, path, name, size: None, stamp: None })
     }
@@ -95,11 +86,7 @@ impl Listing {
     /// # Errors
     /// [`Error::Config`] if `url` is not of that store.
     pub(crate) fn known(url: &str, access: Access<'_>, base: &Base, names: &[Arc<str>]) -> Result<Self> {
-        let mut stores = Stores::new(access)?;
-        let place = match Address::parse(url)? {
-            Address::Local(_) => stores.local(),
-            Address::Remote(text) => stores.remote(&text)?.0,
-        };
+        let (place, _) = Stores::new(access)?.place(url, "index")?;
         if place.prefix != base.store {
             let problem = format!("it is of a dataset at {}, not at {}", base.store, place.prefix);
             return Err(Error::config("index", problem));
@@ -117,9 +104,9 @@ impl Listing {
 /// The index of the directory `url` of this machine, which may have none; none elsewhere, where looking for it costs a request.
 ///
 /// # Errors
-/// [`Error::Config`] if `url` is not an address.
+/// [`Error::Config`] if `url` is not an address; [`Error::NotFound`] if it has no mount.
 pub(crate) fn index_here(url: &str, access: Access<'_>) -> Result<Option<Found>> {
-    if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
+    if is_local(url, access)? { Found::at(&format!("{url}/{INDEX}"), access).map(Some) } else { Ok(None) }
 }
 
 /// Returns true if `url` is the name of a table of a catalog, which alone knows its store.
@@ -137,7 +124,7 @@ pub(crate) fn is_named(_: &str) -> bool {
 /// Returns true if objects of the store at `url` are files of this machine.
 ///
 /// # Errors
-/// [`Error::Config`] if `url` is not an address.
-pub(crate) fn is_local(url: &str) -> Result<bool> {
-    Ok(matches!(Address::parse(url)?, Address::Local(_)))
+/// [`Error::Config`] if `url` is not an address; [`Error::NotFound`] if it has no mount.
+pub(crate) fn is_local(url: &str, access: Access<'_>) -> Result<bool> {
+    Ok(matches!(Stores::new(access)?.target(url)?.0, Address::Local(_)))
 }

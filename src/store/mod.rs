@@ -38,6 +38,7 @@ pub(crate) mod glob;
 #[cfg(feature = "hdfs")]
 mod hdfs;
 mod hedge;
+mod hits;
 #[cfg(any(feature = "cli", feature = "cloud"))]
 mod home;
 #[cfg(feature = "cloud")]
@@ -47,9 +48,11 @@ mod known;
 mod latency;
 pub(crate) mod lock;
 mod logs;
+mod mounts;
 mod multipart;
 mod object;
 mod origins;
+mod percent;
 mod place;
 mod positional;
 #[cfg(feature = "cloud")]
@@ -62,6 +65,7 @@ mod secret;
 #[cfg(feature = "cloud")]
 mod sigv4;
 mod stamp;
+mod stores;
 mod table;
 #[cfg(feature = "convert")]
 mod tree;
@@ -71,8 +75,6 @@ pub(crate) mod walk;
 mod web;
 
 pub use access::Access;
-#[cfg(feature = "flight")]
-pub(crate) use address::mount;
 #[cfg(feature = "cloud")]
 pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
@@ -87,12 +89,19 @@ pub(crate) use known::{Base, index_here, is_local, is_named};
 #[cfg(feature = "convert")]
 pub(crate) use logs::is_metadata;
 pub(crate) use logs::{LOG, METADATA, Ratified, STAGED};
+pub use mounts::{Mount, MountSource, Mounts};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub use origins::OriginStats;
 pub(crate) use origins::{origins, slowest};
+#[cfg(feature = "flight")]
+pub(crate) use percent::decoded;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
+#[cfg(feature = "flight")]
+pub(crate) use stores::mount;
+#[cfg(feature = "convert")]
+pub(crate) use stores::unmounted;
 pub(crate) use table::FoundTable;
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

@@ -9,6 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::cache::Through;
+use super::mounts::Mount;
 use super::multipart::PartStore;
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
@@ -28,6 +29,15 @@ pub(super) struct Place {
     pub(super) numbered: Option<PartStore>,
     /// Cache that its objects are read through, if there is one.
     pub(super) cache: Option<Arc<Through>>,
+    /// The mount that it was opened for, with its options alone.
+    pub(super) mount: Option<MountedAt>,
+}
+
+/// A mount, and the path in its store that it leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MountedAt {
+    pub(super) mount: Arc<Mount>,
+    pub(super) root: Path,
 }
 
 /// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else is.
@@ -46,6 +56,12 @@ fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
 }
 
 impl Place {
+    /// Returns true if `other` is the same store, reached with the same options: two mounts of one bucket are two places.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let name = |place: &Self| place.mount.as_ref().map(|at| Arc::clone(&at.mount));
+        self.prefix == other.prefix && name(self) == name(other)
+    }
+
     /// The full address of `path`, without credentials.
     pub(super) fn url(&self, path: &Path) -> String {
         format!("{}{path}", self.prefix)

@@ -7,10 +7,11 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 use super::access::Access;
-use super::address::{Address, Stores};
+use super::address::Address;
 use super::found::Found;
-use super::place::{Place, check_count, escaped};
+use super::place::{MountedAt, Place, check_count, escaped};
 use super::stamp::Stamp;
+use super::stores::Stores;
 use super::walk::below;
 use crate::error::{Error, Result};
 
@@ -83,6 +84,11 @@ impl Root {
             let what = format!("{url}, a file in another kind of store than its table {},", self.url());
             Error::unsupported(what, "copy the table as a whole, for example by a deep clone")
         };
+        // Options of a mount are for its own store. Other mounts may well have the same kind of store, with other keys.
+        let unmounted = |at: &MountedAt| {
+            let what = format!("{url}, a file outside the store of the mount {} that its table is in,", at.mount.url());
+            Error::unsupported(what, "open the table by its own address, or copy it as a whole")
+        };
         // Hadoop writes file:/x; a path alone is in the table's own store.
         let path = url.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
         let (place, path) = match path.or_else(|| url.starts_with('/').then(|| url.to_owned())) {
@@ -94,9 +100,10 @@ impl Root {
             None if self.place.local => return Err(foreign()),
             None => match self.known(url) {
                 Some(known) => known,
-                None => match Address::parse(url)? {
+                None => match (&self.place.mount, Address::parse(url)?) {
+                    (Some(at), _) => return Err(unmounted(at)),
                     // A table in a cloud makes nobody ask the web, or another cloud, with keys of this one.
-                    Address::Remote(text) if family(&text) == family(&self.place.prefix) => {
+                    (None, Address::Remote(text)) if family(&text) == family(&self.place.prefix) => {
                         let (place, path) = Stores::new(access)?.remote(&text)?;
                         self.others.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
                         (place, path)
@@ -178,6 +185,7 @@ mod tests {
             lists: true,
             numbered: None,
             cache: None,
+            mount: None,
         };
         let root = Root::new(place, Path::parse("data/table").unwrap());
         assert_eq!(root.file("a=1%2F/x.parquet").unwrap().url(), "/data/table/a=1%2F/x.parquet");
@@ -216,6 +224,7 @@ mod tests {
             lists: true,
             numbered: None,
             cache: None,
+            mount: None,
         };
         let root = Root::new(place, Path::from("t"));
         let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));

@@ -7,10 +7,10 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::access::Access;
-use super::address::Stores;
 use super::object::Object;
 use super::place::Place;
 use super::stamp::Stamp;
+use super::stores::Stores;
 use super::walk::below;
 use crate::error::{Error, Result};
 

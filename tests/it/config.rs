@@ -101,6 +101,56 @@ fn datasets_and_files_are_opened_only_where_it_is_asked_for() {
 }
 
 #[test]
+fn mounts_are_shown_without_secrets_and_checked() {
+    let data = small();
+    let mounts = format!(
+        "[mounts.\"data/small\"]\nurl = \"{}\"\n[mounts.far]\nurl = \"s3://bucket/x\"\nstorage_options = {{ aws_secret_access_key = \"s3cr3t\" }}\n",
+        text(data.path())
+    );
+    let content = format!("{mounts}[datasets.x]\nurl = \"bow://data/small\"\n");
+    let checked = check(&content, &["--open"]);
+    assert!(
+        checked.code == 0 && checked.stdout.ends_with("would start with 1 dataset and 2 mounts, opened\n"),
+        "{checked:?}"
+    );
+    let (_directory, path) = file(&content);
+    let shown = run(&["config", "show", "--config", &path]);
+    for line in [
+        "[mounts.\"data/small\"]".to_owned(),
+        format!("url = \"s3://bucket/x\"  # {path}, line 4"),
+        format!("storage_options = {{ aws_secret_access_key = \"***\" }}  # {path}, line 5"),
+    ] {
+        assert!(shown.stdout.lines().any(|found| found == line), "{line} is not in\n{}", shown.stdout);
+    }
+    assert!(!shown.stdout.contains("s3cr3t"), "{}", shown.stdout);
+    // A file of mounts alone, and one that the environment names.
+    let checked = check(&mounts, &[]);
+    assert!(checked.code == 0 && checked.stdout.ends_with("serve.toml: 2 mounts\n"), "{checked:?}");
+    let (_directory, path) = file(&mounts);
+    let mut shown = command(&["config", "show"]);
+    shown.env("BOWSTRING_MOUNTS", &path);
+    let shown = ran(shown).stdout;
+    assert!(shown.contains(&format!("url = \"s3://bucket/x\"  # BOWSTRING_MOUNTS={path}")), "{shown}");
+    for (content, problem) in [
+        ("[mounts.x]\nulr = \"s3cr3t\"\n", "serve.toml, line 2: unknown key `ulr`; did you mean `url`?"),
+        (
+            "[mounts.x]\nurl = \"/x\"\nstorage_options = { aws_regoin = \"s3cr3t\" }\n",
+            "line 3: mounts.x.storage_options",
+        ),
+        ("[mounts.x]\nurl = \"/x\"\n[mounts.\"x/y\"]\nurl = \"/y\"\n", "x/y is inside the mount x"),
+    ] {
+        let checked = check(&format!("{content}[datasets.y]\nurl = \"a\"\n"), &[]);
+        assert!(
+            checked.code == 2 && checked.stderr.contains(problem) && !checked.stderr.contains("s3cr3t"),
+            "{content}: {}",
+            checked.stderr
+        );
+    }
+    let schema: serde_json::Value = serde_json::from_str(&run(&["config", "schema"]).stdout).unwrap();
+    assert_eq!(schema["properties"]["mounts"]["additionalProperties"]["required"], json!(["url"]));
+}
+
+#[test]
 fn the_schema_is_json_in_any_case() {
     let printed = run(&["config", "schema"]);
     assert_eq!((printed.code, &printed.stdout), (0, &run(&["config", "schema", "--json"]).stdout));

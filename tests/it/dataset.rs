@@ -12,6 +12,7 @@ mod hub_server;
 mod iceberg;
 mod iceberg_table;
 mod index;
+mod mounts;
 mod pruned;
 mod signed;
 mod support;

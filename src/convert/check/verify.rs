@@ -67,8 +67,12 @@ pub struct Comparison {
 /// Those of opening and reading either dataset.
 pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> {
     options.check()?;
-    let first = formats::open(a, options)?;
-    let second = formats::open(b, &ConvertOptions { from: options.to, ..options.clone() })?;
+    let open = |address: &str, options: &ConvertOptions| {
+        let (address, options) = options.mounted(address)?;
+        formats::open(&address, &options)
+    };
+    let first = open(a, options)?;
+    let second = open(b, &ConvertOptions { from: options.to, ..options.clone() })?;
     let chosen = |name: &String| options.columns.is_empty() || options.columns.contains(name);
     let names = |source: &dyn Source| -> Vec<String> {
         source.schema().fields().iter().map(|field| field.name().clone()).filter(chosen).collect()

@@ -83,6 +83,8 @@ impl Job {
     pub(crate) fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
         options.check()?;
         Destination::of(dst, "dst")?;
+        let (src, options) = options.mounted(src)?;
+        let (src, options) = (&*src, &*options);
         apart(src, dst)?;
         let source = formats::open(src, options)?;
         spared(&*source, dst)?;

@@ -5,6 +5,7 @@ use std::fmt;
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::store::decoded;
 
 /// Default port of a server.
 pub const PORT: u16 = 8815;
@@ -48,7 +49,7 @@ impl Address {
         }
         let host = parsed.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("there is no host"))?;
         let path = parsed.path().trim_matches('/');
-        let dataset = percent_decoded(path).ok_or_else(|| wrong("the name of the dataset is no UTF-8"))?;
+        let dataset = decoded(path).ok_or_else(|| wrong("the name of the dataset is no UTF-8"))?;
         Ok(Self { host: host.to_owned(), port: parsed.port().unwrap_or(PORT), tls, dataset })
     }
 
@@ -75,21 +76,6 @@ fn without_password(url: &str) -> String {
         (Some(scheme), Some(at)) if at > scheme => format!("{}://***{}", &url[..scheme], &url[at..]),
         _ => url.to_owned(),
     }
-}
-
-fn percent_decoded(path: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let mut digit = || char::from(rest.next()?).to_digit(16);
-            let (high, low) = (digit()?, digit()?);
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -152,9 +152,19 @@ pub(crate) struct Through {
 }
 
 impl Through {
-    /// To the store whose addresses begin with `prefix`, which is opened with these options and the environment.
-    pub(in crate::store) fn new(reader: CacheReader, prefix: &str, options: &BTreeMap<String, String>) -> Self {
-        Self { reader, origin: origin(prefix, options, std::env::vars_os().filter_map(text)) }
+    /// To the store whose addresses begin with `prefix`, which is opened with these options and the environment. A `mount` has blocks of its
+    /// own: they were fetched with its credentials, which may open what those of another one do not.
+    pub(in crate::store) fn new(
+        reader: CacheReader,
+        prefix: &str,
+        options: &BTreeMap<String, String>,
+        mount: Option<&str>,
+    ) -> Self {
+        let mut origin = origin(prefix, options, std::env::vars_os().filter_map(text));
+        if let Some(mount) = mount {
+            origin.push_str(&format!("\nmount {mount}"));
+        }
+        Self { reader, origin }
     }
 
     /// The saves of the cache, if it is on a disk.

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 /// See [`FileSystem::rename`](super::FileSystem::rename).
 pub(super) fn rename(origins: &Arc<Origins>, uploads: &Uploads, from: &str, to: &str) -> Result<()> {
     match (origins.at(from)?, origins.at(to)?) {
-        (At::Here(from), At::Here(to)) => rename_here(&from, &to),
-        (At::Store(place, from), At::Store(other, to)) if place.prefix == other.prefix => {
+        (At::Here(from, _), At::Here(to, _)) => rename_here(&from, &to),
+        (At::Store(place, from), At::Store(other, to)) if place.is_same(&other) => {
             // An upload that is waited for has deadlines of its own.
             origins.means.run(rename_stored(origins, uploads, &place, &from, &to))
         }
@@ -75,7 +75,7 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
 /// See [`FileSystem::remove`](super::FileSystem::remove).
 pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
     let (place, path) = match origins.at(url)? {
-        At::Here(path) => {
+        At::Here(path, _) => {
             return match fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(&path.display().to_string())),
                 removed => removed.map_err(|error| failed("remove", &path, error)),
@@ -104,7 +104,7 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
 /// See [`FileSystem::make_directory`](super::FileSystem::make_directory).
 pub(super) fn make_directory(origins: &Arc<Origins>, url: &str) -> Result<()> {
     match origins.at(url)? {
-        At::Here(path) => fs::create_dir_all(&path).map_err(|error| failed("create", &path, error)),
+        At::Here(path, _) => fs::create_dir_all(&path).map_err(|error| failed("create", &path, error)),
         At::Store(..) => Ok(()),
     }
 }

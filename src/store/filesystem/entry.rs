@@ -31,8 +31,14 @@ impl Entry {
     }
 }
 
-/// The address of what is at `path`.
+/// The address of what is at `path`, in the namespace of mounts if its store is that of one: there it has its options.
 pub(super) fn address(place: &Place, path: &str) -> String {
-    let path = if place.local { path.to_owned() } else { escaped(path) };
-    format!("{}{}", place.prefix, path.trim_end_matches('/'))
+    let encoded = |path: &str| if place.local { path.to_owned() } else { escaped(path) };
+    match &place.mount {
+        Some(at) => {
+            let below = path.strip_prefix(at.root.as_ref()).unwrap_or(path).trim_matches('/');
+            format!("{}/{}", at.mount.url(), encoded(below)).trim_end_matches('/').to_owned()
+        }
+        None => format!("{}{}", place.prefix, encoded(path).trim_end_matches('/')),
+    }
 }

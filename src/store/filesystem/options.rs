@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::cache::CachePlace;
 #[cfg(feature = "cloud")]
 use super::super::credentials::CredentialSource;
+use super::super::mounts::MountSource;
 
 /// When a file that is saved has to be in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +27,8 @@ pub struct FileOptions {
     /// Source of expiring credentials, in addition to the options.
     #[cfg(feature = "cloud")]
     pub credential_provider: Option<CredentialSource>,
+    /// The mounts that addresses below `bow://` lead to; without, those that the environment names.
+    pub mounts: Option<MountSource>,
     /// The cache that files are read through; none without. Files of this machine are read as they are.
     pub cache: Option<CachePlace>,
     /// The longest wait for bytes, and for what a store says of a file or a directory.
@@ -40,6 +43,7 @@ impl Default for FileOptions {
             storage_options: BTreeMap::new(),
             #[cfg(feature = "cloud")]
             credential_provider: None,
+            mounts: None,
             cache: None,
             timeout: Duration::from_secs(600),
             max_files: 1 << 20,

@@ -7,13 +7,15 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
 use super::super::access::Access;
-use super::super::address::{Address, KnownStores, Stores};
+use super::super::address::Address;
 use super::super::cache::{Saves, Target};
 use super::super::found::Found;
+use super::super::mounts::{Resolved, is_mounted};
 use super::super::object::Object;
 use super::super::place::Place;
 use super::super::stamp::Stamp;
-use super::entry;
+use super::super::stores::{KnownStores, Stores};
+use super::entry::{self, Entry};
 use super::means::Means;
 use super::options::FileOptions;
 use crate::error::{Error, Result};
@@ -29,7 +31,8 @@ pub(super) struct Origins {
 /// The place of an address.
 #[derive(Debug)]
 pub(super) enum At {
-    Here(PathBuf),
+    /// A path of this machine, and its address if that is below a mount.
+    Here(PathBuf, Option<String>),
     Store(Place, Path),
 }
 
@@ -53,19 +56,23 @@ impl Origins {
     /// # Errors
     /// [`Error::Config`] for what is no address.
     pub(super) fn at(&self, url: &str) -> Result<At> {
-        let text = match Address::parse(url)? {
-            Address::Local(path) => return Ok(At::Here(path)),
-            Address::Remote(text) => text,
-        };
-        let access = Access::from(&self.options.storage_options);
-        #[cfg(feature = "cloud")]
-        let access = access.with_credentials(self.options.credential_provider.as_ref());
+        if !is_mounted(url)
+            && let Address::Local(path) = Address::parse(url)?
+        {
+            return Ok(At::Here(path, None));
+        }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stores = Stores::knowing(access, std::mem::take(&mut *known))?;
-        let found = stores.remote(&text);
+        let mut stores = Stores::knowing(self.access(), std::mem::take(&mut *known))?;
+        let found = stores.target(url).and_then(|(address, _)| match address {
+            Address::Local(path) => Ok(At::Here(path, Some(url.trim_end_matches('/').to_owned()))),
+            Address::Remote(_) => stores.place(url, "urls").map(|(place, path)| At::Store(place, path)),
+        });
         *known = stores.into_known();
         drop(known);
-        let (place, path) = found?;
+        let (place, path) = match found? {
+            At::Store(place, path) => (place, path),
+            here @ At::Here(..) => return Ok(here),
+        };
         let found = Found { place, path, name: "".into(), size: None, stamp: None };
         let found = match &self.means.cache {
             Some(cache) => Found::through(vec![found], cache, &self.options.storage_options).pop(),
@@ -73,6 +80,32 @@ impl Origins {
         };
         let found = found.ok_or_else(|| Error::Closed { why: "a file was not looked up".to_owned() })?;
         Ok(At::Store(found.place, found.path))
+    }
+
+    fn access(&self) -> Access<'_> {
+        let access = Access::from(&self.options.storage_options).with_mounts(self.options.mounts.as_ref());
+        #[cfg(feature = "cloud")]
+        let access = access.with_credentials(self.options.credential_provider.as_ref());
+        access
+    }
+
+    /// The directory `url` above mounts, and what is right in it; none for any other address.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no mount.
+    pub(super) fn above(&self, url: &str) -> Result<Option<(Entry, Vec<Entry>)>> {
+        if !is_mounted(url) {
+            return Ok(None);
+        }
+        match Stores::new(self.access())?.mounts()?.resolve(url)? {
+            Resolved::Above(above) if above.pattern.is_none() => {
+                let url = above.url();
+                let start = if above.directory.is_empty() { url.clone() } else { format!("{url}/") };
+                let entry = |name| Entry { url: format!("{start}{name}"), stamp: None };
+                Ok(Some((Entry { url, stamp: None }, above.names().into_iter().map(entry).collect())))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The object at `path`, at the version that is there now.

@@ -160,6 +160,7 @@ mod tests {
             lists: true,
             numbered,
             cache: None,
+            mount: None,
         };
         (Sending::new(place, Path::from("x")), store)
     }

@@ -11,7 +11,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::super::cache::CacheStats;
 use super::super::directory::failed;
-use super::super::place::Place;
+use super::super::place::{Place, check_count, escaped};
 use super::super::stamp::Stamp;
 use super::change;
 use super::entry::Entry;
@@ -87,7 +87,7 @@ impl FileSystem {
     /// [`Error::NotFound`], [`Error::Config`] for what is no address of a file, [`Error::Timeout`], [`Error::Store`].
     pub fn open(&self, url: &str) -> Result<File> {
         match self.at(url)? {
-            At::Here(path) => {
+            At::Here(path, _) => {
                 let (here, stamp) = Here::open(&path)?;
                 Ok(File::here(Arc::clone(&self.origins.means), here, stamp))
             }
@@ -106,8 +106,11 @@ impl FileSystem {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn entry(&self, url: &str) -> Result<Entry> {
+        if let Some((directory, _)) = self.origins.above(url)? {
+            return Ok(directory);
+        }
         match self.at(url)? {
-            At::Here(path) => here(&path),
+            At::Here(path, name) => here(&path, name),
             At::Store(place, path) => self.run(url, async {
                 let saved = Saved::of(&place, &path)?;
                 if let Some(entry) = saved.file() {
@@ -141,14 +144,22 @@ impl FileSystem {
     /// # Errors
     /// [`Error::NotFound`] if there is neither; [`Error::Unsupported`] where directories cannot be listed; [`Error::Store`].
     pub fn list(&self, url: &str) -> Result<Vec<Entry>> {
+        if let Some((_, below)) = self.origins.above(url)? {
+            return Ok(below);
+        }
         let mut found = match self.at(url)? {
-            At::Here(path) => {
-                if !here(&path)?.is_directory() {
-                    return Ok(vec![here(&path)?]);
+            At::Here(path, name) => {
+                let own = here(&path, name.clone())?;
+                if !own.is_directory() {
+                    return Ok(vec![own]);
                 }
                 let entries = std::fs::read_dir(&path).map_err(|error| failed("list", &path, error))?;
+                let below = |entry: &std::fs::DirEntry| {
+                    let (start, name) = (name.as_ref()?, entry.file_name());
+                    Some(format!("{start}/{}", escaped(name.to_str()?)))
+                };
                 // What goes meanwhile, or leads nowhere, is left out.
-                entries.flatten().filter_map(|entry| here(&entry.path()).ok()).collect()
+                entries.flatten().filter_map(|entry| here(&entry.path(), below(&entry)).ok()).collect()
             }
             At::Store(place, path) => {
                 lists(&place, &path)?;
@@ -163,25 +174,44 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// The files at any depth below the directory at `url` of a store, by name.
+    /// The files at any depth below the directory at `url` of a store or of mounts, by name.
     ///
     /// # Errors
     /// As [`list`](Self::list); [`Error::Limit`] for more than [`FileOptions::max_files`]; [`Error::Unsupported`] for a directory of this
     /// machine, which is listed level by level.
     pub fn find(&self, url: &str) -> Result<Vec<Entry>> {
-        let At::Store(place, path) = self.at(url)? else {
-            return Err(Error::unsupported(
-                format!("a list of all below {url}, of this machine,"),
-                "list it level by level",
-            ));
-        };
-        lists(&place, &path)?;
-        let found =
-            self.run(url, place.list(&path, self.origins.options.max_files, |name| !name.is_empty(), || false))?;
-        let found: Vec<_> = found.iter().map(|meta| Entry::file(&place, meta)).collect();
-        let mut found = Saved::of(&place, &path)?.among(found);
+        let most = self.origins.options.max_files;
+        let (mut found, mut left) = (Vec::new(), vec![url.to_owned()]);
+        while let Some(url) = left.pop() {
+            match self.origins.above(&url)? {
+                Some((_, below)) => left.extend(below.into_iter().map(|entry| entry.url)),
+                None => match self.at(&url)? {
+                    At::Store(place, path) => found.extend(self.find_in(&url, &place, &path)?),
+                    At::Here(_, Some(_)) => {
+                        let (directories, files): (Vec<_>, Vec<_>) =
+                            self.list(&url)?.into_iter().partition(Entry::is_directory);
+                        left.extend(directories.into_iter().map(|entry| entry.url));
+                        found.extend(files);
+                    }
+                    At::Here(_, None) => {
+                        let what = format!("a list of all below {url}, of this machine,");
+                        return Err(Error::unsupported(what, "list it level by level"));
+                    }
+                },
+            }
+            check_count(found.len(), most)?;
+        }
         found.sort_by(|a, b| a.url.cmp(&b.url));
         Ok(found)
+    }
+
+    /// The files at any depth below `path` of a store.
+    fn find_in(&self, url: &str, place: &Place, path: &Path) -> Result<Vec<Entry>> {
+        lists(place, path)?;
+        let found =
+            self.run(url, place.list(path, self.origins.options.max_files, |name| !name.is_empty(), || false))?;
+        let found: Vec<_> = found.iter().map(|meta| Entry::file(place, meta)).collect();
+        Ok(Saved::of(place, path)?.among(found))
     }
 
     /// Bytes of many files, concurrently: `ranges` of each, as far as it has them. Files come in order, each with an error of its own.
@@ -190,7 +220,7 @@ impl FileSystem {
             let (url, ranges) = (url.clone(), ranges.clone());
             async move {
                 match self.at(&url)? {
-                    At::Here(path) => {
+                    At::Here(path, _) => {
                         let read = move || {
                             let (here, stamp) = Here::open(&path)?;
                             ranges.iter().map(|range| part(&here, &stamp, range)).collect()
@@ -333,8 +363,8 @@ async fn children(place: &Place, path: &Path) -> Result<Vec<Entry>> {
     Ok(files.chain(found.common_prefixes.iter().map(|path| Entry::directory(place, path.as_ref()))).collect())
 }
 
-/// What is at `path` of this machine.
-fn here(path: &FsPath) -> Result<Entry> {
+/// What is at `path` of this machine, under the address `name` if it has one.
+fn here(path: &FsPath, name: Option<String>) -> Result<Entry> {
     let shown = path.display().to_string();
     let found = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(missing(&shown)),
@@ -342,5 +372,6 @@ fn here(path: &FsPath) -> Result<Entry> {
     };
     let path = std::path::absolute(path).map_err(|error| failed("look up", path, error))?;
     let url = path.to_str().ok_or_else(|| Error::unsupported(format!("{shown}, a name that is not Unicode,"), ""))?;
-    Ok(Entry { url: url.trim_end_matches('/').to_owned(), stamp: (!found.is_dir()).then(|| Stamp::of_file(&found)) })
+    let url = name.unwrap_or_else(|| url.trim_end_matches('/').to_owned());
+    Ok(Entry { url, stamp: (!found.is_dir()).then(|| Stamp::of_file(&found)) })
 }

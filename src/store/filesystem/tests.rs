@@ -51,6 +51,7 @@ impl Rig {
                 lists: true,
                 numbered: Some(PartStore::new(Arc::clone(&self.store) as _)),
                 cache: None,
+                mount: None,
             };
             origins.know("s3://bucket", place);
         });

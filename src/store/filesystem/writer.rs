@@ -89,7 +89,7 @@ impl Writer {
         url: &str,
     ) -> Result<Self> {
         let (url, state) = match at {
-            At::Here(path) => (path.display().to_string(), State::Here(Aside::begin(&path)?)),
+            At::Here(path, _) => (path.display().to_string(), State::Here(Aside::begin(&path)?)),
             At::Store(place, path) => {
                 if path.as_ref().is_empty() || url.ends_with('/') {
                     return Err(Error::config("urls", format!("{} is no address of a file", place.url(&path))));

@@ -15,6 +15,7 @@ use fuser::{
 };
 
 use super::super::filesystem::{Entry, File, FileSystem};
+use super::super::percent::decoded;
 use super::super::place::escaped;
 use super::nodes::{Known, Nodes, ROOT};
 use crate::error::{Error, Result};
@@ -61,7 +62,8 @@ fn below(url: &str, name: &str) -> String {
 /// The last name of an address, as a file's name.
 fn name_of(url: &str) -> String {
     let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    if url.contains("://") { name.replace("%3F", "?").replace("%23", "#").replace("%25", "%") } else { name.to_owned() }
+    let meant = if url.contains("://") { decoded(name) } else { None };
+    meant.unwrap_or_else(|| name.to_owned())
 }
 
 /// The number that a program sees for an error, whose words are logged.

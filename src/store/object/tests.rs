@@ -104,6 +104,7 @@ impl Rig {
             lists: true,
             numbered: None,
             cache: None,
+            mount: None,
         };
         let rig = Self { store, object: Object { place, path, name: "a".into(), stamp } };
         for _ in 0..60 {

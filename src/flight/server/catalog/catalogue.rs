@@ -11,6 +11,7 @@ use super::entry::{ClientLimits, Entry};
 use crate::error::{Error, Result};
 use crate::nearest::distance;
 use crate::pipeline::PreparedPlan;
+use crate::store::Mounts;
 
 /// Similar names listed in the error for an unknown one.
 const NEAR: usize = 5;
@@ -25,9 +26,22 @@ const OPENED_AT_ONCE: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub struct Catalogue {
     entries: BTreeMap<String, Entry>,
+    /// Those of the configuration.
+    mounts: Option<Arc<Mounts>>,
 }
 
 impl Catalogue {
+    /// Lets the datasets, those here and those to come, have `mounts`.
+    pub fn set_mounts(&mut self, mounts: Arc<Mounts>) {
+        self.entries.values_mut().for_each(|entry| entry.set_mounts(Arc::clone(&mounts)));
+        self.mounts = Some(mounts);
+    }
+
+    /// The mounts of the configuration.
+    pub fn mounts(&self) -> Option<&Arc<Mounts>> {
+        self.mounts.as_ref()
+    }
+
     /// Adds the dataset `name` at `urls`, with default options.
     ///
     /// # Errors
@@ -40,7 +54,10 @@ impl Catalogue {
     ///
     /// # Errors
     /// [`Error::Config`] if the name is taken.
-    pub fn insert(&mut self, entry: Entry) -> Result<()> {
+    pub fn insert(&mut self, mut entry: Entry) -> Result<()> {
+        if let Some(mounts) = &self.mounts {
+            entry.set_mounts(Arc::clone(mounts));
+        }
         let name = entry.name().to_owned();
         if self.entries.contains_key(&name) {
             return Err(Error::config(

@@ -5,6 +5,7 @@
 //! images.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::flight::server::access::auth::is_name;
 use crate::pipeline::option_table::{About, Scope, in_scope, option};
 use crate::pipeline::{Filter, HiddenColumns, LoaderOptions, gathered};
+use crate::store::{MountSource, Mounts};
 
 /// The keys of [`ClientLimits`].
 pub(crate) const LIMITS: [&str; 3] = ["max_batch_size", "max_global_batch", "allow_options"];
@@ -61,6 +63,8 @@ pub struct Entry {
     /// Options of a loader, including `urls`, as JSON: only those that were given.
     options: Map<String, Value>,
     limits: ClientLimits,
+    /// The mounts of the configuration, for a dataset that names no file of them itself.
+    mounts: Option<Arc<Mounts>>,
 }
 
 impl fmt::Debug for Entry {
@@ -99,12 +103,17 @@ impl Entry {
             }
         }
         options.insert("urls".to_owned(), json!(urls));
-        let entry = Self { name: name.to_owned(), options, limits };
+        let entry = Self { name: name.to_owned(), options, limits, mounts: None };
         // Every detectable mistake is reported at start rather than to the first client.
         let read = entry.read(&entry.options)?;
         read.open_options()?;
         entry.check_batch_size(read.batch_size)?;
         Ok(entry)
+    }
+
+    /// With the mounts of the configuration that it is in.
+    pub(super) fn set_mounts(&mut self, mounts: Arc<Mounts>) {
+        self.mounts = Some(mounts);
     }
 
     /// The name.
@@ -212,10 +221,12 @@ impl Entry {
     }
 
     fn read(&self, options: &Map<String, Value>) -> Result<LoaderOptions> {
-        LoaderOptions::from_document(options.clone()).map_err(|error| match error {
+        let read = LoaderOptions::from_document(options.clone()).map_err(|error| match error {
             Error::Config { option, problem } => Error::config(option, format!("dataset {}: {problem}", self.name)),
             other => other,
-        })
+        })?;
+        let mounts = read.mounts.or_else(|| self.mounts.clone().map(MountSource::Given));
+        Ok(LoaderOptions { mounts, ..read })
     }
 
     fn allows(&self, option: &str) -> bool {

@@ -1,9 +1,10 @@
-//! The TOML configuration of a server: `[server]` and `[datasets.NAME]`; every error gives its line and key.
+//! The TOML configuration of a server: `[server]`, `[datasets.NAME]` and `[mounts.NAME]`; every error gives its line and key.
 //!
 //! An error repeats neither a line of the file nor a text of eight characters or more in it, which may be a password in the wrong place.
 
 #[cfg(feature = "cli")]
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -15,6 +16,7 @@ use super::entry::{ClientLimits, Entry, LIMITS};
 use crate::document::words;
 use crate::error::{Error, Result};
 use crate::pipeline::{LoaderOptions, gathered};
+use crate::store::Mounts;
 
 /// Largest configuration, in bytes.
 pub const MAX_FILE: u64 = 4 << 20;
@@ -27,7 +29,7 @@ const HIDDEN: usize = 8;
 pub struct ServeFile {
     /// The table `[server]`.
     pub server: ServerOptions,
-    /// The tables `[datasets.NAME]`.
+    /// The tables `[datasets.NAME]`, with the mounts of `[mounts.NAME]`.
     pub catalogue: Catalogue,
 }
 
@@ -166,8 +168,16 @@ impl Source<'_> {
                         file.catalogue.insert(entry).map_err(|error| self.wrong(Some(at), inner(&error)))?;
                     }
                 }
+                "mounts" => {
+                    table?;
+                    let mounts = Mounts::from_toml(self.text, self.origin);
+                    file.catalogue.set_mounts(Arc::new(mounts.map_err(|error| match error {
+                        Error::Config { problem, .. } => Error::config("config", problem),
+                        other => other,
+                    })?));
+                }
                 other => {
-                    return Err(self.wrong(at, format!("unknown key `{other}`; there are server, datasets")));
+                    return Err(self.wrong(at, format!("unknown key `{other}`; there are server, datasets, mounts")));
                 }
             }
         }

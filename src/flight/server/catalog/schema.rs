@@ -33,6 +33,12 @@ pub(crate) fn schema() -> Value {
                 "propertyNames": {"pattern": "^[A-Za-z0-9._-]{1,128}$"},
                 "additionalProperties": dataset(&definitions, &clients),
             },
+            "mounts": {
+                "description": "Stores that addresses below bow:// lead to, by name: segments with / between them.",
+                "type": "object",
+                "propertyNames": {"pattern": "^[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*$"},
+                "additionalProperties": mount(),
+            },
         },
         "$defs": definitions,
     })
@@ -131,6 +137,23 @@ fn dataset(definitions: &Map<String, Value>, clients: &Value) -> Value {
         "additionalProperties": false,
         "properties": properties,
         "oneOf": [{"required": ["url"]}, {"required": ["urls"]}],
+    })
+}
+
+/// A mount: a directory of a store, and the options that it alone is reached with.
+fn mount() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "url": {"description": "The address of a directory.", "type": "string"},
+            "storage_options": {
+                "description": "Options of its store, under object_store's names.",
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+            },
+        },
+        "required": ["url"],
     })
 }
 

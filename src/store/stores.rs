@@ -1,0 +1,491 @@
+//! The stores behind addresses, opened once each: those of the caller's own options, and those of each mount, with its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreScheme};
+use url::{Position, Url};
+
+use super::access::Access;
+use super::address::{Address, bad_url};
+#[cfg(feature = "cloud")]
+use super::catalog::CatalogTable;
+use super::display::shown;
+#[cfg(feature = "hdfs")]
+use super::hdfs::{Hdfs, Settings};
+#[cfg(feature = "cloud")]
+use super::hub::{self, Hub};
+use super::keys;
+use super::mounts::{Mount, Mounts, Target, is_mounted};
+use super::multipart::Opened;
+use super::place::{MountedAt, Place};
+#[cfg(feature = "cloud")]
+use super::profile::{self, Chosen};
+use crate::error::{Error, Result};
+
+/// Scheme of stores in the memory of this process.
+const MEMORY: &str = "memory";
+
+type Mounted = BTreeMap<String, Weak<dyn ObjectStore>>;
+
+/// Addresses are text, so stores that they name have to be found from anywhere.
+fn mounted() -> std::sync::MutexGuard<'static, Mounted> {
+    static MOUNTED: Mutex<Mounted> = Mutex::new(BTreeMap::new());
+    MOUNTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes `store` the one behind `memory://host/`, for as long as somebody else holds it.
+#[cfg(feature = "flight")]
+pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
+    let mut mounted = mounted();
+    mounted.retain(|_, store| store.strong_count() > 0);
+    mounted.insert(host.to_owned(), Arc::downgrade(store));
+}
+
+/// Makes stores, one per bucket or server.
+#[derive(Debug)]
+pub(super) struct Stores<'a> {
+    access: Access<'a>,
+    /// True if reads of remote stores that are late are requested a second time.
+    hedges: bool,
+    known: KnownStores,
+    /// The mount whose stores they all are, and whose options the access has.
+    mount: Option<Arc<Mount>>,
+    /// The mounts that there are, once they were asked for.
+    mounts: Option<Arc<Mounts>>,
+}
+
+/// Stores that are open, by the beginning of their addresses; those of mounts apart, each mount's for itself.
+#[derive(Debug, Default)]
+pub(super) struct KnownStores {
+    own: HashMap<String, Place>,
+    mounted: HashMap<String, (Arc<Mount>, HashMap<String, Place>)>,
+}
+
+impl KnownStores {
+    #[cfg(all(test, feature = "cloud"))]
+    pub(super) fn insert(&mut self, start: String, place: Place) {
+        self.own.insert(start, place);
+    }
+}
+
+impl<'a> Stores<'a> {
+    /// # Errors
+    /// [`Error::Config`] for options that no store knows, and for a value of `hedge` that is none.
+    pub(super) fn new(access: Access<'a>) -> Result<Self> {
+        Self::knowing(access, KnownStores::default())
+    }
+
+    /// As [`new`](Self::new), with stores that were opened before with the same access.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn knowing(access: Access<'a>, known: KnownStores) -> Result<Self> {
+        keys::check(access.options)?;
+        let hedges = keys::hedges(access.options)?;
+        Ok(Self { access, hedges, known, mount: None, mounts: None })
+    }
+
+    /// The stores that it has opened.
+    pub(super) fn into_known(self) -> KnownStores {
+        self.known
+    }
+
+    /// How stores are reached.
+    #[cfg(feature = "cloud")]
+    pub(super) fn access(&self) -> Access<'a> {
+        self.access
+    }
+
+    /// The mounts that there are, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there are none, or their file is wrong.
+    pub(super) fn mounts(&mut self) -> Result<Arc<Mounts>> {
+        if let Some(mounts) = &self.mounts {
+            return Ok(Arc::clone(mounts));
+        }
+        let mounts = Mounts::of(self.access.mounts)?;
+        self.mounts = Some(Arc::clone(&mounts));
+        Ok(mounts)
+    }
+
+    /// The stores of `mount`, which are reached with its options alone. [`leave`](Self::leave) keeps them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the caller gave options or credentials: they are of no mount, and nobody could tell which of them apply.
+    pub(super) fn enter<'m>(&mut self, mount: &'m Arc<Mount>) -> Result<Stores<'m>> {
+        let given = |option, what: &str| {
+            let problem = format!(
+                "{} is a mount, which has options of its own and takes no {what} of the caller; give them in [mounts.{:?}] of {}",
+                mount.url(),
+                mount.name(),
+                mount.origin()
+            );
+            Err(Error::config(option, problem))
+        };
+        if !self.access.options.is_empty() {
+            return given("storage_options", "storage_options");
+        }
+        #[cfg(feature = "cloud")]
+        if self.access.credentials.is_some() {
+            return given("credential_provider", "credentials");
+        }
+        // Another mount of the same name may have taken its place meanwhile.
+        let known = self.known.mounted.remove(mount.name()).filter(|(of, _)| of == mount);
+        let known = KnownStores { own: known.map(|(_, own)| own).unwrap_or_default(), ..KnownStores::default() };
+        let inner = Stores::knowing(Access::from(mount.options()), known)?;
+        Ok(Stores { mount: Some(Arc::clone(mount)), ..inner })
+    }
+
+    /// Keeps the stores `inner` of `mount`.
+    pub(super) fn leave(&mut self, mount: &Arc<Mount>, inner: Stores<'_>) {
+        self.known.mounted.insert(mount.name().to_owned(), (Arc::clone(mount), inner.known.own));
+    }
+
+    /// The store of any address `url`, and the path within it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no address, and for one above mounts, which is of no store; `option` is what gave a local one.
+    pub(super) fn place(&mut self, url: &str, option: &'static str) -> Result<(Place, Path)> {
+        let (address, mount) = self.target(url)?;
+        match mount {
+            None => self.at(address, option),
+            Some(mount) => {
+                let mut inner = self.enter(&mount)?;
+                let found = inner.at(address, option);
+                self.leave(&mount, inner);
+                found
+            }
+        }
+    }
+
+    /// The address that `url` stands for, and its mount if it is below one.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    pub(super) fn target(&mut self, url: &str) -> Result<(Address, Option<Arc<Mount>>)> {
+        if !is_mounted(url) {
+            return Ok((Address::parse(url)?, None));
+        }
+        let Target { address, mount, .. } = self.mounts()?.target(url)?;
+        Ok((address, Some(mount)))
+    }
+
+    fn at(&mut self, address: Address, option: &'static str) -> Result<(Place, Path)> {
+        match address {
+            Address::Local(path) => {
+                let shown = path.display().to_string();
+                let wrong = |error: &dyn std::fmt::Display| Error::config(option, format!("{shown}: {error}"));
+                let path = std::path::absolute(path).map_err(|error| wrong(&error))?;
+                Ok((self.local(), Path::from_absolute_path(path).map_err(|error| wrong(&error))?))
+            }
+            Address::Remote(text) => self.remote(&text),
+        }
+    }
+
+    /// As [`remote`](Self::remote), for a table of a catalog: with its options and credentials, unless the user gave some.
+    #[cfg(feature = "cloud")]
+    pub(super) fn vended(&self, table: &CatalogTable, text: &str) -> Result<(Place, Path)> {
+        let has_own = self.access.credentials.is_some() || keys::has_credentials(self.access.options);
+        let credentials = if has_own { self.access.credentials } else { table.credentials.as_ref() };
+        let mut options = self.access.options.clone();
+        for (key, value) in &table.settings {
+            let same = |own: &String| keys::is_same(own, key);
+            // Google's token is sent as it is, so that only a vended one may go to a host that the catalog names.
+            let sends_token = key == "google_base_url" && (has_own || table.credentials.is_none());
+            if !sends_token && !self.access.options.keys().any(same) {
+                options.insert(key.clone(), value.clone());
+            }
+        }
+        Stores::new(Access { options: &options, credentials, mounts: None })?.remote(text)
+    }
+
+    pub(super) fn local(&mut self) -> Place {
+        let mount = self.mount.as_ref().map(|mount| MountedAt { mount: Arc::clone(mount), root: Path::default() });
+        let local = || Place {
+            store: Arc::new(LocalFileSystem::new()),
+            prefix: "/".into(),
+            local: true,
+            hedges: false,
+            lists: true,
+            numbered: None,
+            cache: None,
+            mount,
+        };
+        self.known.own.entry(String::new()).or_insert_with(local).clone()
+    }
+
+    /// The store of `text` and the path within it.
+    pub(super) fn remote(&mut self, text: &str) -> Result<(Place, Path)> {
+        let (mut place, path) = self.open_at(text)?;
+        if let Some(mount) = self.mount.clone() {
+            let root = self.open_at(mount.address())?.1;
+            place.mount = Some(MountedAt { mount, root });
+        }
+        Ok((place, path))
+    }
+
+    fn open_at(&mut self, text: &str) -> Result<(Place, Path)> {
+        let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
+        let shown = shown(&url);
+        if url.query().is_some() || url.fragment().is_some() {
+            let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options"
+                .to_owned();
+            return Err(Error::unsupported(format!("{shown} with a query"), hint));
+        }
+        if url.scheme().starts_with("http") && (url.password().is_some() || !url.username().is_empty()) {
+            // They would not be sent, and each error of a request would tell them.
+            let problem = format!(
+                "{shown} has a user name or password in it: leave that out; web servers are read without one, and clouds take keys from \
+                 storage_options"
+            );
+            return Err(Error::config("urls", problem));
+        }
+        if url.scheme() == MEMORY {
+            let host = url.host_str().unwrap_or_default();
+            let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
+            let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
+            let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
+            let prefix = format!("{MEMORY}://{host}/").into();
+            let place = Place {
+                store,
+                prefix,
+                local: false,
+                hedges: false,
+                lists: true,
+                numbered: None,
+                cache: None,
+                mount: None,
+            };
+            return Ok((place, path));
+        }
+        #[cfg(feature = "cloud")]
+        if url.scheme() == hub::SCHEME {
+            return self.hub(&url, &shown);
+        }
+        if matches!(url.scheme(), "hdfs" | "viewfs") {
+            return self.hdfs(&url, &shown);
+        }
+        // The error's own text quotes the address, credentials included.
+        let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
+            let problem = match url.scheme() {
+                "grpc" | "grpc+tcp" | "grpc+tls" => {
+                    "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
+                     `bowstring.flight.Connection` its rows"
+                }
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, bow, iceberg, uc, glue, hms",
+            };
+            Error::config("urls", format!("{shown} {problem}"))
+        })?;
+        // A cloud's https form has the bucket in its path; all others have it in the host.
+        let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;
+        let key = url[..Position::BeforePath].to_owned();
+        if let Some(place) = self.known.own.get(&key).filter(|_| shared) {
+            return Ok((place.clone(), path));
+        }
+        let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
+        let is_whole = !path.as_ref().is_empty() || prefix.ends_with('/');
+        let prefix: Arc<str> = if is_whole { prefix.into() } else { format!("{prefix}/").into() };
+        let (store, numbered) = self.open(&url, &scheme, &prefix)?.map_err(|error| {
+            // The error text may quote the address; credentials in it are never shown.
+            if url.password().is_some() {
+                return Error::config("urls", format!("{shown} cannot be opened"));
+            }
+            Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
+        })?;
+        let place = Place {
+            store,
+            prefix,
+            local: false,
+            hedges: self.hedges,
+            lists: scheme != ObjectStoreScheme::Http,
+            numbered,
+            cache: None,
+            mount: None,
+        };
+        if shared {
+            self.known.own.insert(key, place.clone());
+        }
+        Ok((place, path))
+    }
+
+    /// The dataset of the Hub at `url`, shown in messages as `shown`, and the path within it.
+    #[cfg(feature = "cloud")]
+    fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        if self.access.credentials.is_some() {
+            keys::no_credentials(self.access.options)?;
+        }
+        let (repo, path) = hub::Repo::parse(url, shown)?;
+        let key = repo.prefix().to_owned();
+        if let Some(place) = self.known.own.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = hub::Settings::new(self.access.options, &|name| std::env::var_os(name))?;
+        let prefix: Arc<str> = repo.prefix().into();
+        let store = Hub::new(repo, &settings, self.access.credentials.cloned()).map_err(|error| Error::Store {
+            operation: "open".to_owned(),
+            url: shown.to_owned(),
+            source: error.into(),
+        })?;
+        let store = Arc::new(store);
+        let hedges = self.hedges;
+        let place =
+            Place { store, prefix, local: false, hedges, lists: true, numbered: None, cache: None, mount: None };
+        self.known.own.insert(key, place.clone());
+        Ok((place, path))
+    }
+
+    /// The cluster of `url`, shown in messages as `shown`, and the path within it.
+    #[cfg(feature = "hdfs")]
+    fn hdfs(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        #[cfg(feature = "cloud")]
+        if self.access.credentials.is_some() {
+            let problem = format!("{shown} takes none: HDFS has Kerberos and tokens of its own");
+            return Err(Error::config("credential_provider", problem));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            let problem = format!("{shown} has a user name in it: give it as hdfs_user in storage_options");
+            return Err(Error::config("urls", problem));
+        }
+        let path = Path::from_url_path(url.path());
+        let path = path.map_err(|error| Error::config("urls", format!("{shown}: {error}")))?;
+        let key = url[..Position::BeforePath].to_owned();
+        if let Some(place) = self.known.own.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
+        let store = Arc::new(Hdfs::new(key.clone(), settings)?);
+        let prefix = format!("{key}/").into();
+        let place =
+            Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None };
+        self.known.own.insert(key, place.clone());
+        Ok((place, path))
+    }
+
+    #[cfg(not(feature = "hdfs"))]
+    #[allow(clippy::unused_self, reason = "as where it is built in")]
+    fn hdfs(&mut self, _: &Url, shown: &str) -> Result<(Place, Path)> {
+        let hint = "this build is without HDFS: take bowstring's wheel (pip install bowstring), or build with cargo's feature hdfs";
+        Err(Error::unsupported(format!("{shown}, on HDFS,"), hint))
+    }
+
+    /// The store at `url`, whose addresses begin with `prefix`.
+    #[cfg(feature = "cloud")]
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme, prefix: &Arc<str>) -> Result<object_store::Result<Opened>> {
+        let settings = self.settings(url, scheme);
+        if let Some(source) = self.access.credentials {
+            keys::no_credentials(self.access.options)?;
+            return super::credentials::open(url, scheme, prefix, settings, Some(source));
+        }
+        if *scheme == ObjectStoreScheme::AmazonS3 {
+            keys::check_headers(&settings)?;
+            let Chosen { source, settings: mut more } =
+                profile::choose(self.access.options, &|name| std::env::var_os(name))?;
+            more.extend(settings);
+            return super::credentials::open(url, scheme, prefix, more, source.as_ref());
+        }
+        super::credentials::open(url, scheme, prefix, settings, None)
+    }
+
+    /// The store at `url`, of this machine.
+    #[cfg(not(feature = "cloud"))]
+    #[allow(clippy::unnecessary_wraps, reason = "as where stores of clouds are built in")]
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme, _: &Arc<str>) -> Result<object_store::Result<Opened>> {
+        Ok(object_store::parse_url_opts(url, self.settings(url, scheme)).map(|(store, _)| (store.into(), None)))
+    }
+
+    /// The environment first, then the options, which win. Keys are object_store's own.
+    fn settings(&self, url: &Url, scheme: &ObjectStoreScheme) -> Vec<(String, String)> {
+        let of_cloud = match scheme {
+            ObjectStoreScheme::AmazonS3 => "AWS_",
+            ObjectStoreScheme::GoogleCloudStorage => "GOOGLE_",
+            ObjectStoreScheme::MicrosoftAzure => "AZURE_",
+            _ => "",
+        };
+        let mut settings = Vec::new();
+        if !of_cloud.is_empty() {
+            // `vars` panics on names that are not Unicode; those are not ours.
+            let texts = std::env::vars_os()
+                .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+            // A mount with credentials of its own gets no part of another's: a session token beside its keys, say.
+            let has_own = self.mount.is_some() && keys::has_credentials(self.access.options);
+            let ours = |key: &str| key.starts_with(of_cloud) && !(has_own && keys::is_credential(key));
+            settings.extend(texts.filter(|(key, _)| ours(key)));
+        }
+        if url.scheme() == "http" {
+            // A user who writes http:// means it.
+            settings.push(("allow_http".to_owned(), "true".to_owned()));
+        }
+        settings.extend(self.access.options.iter().map(|(key, value)| (key.clone(), value.clone())));
+        settings
+    }
+}
+
+/// The address that `url` stands for and the options of its store, if it is below a mount; none for any other address.
+///
+/// # Errors
+/// [`Error::NotFound`] if there is no mount; [`Error::Config`] for an address above mounts, and for options beside those of the mount.
+#[cfg(feature = "convert")]
+pub(crate) fn unmounted(url: &str, access: Access<'_>) -> Result<Option<(String, BTreeMap<String, String>)>> {
+    if !is_mounted(url) {
+        return Ok(None);
+    }
+    let mut stores = Stores::new(access)?;
+    let Target { address, mount, .. } = stores.mounts()?.target(url)?;
+    stores.enter(&mount)?;
+    let text = match address {
+        Address::Local(path) => path.to_string_lossy().into_owned(),
+        Address::Remote(text) => text,
+    };
+    Ok(Some((text, mount.options().clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::display::display;
+    use super::*;
+
+    #[test]
+    fn messages_never_show_credentials() {
+        let url = Url::parse("https://user:secret@host:8443/a%20b/c.parquet?token=secret").unwrap();
+        assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
+        let options = BTreeMap::new();
+        let mut stores = Stores::new((&options).into()).unwrap();
+        for text in [
+            "s3://user:secret@[bad/x",
+            "https://user:secret@h/x?y=1",
+            "nope://user:secret@h/x",
+            "https://h:bad/x?sig=secret",
+            "https://h:bad/x#secret",
+        ] {
+            let error = stores.remote(text).unwrap_err();
+            assert!(!error.chain().contains("secret"), "{}", error.chain());
+            assert!(!display(text).contains("secret"), "{}", display(text));
+        }
+        for text in ["https://user:secret@h/x.parquet", "http://secret@h/x.parquet", "https://:secret@h/a/b"] {
+            let error = stores.remote(text).unwrap_err();
+            assert!(matches!(error, Error::Config { option: "urls", .. }), "{error}");
+            assert!(error.to_string().contains("storage_options") && !error.to_string().contains("secret"), "{error}");
+        }
+        assert_eq!(display("s3://bucket/a/*.parquet"), "s3://bucket/a/*.parquet");
+        assert_eq!(display("/data/a@b"), "/data/a@b");
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn one_store_per_bucket_and_the_address_is_rebuilt() {
+        let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
+        let mut stores = Stores::new((&options).into()).unwrap();
+        let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
+        assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));
+        let (second, _) = stores.remote("s3://bucket/c").unwrap();
+        assert!(Arc::ptr_eq(&first.store, &second.store));
+        let (other, path) = stores.remote("https://account.blob.core.windows.net/container/x/y").unwrap();
+        assert_eq!((other.prefix.as_ref(), path.as_ref()), ("https://account.blob.core.windows.net/container/", "x/y"));
+        let (root, _) = stores.remote("s3://other").unwrap();
+        assert_eq!(root.prefix.as_ref(), "s3://other/");
+    }
+}
