@@ -59,6 +59,8 @@ class Objects(http.server.ThreadingHTTPServer):
         # The key that signed each request, and the session token beside it.
         self.told: list[tuple[str | None, str | None]] = []
         self.lock = threading.Lock()
+        # The other ends of all connections, whose requests may not be answered yet.
+        self.peers: set[Any] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -88,6 +90,15 @@ class Objects(http.server.ThreadingHTTPServer):
             self.tags[path] = (content, tag)
         return tag
 
+    def settle(self, peers: set[Any]) -> None:
+        """Waits until all connections but those of ``peers`` are over, with whatever killed processes had sent."""
+        deadline = time.monotonic() + 60
+        # One that was made and not accepted yet is in the queue of the port.
+        time.sleep(0.05)
+        while self.peers - peers:
+            assert time.monotonic() < deadline, "a connection of a killed process stays"
+            time.sleep(0.01)
+
     def count(self) -> int:
         """Bytes of objects given since the last call."""
         with self.lock:
@@ -98,6 +109,16 @@ class Objects(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: Objects
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.server.peers.add(self.client_address)
+        super().setup()
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self.server.peers.discard(self.client_address)
 
     def answer(self, body: bool) -> None:
         asked = urlsplit(self.path)

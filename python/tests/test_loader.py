@@ -321,6 +321,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "device_fence": ("sync", "sync"),
         "device_overflow": ("true", True),
         "index": ("s3://bucket/some.index", "s3://bucket/some.index"),
+        "mounts": ("/etc/mounts.toml", "/etc/mounts.toml"),
     }
     others = ("url", "gang", "drop_last", "unknown", "credential_provider")
     names = [name for name in inspect.signature(BaseLoader).parameters if name not in others]

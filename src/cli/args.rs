@@ -47,7 +47,7 @@ pub(crate) struct PlaceArgs {
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct StoreArgs {
-    /// Its address: s3://, gs://, az://, https://, hdfs://, hf://, or a path
+    /// Its address: s3://, gs://, az://, https://, hdfs://, hf://, bow:// with mounts, or a path
     #[arg(value_name = "URL")]
     url: String,
     #[command(flatten)]
@@ -96,10 +96,7 @@ impl<const PART: u8> Flags<PART> {
             #[cfg(feature = "flight")]
             SERVER => matches!(entry.name, "storage_options" | "timeout"),
             #[cfg(all(feature = "fuse", target_os = "linux"))]
-            STORE => {
-                let names = ["storage_options", "timeout", "cache", "cache_bytes", "cache_peers", "cache_peer_options"];
-                names.contains(&entry.name)
-            }
+            STORE => entry.name.starts_with("cache") || matches!(entry.name, "storage_options" | "mounts" | "timeout"),
             _ => (entry.about == About::Loading) == (PART == LOADING),
         };
         OPTIONS.iter().filter(move |entry| is_in(entry) && entry.flag().is_some())

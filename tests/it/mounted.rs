@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowstring::store::{FileOptions, FileSystem, Mounted};
+use bowstring::store::{FileOptions, FileSystem, MountSource, Mounted, Mounts};
 use bowstring::{Error, Loader};
 
 use crate::dataset::{Marks, PINNED, Server};
@@ -125,6 +126,33 @@ fn an_open_file_stays_the_version_that_was_opened() {
     drop(old);
     server.remove("bucket/x.bin");
     assert_eq!(fs::read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    mounted.end().unwrap();
+}
+
+#[test]
+fn the_namespace_of_mounts_is_one_directory() {
+    if cannot_mount() {
+        return;
+    }
+    let (server, here, place) = (Server::start(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    server.put("bucket/models/a%2520b.bin", b"remote".to_vec(), PINNED);
+    fs::write(here.path().join("x#1.bin"), b"local").unwrap();
+    let options: Vec<_> = server.storage_options().iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
+    let text = format!(
+        "[mounts.\"data/models\"]\nurl = \"s3://bucket/models\"\nstorage_options = {{ {} }}\n[mounts.here]\nurl = {:?}\n",
+        options.join(", "),
+        here.path(),
+    );
+    let mounts = Mounts::from_toml(&text, "mounts.toml").unwrap();
+    let options = FileOptions { mounts: Some(MountSource::Given(Arc::new(mounts))), ..FileOptions::default() };
+    let mounted = Mounted::new(FileSystem::new(options).unwrap(), "bow://", place.path(), TRUSTED).unwrap();
+    assert_eq!(names(place.path()), ["data", "here"]);
+    assert_eq!(names(&place.path().join("data")), ["models"]);
+    assert_eq!(names(&place.path().join("data/models")), ["a%20b.bin"]);
+    assert_eq!(fs::read(place.path().join("data/models/a%20b.bin")).unwrap(), b"remote");
+    assert_eq!(names(&place.path().join("here")), ["x#1.bin"]);
+    assert_eq!(fs::read(place.path().join("here/x#1.bin")).unwrap(), b"local");
+    assert_eq!(fs::read(place.path().join("other/x")).unwrap_err().kind(), ErrorKind::NotFound);
     mounted.end().unwrap();
 }
 
