@@ -289,7 +289,8 @@ def joined(pages: list[tuple[Fields, bytes]], footer: Fields) -> bytes:
 
 
 Forge = Callable[[list[tuple[Fields, bytes]], Fields], None]
-DATA = {5: "first", 8: "second"}
+# Fields of a page header for data pages of the first and second version.
+DATA = {5, 8}
 
 
 def rows_of(count: int) -> Forge:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from bowstring import Padded
 from hdfs_cluster import Cluster, running
+from objects import Objects
 
 # TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
 with contextlib.suppress(ImportError):
@@ -305,6 +306,15 @@ def slow_store(tmp_path: pathlib.Path) -> Iterator[Callable[..., SlowStore]]:
     for store in started:
         store.shutdown()
         store.server_close()
+
+
+@pytest.fixture
+def objects() -> Iterator[Objects]:
+    """A server of objects like S3, without any."""
+    server = Objects()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pathlib
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -24,13 +24,10 @@ SOAK = "BOWSTRING_SOAK" in os.environ
 
 
 @pytest.fixture
-def objects() -> Iterator[Objects]:
+def objects(objects: Objects) -> Objects:
     """A server with `bucket/x.bin`, whose bytes are random."""
-    server = Objects()
-    server.content["bucket/x.bin"] = random.Random(1).randbytes(SIZE)
-    yield server
-    server.shutdown()
-    server.server_close()
+    objects.content["bucket/x.bin"] = random.Random(1).randbytes(SIZE)
+    return objects
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -21,15 +21,12 @@ from bowstring.fs import BowstringFileSystem  # noqa: E402
 
 
 @pytest.fixture
-def objects() -> Iterator[Objects]:
+def objects(objects: Objects) -> Objects:
     """A server with some objects below `bucket/d`."""
-    server = Objects()
     draw = random.Random(1)
     for name in ("a.bin", "b/c.bin", "b/e f.bin", "b/g%20h.bin"):
-        server.content[f"bucket/d/{name}"] = draw.randbytes(1000)
-    yield server
-    server.shutdown()
-    server.server_close()
+        objects.content[f"bucket/d/{name}"] = draw.randbytes(1000)
+    return objects
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import bowstring
 import numpy as np
@@ -17,15 +17,6 @@ from objects import Objects
 
 ROWS = 300
 Mount = Callable[..., pathlib.Path]
-
-
-@pytest.fixture
-def objects() -> Iterator[Objects]:
-    """A server like S3, without objects."""
-    server = Objects()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture

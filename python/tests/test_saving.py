@@ -12,7 +12,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -24,15 +24,6 @@ SOAK = "BOWSTRING_SOAK" in os.environ
 URL = "s3://bucket/d/x.bin"
 # More than one part.
 SIZE = (17 << 20) + 4321
-
-
-@pytest.fixture
-def objects() -> Iterator[Objects]:
-    """A server without objects."""
-    server = Objects()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture

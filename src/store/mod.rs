@@ -59,6 +59,7 @@ mod positional;
 mod profile;
 pub(crate) mod publish;
 mod race;
+mod registered;
 mod root;
 #[cfg(feature = "cloud")]
 mod secret;
@@ -96,10 +97,10 @@ pub use origins::OriginStats;
 pub(crate) use origins::{origins, slowest};
 #[cfg(feature = "flight")]
 pub(crate) use percent::decoded;
+#[cfg(feature = "flight")]
+pub(crate) use registered::register;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
-#[cfg(feature = "flight")]
-pub(crate) use stores::mount;
 #[cfg(feature = "convert")]
 pub(crate) use stores::unmounted;
 pub(crate) use table::FoundTable;

@@ -56,6 +56,12 @@ fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
 }
 
 impl Place {
+    /// A store behind addresses that begin with `prefix`, which lists and has nothing else to it.
+    pub(super) fn new(store: Arc<dyn ObjectStore>, prefix: impl Into<Arc<str>>) -> Self {
+        let prefix = prefix.into();
+        Self { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None }
+    }
+
     /// Returns true if `other` is the same store, reached with the same options: two mounts of one bucket are two places.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let name = |place: &Self| place.mount.as_ref().map(|at| Arc::clone(&at.mount));

@@ -177,16 +177,7 @@ mod tests {
 
     #[test]
     fn a_log_names_files_below_its_table_and_elsewhere_and_no_others() {
-        let place = Place {
-            store: Arc::new(LocalFileSystem::new()),
-            prefix: "/".into(),
-            local: true,
-            hedges: false,
-            lists: true,
-            numbered: None,
-            cache: None,
-            mount: None,
-        };
+        let place = Place { local: true, ..Place::new(Arc::new(LocalFileSystem::new()), "/") };
         let root = Root::new(place, Path::parse("data/table").unwrap());
         assert_eq!(root.file("a=1%2F/x.parquet").unwrap().url(), "/data/table/a=1%2F/x.parquet");
         for wrong in ["../x.parquet", "a/../../x", "a//x", "", "/x"] {
@@ -216,16 +207,7 @@ mod tests {
     #[test]
     fn a_store_is_opened_once_whatever_it_is_called() {
         let store = Arc::new(object_store::memory::InMemory::new());
-        let place = Place {
-            store,
-            prefix: "s3://b/".into(),
-            local: false,
-            hedges: false,
-            lists: true,
-            numbered: None,
-            cache: None,
-            mount: None,
-        };
+        let place = Place::new(store, "s3://b/");
         let root = Root::new(place, Path::from("t"));
         let (none, wrong) = (BTreeMap::new(), BTreeMap::from([("nonsense".to_owned(), "1".to_owned())]));
         // Code that opens a store looks at the options.

@@ -1,11 +1,13 @@
 //! The stores behind addresses, opened once each: those of the caller's own options, and those of each mount, with its own.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+#[cfg(any(feature = "convert", test))]
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
 
+use object_store::ObjectStoreScheme;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
 use super::access::Access;
@@ -23,26 +25,8 @@ use super::multipart::Opened;
 use super::place::{MountedAt, Place};
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
+use super::registered::{self, MEMORY};
 use crate::error::{Error, Result};
-
-/// Scheme of stores in the memory of this process.
-const MEMORY: &str = "memory";
-
-type Mounted = BTreeMap<String, Weak<dyn ObjectStore>>;
-
-/// Addresses are text, so stores that they name have to be found from anywhere.
-fn mounted() -> std::sync::MutexGuard<'static, Mounted> {
-    static MOUNTED: Mutex<Mounted> = Mutex::new(BTreeMap::new());
-    MOUNTED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Makes `store` the one behind `memory://host/`, for as long as somebody else holds it.
-#[cfg(feature = "flight")]
-pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
-    let mut mounted = mounted();
-    mounted.retain(|_, store| store.strong_count() > 0);
-    mounted.insert(host.to_owned(), Arc::downgrade(store));
-}
 
 /// Makes stores, one per bucket or server.
 #[derive(Debug)]
@@ -205,16 +189,7 @@ impl<'a> Stores<'a> {
 
     pub(super) fn local(&mut self) -> Place {
         let mount = self.mount.as_ref().map(|mount| MountedAt { mount: Arc::clone(mount), root: Path::default() });
-        let local = || Place {
-            store: Arc::new(LocalFileSystem::new()),
-            prefix: "/".into(),
-            local: true,
-            hedges: false,
-            lists: true,
-            numbered: None,
-            cache: None,
-            mount,
-        };
+        let local = || Place { local: true, mount, ..Place::new(Arc::new(LocalFileSystem::new()), "/") };
         self.known.own.entry(String::new()).or_insert_with(local).clone()
     }
 
@@ -248,18 +223,8 @@ impl<'a> Stores<'a> {
             let host = url.host_str().unwrap_or_default();
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
-            let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
-            let prefix = format!("{MEMORY}://{host}/").into();
-            let place = Place {
-                store,
-                prefix,
-                local: false,
-                hedges: false,
-                lists: true,
-                numbered: None,
-                cache: None,
-                mount: None,
-            };
+            let store = registered::find(host).ok_or_else(missing)?;
+            let place = Place::new(store, format!("{MEMORY}://{host}/"));
             return Ok((place, path));
         }
         #[cfg(feature = "cloud")]
@@ -296,16 +261,8 @@ impl<'a> Stores<'a> {
             }
             Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
         })?;
-        let place = Place {
-            store,
-            prefix,
-            local: false,
-            hedges: self.hedges,
-            lists: scheme != ObjectStoreScheme::Http,
-            numbered,
-            cache: None,
-            mount: None,
-        };
+        let lists = scheme != ObjectStoreScheme::Http;
+        let place = Place { hedges: self.hedges, lists, numbered, ..Place::new(store, prefix) };
         if shared {
             self.known.own.insert(key, place.clone());
         }
@@ -330,10 +287,7 @@ impl<'a> Stores<'a> {
             url: shown.to_owned(),
             source: error.into(),
         })?;
-        let store = Arc::new(store);
-        let hedges = self.hedges;
-        let place =
-            Place { store, prefix, local: false, hedges, lists: true, numbered: None, cache: None, mount: None };
+        let place = Place { hedges: self.hedges, ..Place::new(Arc::new(store), prefix) };
         self.known.own.insert(key, place.clone());
         Ok((place, path))
     }
@@ -358,9 +312,7 @@ impl<'a> Stores<'a> {
         }
         let settings = Settings::new(self.access.options, &|name| std::env::var_os(name))?;
         let store = Arc::new(Hdfs::new(key.clone(), settings)?);
-        let prefix = format!("{key}/").into();
-        let place =
-            Place { store, prefix, local: false, hedges: false, lists: true, numbered: None, cache: None, mount: None };
+        let place = Place::new(store, format!("{key}/"));
         self.known.own.insert(key, place.clone());
         Ok((place, path))
     }

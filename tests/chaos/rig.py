@@ -356,7 +356,8 @@ class Rig:
         self.ids = rows.write(self.home / "objects" / "data", settings.rows, settings.seed)
         self.network = Network(HOSTS, settings.seed)
         self.closing.callback(self.network.close)
-        self.journal_disk = Disk(self.home / "disk" / "journal", 1 << 20)
+        # A journal is compacted from 1 MiB on, into a file beside it.
+        self.journal_disk = Disk(self.home / "disk" / "journal", 4 << 20)
         self.closing.callback(self.journal_disk.close)
         self.cache_disk = Disk(self.home / "disk" / "cache", 26 << 20)
         self.closing.callback(self.cache_disk.close)

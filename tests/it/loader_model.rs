@@ -66,7 +66,7 @@ impl Model {
     fn next(&mut self) -> Option<(u64, u64)> {
         self.fresh = false;
         if self.step == self.steps {
-            self.to(self.epoch + 1, 0, true);
+            self.to(self.epoch + 1, 0);
             return None;
         }
         self.step += 1;
@@ -78,19 +78,20 @@ impl Model {
         if self.step == self.steps { (self.epoch + 1, 0) } else { (self.epoch, self.step) }
     }
 
-    fn to(&mut self, epoch: u64, step: u64, fresh: bool) {
-        (self.epoch, self.step, self.fresh) = (epoch, step, fresh);
+    /// Moves there, where nothing was taken.
+    fn to(&mut self, epoch: u64, step: u64) {
+        (self.epoch, self.step, self.fresh) = (epoch, step, true);
     }
 
     fn set_epoch(&mut self, epoch: u64) {
         if !(self.fresh && epoch == self.epoch) {
-            self.to(epoch, 0, true);
+            self.to(epoch, 0);
         }
     }
 
     fn begin(&mut self) {
         if !self.fresh {
-            self.to(self.epoch + 1, 0, true);
+            self.to(self.epoch + 1, 0);
         }
     }
 }
@@ -144,7 +145,7 @@ fn live(seed: u64, data: &tempfile::TempDir, table: &Table, steps: u64) -> u64 {
             7 => {
                 let Some(((epoch, step), state)) = (!saved.is_empty()).then(|| random.pick(&saved)) else { continue };
                 loaders.iter_mut().for_each(|loader| loader.load_state(&state).unwrap());
-                model.to(epoch, step, true);
+                model.to(epoch, step);
             }
             8 => {
                 // A new process group, of another size, goes on.

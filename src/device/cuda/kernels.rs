@@ -277,8 +277,7 @@ mod tests {
     #[test]
     fn the_ptx_was_made_from_the_source_beside_it() {
         use sha2::{Digest, Sha256};
-        let digest = Sha256::digest(include_bytes!("kernels.cu"));
-        let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = crate::hex::of(Sha256::digest(include_bytes!("kernels.cu")));
         let first = PTX.lines().next().unwrap();
         assert_eq!(first, format!("// kernels.cu sha256 {hash}"), "run python scripts/kernels.py");
         assert!(PTX.contains(".version 8.0\n.target sm_75\n"));

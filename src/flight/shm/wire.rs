@@ -310,8 +310,7 @@ mod tests {
     fn a_batch_is_these_bytes() {
         let golden = "35000000 02 0100000000000000 0700000000000000 0010000000000000 4000000000000000 c00f000000000000 01 \
                       06000000 686561646572 78";
-        let hex: String = bytes(&frames()[1]).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, golden.replace(' ', ""));
+        assert_eq!(crate::hex::of(bytes(&frames()[1])), golden.replace(' ', ""));
     }
 
     #[test]

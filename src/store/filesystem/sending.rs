@@ -152,16 +152,7 @@ mod tests {
         let memory = Arc::new(InMemory::new());
         let store = Arc::clone(&memory) as Arc<dyn ObjectStore>;
         let numbered = is_numbered.then(|| PartStore::new(memory));
-        let place = Place {
-            store: Arc::clone(&store),
-            prefix: "s3://b/".into(),
-            local: false,
-            hedges: false,
-            lists: true,
-            numbered,
-            cache: None,
-            mount: None,
-        };
+        let place = Place { numbered, ..Place::new(Arc::clone(&store), "s3://b/") };
         (Sending::new(place, Path::from("x")), store)
     }
 

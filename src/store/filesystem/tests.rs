@@ -44,14 +44,8 @@ impl Rig {
         let options = FileOptions { cache: cached.then_some(place), ..FileOptions::default() };
         let files = FileSystem::reaching(options, |origins| {
             let place = Place {
-                store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
-                prefix: "s3://bucket/".into(),
-                local: false,
-                hedges: false,
-                lists: true,
                 numbered: Some(PartStore::new(Arc::clone(&self.store) as _)),
-                cache: None,
-                mount: None,
+                ..Place::new(Arc::clone(&self.store) as Arc<dyn ObjectStore>, "s3://bucket/")
             };
             origins.know("s3://bucket", place);
         });

@@ -13,6 +13,7 @@ use super::super::glob;
 use super::mount::Mount;
 use super::name::{Name, START};
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::nearest::nearest;
 
 /// Most mounts that an error names.
@@ -143,7 +144,7 @@ impl Mounts {
             part(mount.address());
             mount.options().iter().for_each(|(key, value)| [key, value].into_iter().for_each(|text| part(text)));
         }
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::of(digest.finalize())
     }
 
     /// The meaning of `url`.

@@ -96,16 +96,7 @@ impl Rig {
         let path = Path::from("a");
         store.put(&path, BYTES.into()).await.unwrap();
         let stamp = Stamp::of(&store.head(&path).await.unwrap());
-        let place = Place {
-            store: Arc::clone(&store) as Arc<dyn ObjectStore>,
-            prefix: prefix.into(),
-            local: false,
-            hedges,
-            lists: true,
-            numbered: None,
-            cache: None,
-            mount: None,
-        };
+        let place = Place { hedges, ..Place::new(Arc::clone(&store) as Arc<dyn ObjectStore>, prefix) };
         let rig = Self { store, object: Object { place, path, name: "a".into(), stamp } };
         for _ in 0..60 {
             assert_eq!(rig.read([]).await.0.unwrap(), BYTES[2..8]);
