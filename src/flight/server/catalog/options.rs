@@ -65,6 +65,7 @@ const GANG_LEASE_RANGE: Range = Range::seconds("gang_lease", 0.1);
 const REFRESH_RANGE: Range = Range::seconds("refresh", 0.0);
 
 /// Ranges of options that have any.
+#[cfg(feature = "cli")]
 pub(crate) const RANGES: [Range; 4] = [THREADS_RANGE, DRAIN_GRACE_RANGE, GANG_LEASE_RANGE, REFRESH_RANGE];
 
 /// The table `[server]` of the configuration; flags have the same names.
