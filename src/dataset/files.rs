@@ -148,7 +148,7 @@ async fn footers(
     let mut footers: Vec<Option<Footer>> = Vec::with_capacity(found.len());
     let mut missing = Vec::new();
     for (at, found) in found.into_iter().enumerate() {
-        let mut footer = known.and_then(|known| known.footer(&found));
+        let mut footer = known.and_then(|known| known.footer(at, &found));
         if at == 0 && footer.is_some() {
             match known.and_then(|known| known.cells_of(&found.name)) {
                 Some(said) => cells = said.map(str::to_owned),

@@ -17,7 +17,7 @@ use super::guard::guard;
 use super::head::{ARROW_SCHEMA, Head, Heads};
 use super::limits::Limits;
 use super::outline::{Outline, Sealed, Wide};
-use super::packed::Packed;
+use super::packed::{Packed, Part};
 use super::write::SCHEMA_KEY;
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, Object, Tail};
@@ -37,7 +37,7 @@ pub(super) struct Footer {
     /// Its schemas.
     pub(super) head: Arc<Head>,
     /// Its row groups.
-    pub(super) groups: Packed,
+    pub(super) groups: Part,
     /// Column chunks that are encrypted.
     pub(super) sealed: Sealed,
     /// Columns of wide integers, where the footer itself was read.
@@ -102,6 +102,7 @@ impl Footers {
             nulls = rest;
         }
         groups.shrink();
+        let groups = Part::whole(groups);
         let cells = said(SCHEMA_KEY).map(str::to_owned);
         let spark = said(features::SPARK_ROW).filter(|row| features::tells(row)).map(str::to_owned);
         let Outline { sealed, wide, .. } = outline;

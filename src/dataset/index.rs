@@ -8,7 +8,8 @@
 //! an index that is out of date costs requests, or is an error where it was asked for, and never gives other rows.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use super::footer::Footer;
 use super::head::Head;
 use super::limits::Limits;
 use super::outline::Sealed;
-use super::packed::{Broken, Packed, Reader, put, put_signed};
+use super::packed::{Broken, Packed, Part, Reader, put, put_signed};
 use super::{Dataset, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{self, Base, Found, Listing, Stamp};
@@ -93,7 +94,10 @@ pub(super) struct Known {
     pub(super) beside: Option<Option<described::Beside>>,
     heads: Vec<Arc<Head>>,
     files: Vec<KnownFile>,
-    names: HashMap<Arc<str>, usize>,
+    /// Row groups of all files.
+    groups: Arc<Packed>,
+    /// Numbers of the files by name, made when a file is looked for that is not at its place.
+    names: OnceLock<HashMap<Arc<str>, usize>>,
 }
 
 /// One file of an index.
@@ -103,7 +107,7 @@ struct KnownFile {
     stamp: Stamp,
     digest: [u8; 32],
     head: usize,
-    groups: Packed,
+    groups: Range<usize>,
     sealed: Sealed,
 }
 
@@ -267,21 +271,23 @@ impl Known {
         // A file takes its digest at least.
         let room = count.min(reader.rest.len() / DIGEST_BYTES);
         let mut files: Vec<KnownFile> = Vec::with_capacity(room);
-        let mut names = HashMap::with_capacity(room);
+        let mut groups = Packed::with_room(reader.rest.len());
+        let mut name = String::new();
         for _ in 0..count {
             let same = reader.count_to(usize::MAX)?;
-            let before = files.last().map_or("", |file| &file.name);
-            let start = before.get(..same).ok_or("a name is like none before it")?;
-            let name: Arc<str> = format!("{start}{}", reader.text()?).into();
-            let file = KnownFile::read(reader, Arc::clone(&name), &heads)?;
-            // A file that was named twice is there twice, and says the same.
-            names.insert(name, files.len());
-            files.push(file);
+            if !name.is_char_boundary(same) {
+                return Err("a name is like none before it".into());
+            }
+            name.truncate(same);
+            name.push_str(reader.text()?);
+            files.push(KnownFile::read(reader, name.as_str().into(), &heads, &mut groups)?);
         }
+        groups.shrink();
         if !reader.rest.is_empty() {
             return Err("it goes on behind its end".into());
         }
-        Ok(Self { table_version, base, urls, cells, beside, heads, files, names })
+        let groups = Arc::new(groups);
+        Ok(Self { table_version, base, urls, cells, beside, heads, files, groups, names: OnceLock::new() })
     }
 
     /// Its files, if they are those that `urls` lead to, in a store that all processes see alike.
@@ -302,21 +308,21 @@ impl Known {
 
     /// The first of `found` that is not as it was, and the version that it had; only with its name if the index has no such file.
     pub(super) fn outdated<'a>(&self, found: &'a [Found]) -> Option<(&'a Found, Option<&Stamp>)> {
-        found.iter().find_map(|found| match self.file(found) {
+        found.iter().enumerate().find_map(|(at, found)| match self.file(at, found) {
             Ok(_) => None,
             Err(stamp) => Some((found, stamp)),
         })
     }
 
-    /// Footer of `found`, if the index is of its version, as far as a listing told that.
-    pub(super) fn footer(&self, found: &Found) -> Option<Footer> {
-        let file = self.file(found).ok()?;
+    /// Footer of `found`, number `at` of those that were found, if the index is of its version, as far as a listing told that.
+    pub(super) fn footer(&self, at: usize, found: &Found) -> Option<Footer> {
+        let file = self.file(at, found).ok()?;
         let head = Arc::clone(self.heads.get(file.head)?);
         Some(Footer {
             object: found.clone().pinned(file.stamp.clone()),
             digest: file.digest,
             head,
-            groups: file.groups.clone(),
+            groups: Part { packed: Arc::clone(&self.groups), numbers: file.groups.clone() },
             sealed: file.sealed.clone(),
             wide: Vec::new(),
             cells: None,
@@ -325,8 +331,16 @@ impl Known {
         })
     }
 
-    fn file(&self, found: &Found) -> Result<&KnownFile, Option<&Stamp>> {
-        let file = self.names.get(&found.name).and_then(|at| self.files.get(*at)).ok_or(None)?;
+    fn names(&self) -> &HashMap<Arc<str>, usize> {
+        // A file that was named twice is there twice, and says the same.
+        let named = || self.files.iter().enumerate().map(|(at, file)| (Arc::clone(&file.name), at)).collect();
+        self.names.get_or_init(named)
+    }
+
+    /// The file of the name of `found`. In most cases it has the same number `at` in both.
+    fn file(&self, at: usize, found: &Found) -> Result<&KnownFile, Option<&Stamp>> {
+        let same_place = self.files.get(at).filter(|file| file.name == found.name);
+        let file = same_place.or_else(|| self.files.get(*self.names().get(&found.name)?)).ok_or(None)?;
         let same = match &found.stamp {
             // A listing that tells a length alone tells no versions apart.
             Some(stamp) => file.stamp.same(stamp) && (stamp.etag.is_some() || stamp.modified.is_some()),
@@ -337,7 +351,13 @@ impl Known {
 }
 
 impl KnownFile {
-    fn read(reader: &mut Reader<'_>, name: Arc<str>, heads: &[Arc<Head>]) -> Result<Self, Fault> {
+    /// The next file, `name`, whose row groups go behind `packed`.
+    fn read(
+        reader: &mut Reader<'_>,
+        name: Arc<str>,
+        heads: &[Arc<Head>],
+        packed: &mut Packed,
+    ) -> Result<Self, Fault> {
         let size = reader.number()?;
         let etag = reader.option()?.map(text).transpose()?.map(str::to_owned);
         let modified = match reader.byte()? {
@@ -358,8 +378,9 @@ impl KnownFile {
             return Err("its encrypted columns are in no order".into());
         }
         let count = reader.count()?;
-        let mut groups = Packed::default();
-        reader.rest = groups.read(reader.rest, count, &schema, size)?;
+        let first = packed.len();
+        reader.rest = packed.read(reader.rest, count, &schema, size)?;
+        let groups = first..packed.len();
         Ok(Self { name, stamp: Stamp { etag, size, modified }, digest, head, groups, sealed })
     }
 }

@@ -14,7 +14,7 @@ use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 use super::footer::Footer;
 use super::guard::guard;
 use super::head::Head;
-use super::packed::Packed;
+use super::packed::{Packed, Part};
 use super::{DataFile, Inner, Limits, features, hive, table, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
@@ -195,7 +195,8 @@ pub(super) fn gather(
 ) -> Result<Inner> {
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
     let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());
-    let mut packed = Packed::default();
+    let mut parts: Vec<Part> = Vec::with_capacity(footers.len());
+    let mut first = 0;
     let spark = footers.first().and_then(|footer| footer.spark.clone());
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
@@ -207,11 +208,12 @@ pub(super) fn gather(
             }
         }
         let Footer { object, groups, sealed, wide, .. } = footer;
-        let (first, groups_of) = (packed.len(), groups.len());
+        let groups_of = groups.numbers.len();
         files.push(DataFile { object, first, groups: groups_of, layout: number, partitions, sealed, wide });
-        packed.append(&groups);
+        first += groups_of;
+        parts.push(groups);
     }
-    packed.shrink();
+    let packed = Packed::joined(&parts);
     let layouts = layouts.layouts;
     let values = files.iter().map(|file| &file.partitions);
     let partition_fields = match table {

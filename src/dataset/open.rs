@@ -372,8 +372,9 @@ fn row_groups(inner: &Inner, pruned: &table::Pruned) -> (Vec<RowGroup>, Vec<u64>
     let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
     for (file, data) in inner.files.iter().enumerate() {
         for ordinal in 0..data.groups {
-            let Some(group) = inner.packed.group(data.first + ordinal).filter(|group| group.rows > 0) else { continue };
-            let (rows, bytes) = (group.rows, group.unpacked());
+            let number = data.first + ordinal;
+            let Some(group) = inner.packed.group(number).filter(|group| group.rows > 0) else { continue };
+            let (rows, bytes) = (group.rows, inner.packed.unpacked(number));
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
             // Rows of pruned files keep their numbers.
             first_rows.push(next.saturating_add(pruned.before.get(file).copied().unwrap_or_default()));

@@ -128,8 +128,29 @@ impl Chunk {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
-    /// Start of each row group.
-    starts: Vec<u64>,
+    groups: Vec<Entry>,
+}
+
+/// Place of one row group among the packed bytes, and what opening asks of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    start: u64,
+    /// Bytes of all columns before compression.
+    unpacked: u64,
+}
+
+/// The row groups of one file, among those that are packed together.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) packed: Arc<Packed>,
+    pub(super) numbers: Range<usize>,
+}
+
+impl Part {
+    /// All that `packed` has.
+    pub(super) fn whole(packed: Packed) -> Self {
+        Self { numbers: 0..packed.len(), packed: Arc::new(packed) }
+    }
 }
 
 /// One row group, being unpacked.
@@ -150,15 +171,20 @@ struct Before {
 }
 
 impl Packed {
+    /// None yet, and room for so many bytes.
+    pub(super) fn with_room(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), groups: Vec::new() }
+    }
+
     /// Row groups in it.
     pub(super) fn len(&self) -> usize {
-        self.starts.len()
+        self.groups.len()
     }
 
     /// Bytes of memory that it takes.
     #[cfg(feature = "flight")]
     pub(super) fn memory_size(&self) -> usize {
-        self.bytes.capacity() + size_of::<u64>() * self.starts.capacity()
+        self.bytes.capacity() + size_of::<Entry>() * self.groups.capacity()
     }
 
     /// Adds a row group of a checked footer; `nulls` are those of its columns.
@@ -169,7 +195,7 @@ impl Packed {
     }
 
     fn add(&mut self, rows: u64, chunks: impl Iterator<Item = Chunk>) {
-        self.starts.push(self.bytes.len() as u64);
+        let mut entry = Entry { start: self.bytes.len() as u64, unpacked: 0 };
         let bytes = &mut self.bytes;
         put(bytes, rows);
         let mut before = Before { end: 4, ..Before::default() };
@@ -190,27 +216,41 @@ impl Packed {
                 put(bytes, u64::from(length));
                 before.index_end = start.wrapping_add(u64::from(length));
             }
+            entry.unpacked = entry.unpacked.saturating_add(chunk.unpacked);
         }
+        self.groups.push(entry);
     }
 
-    /// Adds all row groups of `other` behind these.
-    pub(super) fn append(&mut self, other: &Self) {
-        let base = self.bytes.len() as u64;
-        self.bytes.extend_from_slice(&other.bytes);
-        self.starts.extend(other.starts.iter().map(|start| base + start));
+    /// The row groups of all `parts`, one behind the other.
+    pub(super) fn joined(parts: &[Part]) -> Self {
+        let bytes = parts.iter().map(|part| part.packed.bytes_of(part.numbers.clone()).len()).sum();
+        let groups = parts.iter().map(|part| part.numbers.len()).sum();
+        let mut joined = Self { bytes: Vec::with_capacity(bytes), groups: Vec::with_capacity(groups) };
+        for Part { packed, numbers } in parts {
+            let entries = packed.groups.get(numbers.clone()).unwrap_or_default();
+            let (base, first) = (joined.bytes.len() as u64, entries.first().map_or(0, |entry| entry.start));
+            joined.bytes.extend_from_slice(packed.bytes_of(numbers.clone()));
+            let moved = |entry: &Entry| Entry { start: base + (entry.start - first), ..*entry };
+            joined.groups.extend(entries.iter().map(moved));
+        }
+        joined
     }
 
     /// Gives back the room that growing left over.
     pub(super) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
-        self.starts.shrink_to_fit();
+        self.groups.shrink_to_fit();
     }
 
     /// Row group `number`.
     pub(super) fn group(&self, number: usize) -> Option<Group<'_>> {
-        let start = usize::try_from(*self.starts.get(number)?).ok()?;
-        let end = self.starts.get(number + 1).and_then(|end| usize::try_from(*end).ok()).unwrap_or(self.bytes.len());
-        Group::new(Reader { rest: self.bytes.get(start..end)? }).ok()
+        let bytes = self.bytes_of(number..number.checked_add(1)?);
+        Group::new(Reader { rest: bytes }).ok()
+    }
+
+    /// Bytes of all columns of row group `number` before compression; 0 if there is no such row group.
+    pub(super) fn unpacked(&self, number: usize) -> u64 {
+        self.groups.get(number).map_or(0, |entry| entry.unpacked)
     }
 
     /// The first `count` columns of row group `number`; none if there is no such row group.
@@ -239,14 +279,16 @@ impl Packed {
             if rows > i32::MAX as u64 {
                 return Err("a row group cannot have so many rows");
             }
+            let mut unpacked = 0_u64;
             for column in schema.columns() {
                 let chunk = group.next()?.ok_or("a row group ends within its columns")?;
                 if let Some(what) = chunk.wrong(column, rows, size) {
                     return Err(what);
                 }
+                unpacked = unpacked.saturating_add(chunk.unpacked);
             }
             let taken = rest.len() - group.reader.rest.len();
-            self.starts.push(self.bytes.len() as u64);
+            self.groups.push(Entry { start: self.bytes.len() as u64, unpacked });
             self.bytes.extend_from_slice(rest.get(..taken).unwrap_or_default());
             rest = group.reader.rest;
         }
@@ -256,8 +298,8 @@ impl Packed {
     /// The bytes of row groups `numbers`, as [`read`](Self::read) takes them.
     pub(super) fn bytes_of(&self, numbers: Range<usize>) -> &[u8] {
         let at = |number: usize| {
-            let start = self.starts.get(number).and_then(|start| usize::try_from(*start).ok());
-            start.unwrap_or(self.bytes.len())
+            let entry = self.groups.get(number).and_then(|entry| usize::try_from(entry.start).ok());
+            entry.unwrap_or(self.bytes.len())
         };
         self.bytes.get(at(numbers.start)..at(numbers.end)).unwrap_or_default()
     }
@@ -287,7 +329,9 @@ impl<'a> Group<'a> {
         }
         let kind = reader.number()? ^ self.before.kind;
         let encodings = u16::try_from(kind >> 6).map_err(|_| "an encoding is unknown")?;
-        EncodingMask::try_new(i32::from(encodings)).map_err(|_| "an encoding is unknown")?;
+        if kind != self.before.kind {
+            EncodingMask::try_new(i32::from(encodings)).map_err(|_| "an encoding is unknown")?;
+        }
         let start = reader.signed()?.wrapping_add(self.before.end);
         let stored = reader.number()?;
         let unpacked = reader.signed()?.wrapping_add(stored);
@@ -304,12 +348,6 @@ impl<'a> Group<'a> {
         }
         let (codec, dictionary) = ((kind & 7) as u8, kind & 1 << 3 != 0);
         Ok(Some(Chunk { start, stored, unpacked, data, values, nulls, dictionary, offset_index, codec, encodings }))
-    }
-
-    /// Bytes of all columns, uncompressed.
-    pub(super) fn unpacked(mut self) -> u64 {
-        let sizes = std::iter::from_fn(|| self.next().ok().flatten());
-        sizes.map(|chunk| chunk.unpacked).fold(0, u64::saturating_add)
     }
 }
 
@@ -335,19 +373,35 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    #[inline]
     pub(super) fn number(&mut self) -> Result<u64, Broken> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.rest.split_first().ok_or("it ends within a number")?;
-            self.rest = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
+        match self.rest {
+            [byte @ ..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
             }
+            _ => self.long_number(),
         }
-        Err("a number is longer than 64 bits")
     }
 
+    /// A number of several bytes.
+    fn long_number(&mut self) -> Result<u64, Broken> {
+        let (mut number, mut shift) = (0_u64, 0);
+        for (at, byte) in self.rest.iter().enumerate() {
+            number |= u64::from(byte & 0x7f) << shift;
+            if *byte < 0x80 {
+                self.rest = self.rest.get(at + 1..).unwrap_or_default();
+                return Ok(number);
+            }
+            shift += 7;
+            if shift >= 64 {
+                return Err("a number is longer than 64 bits");
+            }
+        }
+        Err("it ends within a number")
+    }
+
+    #[inline]
     pub(super) fn signed(&mut self) -> Result<u64, Broken> {
         let number = self.number()?;
         Ok(((number >> 1) as i64 ^ -((number & 1) as i64)) as u64)
@@ -375,12 +429,23 @@ mod tests {
         #[test]
         fn every_number_comes_back(groups in prop::collection::vec((any::<u64>(), prop::collection::vec(chunk(), 0..9)), 0..9)) {
             let mut packed = Packed::default();
+            let mut alone = Vec::new();
             for (rows, chunks) in &groups {
                 let mut one = Packed::default();
                 one.add(*rows, chunks.iter().copied());
-                packed.append(&one);
+                alone.push(Part::whole(one));
+                packed.add(*rows, chunks.iter().copied());
             }
+            prop_assert_eq!(&Packed::joined(&alone), &packed);
+            let whole = Arc::new(packed.clone());
+            let part = |numbers| Part { packed: Arc::clone(&whole), numbers };
+            let cut = groups.len() / 3;
+            prop_assert_eq!(&Packed::joined(&[part(0..cut), part(cut..groups.len())]), &packed);
             prop_assert_eq!(packed.len(), groups.len());
+            for (number, (_, chunks)) in groups.iter().enumerate() {
+                let unpacked = chunks.iter().map(|chunk| chunk.unpacked).fold(0, u64::saturating_add);
+                prop_assert_eq!(packed.unpacked(number), unpacked);
+            }
             for (number, (rows, chunks)) in groups.iter().enumerate() {
                 prop_assert_eq!(packed.group(number).unwrap().rows, *rows);
                 prop_assert_eq!(&packed.chunks(number, usize::MAX >> 8), chunks);

@@ -92,7 +92,7 @@ impl Listing {
             return Err(Error::config("index", problem));
         }
         let found = |name: &Arc<str>| {
-            let path = if base.path.is_empty() { name.to_string() } else { format!("{}/{name}", base.path) };
+            let path = if base.path.is_empty() { name.to_string() } else { [&base.path, "/", name].concat() };
             let path = Path::parse(&path).map_err(|error| Error::config("index", format!("{path}: {error}")))?;
             Ok(Found { place: place.clone(), path, name: Arc::clone(name), size: None, stamp: None })
         };
