@@ -352,12 +352,7 @@ impl Known {
 
 impl KnownFile {
     /// The next file, `name`, whose row groups go behind `packed`.
-    fn read(
-        reader: &mut Reader<'_>,
-        name: Arc<str>,
-        heads: &[Arc<Head>],
-        packed: &mut Packed,
-    ) -> Result<Self, Fault> {
+    fn read(reader: &mut Reader<'_>, name: Arc<str>, heads: &[Arc<Head>], packed: &mut Packed) -> Result<Self, Fault> {
         let size = reader.number()?;
         let etag = reader.option()?.map(text).transpose()?.map(str::to_owned);
         let modified = match reader.byte()? {

@@ -37,17 +37,24 @@ fn moved(answer: &[u8], root: &str) -> Vec<u8> {
     out
 }
 
-/// The method, and the last string, of a call.
+/// The number at byte `at` of `call`.
+fn number(call: &[u8], at: usize) -> Option<usize> {
+    Some(u32::from_be_bytes(call.get(at..at + 4)?.try_into().unwrap()) as usize)
+}
+
+/// The string at byte `at` of `call`, and its end.
+fn string(call: &[u8], at: usize) -> Option<(String, usize)> {
+    let end = at + 4 + number(call, at)?;
+    Some((String::from_utf8(call.get(at + 4..end)?.to_vec()).unwrap(), end))
+}
+
+/// The method and the table of a call.
 fn asked(call: &[u8]) -> (String, String) {
-    let string = |at: usize| {
-        let length = u32::from_be_bytes(call[at..at + 4].try_into().unwrap()) as usize;
-        (String::from_utf8(call[at + 4..at + 4 + length].to_vec()).unwrap(), at + 4 + length)
-    };
-    let (method, end) = string(4);
+    let (method, end) = string(call, 4).unwrap();
     // The number of the call, then fields: of a struct for a request.
     let first = end + 4 + if method == "get_table_req" { 3 } else { 0 } + 3;
-    let (_, end) = string(first);
-    (method, string(end + 3).0)
+    let (_, end) = string(call, first).unwrap();
+    (method, string(call, end + 3).unwrap().0)
 }
 
 /// Answers by method and table.
@@ -129,7 +136,8 @@ fn what_hive_answered_leads_to_the_rows() {
     for name in ["plain", "days", "lake"] {
         hive.says("get_table_req", name, name, &root);
     }
-    hive.says("get_partitions", "days", "days-partitions", &root);
+    hive.says("get_partition_names", "days", "days-names", &root);
+    hive.says("get_partitions_by_names", "days", "days-partitions", &root);
     assert_eq!(rows(&open(&[&hive.name("plain")], options()).unwrap()).unwrap().len(), 10);
     // A day whose partition was dropped is on the disk yet.
     let days = open(&[&hive.name("days")], options()).unwrap();
@@ -150,6 +158,86 @@ fn what_hive_answered_leads_to_the_rows() {
     let expected = support::fixture("iceberg/expected/positions/latest.parquet");
     let expected = rows(&open(&[text(&expected)], OpenOptions::default()).unwrap()).unwrap();
     assert_eq!(rows(&open(&[&hive.name("ice")], options()).unwrap()).unwrap(), expected);
+}
+
+/// A text of Thrift, its length before it.
+fn spelled(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The strings of the list that is the third field of `call`, once all are there.
+fn listed(call: &[u8]) -> Option<Vec<String>> {
+    let (_, at) = string(call, 4)?;
+    let (_, at) = string(call, at + 4 + 3)?;
+    let (_, at) = string(call, at + 3)?;
+    // The head of the field, and the kind of its items.
+    let (count, mut at) = (number(call, at + 4)?, at + 8);
+    let next = |_| {
+        let (text, end) = string(call, at)?;
+        at = end;
+        Some(text)
+    };
+    (0..count).map(next).collect()
+}
+
+/// A metastore whose table `days` below `root` has the partitions `names`; its port, and how many partitions each call asks for.
+fn metastore_of(root: String, names: Vec<String>) -> (u16, Arc<Mutex<Vec<usize>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let calls: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let shared = Arc::clone(&calls);
+    let list = |method: &str, kind: u8, items: Vec<Vec<u8>>| {
+        let head = [&[0x80, 1, 0, 2][..], &spelled(method), &[0, 0, 0, 1, 15, 0, 0, kind]].concat();
+        [head, (items.len() as u32).to_be_bytes().to_vec(), items.concat(), vec![0]].concat()
+    };
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut call, mut buffer) = (Vec::new(), [0; 4096]);
+            let length = stream.read(&mut buffer).unwrap();
+            call.extend(&buffer[..length]);
+            let answer = match asked(&call).0.as_str() {
+                "get_table_req" => moved(&fs::read(support::fixture("hive/days")).unwrap(), &root),
+                "get_partition_names" => {
+                    list("get_partition_names", 11, names.iter().map(|name| spelled(name)).collect())
+                }
+                method => {
+                    let wanted = loop {
+                        match listed(&call) {
+                            Some(wanted) => break wanted,
+                            None => {
+                                let length = stream.read(&mut buffer).unwrap();
+                                call.extend(&buffer[..length]);
+                            }
+                        }
+                    };
+                    shared.lock().unwrap().push(wanted.len());
+                    // Field 6 of a partition is its storage, of which field 2 is the place and field 3 the format.
+                    let format = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat";
+                    let partition = |name: &String| {
+                        let place = spelled(&format!("{root}/days/{name}"));
+                        [&[12, 0, 6, 11, 0, 2][..], &place, &[11, 0, 3], &spelled(format), &[0, 0]].concat()
+                    };
+                    list(method, 12, wanted.iter().map(partition).collect())
+                }
+            };
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    (port, calls)
+}
+
+#[test]
+fn partitions_come_in_several_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    tables(folder.path());
+    let root = format!("file:{}", text(folder.path()));
+    let day = |number: u64| format!("day=2026-01-{number:02}");
+    let names: Vec<String> = (1..=2_500).map(day).filter(|name| name != "day=2026-01-02").collect();
+    let (port, calls) = metastore_of(root, names);
+    let days = open(&[&format!("hms://127.0.0.1:{port}/db.days")], options()).unwrap();
+    let files: Vec<_> = days.manifest().files.iter().map(|file| file.path.to_string()).collect();
+    assert_eq!(files, ["day=2026-01-01/part-000.parquet", "day=2026-01-03/part-000.parquet"]);
+    assert_eq!(*calls.lock().unwrap(), [1_000, 1_000, 499]);
 }
 
 /// The current metadata of a table of the fixtures.
@@ -212,8 +300,12 @@ fn damaged_answers_are_typed_errors() {
         ..OpenOptions::default()
     };
     for _ in 0..if support::soak() { 2_000 } else { 50 } {
-        let (table, name) =
-            random.pick(&[("get_table_req", "lake"), ("get_table_req", "ice"), ("get_partitions", "days-partitions")]);
+        let (table, name) = random.pick(&[
+            ("get_table_req", "lake"),
+            ("get_table_req", "ice"),
+            ("get_partition_names", "days-names"),
+            ("get_partitions_by_names", "days-partitions"),
+        ]);
         let mut answer = fs::read(support::fixture("hive").join(name)).unwrap();
         for _ in 0..=random.below(3) {
             let at = random.index(answer.len());
@@ -222,8 +314,9 @@ fn damaged_answers_are_typed_errors() {
         if random.chance(30) {
             answer.truncate(1 + random.index(answer.len()));
         }
-        if table == "get_partitions" {
+        if table != "get_table_req" {
             hive.says("get_table_req", "t", "days", "file:/nowhere");
+            hive.says("get_partition_names", "t", "days-names", "file:/nowhere");
         }
         hive.puts(table, "t", moved(&answer, "file:/nowhere"));
         // Nothing is there, so that each ends in an error.

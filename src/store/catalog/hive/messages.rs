@@ -51,9 +51,14 @@ pub(super) fn get_table(database: &str, table: &str, by_request: bool) -> Vec<u8
     writer.finish()
 }
 
-/// A call for all partitions of a table.
-pub(super) fn get_partitions(database: &str, table: &str) -> Vec<u8> {
-    arguments("get_partitions", database, table, |writer| writer.i16(3, -1))
+/// A call for the names of all partitions of a table.
+pub(super) fn get_partition_names(database: &str, table: &str) -> Vec<u8> {
+    arguments("get_partition_names", database, table, |writer| writer.i16(3, -1))
+}
+
+/// A call for the partitions `names` of a table.
+pub(super) fn get_partitions(database: &str, table: &str, names: &[String]) -> Vec<u8> {
+    arguments("get_partitions_by_names", database, table, |writer| writer.strings(3, names))
 }
 
 fn arguments(method: &str, database: &str, table: &str, more: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -86,10 +91,29 @@ pub(super) fn table(input: impl Read, most: usize, by_request: bool) -> Result<H
     })
 }
 
-/// The partitions in an answer to [`get_partitions`].
-pub(super) fn partitions(input: impl Read, most: usize) -> Result<Vec<Partition>, Refusal> {
+/// The names in an answer to [`get_partition_names`].
+pub(super) fn partition_names(input: impl Read, most: usize) -> Result<Vec<String>, Refusal> {
     let mut reader = Reader::new(input, most);
     answered(&mut reader, 1, |reader, found| {
+        if found != kind::LIST {
+            return Err(Fault::Odd("names of partitions are no list"));
+        }
+        let mut all = Vec::new();
+        reader.list(kind::STRING, |reader| {
+            if all.len() == MOST_PARTITIONS {
+                return Err(Fault::Odd("it has too many partitions"));
+            }
+            all.push(reader.string()?);
+            Ok(())
+        })?;
+        Ok(all)
+    })
+}
+
+/// The partitions in an answer to [`get_partitions`] for so many names. Fewer come where some were dropped since.
+pub(super) fn partitions(input: impl Read, most: usize, names: usize) -> Result<Vec<Partition>, Refusal> {
+    let mut reader = Reader::new(input, most);
+    answered(&mut reader, 2, |reader, found| {
         if found != kind::LIST {
             return Err(Fault::Odd("partitions are no list"));
         }
@@ -105,8 +129,8 @@ pub(super) fn partitions(input: impl Read, most: usize) -> Result<Vec<Partition>
             if storage.location.is_empty() {
                 return Err(Fault::Odd("a partition has no location"));
             }
-            if all.len() == MOST_PARTITIONS {
-                return Err(Fault::Odd("it has too many partitions"));
+            if all.len() == names {
+                return Err(Fault::Odd("it answers with more partitions than it was asked for"));
             }
             all.push(Partition { location: storage.location, input_format: storage.input_format });
             Ok(())
@@ -275,7 +299,10 @@ mod tests {
             &[0, 0],
         ];
         assert_eq!(get_table("d", "t", true), expected.concat());
-        assert!(get_partitions("d", "t").ends_with(&[6, 0, 3, 0xff, 0xff, 0]));
+        assert!(get_partition_names("d", "t").ends_with(&[6, 0, 3, 0xff, 0xff, 0]));
+        let names = ["a=1".to_owned(), "a=2".to_owned()];
+        let expected = [&[15, 0, 3, 11, 0, 0, 0, 2, 0, 0, 0, 3][..], b"a=1", &[0, 0, 0, 3], b"a=2", &[0]];
+        assert!(get_partitions("d", "t", &names).ends_with(&expected.concat()));
     }
 
     #[test]
@@ -330,6 +357,19 @@ mod tests {
         assert!(
             matches!(table(told.0.as_slice(), 1 << 20, true), Err(Refusal::Told(text)) if text.len() == SHOWN && !text.contains('\n'))
         );
-        assert!(matches!(partitions(told.0.as_slice(), 1 << 20), Err(Refusal::Missing(_))));
+        assert!(matches!(partition_names(told.0.as_slice(), 1 << 20), Err(Refusal::Missing(_))));
+        assert!(matches!(partitions(told.0.as_slice(), 1 << 20, 1), Err(Refusal::Told(_))));
+        let mut many = Bytes::reply(REPLY);
+        many.field(kind::LIST, 0).raw(&[kind::STRING]).number(i32::MAX).raw(&vec![0; 128 << 10]);
+        assert!(matches!(partition_names(many.0.as_slice(), 64 << 10), Err(Refusal::Fault(Fault::Odd(_)))));
+        let mut more = Bytes::reply(REPLY);
+        more.field(kind::LIST, 0).raw(&[kind::STRUCT]).number(2);
+        for _ in 0..2 {
+            more.field(kind::STRUCT, 6).field(kind::STRING, 2).text("s3://b").raw(&[0, 0]);
+        }
+        more.raw(&[0]);
+        assert_eq!(partitions(more.0.as_slice(), 1 << 20, 2).unwrap().len(), 2);
+        let refused = format!("{:?}", partitions(more.0.as_slice(), 1 << 20, 1).unwrap_err());
+        assert!(refused.contains("more partitions than it was asked for"), "{refused}");
     }
 }

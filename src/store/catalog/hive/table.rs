@@ -1,4 +1,4 @@
-//! A table of a Hive metastore: the call for it, and the one for its partitions.
+//! A table of a Hive metastore: the call for it, and those for its partitions.
 
 use url::Url;
 
@@ -6,7 +6,7 @@ use super::connect::call;
 use super::messages::{self, Refusal};
 use super::thrift::Fault;
 use crate::error::{Error, Result, Source};
-use crate::store::catalog::hive_table::{HiveTable, Way};
+use crate::store::catalog::hive_table::{HiveTable, Partition, Way};
 use crate::store::catalog::names;
 use crate::store::catalog::table::CatalogTable;
 use crate::store::web::{Connection, Options, is_near};
@@ -16,6 +16,9 @@ const PORT: u16 = 9083;
 
 /// Most bytes of an answer.
 const MOST: usize = 256 << 20;
+
+/// Partitions in one answer. Each repeats the columns of the table.
+const AT_ONCE: usize = 1_000;
 
 /// The name of a table, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +61,7 @@ pub(in crate::store::catalog) async fn table(name: &str, options: Options<'_>) -
         Way::At(content, location) => (content, location),
         Way::Partitions(location) => {
             let (asked, found) = (key.clone(), asking(name, &key, "list the partitions"));
-            let partitions = tokio::task::spawn_blocking(move || {
-                let message = messages::get_partitions(&asked.database, &asked.table);
-                let answer = call(&asked.host, asked.port, &connection, &message).map_err(Fault::Io)?;
-                messages::partitions(answer, MOST)
-            });
+            let partitions = tokio::task::spawn_blocking(move || get_partitions(&asked, &connection));
             (table.partitioned(name, &location, found(partitions.await)?)?, location)
         }
     };
@@ -79,6 +78,19 @@ fn get_table(key: &Key, connection: &Connection) -> Result<HiveTable, Refusal> {
         Err(Refusal::Method(_)) => ask(false),
         done => done,
     }
+}
+
+/// All partitions of the table: their names, then so many of them at once.
+fn get_partitions(key: &Key, connection: &Connection) -> Result<Vec<Partition>, Refusal> {
+    let ask = |message: &[u8]| call(&key.host, key.port, connection, message).map_err(Fault::Io);
+    let names = ask(&messages::get_partition_names(&key.database, &key.table))?;
+    let names = messages::partition_names(names, MOST)?;
+    let mut partitions = Vec::new();
+    for names in names.chunks(AT_ONCE) {
+        let answer = ask(&messages::get_partitions(&key.database, &key.table, names))?;
+        partitions.extend(messages::partitions(answer, MOST, names.len())?);
+    }
+    Ok(partitions)
 }
 
 /// What comes of a call to `operation`, for the table `name`.

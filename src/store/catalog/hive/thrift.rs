@@ -56,7 +56,7 @@ impl Writer {
     }
 
     fn text(&mut self, text: &str) {
-        // Names in an address are short.
+        // Names in an address are short, and those of partitions came in as few bytes.
         self.0.extend((text.len() as u32).to_be_bytes());
         self.0.extend(text.as_bytes());
     }
@@ -76,6 +76,14 @@ impl Writer {
     pub(super) fn i16(&mut self, id: i16, number: i16) {
         self.field(kind::I16, id);
         self.0.extend(number.to_be_bytes());
+    }
+
+    /// Writes field `id`, a list of strings.
+    pub(super) fn strings(&mut self, id: i16, texts: &[String]) {
+        self.field(kind::LIST, id);
+        self.0.push(kind::STRING);
+        self.0.extend((texts.len() as u32).to_be_bytes());
+        texts.iter().for_each(|text| self.text(text));
     }
 
     /// Begins field `id`, a struct.
