@@ -20,6 +20,7 @@ pub(crate) mod caller;
 mod catalog;
 #[cfg(feature = "cloud")]
 mod client;
+mod condition;
 #[cfg(all(test, feature = "flight"))]
 pub(crate) mod crashing;
 #[cfg(feature = "cloud")]
