@@ -186,7 +186,7 @@ mod tests {
         spark.location = "s3://b/t-__PLACEHOLDER__".to_owned();
         spark.serde_parameters.insert("path".to_owned(), "s3://b/own".to_owned());
         assert_eq!(way(spark), at(Content::Delta(None), "s3://b/own"));
-        let parts = |parameters| {
+        let parts = |parameters: &[(&str, &str)]| {
             let mut parts = table(PARQUET, parameters);
             parts.partition_keys = vec!["dt".to_owned()];
             way(parts)
