@@ -184,6 +184,15 @@ bench: $(VENV)/turbo ## Rust benches (criterion)
 bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
 	.venv-peers/bin/python benches/peers/run.py $(PEERS_ARGS)
 
+# One task: `make bench-tables PEERS_ARGS="--only delta rows"`.
+.PHONY: bench-tables
+bench-tables: build-release .venv-peers/ready ## tables of Delta Lake and Iceberg against deltalake, pyiceberg and plain Parquet
+	.venv-peers/bin/python benches/peers/table_pairs.py $(PEERS_ARGS)
+
+.PHONY: version-sets
+version-sets: build ## the tests without frameworks, with the libraries of Databricks' supported images
+	bash scripts/version-sets.sh
+
 # make long-run LONG_SECONDS=7200
 LONG_SECONDS ?= 300
 

@@ -6,6 +6,7 @@ Nothing here copies a tensor or looks at single rows.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,19 +17,37 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "arrow", "by_dlpack", "columns_of", "numpy_array", "objects", "packs"]
+__all__ = ["Column", "Text", "arrow", "by_dlpack", "columns_of", "numpy_array", "objects", "packs", "pyarrow_for"]
 
 _NUMPY = importlib.util.find_spec("numpy") is not None
-_PYARROW = importlib.util.find_spec("pyarrow") is not None
+
+# The first version of pyarrow that takes arrays of other libraries, by their PyCapsules.
+_OLDEST_PYARROW = 14
 
 
 def arrow(array: _native.ArrowArray) -> Any:
-    """``array`` as a ``pyarrow.Array`` over the same memory; unchanged if pyarrow is not installed."""
-    if not _PYARROW:
-        return array
+    """``array`` as a ``pyarrow.Array`` over the same memory; unchanged if pyarrow is not installed, or is older than 14."""
+    pyarrow = _new_pyarrow()
+    return array if pyarrow is None else pyarrow.array(array)
+
+
+def pyarrow_for(what: str) -> Any:
+    """The module pyarrow, which ``what`` needs; an ``ImportError`` names the version if the installed one is too old."""
     import pyarrow
 
-    return pyarrow.array(array)
+    if _new_pyarrow() is None:
+        raise ImportError(f"{what} needs pyarrow {_OLDEST_PYARROW} or newer; {pyarrow.__version__} is installed")
+    return pyarrow
+
+
+@functools.cache
+def _new_pyarrow() -> Any:
+    """pyarrow, if it is installed and takes arrays of other libraries."""
+    if importlib.util.find_spec("pyarrow") is None:
+        return None
+    import pyarrow
+
+    return pyarrow if int(pyarrow.__version__.partition(".")[0]) >= _OLDEST_PYARROW else None
 
 
 def by_dlpack(tensor: _native.Tensor, from_dlpack: Callable[[Any], Any]) -> Any:
@@ -164,8 +183,8 @@ class Text:
     def of(array: _native.ArrowArray | Any) -> tuple[Text, list[Any]]:
         """The values of a column of text, and the offsets of the lists around them from the outermost one on. Nulls are empty."""
         import numpy
-        import pyarrow
 
+        pyarrow = pyarrow_for("text as an array of bytes")
         found = pyarrow.array(array) if isinstance(array, _native.ArrowArray) else array
         splits = []
         while pyarrow.types.is_large_list(found.type):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bowstring import _native
-from bowstring.arrays import Column
+from bowstring.arrays import Column, pyarrow_for
 from bowstring.errors import UnsupportedError
 from bowstring.schema import Schema
 
@@ -21,8 +21,7 @@ Columns = Mapping[str, "_native.Tensor | _native.ArrowArray"]
 
 def record_batch(schema: Schema, columns: Sequence[Column], batch: Columns) -> Any:
     """The columns of ``batch``, which must be on the host, as a ``pyarrow.RecordBatch``."""
-    import pyarrow
-
+    pyarrow = pyarrow_for("a record batch")
     fields, arrays = [], []
     for column in columns:
         if len(column.leading) > 1:

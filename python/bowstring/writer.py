@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from bowstring import _native
+from bowstring.arrays import pyarrow_for
 from bowstring.options import dumped
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class DatasetWriter:
         overwrite: bool = False,
         overwrite_foreign: bool = False,
     ) -> None:
+        if type(schema).__module__.partition(".")[0] == "pyarrow":
+            pyarrow_for("a writer with a schema of pyarrow")
         options: dict[str, Any] = {
             "rows_per_group": rows_per_group,
             "group_bytes": group_bytes,

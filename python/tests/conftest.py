@@ -56,6 +56,12 @@ def run_python(
     )
 
 
+def needs_pyarrow(oldest: int, what: str) -> pytest.MarkDecorator:
+    """Skips a test where pyarrow is older than ``oldest``, which lacks ``what``."""
+    is_old = int(pa.__version__.partition(".")[0]) < oldest
+    return pytest.mark.skipif(is_old, reason=f"{what} needs pyarrow {oldest}; {pa.__version__} is installed")
+
+
 # Tests of JVMs, frameworks and several processes, whose times depend on the load of the machine.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 SHARED_MACHINE += ("test_ui_page",)

@@ -40,12 +40,33 @@ class Paced:
         time.sleep(max(ready - time.monotonic(), 0))
 
 
+class Late:
+    """The first request to change an object that begins with ``like``: it has come whole, and is handled when it is let go."""
+
+    def __init__(self, like: str) -> None:
+        self.like = like
+        self.come, self.may_go, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.status: int | None = None
+
+    def takes(self, request: str) -> bool:
+        """True for one request."""
+        if self.come.is_set() or not request.startswith(self.like):
+            return False
+        self.come.set()
+        return True
+
+
 class Objects(http.server.ThreadingHTTPServer):
     """Objects by path, such as ``bucket/key``."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+
+    @property
+    def handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        """Answers requests."""
+        return Handler
 
     def __init__(self, paced: Paced | None = None) -> None:
         self.paced = paced or Paced()
@@ -55,13 +76,16 @@ class Objects(http.server.ThreadingHTTPServer):
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.numbers = itertools.count(1)
         self.refuses = False
+        # False for one that implements no conditional writes.
+        self.conditional = True
+        self.late: Late | None = None
         self.requests: list[str] = []
         # The key that signed each request, and the session token beside it.
         self.told: list[tuple[str | None, str | None]] = []
+        # Each request to read as it came: its line and its headers.
+        self.heard: list[str] = []
         self.lock = threading.Lock()
-        # The other ends of all connections, whose requests may not be answered yet.
-        self.peers: set[Any] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), self.handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -90,15 +114,6 @@ class Objects(http.server.ThreadingHTTPServer):
             self.tags[path] = (content, tag)
         return tag
 
-    def settle(self, peers: set[Any]) -> None:
-        """Waits until all connections but those of ``peers`` are over, with whatever killed processes had sent."""
-        deadline = time.monotonic() + 60
-        # One that was made and not accepted yet is in the queue of the port.
-        time.sleep(0.05)
-        while self.peers - peers:
-            assert time.monotonic() < deadline, "a connection of a killed process stays"
-            time.sleep(0.01)
-
     def count(self) -> int:
         """Bytes of objects given since the last call."""
         with self.lock:
@@ -106,19 +121,12 @@ class Objects(http.server.ThreadingHTTPServer):
         return given
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as S3 and Google Cloud Storage do."""
+
     server: Objects
     protocol_version = "HTTP/1.1"
-
-    def setup(self) -> None:
-        self.server.peers.add(self.client_address)
-        super().setup()
-
-    def finish(self) -> None:
-        try:
-            super().finish()
-        finally:
-            self.server.peers.discard(self.client_address)
+    status: int | None = None
 
     def answer(self, body: bool) -> None:
         asked = urlsplit(self.path)
@@ -128,8 +136,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
             signed = re.search("Credential=([^/]*)/", self.headers.get("Authorization", ""))
             self.server.told.append((signed and signed[1], self.headers.get("x-amz-security-token")))
-        if "list-type" in query:
-            self.reply(200, self.listing(path.rstrip("/"), query), body, {"Content-Type": "application/xml"})
+            self.server.heard.append(f"{self.requestline}\n{self.headers}")
+        if self.special(path, query, body):
             return
         content = self.server.content.get(path)
         if content is None:
@@ -149,6 +157,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         part = content[first : int(last) + 1 if start and last else len(content)]
         headers["Content-Range"] = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
         self.reply(206, part, body, headers, counted=True)
+
+    def special(self, path: str, query: dict[str, str], body: bool) -> bool:
+        """Answers what is no object; False for one."""
+        if "list-type" in query:
+            self.reply(200, self.listing(path.rstrip("/"), query), body, {"Content-Type": "application/xml"})
+        return "list-type" in query
 
     def listing(self, bucket: str, query: dict[str, str]) -> bytes:
         prefix, delimited = query.get("prefix", ""), "delimiter" in query
@@ -170,6 +184,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return f"<ListBucketResult><IsTruncated>false</IsTruncated>{inside}</ListBucketResult>".encode()
 
     def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str], counted: bool = False) -> None:
+        self.status = status
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         for name, value in headers.items():
@@ -204,18 +219,55 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         query = {key: value[0] for key, value in parse_qs(asked.query, keep_blank_values=True).items()}
         path, body = unquote(asked.path).lstrip("/"), self.body()
         server = self.server
+        if len(body) < int(self.headers.get("Content-Length", "0")):
+            # The rest of it never comes.
+            self.close_connection = True
+            return
+        late = server.late if server.late is not None and server.late.takes(f"{self.command} {self.path}") else None
+        if late is not None:
+            late.may_go.wait()
+        try:
+            self.act(path, query, body)
+        finally:
+            if late is not None:
+                late.status = self.status
+                late.over.set()
+
+    def act(self, path: str, query: dict[str, str], body: bytes) -> None:
+        """Does what is asked, and answers."""
+        server = self.server
         with server.lock:
             server.requests.append(f"{self.command} {self.path}")
             if server.refuses:
                 # An answer that is not tried again.
-                self.reply(403, b"<Error><Code>AccessDenied</Code></Error>", True, {})
+                self.refuse(403, "AccessDenied")
                 return
             upload = query.get("uploadId")
             if upload is not None and upload not in server.uploads:
-                self.reply(404, b"<Error><Code>NoSuchUpload</Code></Error>", True, {})
+                self.refuse(404, "NoSuchUpload")
+                return
+            if (refused := self.unmet(path)) is not None:
+                self.refuse(*refused)
                 return
             answer, tag = self.changed(path, query, upload, body)
         self.reply(204 if self.command == "DELETE" else 200, answer, True, {"ETag": tag} if tag else {})
+
+    def refuse(self, status: int, code: str) -> None:
+        self.reply(status, f"<Error><Code>{code}</Code></Error>".encode(), True, {})
+
+    def unmet(self, path: str) -> tuple[int, str] | None:
+        """The answer to a condition that does not hold: status and code."""
+        match, none_match = self.headers.get("If-Match"), self.headers.get("If-None-Match")
+        if match is None and none_match is None:
+            return None
+        if not self.server.conditional:
+            return 501, "NotImplemented"
+        content = self.server.content.get(path)
+        if none_match == "*":
+            return None if content is None else (412, "PreconditionFailed")
+        if content is None:
+            return 404, "NoSuchKey"
+        return None if self.server.tag(path, content) == match else (412, "PreconditionFailed")
 
     def changed(self, path: str, query: dict[str, str], upload: str | None, body: bytes) -> tuple[bytes, str]:
         server = self.server

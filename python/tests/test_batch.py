@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bowstring import Image, Loader, NGram
-from conftest import EVERY_KIND, PHOTOS
+from bowstring import Image, Loader, NGram, arrays
+from conftest import EVERY_KIND, PHOTOS, needs_pyarrow
 from test_device import run
 
 
@@ -79,6 +79,7 @@ def test_bfloat16_becomes_torchs_and_that_of_ml_dtypes(kinds: pathlib.Path) -> N
         batch.to_pyarrow()
 
 
+@needs_pyarrow(14, "taking arrays of others")
 def test_record_batches_of_an_epoch_are_the_table_that_was_read(kinds: pathlib.Path) -> None:
     stored = pq.read_table(kinds)
     nulls = {"maybe": "mask", "name": "mask"}
@@ -96,6 +97,7 @@ def test_record_batches_of_an_epoch_are_the_table_that_was_read(kinds: pathlib.P
     assert table.schema.field("deep").type == pa.large_list(pa.large_list(pa.float32()))
 
 
+@needs_pyarrow(16, "`pyarrow.schema` of another object")
 def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> None:
     with Loader(kinds, **{**EVERY_KIND, "cast": {}}, mask=True, shuffle=False) as loader:
         batch = next(loader.batches())
@@ -112,6 +114,7 @@ def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> N
     assert pa.schema(batch).equals(record.schema, check_metadata=True)
 
 
+@needs_pyarrow(20, "writing null lists of one length")
 def test_masks_of_every_form_become_nulls(tmp_path: pathlib.Path) -> None:
     rows = range(9)
     table = pa.table(
@@ -137,6 +140,23 @@ def test_masks_of_every_form_become_nulls(tmp_path: pathlib.Path) -> None:
     assert record["pack"].to_pylist() == pairs
 
 
+def test_an_older_pyarrow_is_named(kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**EVERY_KIND, "cast": {}, "arrow": ["name"], "shuffle": False}
+    with Loader(kinds, **options) as loader:
+        expected = next(iter(loader))["name"]
+        monkeypatch.setattr(pa, "__version__", "8.0.0")
+        arrays._new_pyarrow.cache_clear()
+        try:
+            with pytest.raises(ImportError, match=r"record batch needs pyarrow 14 or newer; 8\.0\.0 is installed"):
+                next(loader.batches()).to_pyarrow()
+            # Everything else goes on, as without pyarrow.
+            found = next(iter(loader))["name"]
+        finally:
+            arrays._new_pyarrow.cache_clear()
+    assert isinstance(found, bowstring._native.ArrowArray)
+    assert found.to_pylist() == (expected if isinstance(expected, list) else expected.to_pylist())
+
+
 def test_windows_convert_but_not_to_arrow(numbers: pathlib.Path) -> None:
     ngram = NGram({0: ["id", "name"], 1: ["id", "tags"]}, "id", 5)
     with Loader(numbers, batch_size=6, ngram=ngram, shuffle=False) as loader:
@@ -148,6 +168,7 @@ def test_windows_convert_but_not_to_arrow(numbers: pathlib.Path) -> None:
         batch.to_pyarrow()
 
 
+@needs_pyarrow(14, "taking arrays of others")
 def test_sparse_vectors_keep_their_indices() -> None:
     vectors = PHOTOS.parent / "features" / "vectors_sparse.parquet"
     with Loader(vectors, batch_size=20, shuffle=False, lists={"features": "csr"}) as loader:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring import Fill, Image, Loader, Padded, Vector
-from conftest import ROOT
+from conftest import ROOT, needs_pyarrow
 
 FEATURES = ROOT / "fixtures" / "features"
 
@@ -64,6 +64,7 @@ def test_text_in_torch_is_a_list(words: pathlib.Path) -> None:
     assert batch["raw"][2].as_py() == b"\2\2"
 
 
+@needs_pyarrow(14, "taking arrays of others")
 @pytest.mark.parametrize("arrow", ["word", "w*", ["id", "word"]])
 def test_arrow_is_kept_where_requested(words: pathlib.Path, arrow: Any) -> None:
     batch = next(iter(Loader(words, batch_size=12, shuffle=False, arrow=arrow, exclude="maybe")))

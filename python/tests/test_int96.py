@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import needs_pyarrow
 
 MOMENTS = [
     datetime.datetime(1, 1, 1),
@@ -40,6 +41,7 @@ def columns(url: str, **options: Any) -> dict[str, Any]:
         return {name: pa.array(np.asarray(batch[name])) for name in batch}
 
 
+@needs_pyarrow(20, "writing times beyond 64 bits of nanoseconds")
 @pytest.mark.parametrize("dictionary", [True, False])
 @pytest.mark.parametrize("schema", [True, False])
 def test_every_year_is_the_one_that_was_written(tmp_path: pathlib.Path, dictionary: bool, schema: bool) -> None:
@@ -56,6 +58,7 @@ def test_every_year_is_the_one_that_was_written(tmp_path: pathlib.Path, dictiona
     assert moments.astype("datetime64[us]").astype(object).tolist() == MOMENTS
 
 
+@needs_pyarrow(20, "writing times beyond 64 bits of nanoseconds")
 def test_filters_compare_the_dates(tmp_path: pathlib.Path) -> None:
     table = pa.table({"row": np.arange(len(MOMENTS)), "at": pa.array(MOMENTS, pa.timestamp("us"))})
     url = spark(table, tmp_path / "a.parquet")
@@ -73,6 +76,7 @@ def test_filters_compare_the_dates(tmp_path: pathlib.Path) -> None:
         assert rows.tolist() == list(range(at, len(MOMENTS))), moment
 
 
+@needs_pyarrow(20, "writing times beyond 64 bits of nanoseconds")
 def test_nested_and_missing_times(tmp_path: pathlib.Path) -> None:
     lists = [[], None, MOMENTS[:3], [None, MOMENTS[8]], MOMENTS[3:8], []]
     pairs = [

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
+import hmac
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
 
 import bowstring
 import numpy as np
@@ -14,8 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from objects import Objects
+from other_stores import REPO, Blobs, Hub
 
 ROWS = 300
+# Servers of their own, which scripts/servers/ starts.
+AZURITE, GOOGLE = os.environ.get("BOWSTRING_AZURITE"), os.environ.get("BOWSTRING_GCS")
 Mount = Callable[..., pathlib.Path]
 
 
@@ -150,3 +163,200 @@ def test_conversions_read_below_mounts(
     report = convert("bow://data/train", tmp_path / "out", to="jsonl")
     assert report.rows == 3 * ROWS
     assert verify("bow://data/train", tmp_path / "out").rows == (3 * ROWS, 3 * ROWS)
+
+
+Stores = dict[str, tuple[str, dict[str, str]]]
+# Credentials of the mounts, and what the environment has for whoever has none.
+SECRETS = {"s3": "key-of-anna", "gs": "token-of-bert", "az": "token-of-carl", "hf": "hf_token-of-dora"}
+SPARE = {
+    "AWS_ACCESS_KEY_ID": "spare-key",
+    "AWS_SECRET_ACCESS_KEY": "spare-secret",
+    "AWS_SESSION_TOKEN": "spare-session",
+    "GOOGLE_BEARER_TOKEN": "spare-google",
+    "AZURE_STORAGE_TOKEN": "spare-azure",
+    "HF_TOKEN": "hf_spare",
+}
+
+
+@pytest.fixture
+def four(
+    objects: Objects, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Stores, dict[str, Objects]]]:
+    """The same files in four stores, each a server of its own with a credential of its own."""
+    for name, value in SPARE.items():
+        monkeypatch.setenv(name, value)
+    hub = Hub()
+    servers = {"s3": objects, "gs": Objects(), "az": Blobs(), "hf": hub}
+    for name in ("s3", "gs", "az"):
+        upload(servers[name], data, "bucket/d")
+    upload(servers["hf"], data, "d")
+    stores = {
+        "s3": ("s3://bucket/d", {**objects.storage_options, "aws_access_key_id": SECRETS["s3"]}),
+        "gs": (
+            "gs://bucket/d",
+            {
+                "google_base_url": servers["gs"].url,
+                "google_bearer_token": SECRETS["gs"],
+                "allow_http": "true",
+                "hedge": "false",
+            },
+        ),
+        "az": (
+            "az://bucket/d",
+            {
+                "azure_storage_account_name": "account",
+                "azure_storage_endpoint": servers["az"].url,
+                "azure_storage_token": SECRETS["az"],
+                "allow_http": "true",
+                "hedge": "false",
+            },
+        ),
+        "hf": (f"hf://datasets/{REPO}/d", {"hf_endpoint": servers["hf"].url, "hf_token": SECRETS["hf"]}),
+    }
+    yield stores, servers
+    for server in (servers["gs"], servers["az"], hub, hub.bytes):
+        server.shutdown()
+        server.server_close()
+
+
+def test_no_credential_of_a_mount_is_sent_to_the_store_of_another(
+    four: tuple[Stores, dict[str, Objects]], data: pathlib.Path, mount: Mount, tmp_path: pathlib.Path
+) -> None:
+    stores, servers = four
+    hub = servers["hf"]
+    assert isinstance(hub, Hub)
+    file = mount(here=(str(data), {}), **stores)
+    mounts = ["here", *stores]
+
+    def checked(*asked: str) -> None:
+        for name, server in servers.items():
+            heard = "".join(server.heard)
+            assert bool(heard) == (name in asked), name
+            if heard:
+                assert SECRETS[name] in heard, name
+            foreign = [secret for other, secret in SECRETS.items() if other != name and secret in heard]
+            assert foreign == [], name
+            assert not any(value in heard for value in SPARE.values()), name
+            server.heard.clear()
+        assert not any(secret in "".join(hub.bytes.heard) for secret in (*SECRETS.values(), *SPARE.values()))
+
+    wanted = sorted(range(3 * ROWS))
+    for name in mounts:
+        loader = bowstring.Loader(f"bow://data/{name}", batch_size=50, mounts=file, cache=tmp_path / "cache")
+        assert sorted(row for batch in loader for row in batch["id"].tolist()) == wanted
+        checked(*({name} & stores.keys()))
+    loader = bowstring.Loader("bow://data", batch_size=50, mounts=file)
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == sorted(wanted * len(mounts))
+    checked(*stores)
+
+
+def test_an_index_of_several_mounts_replaces_their_footers(
+    four: tuple[Stores, dict[str, Objects]], data: pathlib.Path, mount: Mount, tmp_path: pathlib.Path
+) -> None:
+    stores, servers = four
+    file = mount(here=(str(data), {}), **stores)
+    place = str(tmp_path / "all.index")
+    with pytest.raises(bowstring.ConfigError, match="where the index goes"):
+        bowstring.write_index("bow://data", mounts=file)
+    assert bowstring.write_index("bow://data", place, mounts=file) == place
+    without = bowstring.Loader("bow://data", batch_size=50, seed=3, mounts=file)
+
+    def footers() -> int:
+        hub = servers["hf"]
+        assert isinstance(hub, Hub)
+        return sum(server.count() for server in (*servers.values(), hub.bytes))
+
+    expected: list[list[int]] = []
+    for index in (place, bowstring.index("bow://data", mounts=file)):
+        footers()
+        with_index = bowstring.Loader("bow://data", batch_size=50, seed=3, mounts=file, index=index)
+        assert footers() == 0, "footers are read beside an index"
+        expected = expected or [batch["id"].tolist() for batch in without]
+        assert [batch["id"].tolist() for batch in with_index] == expected
+    shutil.copy(data / "part-1.parquet", data / "part-0.parquet")
+    with pytest.raises(bowstring.SourceChangedError, match="here/part-0"):
+        bowstring.Loader("bow://data", batch_size=50, mounts=file, index=place)
+    alone = [str(data), "s3://bucket/d"]
+    with pytest.raises(bowstring.UnsupportedError, match="mounts"):
+        bowstring.write_index(alone, place, storage_options=stores["s3"][1])
+
+
+def test_a_conversion_takes_a_dataset_of_several_mounts(
+    four: tuple[Stores, dict[str, Objects]],
+    data: pathlib.Path,
+    mount: Mount,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bowstring.convert import convert, verify
+
+    stores, _ = four
+    monkeypatch.setenv("BOWSTRING_MOUNTS", str(mount(here=(str(data), {}), **stores)))
+    for source, count in (("bow://data", 5), ("bow://data/*/part-1.parquet", 5), ("bow://data/[ag]*", 2)):
+        out = tmp_path / f"out{count}-{source.count('*')}"
+        rows = count * (ROWS if "part" in source else 3 * ROWS)
+        assert convert(source, out, to="jsonl").rows == rows
+        assert verify(source, out).rows == (rows, rows)
+    with pytest.raises(bowstring.ConfigError, match="holds"):
+        convert("bow://data", data, to="jsonl", overwrite=True, overwrite_foreign=True)
+    with pytest.raises(bowstring.UnsupportedError, match="one by one"):
+        convert("bow://data", tmp_path / "no", from_format="csv", to="jsonl")
+
+
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The published key of Azurite's account."""
+
+
+def _container(endpoint: str, name: str) -> None:
+    """Makes a container of Azurite."""
+    date = formatdate(usegmt=True)
+    headers = {"x-ms-date": date, "x-ms-version": "2023-11-03"}
+    canonical = "\n".join([f"{key}:{value}" for key, value in headers.items()])
+    resource = f"/devstoreaccount1/devstoreaccount1/{name}\nrestype:container"
+    text = "PUT" + "\n" * 12 + f"{canonical}\n{resource}"
+    signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), hashlib.sha256)).decode()
+    headers["Authorization"] = f"SharedKey devstoreaccount1:{signature}"
+    request = urllib.request.Request(f"{endpoint}/{name}?restype=container", method="PUT", headers=headers)
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
+        pass
+
+
+@pytest.mark.skipif(AZURITE is None, reason="BOWSTRING_AZURITE names no server (scripts/servers/azurite.sh)")
+def test_azurite_is_read_and_saved_to_below_a_mount(data: pathlib.Path, mount: Mount) -> None:
+    endpoint = f"{AZURITE}/devstoreaccount1"
+    _container(endpoint, "mounted")
+    options = {
+        "azure_storage_account_name": "devstoreaccount1",
+        "azure_storage_account_key": KEY,
+        "azure_storage_endpoint": endpoint,
+        "allow_http": "true",
+    }
+    file = mount(az=("az://mounted/d", options))
+    for place in data.iterdir():
+        with bowstring.open(f"bow://data/az/{place.name}", "wb", mounts=file) as out:
+            out.write(place.read_bytes())
+    loader = bowstring.Loader("bow://data/az", batch_size=50, mounts=file)
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(3 * ROWS))
+    for content in (b"first", b"x" * (17 << 20), b"y" * (17 << 20), b"last"):
+        with bowstring.open("bow://data/az/model.bin", "wb", mounts=file) as out:
+            out.write(content)
+        assert bowstring.open("bow://data/az/model.bin", mounts=file).read() == content
+
+
+@pytest.mark.skipif(GOOGLE is None, reason="BOWSTRING_GCS names no server (scripts/servers/gcs.sh)")
+def test_a_fake_of_google_cloud_storage_is_read_below_a_mount(data: pathlib.Path, mount: Mount) -> None:
+    server = GOOGLE
+
+    def post(path: str, body: bytes, kind: str) -> None:
+        request = urllib.request.Request(f"{server}{path}", body, {"Content-Type": kind})
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):
+            pass
+
+    post("/storage/v1/b?project=p", json.dumps({"name": "mounted"}).encode(), "application/json")
+    for place in data.iterdir():
+        query = urllib.parse.urlencode({"uploadType": "media", "name": f"d/{place.name}"})
+        post(f"/upload/storage/v1/b/mounted/o?{query}", place.read_bytes(), "application/octet-stream")
+    options = {"google_base_url": server, "google_skip_signature": "true", "allow_http": "true"}
+    file = mount(gs=("gs://mounted/d", options))
+    loader = bowstring.Loader("bow://data/gs", batch_size=50, mounts=file)
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(3 * ROWS))

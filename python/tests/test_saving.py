@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import concurrent.futures
 import gc
 import io
 import json
@@ -18,7 +19,7 @@ from typing import Any
 import bowstring
 import pytest
 from conftest import package_environment
-from objects import Objects
+from objects import Late, Objects
 
 SOAK = "BOWSTRING_SOAK" in os.environ
 URL = "s3://bucket/d/x.bin"
@@ -288,7 +289,6 @@ def test_a_killed_process_leaves_the_old_or_the_new_one_and_never_a_mixture(
     kept = {URL: 0, local: 0}
     for _ in range(100 if SOAK else 10):
         program = [sys.executable, "-c", _SAVER]
-        others = set(objects.peers)
         arguments = [json.dumps([URL, local]), json.dumps([way]), json.dumps(options), str(max(kept.values()))]
         saver = subprocess.Popen(
             [*program, *arguments], stdout=subprocess.PIPE, env=package_environment(), text=True, bufsize=1
@@ -298,8 +298,6 @@ def test_a_killed_process_leaves_the_old_or_the_new_one_and_never_a_mixture(
         time.sleep(draw.uniform(0, 0.5))
         saver.kill()
         lines += saver.communicate()[0].splitlines()
-        # What it had sent may otherwise arrive after what the next process uploads.
-        objects.settle(others)
         said = [line.split() for line in lines if line.strip()]
         for url, version in said:
             kept[url] = int(version)
@@ -323,6 +321,124 @@ def test_a_killed_process_leaves_the_old_or_the_new_one_and_never_a_mixture(
     assert len(objects.uploads) <= 3, objects.requests
     left = [path.name for path in (tmp_path / "cache" / "saved").iterdir() if not path.name.endswith(".lock")]
     assert left == []
+
+
+_ONE = """
+import json, sys
+import bowstring
+size, options = json.loads(sys.argv[1])
+with bowstring.open("s3://bucket/d/x.bin", "wb", **options) as file:
+    file.write(b"1" * size)
+bowstring.flush(**{key: options[key] for key in ("cache", "storage_options") if key in options})
+"""
+
+
+@pytest.mark.parametrize("was", [None, b"before"])
+@pytest.mark.parametrize("size", [1000, SIZE])
+@pytest.mark.parametrize("way", [{}, {"upload": "wait"}, {"upload": "background"}])
+def test_what_a_killed_process_has_sent_never_replaces_a_later_save(
+    objects: Objects, tmp_path: pathlib.Path, way: dict[str, Any], size: int, was: bytes | None
+) -> None:
+    if was is not None:
+        objects.content["bucket/d/x.bin"] = was
+    options: dict[str, Any] = {"storage_options": objects.storage_options}
+    if way:
+        options["cache"] = str(tmp_path / "cache")
+    last = "POST /bucket/d/x.bin?uploadId=" if size == SIZE else "PUT /bucket/d/x.bin"
+    objects.late = late = Late(last)
+    program = [sys.executable, "-c", _ONE, json.dumps([size, {**options, **way}])]
+    saver = subprocess.Popen(program, env=package_environment())
+    try:
+        assert late.come.wait(60)
+        saver.kill()
+        saver.wait()
+        # Of the store as it is now, beside the request that is on its way.
+        if way:
+            bowstring.flush(**options)
+            if was is not None or way["upload"] == "background":
+                with bowstring.open(URL, **options) as file:
+                    assert file.read(4) in (b"1111", (was or b"none")[:4])
+        with bowstring.open(URL, "wb", **options, **way) as file:
+            file.write(b"2" * size)
+        if way:
+            bowstring.flush(**options)
+        assert objects.content["bucket/d/x.bin"] == b"2" * size
+    finally:
+        saver.kill()
+        late.may_go.set()
+    assert late.over.wait(60)
+    assert objects.content["bucket/d/x.bin"] == b"2" * size, late.status
+    assert late.status in (404, 412)
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_the_last_of_two_saves_replaces_what_came_while_it_was_under_way(objects: Objects, size: int) -> None:
+    options = {"storage_options": objects.storage_options}
+    objects.late = late = Late("POST /bucket/d/x.bin?uploadId=" if size == SIZE else "PUT /bucket/d/x.bin")
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+
+        def save() -> None:
+            with bowstring.open(URL, "wb", **options) as file:
+                file.write(b"1" * size)
+
+        saving = threads.submit(save)
+        assert late.come.wait(60)
+        with bowstring.open(URL, "wb", **options) as file:
+            file.write(b"2" * size)
+        assert objects.content["bucket/d/x.bin"] == b"2" * size
+        late.may_go.set()
+        saving.result()
+    assert late.status == 412
+    assert objects.content["bucket/d/x.bin"] == b"1" * size
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_an_object_that_is_removed_while_it_is_replaced_is_made_anew(objects: Objects, size: int) -> None:
+    objects.content["bucket/d/x.bin"] = b"before"
+    objects.late = late = Late("POST /bucket/d/x.bin?uploadId=" if size == SIZE else "PUT /bucket/d/x.bin")
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+
+        def save() -> None:
+            with bowstring.open(URL, "wb", storage_options=objects.storage_options) as file:
+                file.write(b"1" * size)
+
+        saving = threads.submit(save)
+        assert late.come.wait(60)
+        del objects.content["bucket/d/x.bin"]
+        late.may_go.set()
+        saving.result()
+    assert late.status == 404
+    assert objects.content["bucket/d/x.bin"] == b"1" * size
+
+
+_CONDITIONLESS = """
+import json, logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
+import bowstring
+for size in (1000, 17 << 20, 1000):
+    for number in range(2):
+        with bowstring.open("s3://bucket/d/x.bin", "wb", storage_options=json.loads(sys.argv[1])) as file:
+            file.write(bytes([number]) * size)
+"""
+
+
+def test_a_store_without_conditional_writes_is_told_once_and_written_to(objects: Objects) -> None:
+    objects.conditional = False
+    began = time.monotonic()
+    program = [sys.executable, "-c", _CONDITIONLESS, json.dumps(objects.storage_options)]
+    done = subprocess.run(program, capture_output=True, env=package_environment(), text=True, check=True)
+    assert done.stdout.count("no conditional writes") == 1, done
+    assert "s3://bucket/" in done.stdout
+    assert objects.content["bucket/d/x.bin"] == bytes([1]) * 1000
+    assert time.monotonic() - began < 60, "what is not implemented is tried again"
+    assert objects.uploads == {}
+    objects.requests.clear()
+    options = {**objects.storage_options, "aws_conditional_put": "disabled"}
+    for size in (1000, SIZE):
+        with bowstring.open(URL, "wb", storage_options=options) as file:
+            file.write(bytes(size))
+    assert objects.content["bucket/d/x.bin"] == bytes(SIZE)
+    assert len([request for request in objects.requests if request.startswith("PUT /bucket/d/x.bin ")]) <= 1
 
 
 def test_torch_and_safetensors_save_and_load(

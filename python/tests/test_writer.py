@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring import DatasetWriter, Stored
+from conftest import needs_pyarrow
 
 
 def npy(array: Any) -> bytes:
@@ -31,6 +32,7 @@ def table(rows: int) -> pa.Table:
     )
 
 
+@needs_pyarrow(14, "giving a schema to others")
 def test_cells_are_decoded_as_the_dataset_says(tmp_path: pathlib.Path) -> None:
     data = table(100)
     stored = {"x": Stored("npy", "float32", (2, 3))}
@@ -47,6 +49,7 @@ def test_cells_are_decoded_as_the_dataset_says(tmp_path: pathlib.Path) -> None:
     assert (batch["x"][:, 0, 0] == np.arange(100)).all()
 
 
+@needs_pyarrow(14, "giving a schema to others")
 def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
     data = table(10)
     writer = DatasetWriter(tmp_path / "d", data.schema)
@@ -63,6 +66,7 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
         writer.write(data)
 
 
+@needs_pyarrow(14, "giving a schema to others")
 def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     data = table(1)
     with pytest.raises(bowstring.ConfigError, match='no column "y"'):
@@ -80,6 +84,7 @@ def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+@needs_pyarrow(14, "giving a schema to others")
 def test_a_dataset_with_a_unischema_is_one_of_petastorm(tmp_path: pathlib.Path) -> None:
     from bowstring.petastorm import make_reader
 
@@ -106,6 +111,7 @@ def test_a_dataset_with_a_unischema_is_one_of_petastorm(tmp_path: pathlib.Path) 
     assert (rows[7].x == np.arange(6, dtype=np.float32).reshape(2, 3) + 7).all()
 
 
+@needs_pyarrow(14, "giving a schema to others")
 def test_only_a_bowstring_dataset_is_replaced(tmp_path: pathlib.Path) -> None:
     data = table(3)
     notes = tmp_path / "d" / "chapters" / "notes.txt"

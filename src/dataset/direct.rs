@@ -1,11 +1,12 @@
-//! Columns that need no Arrow reader: plain numbers of a whole row group, and lists of them.
+//! Columns that need no Arrow reader: plain numbers of a row group, and lists of them. Where a filter or a table leaves some rows out,
+//! they are read and closed up.
 //!
 //! Nothing here is an error. What cannot be read this way, or is damaged, is `None` and goes the usual way, which says why.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayData, ArrayRef, FixedSizeListArray, ListArray, make_array};
-use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use parquet::basic::Compression;
 use parquet::schema::types::ColumnDescPtr;
@@ -13,11 +14,14 @@ use parquet::schema::types::ColumnDescPtr;
 use super::project::{Projection, Source};
 use super::read::Fetched;
 use super::{Chunk, Dataset, pages, run, unpack};
-use crate::page::{Element, Holes, PagedRows, Source as Pages, width};
+use crate::page::{Element, Holes, PagedRows, SPARE, Source as Pages, width};
+
+/// At least one row in this many is wanted where all are read: with fewer, the Arrow reader skips more than is saved.
+const LEAST_KEPT: u64 = 4;
 
 impl Dataset {
-    /// The pages of root column number `root`, if it is one flat column of plain numbers and every row is wanted. Rows that
-    /// turn out to be null or damaged are found when they are read.
+    /// The wanted rows in the pages of root column number `root`, if it is one flat column of plain numbers and most rows are wanted.
+    /// Rows that turn out to be null or damaged are found when they are read.
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
         let chunk = self.full(fetched.group, &fetched.columns, projection, root)?;
@@ -70,7 +74,7 @@ impl Dataset {
         self.even(group, chunks, projection, root, wanted).is_some_and(|even| even.chunk.is_plain())
     }
 
-    /// The chunk of root column number `root` if it may hold nothing but lists of one length in plain pages.
+    /// The chunk of root column number `root` if every row is wanted and it may hold nothing but lists of one length in plain pages.
     fn even<'a>(
         &'a self,
         group: usize,
@@ -85,6 +89,10 @@ impl Dataset {
             DataType::List(item) | DataType::LargeList(item) => (None, width(item.data_type())?),
             _ => return None,
         };
+        // Rows that are not wanted would stay in memory between the others.
+        if self.decoded_rows(group) < self.group(group).ok()?.0.rows {
+            return None;
+        }
         let chunk = self.full(group, chunks, projection, root)?;
         let each = match fixed {
             Some(each) => each,
@@ -103,9 +111,10 @@ impl Dataset {
         data_type: &DataType,
     ) -> Option<ArrayRef> {
         let whole = self.whole(fetched.group, &fetched.columns, projection, root)?;
-        let rows = self.cut(fetched, &whole)?.rows;
+        let read = self.cut(fetched, &whole)?.rows;
         let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.nullable();
-        let mut found = Vec::with_capacity(rows);
+        let (rows, spare) = whole.kept.as_ref().map_or((read, 0), |kept| (kept.count_set_bits(), SPARE));
+        let mut found = Vec::with_capacity(rows + spare);
         chunk.read(rows, &mut found)?;
         chunk.end()?;
         let holes = chunk.holes();
@@ -131,7 +140,10 @@ impl Dataset {
             None => whole.values,
         };
         let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(cut.held, values)?;
-        let found = found.within(cut.skip, cut.rows)?;
+        let mut found = found.within(cut.skip, cut.rows)?;
+        if let Some(kept) = &whole.kept {
+            found = found.keeping(kept)?;
+        }
         let items = array(item, found.values, None)?;
         match data_type {
             DataType::List(field) => {
@@ -158,7 +170,7 @@ impl Dataset {
         self.whole(group, chunks, projection, root).filter(|whole| whole.known.nulls.is_none_or(|nulls| nulls == 0))
     }
 
-    /// The column chunk of root column number `root`; only if all rows of row group `group` are wanted, and the file stores the one leaf
+    /// The column chunk of root column number `root`; only if most rows of row group `group` are wanted, and the file stores the one leaf
     /// in the schema's type.
     fn whole<'a>(
         &'a self,
@@ -168,18 +180,26 @@ impl Dataset {
         root: usize,
     ) -> Option<Whole<'a>> {
         let (row_group, file, layout) = self.group(group).ok()?;
-        let all = self.decoded_rows(group) == row_group.rows;
+        let selected = self.decoded_rows(group);
+        let is_most = selected.saturating_mul(LEAST_KEPT) >= row_group.rows;
         let wanted = projection.roots().get(root)?;
         let Source::Leaves(leaves) = projection.sources.get(file.layout)?.get(root)? else { return None };
         let &[leaf] = leaves.numbers.as_slice() else { return None };
         let stored = layout.schema.fields().get(leaves.field)?;
-        if !all || stored.data_type() != wanted.field().data_type() {
+        if !is_most || stored.data_type() != wanted.field().data_type() {
             return None;
         }
         let (known, column) = (chunks.get(leaf)?, layout.descriptor().columns().get(leaf)?);
-        let rows = usize::try_from(self.whole_group(self.number(group)).ok()?.0.rows).ok()?;
+        let all = self.whole_group(self.number(group)).ok()?.0.rows;
+        let kept = match self.selection(group).filter(|_| selected < row_group.rows) {
+            Some(selection) => Some(selection.bits_of(all, &self.range(group))?),
+            None => None,
+        };
+        // Rows are the selected ones, or something else is counted.
+        let is_counted = kept.as_ref().is_none_or(|kept: &BooleanBuffer| kept.count_set_bits() as u64 == selected);
+        let rows = usize::try_from(all).ok().filter(|_| is_counted)?;
         let values = usize::try_from(known.values).ok()?;
-        Some(Whole { known, column, leaf, rows, values })
+        Some(Whole { known, column, leaf, rows, values, kept })
     }
 
     /// Wanted rows of the pages that were read.
@@ -200,7 +220,11 @@ impl Dataset {
     /// As [`pages`](Self::pages), where each row is one value: of a unit, its rows only.
     fn flat_pages(&self, fetched: &Fetched, chunk: &Whole<'_>, width: usize) -> Option<Pages> {
         let Cut { held, skip, rows } = self.cut(fetched, chunk)?;
-        Some(self.pages(fetched, chunk, width)?.within(skip, held - skip - rows))
+        let pages = self.pages(fetched, chunk, width)?.within(skip, held - skip - rows);
+        Some(match &chunk.kept {
+            Some(kept) => pages.keeping(kept.clone()),
+            None => pages,
+        })
     }
 
     /// All its pages that were read, if they hold values of `width` bytes.
@@ -226,6 +250,8 @@ struct Whole<'a> {
     /// Rows and values of the chunk; a unit has some of them.
     rows: usize,
     values: usize,
+    /// Which of the row group's or unit's rows are wanted, if not all.
+    kept: Option<BooleanBuffer>,
 }
 
 impl Whole<'_> {
@@ -262,7 +288,7 @@ fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>, nulls: Option
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, AsArray, FixedSizeBinaryArray, RecordBatch};
+    use arrow::array::{Array, AsArray, BooleanArray, FixedSizeBinaryArray, Int64Array, RecordBatch};
     use arrow::compute::cast;
     use arrow::datatypes::{Field, Int64Type, Schema};
     use parquet::arrow::ArrowWriter;
@@ -271,7 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dataset::OpenOptions;
+    use crate::dataset::{OpenOptions, filter};
 
     /// Parameters of a file.
     #[derive(Debug, Clone)]
@@ -388,6 +414,67 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("BOWSTRING_SOAK").is_some() { 600 } else { 60 }))]
+
+        #[test]
+        fn pages_give_the_rows_that_a_filter_keeps(made in made(), share in 1..100_i64, run in 1..70_usize) {
+            let batch = made.batch();
+            let mut state = made.seed;
+            // The same key for each row of a run.
+            let keys: Vec<i64> = (0..made.rows.div_ceil(run)).map(|_| (made.next(&mut state) % 100) as i64).collect();
+            let keys = Int64Array::from_iter_values((0..made.rows).map(|row| keys[row / run]));
+            let mask = BooleanArray::from_unary(&keys, |key| key < share);
+            let kept = mask.true_count();
+            prop_assume!(kept > 0);
+            let key = Arc::new(Field::new("key", DataType::Int64, false));
+            let fields = batch.schema().fields().iter().cloned().chain([key]).collect::<Vec<_>>();
+            let columns = batch.columns().iter().cloned().chain([Arc::new(keys) as ArrayRef]).collect();
+            let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("numbers.parquet");
+            made.write(&batch, &path);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let urls = [path.to_str().unwrap().to_owned()];
+            let filter = Some(filter::Expr::parse(&format!("key < {share}")).unwrap());
+            let options = OpenOptions { filter, ..OpenOptions::default() };
+            let dataset = runtime.block_on(Dataset::open(&urls, options)).unwrap();
+            let names: Vec<String> = batch.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let projection = dataset.project(&names).unwrap();
+            let fetched = runtime.block_on(dataset.fetch(0, &projection)).unwrap();
+            for (root, written) in batch.columns().iter().enumerate() {
+                let expected = arrow::compute::filter(written, &mask).unwrap();
+                let direct = dataset.decode_numbers(&fetched, &projection, root);
+                let read = dataset.decode(&fetched, &projection, root).unwrap();
+                prop_assert_eq!(&read, &expected);
+                let flat = crate::page::width(written.data_type()).is_some();
+                let is_most = kept as u64 * LEAST_KEPT >= made.rows as u64;
+                if flat && is_most && made.version == WriterVersion::PARQUET_1_0 {
+                    prop_assert!(direct.is_some(), "{} did not come from its pages", written.data_type());
+                }
+                prop_assert!(is_most || direct.is_none(), "{} came from its pages", written.data_type());
+                if let Some(direct) = direct {
+                    prop_assert_eq!(&direct, &expected);
+                }
+                // Matrices read a few hundred rows of each column at a time.
+                if let Some(pages) = dataset.numbers(&fetched, &projection, root).filter(|_| expected.null_count() == 0) {
+                    let width = crate::page::width(written.data_type()).unwrap();
+                    let mut chunk = pages.chunk::<u64>(Some(Box::new(move |from, to| {
+                        let numbers = from.chunks_exact(width).zip(to.chunks_exact_mut(8));
+                        numbers.for_each(|(from, to)| to[..width].copy_from_slice(from));
+                        true
+                    }))).unwrap();
+                    let mut found = Vec::new();
+                    while found.len() < kept {
+                        let step = (kept - found.len()).min(100);
+                        prop_assume!(chunk.read(step, &mut found).is_some());
+                    }
+                    prop_assert_eq!((found.len(), chunk.end()), (kept, Some(())));
+                    let data = expected.to_data();
+                    let bits = data.buffers()[0].as_slice()[data.offset() * width..].chunks_exact(width);
+                    prop_assert!(bits.zip(&found).all(|(bits, found)| found.to_le_bytes()[..width] == *bits));
+                }
+                prop_assert!(kept == made.rows || dataset.paged(&fetched, &projection, root, &|_| true).is_none());
+            }
+        }
 
         #[test]
         fn pages_give_what_was_written(made in made()) {

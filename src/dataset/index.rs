@@ -115,13 +115,14 @@ impl Dataset {
     /// Content of the footers, for [`Index::Bytes`] or a file: the same for every filter and selection of columns.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the files are in several stores, or one that does not tell versions apart, or if a filter left out some of
-    /// those of a table.
+    /// [`Error::Unsupported`] if the files are in several stores and not below mounts, or in one that does not tell versions apart, or if a
+    /// filter left out some of those of a table.
     pub fn index(&self) -> Result<Vec<u8>> {
         let inner = &self.inner;
         let unsupported = |what: &str, hint: &str| Error::unsupported(what.to_owned(), hint.to_owned());
         let Some(base) = &inner.base else {
-            return Err(unsupported("an index of files in several stores", "index each store's files on their own"));
+            let hint = "index each store's files on their own, or give the stores one namespace by mounts (bow://)";
+            return Err(unsupported("an index of files in several stores", hint));
         };
         if inner.pruned > 0 {
             return Err(unsupported("an index of a part of a table's files", "open the table without a filter for it"));
@@ -199,7 +200,7 @@ impl Dataset {
             (Some(to), _) => Found::at(to, options.access())?,
             (None, Some(place)) => place.clone(),
             (None, None) => {
-                let problem = "the dataset is not a single directory of a store that lists; say where the index goes";
+                let problem = "the dataset is not a single directory of a store that lists; say where the index goes, and give that to loaders";
                 return Err(Error::config("output", problem));
             }
         };
@@ -290,8 +291,11 @@ impl Known {
         Ok(Self { table_version, base, urls, cells, beside, heads, files, groups, names: OnceLock::new() })
     }
 
-    /// Its files, if they are those that `urls` lead to, in a store that all processes see alike.
+    /// Its files, if they are those that `urls` lead to, in a store that all processes see alike. Mounts may lead each process elsewhere.
     pub(super) fn listing(&self, urls: &[String], options: &OpenOptions) -> Result<Option<Listing>> {
+        if self.base.is_of_mounts() {
+            return Ok(None);
+        }
         let shown = urls.iter().map(|url| store::display(url));
         let Some(first) = urls.first().filter(|_| shown.eq(self.urls.iter().cloned())) else { return Ok(None) };
         if store::is_named(first) || store::is_local(first, options.access())? {

@@ -125,6 +125,14 @@ impl Selection {
         }
     }
 
+    /// One bit for each row in `range`, of a row group of `rows` rows; `None` if it has no such rows.
+    pub(super) fn bits_of(&self, rows: u64, range: &Range<u64>) -> Option<BooleanBuffer> {
+        let narrow = |row: u64| usize::try_from(row).ok();
+        let (rows, start, end) = (narrow(rows)?, narrow(range.start)?, narrow(range.end)?);
+        let bits = self.bits(rows);
+        (start <= end && end <= bits.len()).then(|| bits.slice(start, end - start))
+    }
+
     /// Selected rows out of `rows`.
     pub(super) fn count(&self, rows: u64) -> u64 {
         match self {

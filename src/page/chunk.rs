@@ -1,5 +1,6 @@
 //! One column chunk, read forward.
 
+use arrow::buffer::BooleanBuffer;
 use bytemuck::{Pod, cast_slice_mut};
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -8,6 +9,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::holes::Holes;
 use super::hybrid::{Numbers, Piece, Runs};
+use super::kept::{Kept, close_up};
 use super::quiet::quiet;
 use super::slice::PageSlice;
 
@@ -35,6 +37,34 @@ pub(crate) struct Lists<T> {
 }
 
 impl<T> Lists<T> {
+    /// The lists whose bit is set, without spare capacity; `None` unless there is a bit for each.
+    pub(crate) fn keeping(mut self, kept: &BooleanBuffer) -> Option<Self>
+    where
+        T: Copy,
+    {
+        if kept.len().checked_add(1)? != self.offsets.len() {
+            return None;
+        }
+        let (mut next, mut lists) = (0, 0);
+        for (first, end) in kept.set_slices() {
+            let from = usize::try_from(*self.offsets.get(first)?).ok()?;
+            let to = usize::try_from(*self.offsets.get(end)?).ok()?;
+            let moved = i32::try_from(from - next).ok()?;
+            self.values.copy_within(from..to, next);
+            next += to - from;
+            for list in first..end {
+                self.offsets[lists] = self.offsets[list] - moved;
+                lists += 1;
+            }
+        }
+        self.offsets.truncate(lists);
+        self.offsets.push(i32::try_from(next).ok()?);
+        self.offsets.shrink_to_fit();
+        self.values.truncate(next);
+        self.values.shrink_to_fit();
+        Some(self)
+    }
+
     /// The `rows` lists from number `skip` on, without spare capacity.
     pub(crate) fn within(mut self, skip: usize, rows: usize) -> Option<Self> {
         let offsets = self.offsets.get(skip..=skip.checked_add(rows)?)?;
@@ -58,6 +88,8 @@ pub(crate) struct Source {
     max_repetition: u8,
     /// Values skipped at the beginning and at the end.
     beside: [usize; 2],
+    /// Which of the others are read; all without it.
+    kept: Option<Kept>,
 }
 
 impl std::fmt::Debug for Source {
@@ -78,13 +110,18 @@ impl Source {
         };
         let max_definition = u8::try_from(column.max_def_level()).ok()?;
         let max_repetition = u8::try_from(column.max_rep_level()).ok()?;
-        let made = Self { pages, width, max_definition, max_repetition, beside: [0; 2] };
+        let made = Self { pages, width, max_definition, max_repetition, beside: [0; 2], kept: None };
         (stored == width && max_repetition <= 1).then_some(made)
     }
 
     /// The same without its first `skip` and last `after` values: reads begin and end between them.
     pub(crate) fn within(self, skip: usize, after: usize) -> Self {
         Self { beside: [skip, after], ..self }
+    }
+
+    /// The same with only those of its flat values whose bit is set: reads count them.
+    pub(crate) fn keeping(self, bits: BooleanBuffer) -> Self {
+        Self { kept: Some(Kept::new(bits)), ..self }
     }
 
     /// Starts reading. Without `convert`, the stored bits are delivered, and `T` must have their width.
@@ -105,6 +142,7 @@ impl Source {
             scratch: Vec::new(),
             holes: None,
             dense: Vec::new(),
+            block: Vec::new(),
         }
     }
 
@@ -138,6 +176,8 @@ pub(crate) struct Chunk<T> {
     holes: Option<Holes>,
     /// Non-null values, before they are moved to their positions.
     dense: Vec<T>,
+    /// Values before those that are not wanted are left out.
+    block: Vec<T>,
 }
 
 /// The values of the page.
@@ -167,11 +207,28 @@ impl<T: Element> Chunk<T> {
 
     /// The nulls among the values read, if there could be some.
     pub(crate) fn holes(self) -> Option<Holes> {
-        self.holes
+        let kept = self.source.kept.map(|kept| kept.so_far());
+        self.holes.map(|holes| kept.into_iter().fold(holes, Holes::keep))
     }
 
     /// Adds the next `count` values to `output`.
-    pub(crate) fn read(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
+    pub(crate) fn read(&mut self, count: usize, output: &mut Vec<T>) -> Option<()> {
+        let end = output.len().checked_add(count)?;
+        let Some(mut kept) = self.source.kept.take() else { return self.every(count, output) };
+        while output.len() < end {
+            let bits = kept.next(end - output.len())?;
+            let mut block = std::mem::take(&mut self.block);
+            block.clear();
+            self.every(bits.len(), &mut block)?;
+            close_up(&mut block, &bits, output);
+            self.block = block;
+        }
+        self.source.kept = Some(kept);
+        Some(())
+    }
+
+    /// Adds the next `count` values, wanted or not.
+    fn every(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
         let skip = std::mem::take(&mut self.source.beside[0]);
         self.pass(skip)?;
         while count > 0 {
@@ -257,8 +314,9 @@ impl<T: Element> Chunk<T> {
 
     /// Checks that nothing follows except the values skipped at the end.
     pub(crate) fn end(&mut self) -> Option<()> {
+        let unwanted = self.source.kept.as_ref().map_or(0, Kept::left);
         let after = std::mem::take(&mut self.source.beside[1]);
-        self.pass(after)?;
+        self.pass(unwanted.checked_add(after)?)?;
         (self.left == 0 && !self.turn()?).then_some(())
     }
 

@@ -78,6 +78,26 @@ impl Holes {
         self.nulls
     }
 
+    /// The same for the values taken whose bit is set, and no others.
+    pub(super) fn keep(mut self, kept: BooleanBuffer) -> Self {
+        if self.nulls == 0 {
+            return self;
+        }
+        let found = self.found.finish();
+        let words = found.bit_chunks().iter_padded().zip(kept.bit_chunks().iter_padded());
+        for (found, mut kept) in words {
+            if found & kept == kept {
+                self.found.append_n(kept.count_ones() as usize, true);
+                continue;
+            }
+            while kept != 0 {
+                self.found.append(found >> kept.trailing_zeros() & 1 == 1);
+                kept &= kept - 1;
+            }
+        }
+        self
+    }
+
     /// The nulls among the values taken; `None` if there are none.
     pub(crate) fn finish(mut self) -> Option<NullBuffer> {
         Some(NullBuffer::new(self.found.finish())).filter(|nulls| nulls.null_count() > 0)

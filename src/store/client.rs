@@ -2,9 +2,10 @@
 //!
 //! A peer may close a connection before a request is sent on it: it restarts, or it speaks another protocol. hyper calls such a request
 //! cancelled, a failure that `object_store` does not know and therefore never repeats. It does repeat a request that a busy store refuses,
-//! so that only this client sees these answers in time.
+//! so that only this client sees these answers in time. Nor does it know conditions of the request that completes an upload in parts.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,8 +13,32 @@ use object_store::client::{
     ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
     ReqwestConnector,
 };
+use reqwest::header::{self, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode};
 
 use super::origins;
+
+tokio::task_local! {
+    /// The condition of the upload that this task completes.
+    static CONDITION: Option<(HeaderName, HeaderValue)>;
+}
+
+/// The outcome of `request`, of whose requests the one that completes an upload in parts has the header `condition` as well.
+pub(super) async fn completing<T>(condition: Option<(HeaderName, HeaderValue)>, request: impl Future<Output = T>) -> T {
+    CONDITION.scope(condition, request).await
+}
+
+/// The store does not implement requests with a condition.
+#[derive(Debug)]
+pub(super) struct Unconditional;
+
+impl fmt::Display for Unconditional {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the store implements no conditional writes")
+    }
+}
+
+impl StdError for Unconditional {}
 
 /// Makes clients of the store at one origin, whose unsent requests are repeated as `object_store` repeats requests.
 #[derive(Debug)]
@@ -43,13 +68,37 @@ struct Client {
 
 #[async_trait]
 impl HttpService for Client {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if completes(&request)
+            && let Ok(Some((name, value))) = CONDITION.try_with(Clone::clone)
+        {
+            // S3 lets headers that are not its own come without a signature.
+            request.headers_mut().insert(name, value);
+        }
+        let is_conditional = is_conditional(&request);
         let answer = self.inner.execute(request).await.map_err(classified)?;
         if has_too_many(answer.status().as_u16()) {
             origins::too_many(&self.origin);
         }
+        if is_conditional && answer.status() == StatusCode::NOT_IMPLEMENTED {
+            // Otherwise it would be sent again and again, as after other answers of 500 and above.
+            return Err(HttpError::new(HttpErrorKind::Unknown, Unconditional));
+        }
         Ok(answer)
     }
+}
+
+/// Returns true if `request` completes an upload in parts, in the language of S3.
+fn completes(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    request.method() == Method::POST && query.split('&').any(|part| part.starts_with("uploadId="))
+}
+
+/// Returns true if `request` is to change something under a condition.
+fn is_conditional(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    matches!(*request.method(), Method::PUT | Method::POST)
+        && (headers.contains_key(header::IF_MATCH) || headers.contains_key(header::IF_NONE_MATCH))
 }
 
 /// Returns true for the answers of a store that has too many requests: 429 Too Many Requests, 503 Slow Down.
@@ -94,6 +143,40 @@ mod tests {
         assert_eq!(error.kind(), HttpErrorKind::Request);
         let other = classified(HttpError::new(HttpErrorKind::Unknown, io::Error::other("why")));
         assert_eq!(other.kind(), HttpErrorKind::Unknown);
+    }
+
+    #[tokio::test]
+    async fn a_condition_goes_with_the_end_of_an_upload_and_a_store_without_them_is_told_from_one_that_fails() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/x?", listener.local_addr().unwrap());
+        let peer = thread::spawn(move || {
+            (0..4)
+                .map(|_| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut heard = vec![0; 4096];
+                    let length = stream.read(&mut heard).unwrap();
+                    stream.write_all(b"HTTP/1.1 501 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap();
+                    String::from_utf8_lossy(&heard[..length]).to_lowercase().contains("if-match: \"a\"\r\n")
+                })
+                .collect::<Vec<_>>()
+        });
+        let client = Connector::new(&url.as_str().into()).connect(&ClientOptions::new().with_allow_http(true)).unwrap();
+        let asked = async |method: Method, query: &str| {
+            let mut request = HttpRequest::new(HttpRequestBody::empty());
+            *request.method_mut() = method;
+            *request.uri_mut() = format!("{url}{query}").parse().unwrap();
+            client.execute(request).await
+        };
+        let condition = Some((header::IF_MATCH, HeaderValue::from_static("\"a\"")));
+        let ended = completing(condition.clone(), asked(Method::POST, "uploadId=1")).await.unwrap_err();
+        assert!(ended.source().unwrap().is::<Unconditional>(), "{ended:?}");
+        // Neither a part, nor the beginning of an upload, nor the end of one without a condition.
+        for (method, query) in [(Method::PUT, "uploadId=1&partNumber=1"), (Method::POST, "uploads")] {
+            let answer = completing(condition.clone(), asked(method, query)).await.unwrap();
+            assert_eq!(answer.status(), 501);
+        }
+        assert_eq!(asked(Method::POST, "uploadId=1").await.unwrap().status(), 501);
+        assert_eq!(peer.join().unwrap(), [true, false, false, false]);
     }
 
     #[tokio::test]

@@ -36,6 +36,8 @@ pub struct Listing {
     pub files: Vec<Found>,
     /// The directory that names are relative to, if all addresses are in one store that has directories.
     pub(super) root: Option<(Place, String)>,
+    /// The same directory in the namespace of mounts, below which all addresses are.
+    pub(super) namespace: Option<Arc<str>>,
     /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
     pub(crate) index: Option<(Found, bool)>,
     /// The one address, if it is a table of Delta Lake or Iceberg: that says which files are data, and nothing else was listed.
@@ -118,12 +120,13 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
     }
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
+    let namespace = common.in_namespace();
     let root = common.directory(&all);
     let (index, table) = match <[Hits; 1]>::try_from(all) {
         Ok([hits]) => (hits.index, hits.table),
         Err(_) => (None, None),
     };
-    Ok(Listing { files: found, root, index, table })
+    Ok(Listing { files: found, root, namespace, index, table })
 }
 
 /// The error for a table among other addresses: its log alone says what is in it, and in which version.

@@ -140,6 +140,14 @@ impl Common {
             Self::None => None,
         }
     }
+
+    /// The same directory in the namespace of mounts, if it is of that.
+    pub(super) fn in_namespace(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Namespace(root) => Some(root.as_str().into()),
+            Self::Store(_) | Self::None => None,
+        }
+    }
 }
 
 /// The directory that all of `paths` are, or are below.

@@ -11,6 +11,7 @@ use super::address::Address;
 use super::directory::INDEX;
 use super::find::Listing;
 use super::found::Found;
+use super::mounts::{START as MOUNTS, is_mounted};
 use super::object::Object;
 use super::stamp::Stamp;
 use super::stores::Stores;
@@ -32,6 +33,11 @@ impl Base {
     /// The store's address, and the directory in it.
     pub(crate) fn parts(&self) -> (&str, &str) {
         (&self.store, &self.path)
+    }
+
+    /// Returns true if it is a directory of the namespace of mounts, below which files may be in several stores.
+    pub(crate) fn is_of_mounts(&self) -> bool {
+        is_mounted(&self.store)
     }
 }
 
@@ -75,10 +81,13 @@ impl Found {
 }
 
 impl Listing {
-    /// Base of its names, if they are in one store.
+    /// Base of its names, if they are in one store, or below mounts.
     pub(crate) fn base(&self) -> Option<Base> {
-        let (place, root) = self.root.as_ref()?;
-        Some(Base { store: Arc::clone(&place.prefix), path: root.as_str().into() })
+        match (&self.root, &self.namespace) {
+            (Some((place, root)), _) => Some(Base { store: Arc::clone(&place.prefix), path: root.as_str().into() }),
+            (None, Some(directory)) => Some(Base { store: MOUNTS.into(), path: Arc::clone(directory) }),
+            (None, None) => None,
+        }
     }
 
     /// The files `names` below `base`, known from another listing; without a request.
@@ -97,7 +106,7 @@ impl Listing {
             Ok(Found { place: place.clone(), path, name: Arc::clone(name), size: None, stamp: None })
         };
         let files = names.iter().map(found).collect::<Result<_>>()?;
-        Ok(Self { files, root: Some((place, base.path.to_string())), index: None, table: None })
+        Ok(Self { files, root: Some((place, base.path.to_string())), ..Self::default() })
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod caller;
 mod catalog;
 #[cfg(feature = "cloud")]
 mod client;
+mod condition;
 #[cfg(all(test, feature = "flight"))]
 pub(crate) mod crashing;
 #[cfg(feature = "cloud")]
@@ -90,6 +91,8 @@ pub(crate) use known::{Base, index_here, is_local, is_named};
 #[cfg(feature = "convert")]
 pub(crate) use logs::is_metadata;
 pub(crate) use logs::{LOG, METADATA, Ratified, STAGED};
+#[cfg(feature = "convert")]
+pub(crate) use mounts::is_mounted;
 pub use mounts::{Mount, MountSource, Mounts};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -13,6 +14,7 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutResult, Result};
 
+use super::condition::Condition;
 use crate::error::Error;
 
 /// A store, and the same if its uploads have numbers.
@@ -47,12 +49,41 @@ pub(super) fn too_large(url: &str) -> Error {
 
 /// A store whose uploads have numbers.
 #[derive(Clone)]
-pub(super) struct PartStore(Arc<dyn MultipartStore>);
+pub(super) struct PartStore {
+    store: Arc<dyn MultipartStore>,
+    conditions: Arc<Conditions>,
+}
+
+/// What is known of the conditions that a store takes.
+#[derive(Debug, Default)]
+struct Conditions {
+    /// True if the last request of an upload may have one.
+    at_the_end: bool,
+    /// True once it was seen to know none.
+    none: AtomicBool,
+}
 
 impl PartStore {
     #[cfg_attr(not(any(feature = "cloud", test)), allow(dead_code, reason = "only clouds have such stores"))]
     pub(super) fn new(store: Arc<dyn MultipartStore>) -> Self {
-        Self(store)
+        Self { store, conditions: Arc::default() }
+    }
+
+    /// The same; with `takes_conditions` the last request of an upload has them as S3 knows them.
+    #[cfg(feature = "cloud")]
+    pub(super) fn with_conditions(self, takes_conditions: bool) -> Self {
+        let conditions = Conditions { at_the_end: takes_conditions, ..Conditions::default() };
+        Self { conditions: Arc::new(conditions), ..self }
+    }
+
+    /// Returns true unless the store was seen to know no conditional writes.
+    pub(super) fn may_be_conditional(&self) -> bool {
+        !self.conditions.none.load(Ordering::Relaxed)
+    }
+
+    /// The store knows no conditional writes.
+    pub(super) fn is_unconditional(&self) {
+        self.conditions.none.store(true, Ordering::Relaxed);
     }
 }
 
@@ -79,7 +110,7 @@ impl Multipart {
     pub(super) async fn begin(store: &Arc<dyn ObjectStore>, numbered: Option<&PartStore>, path: &Path) -> Result<Self> {
         match numbered {
             Some(numbered) => {
-                let id = numbered.0.create_multipart(path).await?;
+                let id = numbered.store.create_multipart(path).await?;
                 Ok(Self::Known { store: numbered.clone(), path: path.clone(), id })
             }
             None => Ok(Self::Own(store.put_multipart(path).await?)),
@@ -104,7 +135,7 @@ impl Multipart {
         match self {
             Self::Known { store, path, id } => {
                 let (store, path, id) = (store.clone(), path.clone(), id.clone());
-                Box::pin(async move { Ok(store.0.put_part(&path, &id, index, bytes.into()).await?.content_id) })
+                Box::pin(async move { Ok(store.store.put_part(&path, &id, index, bytes.into()).await?.content_id) })
             }
             Self::Own(upload) => {
                 let put = upload.put_part(bytes.into());
@@ -113,15 +144,21 @@ impl Multipart {
         }
     }
 
-    /// Makes the object appear, of `parts` as the store calls them.
+    /// Returns true if its [end](Self::complete) may have a condition. Elsewhere the number of an upload, or its blocks, stand for one: once it
+    /// was ended or completed, or on Azure once anything else was put there, it cannot be completed any more.
+    pub(super) fn takes_conditions(&self) -> bool {
+        matches!(self, Self::Known { store, .. } if store.conditions.at_the_end)
+    }
+
+    /// Makes the object appear, of `parts` as the store calls them, under `condition` where it [takes](Self::takes_conditions) one.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) async fn complete(&mut self, parts: Vec<String>) -> Result<PutResult> {
+    pub(super) async fn complete(&mut self, parts: Vec<String>, condition: &Condition) -> Result<PutResult> {
         match self {
             Self::Known { store, path, id } => {
                 let parts = parts.into_iter().map(|content_id| PartId { content_id }).collect();
-                store.0.complete_multipart(path, id, parts).await
+                completed(store.store.complete_multipart(path, id, parts), condition).await
             }
             Self::Own(upload) => upload.complete().await,
         }
@@ -133,10 +170,21 @@ impl Multipart {
     /// Those of the store.
     pub(super) async fn abort(&mut self) -> Result<()> {
         match self {
-            Self::Known { store, path, id } => store.0.abort_multipart(path, id).await,
+            Self::Known { store, path, id } => store.store.abort_multipart(path, id).await,
             Self::Own(upload) => upload.abort().await,
         }
     }
+}
+
+/// The outcome of `request`, which completes an upload, with a header for `condition`.
+#[cfg(feature = "cloud")]
+async fn completed(request: impl Future<Output = Result<PutResult>>, condition: &Condition) -> Result<PutResult> {
+    super::client::completing(condition.header(), request).await
+}
+
+#[cfg(not(feature = "cloud"))]
+async fn completed(request: impl Future<Output = Result<PutResult>>, _: &Condition) -> Result<PutResult> {
+    request.await
 }
 
 #[cfg(test)]
@@ -169,7 +217,7 @@ mod tests {
                 upload = Multipart::known(numbered, &path, id);
             }
             parts.push(upload.put(1, Bytes::from_static(b"two")).await.unwrap());
-            upload.complete(parts).await.unwrap();
+            upload.complete(parts, &Condition::Whatever).await.unwrap();
             let found = store.get(&path).await.unwrap().bytes().await.unwrap();
             assert_eq!(found, b"one two"[..]);
             store.delete(&path).await.unwrap();

@@ -230,6 +230,11 @@ impl Object {
             .await
     }
 
+    /// `range` of the pinned version, if the cache that it is read through has it.
+    pub(crate) async fn look(&self, range: &Range<u64>) -> Option<Bytes> {
+        self.place.cache.as_ref()?.look(&self.url(), &self.stamp, range).await
+    }
+
     /// Ranges of a file of this machine.
     async fn all(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
         let asked = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();

@@ -20,7 +20,7 @@ use super::hdfs::{Hdfs, Settings};
 #[cfg(feature = "cloud")]
 use super::hub::{self, Hub};
 use super::keys;
-use super::mounts::{Mount, Mounts, Target, is_mounted};
+use super::mounts::{Mount, Mounts, Resolved, Target, is_mounted};
 use super::multipart::Opened;
 use super::place::{MountedAt, Place};
 #[cfg(feature = "cloud")]
@@ -376,17 +376,18 @@ impl<'a> Stores<'a> {
     }
 }
 
-/// The address that `url` stands for and the options of its store, if it is below a mount; none for any other address.
+/// The address that `url` stands for and the options of its store, if it is below a mount; none for any other address, such as one above
+/// several mounts.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no mount; [`Error::Config`] for an address above mounts, and for options beside those of the mount.
+/// [`Error::NotFound`] if there is no mount; [`Error::Config`] for options beside those of the mount.
 #[cfg(feature = "convert")]
 pub(crate) fn unmounted(url: &str, access: Access<'_>) -> Result<Option<(String, BTreeMap<String, String>)>> {
     if !is_mounted(url) {
         return Ok(None);
     }
     let mut stores = Stores::new(access)?;
-    let Target { address, mount, .. } = stores.mounts()?.target(url)?;
+    let Resolved::Below(Target { address, mount, .. }) = stores.mounts()?.resolve(url)? else { return Ok(None) };
     stores.enter(&mount)?;
     let text = match address {
         Address::Local(path) => path.to_string_lossy().into_owned(),

@@ -127,9 +127,47 @@ fn an_open_file_stays_the_version_that_was_opened() {
     assert!(versions[0][1000..].starts_with(&rest));
     assert!(fs::read(&path).unwrap() == versions[1]);
     assert_eq!(fs::metadata(&path).unwrap().len(), versions[1].len() as u64);
+    // What the kernel has of the new one is not taken for the old one.
+    old.seek(SeekFrom::Start(2 << 20)).unwrap();
+    match old.read_exact(&mut begin) {
+        Ok(()) => assert!(begin == versions[0][2 << 20..(2 << 20) + 1000]),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE)),
+    }
     drop(old);
     server.remove("bucket/x.bin");
     assert_eq!(fs::read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    mounted.end().unwrap();
+}
+
+#[test]
+fn small_files_of_a_list_cost_one_request_each_and_are_what_is_there_when_they_are_opened() {
+    if cannot_mount() {
+        return;
+    }
+    let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
+    let marks = |etag| Marks { etag: Some(etag), modified: None };
+    for number in 0..20 {
+        server.put(&format!("bucket/d/{number:02}"), content(5000 + number, 1), marks("\"1\""));
+    }
+    let mounted = Mounted::new(files(&server), "s3://bucket/d", place.path(), TRUSTED).unwrap();
+    assert_eq!(names(place.path()).len(), 20);
+    server.requests();
+    for number in 0..20 {
+        assert!(fs::read(place.path().join(format!("{number:02}"))).unwrap() == content(5000 + number, 1));
+    }
+    let asked = server.requests();
+    assert_eq!(asked.len(), 20, "{asked:?}");
+    assert_eq!(names(place.path()).len(), 20);
+    assert_eq!(server.requests(), Vec::<String>::new(), "a list is believed as well");
+    // Replaced since it was listed, also by one of another size.
+    for (number, size) in [(3, 5003), (4, 9000), (5, 3 << 20)] {
+        let path = place.path().join(format!("{number:02}"));
+        server.put(&format!("bucket/d/{number:02}"), content(size, 2), marks("\"2\""));
+        assert!(fs::read(&path).unwrap() == content(size, 2), "{size} bytes");
+        assert_eq!(fs::metadata(&path).unwrap().len(), size as u64);
+    }
+    server.remove("bucket/d/06");
+    assert_eq!(fs::read(place.path().join("06")).unwrap_err().kind(), ErrorKind::NotFound);
     mounted.end().unwrap();
 }
 

@@ -30,6 +30,7 @@ use crate::convert::sink::Sink;
 use crate::convert::source::{Opening, Source};
 use crate::convert::types;
 use crate::error::{Error, Result};
+use crate::store::is_mounted;
 
 pub use self::example::{Example, Feature, Kind};
 pub use self::tar::{Entry, TarReader};
@@ -43,6 +44,16 @@ pub use self::tfrecord::{RecordReader, write_record};
 pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     let mut opening = Opening::of(options);
     let known = options.from.or_else(|| Format::of_address(src));
+    if is_mounted(src) {
+        // Of one mount it would be the address in its store by now.
+        return match known {
+            None | Some(Format::Parquet | Format::Petastorm) => open_as(Format::Parquet, src, &opening),
+            Some(other) => {
+                let hint = "convert the mounts one by one: only Parquet is read from several at once";
+                Err(Error::unsupported(format!("{src}: {other} in several mounts"), hint))
+            }
+        };
+    }
     // A dataset finds its files itself, and the matches of a pattern have no `_SUCCESS`. (Petastorm's is needed to know which arrays
     // were lists.)
     if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {

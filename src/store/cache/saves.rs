@@ -229,6 +229,8 @@ impl Saves {
             }
             let others = disk.directory().saves()?;
             record.target = target.clone();
+            // It is the last one of its new address, also if this process is killed before it has ended the others.
+            record.sequence = others.iter().map(|save| save.record.sequence).max().unwrap_or(0) + 1;
             disk.directory().write_record(save.name, &record, true)?;
             let earlier =
                 |other: &&Save| other.name != save.name && other.record.is_there && other.record.target == *target;
@@ -236,6 +238,26 @@ impl Saves {
             Ok(true)
         });
         renamed.map_err(|error| self.failed("write", error))
+    }
+
+    /// Ends `save` if another one of its address was closed later: a process that was killed between the two steps has left both. Returns true
+    /// if so.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    pub(crate) fn end_if_replaced(&self, save: &Save) -> Result<bool> {
+        let ended = self.0.change(|disk, _| {
+            let place = |save: &Save| (save.record.sequence, save.name);
+            let (all, target) = (disk.directory().saves()?, &save.record.target);
+            let same = || all.iter().filter(|other| other.record.is_there && other.record.target == *target);
+            let Some(now) = same().find(|other| other.name == save.name) else { return Ok(false) };
+            let is_replaced = same().any(|other| place(other) > place(now));
+            if is_replaced {
+                self.end(now)?;
+            }
+            Ok(is_replaced)
+        });
+        ended.map_err(|error| self.failed("write", error))
     }
 
     /// Ends what was saved for `target`: something else is there now.

@@ -207,6 +207,12 @@ impl Through {
         }
     }
 
+    /// `range` of the version `stamp` of the object at `address`, if the cache has it, as a part of whatever block.
+    pub(in crate::store) async fn look(&self, address: &str, stamp: &Stamp, range: &Range<u64>) -> Option<Bytes> {
+        let CacheReader { cache, reader, .. } = &self.reader;
+        cache.look(reader, Block::new(self.key(address, stamp)?, range)?, Wanted::default()).await
+    }
+
     /// The object `whole` as a file, of slices that `fetch` gets.
     ///
     /// # Errors

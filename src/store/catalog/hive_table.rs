@@ -95,7 +95,9 @@ impl HiveTable {
             let format: String = format.chars().filter(|letter| !letter.is_control()).take(100).collect();
             return refused(format!("a table of format {format:?}"), HINT);
         }
-        if self.partition_keys.is_empty() {
+        // Spark lists the directories of a table of its data sources unless this says that the catalog has its partitions.
+        let is_listed = !provider.is_empty() && !is(self.parameter("spark.sql.partitionProvider"), "catalog");
+        if self.partition_keys.is_empty() || is_listed {
             return Ok(Way::At(Content::Parquet(None), location));
         }
         if is(self.parameter("projection.enabled"), "true") {
@@ -184,9 +186,19 @@ mod tests {
         spark.location = "s3://b/t-__PLACEHOLDER__".to_owned();
         spark.serde_parameters.insert("path".to_owned(), "s3://b/own".to_owned());
         assert_eq!(way(spark), at(Content::Delta(None), "s3://b/own"));
-        let mut parts = table(PARQUET, &[]);
-        parts.partition_keys = vec!["dt".to_owned()];
-        assert_eq!(way(parts), Way::Partitions("s3://b/t".to_owned()));
+        let parts = |parameters: &[(&str, &str)]| {
+            let mut parts = table(PARQUET, parameters);
+            parts.partition_keys = vec!["dt".to_owned()];
+            way(parts)
+        };
+        let partitions = Way::Partitions("s3://b/t".to_owned());
+        let provider = ("spark.sql.sources.provider", "parquet");
+        assert_eq!(parts(&[]), partitions);
+        assert_eq!(parts(&[provider, ("spark.sql.partitionProvider", "catalog")]), partitions);
+        // The catalog may have none of them then.
+        for kind in [&[provider][..], &[provider, ("spark.sql.partitionProvider", "filesystem")]] {
+            assert_eq!(parts(kind), at(Content::Parquet(None), "s3://b/t"));
+        }
     }
 
     #[test]

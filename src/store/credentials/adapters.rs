@@ -43,6 +43,13 @@ adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
 
+/// Returns true if `settings` of S3 say that it takes no conditional writes.
+fn is_unconditional(settings: &[(String, String)]) -> bool {
+    let of_it = |key: &str| matches!(key.to_ascii_lowercase().parse(), Ok(AmazonS3ConfigKey::ConditionalPut));
+    let last = settings.iter().rev().find(|(key, _)| of_it(key));
+    last.is_some_and(|(_, value)| value.trim() == "disabled")
+}
+
 /// Opens the store at `url` of `scheme`, whose addresses begin with `prefix`, with `settings`, and credentials from `source` if it is given.
 /// The second is the same store, if its uploads have numbers.
 pub(in crate::store) fn open(
@@ -64,6 +71,8 @@ pub(in crate::store) fn open(
             )
         };
     }
+    // Google takes no conditions there, and Azure has no such request.
+    let takes_conditions = *scheme == ObjectStoreScheme::AmazonS3 && !is_unconditional(&settings);
     macro_rules! build {
         ($builder:ty, $key:ty, $provider:ident) => {{
             let builder = builder!($builder, $key, url);
@@ -77,9 +86,15 @@ pub(in crate::store) fn open(
                     Some(source) => {
                         let parts = RenewingParts::new(Arc::clone(&store), source.clone());
                         let store = Renewing::new(store, source.clone());
-                        (Arc::new(store) as Arc<dyn ObjectStore>, Some(PartStore::new(Arc::new(parts))))
+                        (
+                            Arc::new(store) as Arc<dyn ObjectStore>,
+                            Some(PartStore::new(Arc::new(parts)).with_conditions(takes_conditions)),
+                        )
                     }
-                    None => (Arc::clone(&store) as Arc<dyn ObjectStore>, Some(PartStore::new(store))),
+                    None => {
+                        let parts = PartStore::new(Arc::clone(&store) as _).with_conditions(takes_conditions);
+                        (store as Arc<dyn ObjectStore>, Some(parts))
+                    }
                 }
             })
         }};

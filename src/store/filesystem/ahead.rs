@@ -46,6 +46,11 @@ impl Ahead {
         Reach { end: end.max(range.start.saturating_add(1)), step: length.max(ahead).clamp(LEAST, SLICE) }
     }
 
+    /// Returns true if whoever reads `range` has jumped there, or has just begun.
+    pub(super) fn is_jump(&self, range: &Range<u64>) -> bool {
+        range.start != self.next || self.run == 0
+    }
+
     /// The request that brings the byte `at`.
     pub(super) fn request(&self, at: u64, reach: Reach, size: u64) -> Range<u64> {
         if self.shares_slices {

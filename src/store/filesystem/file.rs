@@ -179,6 +179,22 @@ impl File {
         }
     }
 
+    /// Fetches the first bytes, at most `most`, for the reads to come.
+    ///
+    /// # Errors
+    /// As [`next_within`](Self::next_within), and for a store that does not answer in time.
+    pub(in crate::store) fn begin(&mut self, most: u64) -> Result<()> {
+        let wait = self.timeout();
+        let begun = self.next_within(most, wait)?.map(drop);
+        self.position = 0;
+        begun.ok_or_else(|| self.timed_out(wait))
+    }
+
+    /// Gives everything back, and waits for nothing: whoever has files open goes on.
+    pub(in crate::store) fn let_go(&mut self) {
+        self.source = Source::Closed;
+    }
+
     /// Gives everything back. Blocks on their way into a cache are waited for, here and on other hosts: other processes need them, also
     /// if this one ends now.
     pub fn close(&mut self) {

@@ -10,6 +10,7 @@
 mod ahead;
 mod aside;
 mod change;
+mod completion;
 mod entry;
 mod file;
 mod here;

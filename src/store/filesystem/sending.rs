@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload, PutResult, Result};
+use object_store::{PutResult, Result};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::super::multipart::{AT_ONCE, MOST, Multipart};
 use super::super::place::Place;
+use super::completion::{self, Ready};
 
 /// The next bytes of an object.
 #[derive(Debug)]
@@ -17,15 +18,6 @@ pub(super) enum Fed {
     Part(Bytes),
     /// The rest.
     Last(Bytes),
-}
-
-/// An object of which the store has everything but the last word.
-#[derive(Debug)]
-pub(super) enum Ready {
-    /// One so small that it takes one request.
-    Whole(Bytes),
-    /// What the store calls its parts.
-    Parts(Vec<String>),
 }
 
 /// See the module.
@@ -96,19 +88,11 @@ impl Sending {
     /// Makes the object appear.
     ///
     /// # Errors
-    /// Those of the store; whether the object has appeared is then not known.
-    pub(super) async fn complete(&mut self, ready: Ready) -> Result<PutResult> {
-        match (ready, &mut self.multipart) {
-            (Ready::Parts(parts), Some(multipart)) => {
-                let put = multipart.complete(parts).await?;
-                self.multipart = None;
-                Ok(put)
-            }
-            (Ready::Whole(bytes), _) => self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await,
-            (Ready::Parts(_), None) => {
-                Err(object_store::Error::Generic { store: "upload", source: "it was not begun".into() })
-            }
-        }
+    /// As [`completion::complete`].
+    pub(super) async fn complete(&mut self, ready: &Ready) -> crate::error::Result<PutResult> {
+        let put = completion::complete(&self.place, &self.path, "write", ready, self.multipart.as_mut()).await?;
+        self.multipart = None;
+        Ok(put)
     }
 
     /// Gives up what was sent; returns false if the store could not be told.
@@ -172,7 +156,7 @@ mod tests {
             feeding.await.unwrap();
             assert_eq!(*told.lock().unwrap(), u32::from(is_numbered && count > 0));
             assert!(store.head(&Path::from("x")).await.is_err());
-            sending.complete(ready).await.unwrap();
+            sending.complete(&ready).await.unwrap();
             let mut expected: Vec<u8> = (0..count).flat_map(|number| vec![number as u8; 1000]).collect();
             expected.extend(b"end");
             assert_eq!(store.get(&Path::from("x")).await.unwrap().bytes().await.unwrap(), expected);

@@ -11,6 +11,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::super::cache::CacheStats;
 use super::super::directory::failed;
+use super::super::found::Found;
 use super::super::place::{Place, check_count, escaped};
 use super::super::stamp::Stamp;
 use super::change;
@@ -98,6 +99,38 @@ impl FileSystem {
                 let object = self.run(url, self.origins.pinned(place, path))?;
                 File::stored(Arc::clone(&self.origins.means), object)
             }
+        }
+    }
+
+    /// Opens the file that `entry` is of. One of at most `most` bytes is fetched at once at the version that the entry tells, which is then
+    /// known to be there, by one request and not two; or is in the cache.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(in crate::store) fn open_known(&self, entry: &Entry, most: u64) -> Result<File> {
+        let known = entry.stamp.as_ref().filter(|stamp| stamp.size <= most && stamp.condition().is_some());
+        if let (Some(stamp), At::Store(place, path)) = (known, self.at(&entry.url)?)
+            && self.saved(&place, &path)?.is_none()
+        {
+            let name = place.url(&path).into();
+            let found = Found { place, path, name, size: Some(stamp.size), stamp: None };
+            let mut file = File::stored(Arc::clone(&self.origins.means), found.pinned(stamp.clone()))?;
+            match file.begin(most) {
+                Ok(()) => return Ok(file),
+                Err(Error::SourceChanged { .. }) => file.let_go(),
+                Err(error) => return Err(error),
+            }
+        }
+        self.open(&entry.url)
+    }
+
+    /// Waits until the cache has written what was fetched.
+    pub(in crate::store) fn settle(&self) {
+        if let Some(cache) = &self.origins.means.cache {
+            drop(self.origins.means.run(async {
+                cache.settle().await;
+                Ok(())
+            }));
         }
     }
 

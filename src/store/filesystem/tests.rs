@@ -278,6 +278,61 @@ fn of_two_that_save_under_one_name_the_last_to_end_wins() {
 }
 
 #[test]
+fn a_request_that_is_handled_late_replaces_nothing_that_came_after_it() {
+    let rig = Rig::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for was in [None, Some("before")] {
+        let url = format!("s3://bucket/{}", was.unwrap_or("nothing"));
+        if let Some(was) = was {
+            save(&rig.files(false), &url, was.as_bytes(), Upload::Wait).unwrap();
+        }
+        rig.store.lose(true);
+        let sent = rig.store.puts();
+        let files = rig.files(false);
+        let mut killed = files.create(&url, Upload::Wait).unwrap();
+        killed.write_all(b"killed").unwrap();
+        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
+        wait_until(|| rig.store.puts() > sent);
+        rig.store.lose(false);
+        save(&rig.files(false), &url, b"later", Upload::Wait).unwrap();
+        let late = runtime.block_on(rig.store.handle(sent)).unwrap_err();
+        let path = url.strip_prefix("s3://bucket/").unwrap();
+        assert_eq!(rig.stored(path).as_deref(), Some(&b"later"[..]), "{late}");
+        killed.abort();
+    }
+}
+
+#[test]
+fn of_two_saves_that_a_killed_process_left_of_one_address_the_last_one_is_uploaded() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
+    let (saved, aside) = (rig.cache().join("saved"), rig.root.path().join("aside"));
+    std::fs::create_dir(&aside).unwrap();
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", b"first", Upload::Background).unwrap();
+    wait_until(failed);
+    let copy = |from: &FsPath, to: &FsPath| {
+        for entry in std::fs::read_dir(from).unwrap().flatten() {
+            if entry.path().extension().is_none_or(|ending| ending != "lock") {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    };
+    copy(&saved, &aside);
+    save(&files, "s3://bucket/x", b"last", Upload::Background).unwrap();
+    wait_until(failed);
+    // As if the process had been killed before it ended the first one.
+    copy(&aside, &saved);
+    assert_eq!(cache::status(&rig.cache()).unwrap().saves.len(), 2);
+    rig.store.fail(false);
+    let puts = rig.store.puts();
+    rig.files(true).flush().unwrap();
+    assert_eq!((rig.stored("x").as_deref(), rig.store.puts() - puts), (Some(&b"last"[..]), 1));
+    assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
+}
+
+#[test]
 fn a_file_that_is_moved_as_its_upload_begins_is_uploaded_to_its_new_address() {
     let rig = Rig::new();
     let files = rig.files(true);

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload, PutResult};
+use object_store::{ObjectStoreExt, PutResult};
 
 use super::super::cache::{Begun, ObjectKey, Save, Saves, Source};
 use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
 use super::super::place::Place;
 use super::super::stamp::Stamp;
 use super::super::unavailable;
+use super::completion::{self, Ready};
 use super::origins::blocking;
 use crate::error::{Error, Result};
 
@@ -118,20 +119,20 @@ impl Upload {
             parts = sent;
         }
         let _turn = self.saves.turn_at(&self.save.record.target).await?;
+        let (saves, save) = (self.saves.clone(), self.save.clone());
+        blocking(move || saves.end_if_replaced(&save).map(drop)).await?;
         let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
         if found.is_none_or(|now| now.record.target != self.save.record.target) {
             drop(source);
             return self.over().await;
         }
-        let put = match &mut multipart {
-            Some(multipart) => multipart.complete(parts).await,
-            None => {
-                let (read, size) = (Arc::clone(&source), self.save.record.size);
-                let bytes = blocking(move || read.read(0, size)).await?;
-                self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await
-            }
+        let ready = if is_small {
+            let (read, size) = (Arc::clone(&source), self.save.record.size);
+            Ready::Whole(blocking(move || read.read(0, size)).await?)
+        } else {
+            Ready::Parts(parts)
         };
-        let put = put.map_err(|error| self.failed(error))?;
+        let put = completion::complete(&self.place, &self.path, "upload", &ready, multipart.as_mut()).await?;
         let key = version(&self.place, &self.path, &put, self.save.record.size).await;
         let (saves, save) = (self.saves.clone(), self.save.clone());
         blocking(move || {

@@ -67,6 +67,15 @@ impl Window {
     /// As [`Object::read`].
     pub(super) fn take(&mut self, runtime: &Runtime, range: Range<u64>, wait: Duration) -> Result<Option<Bytes>> {
         let size = self.object.stamp().size;
+        // Whoever jumps needs no whole slice of what the cache has.
+        if self.ahead.shares_slices
+            && self.ahead.is_jump(&range)
+            && !self.chunks.iter().any(|chunk| chunk.range.contains(&range.start))
+            && let Some(bytes) = runtime.block_on(self.object.look(&range))
+        {
+            self.ahead.read(&range);
+            return Ok(Some(bytes));
+        }
         let reach = self.ahead.reach(&range, size);
         self.ask(runtime, range.start, reach);
         let Some(at) = self.chunks.iter().position(|chunk| chunk.range.contains(&range.start)) else {

@@ -341,10 +341,10 @@ impl Saving {
         let ready = sending.send(fed, begun).await.map_err(failed)?;
         let ready = ready.ok_or_else(|| given_up(&self.place.url(&self.path)))?;
         let Some((saves, target)) = &self.saves else {
-            return sending.complete(ready).await.map(drop).map_err(failed);
+            return sending.complete(&ready).await.map(drop);
         };
         let _turn = saves.turn_at(target).await?;
-        let put = sending.complete(ready).await.map_err(failed)?;
+        let put = sending.complete(&ready).await?;
         // What was saved before must not come after it.
         end_others(saves, target).await?;
         let Some(staged) = self.staged() else { return Ok(()) };

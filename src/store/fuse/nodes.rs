@@ -1,4 +1,5 @@
-//! The numbers by which the kernel knows files and directories.
+//! The numbers by which the kernel knows files and directories: of each version of a file another one, so that pages that it has kept of one
+//! are never of another.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ struct Node {
     since: Instant,
     /// Lookups that the kernel has not taken back.
     lookups: u64,
+    /// True once it was opened: the kernel may have pages of it.
+    was_opened: bool,
     /// What was in the directory when it was last listed.
     listed: Option<(HashMap<String, Entry>, Instant)>,
 }
@@ -33,8 +36,8 @@ struct Node {
 /// What is known of a name in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It is there.
-    There(Entry),
+    /// It is there, as the store said then.
+    There(Entry, Instant),
     /// A recent list of the directory does not have it.
     Missing,
     /// The store has to be asked.
@@ -43,7 +46,15 @@ pub(super) enum Known {
 
 impl Nodes {
     pub(super) fn new(root: Entry, trusted: Duration, now: Instant) -> Self {
-        let root = Node { parent: ROOT, name: String::new(), entry: root, since: now, lookups: 1, listed: None };
+        let root = Node {
+            parent: ROOT,
+            name: String::new(),
+            entry: root,
+            since: now,
+            lookups: 1,
+            was_opened: false,
+            listed: None,
+        };
         Self { known: HashMap::from([(ROOT, root)]), numbers: HashMap::new(), next: ROOT + 1, trusted }
     }
 
@@ -64,10 +75,17 @@ impl Nodes {
         if let Some((listed, since)) = listed
             && self.is_trusted(*since, now)
         {
-            return listed.get(name).map_or(Known::Missing, |entry| Known::There(entry.clone()));
+            return listed.get(name).map_or(Known::Missing, |entry| Known::There(entry.clone(), *since));
         }
-        let number = self.numbers.get(&(parent, name.to_owned()));
-        number.and_then(|number| self.recent(*number, now)).map_or(Known::Ask, |entry| Known::There(entry.clone()))
+        let node = self.numbers.get(&(parent, name.to_owned())).and_then(|number| self.known.get(number));
+        let recent = node.filter(|node| self.is_trusted(node.since, now));
+        recent.map_or(Known::Ask, |node| Known::There(node.entry.clone(), node.since))
+    }
+
+    /// What a directory has, if the store said so recently.
+    pub(super) fn listed(&self, number: u64, now: Instant) -> Option<&HashMap<String, Entry>> {
+        let (listed, since) = self.known.get(&number)?.listed.as_ref()?;
+        self.is_trusted(*since, now).then_some(listed)
     }
 
     /// Notes what a directory has.
@@ -77,29 +95,51 @@ impl Nodes {
         }
     }
 
-    /// Notes what is behind a number.
-    pub(super) fn update(&mut self, number: u64, entry: Entry, now: Instant) {
-        if let Some(node) = self.known.get_mut(&number) {
+    /// Notes that `entry` is behind a number. Returns false if it is another version: that has another number, which the kernel gets with its
+    /// next look at the name.
+    pub(super) fn update(&mut self, number: u64, entry: Entry, now: Instant) -> bool {
+        let Some(node) = self.known.get_mut(&number) else { return false };
+        if is_same(&node.entry, &entry) {
             (node.entry, node.since) = (entry, now);
+            return true;
         }
+        let place = (node.parent, node.name.clone());
+        if self.numbers.get(&place) == Some(&number) {
+            self.numbers.remove(&place);
+        }
+        let listed = self.known.get_mut(&place.0).and_then(|parent| parent.listed.as_mut());
+        if let Some(known) = listed.and_then(|(listed, _)| listed.get_mut(&place.1)) {
+            *known = entry;
+        }
+        false
     }
 
-    /// The number of `name` in `parent`, which the kernel now has once more.
-    pub(super) fn look_up(&mut self, parent: u64, name: &str, entry: Entry, now: Instant) -> u64 {
+    /// The number of `name` in `parent`, which the kernel now has once more; the store said `entry` then.
+    pub(super) fn look_up(&mut self, parent: u64, name: &str, entry: Entry, then: Instant) -> u64 {
         let place = (parent, name.to_owned());
         if let Some(number) = self.numbers.get(&place).copied()
             && let Some(node) = self.known.get_mut(&number)
+            && is_same(&node.entry, &entry)
         {
             node.lookups += 1;
-            self.update(number, entry, now);
+            node.since = node.since.max(then);
             return number;
         }
         let number = self.next;
         self.next += 1;
         self.numbers.insert(place, number);
-        let node = Node { parent, name: name.to_owned(), entry, since: now, lookups: 1, listed: None };
+        let name = name.to_owned();
+        let node = Node { parent, name, entry, since: then, lookups: 1, was_opened: false, listed: None };
         self.known.insert(number, node);
         number
+    }
+
+    /// Notes that a file is opened; returns true if it was before, so that pages that the kernel has kept of it are good. Without a tag
+    /// of its version nobody knows.
+    pub(super) fn opened(&mut self, number: u64) -> bool {
+        let Some(node) = self.known.get_mut(&number) else { return false };
+        let is_told = node.entry.stamp.as_ref().is_some_and(|stamp| stamp.condition().is_some());
+        std::mem::replace(&mut node.was_opened, true) && is_told
     }
 
     /// The kernel takes back `lookups` of a number, and no longer uses one of which it has none.
@@ -109,7 +149,11 @@ impl Nodes {
         if node.lookups == 0
             && let Some(node) = self.known.remove(&number)
         {
-            self.numbers.remove(&(node.parent, node.name));
+            // The name may be of a later version by now.
+            let place = (node.parent, node.name);
+            if self.numbers.get(&place) == Some(&number) {
+                self.numbers.remove(&place);
+            }
         }
     }
 
@@ -118,12 +162,52 @@ impl Nodes {
     }
 }
 
+/// Returns true if both are directories, or one version of a file. A list and a look may tell its time with other digits, and both tell its
+/// tag.
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    match (&one.stamp, &other.stamp) {
+        (Some(one), Some(other)) => one.same(other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::super::stamp::Stamp;
     use super::*;
 
     fn entry(url: &str) -> Entry {
         Entry { url: url.to_owned(), stamp: None }
+    }
+
+    fn version(tag: &str) -> Entry {
+        Entry { url: "s3://b/a".to_owned(), stamp: Some(Stamp { etag: Some(tag.to_owned()), size: 1, modified: None }) }
+    }
+
+    #[test]
+    fn each_version_of_a_file_has_a_number_of_its_own() {
+        let now = Instant::now();
+        let mut nodes = Nodes::new(entry("s3://b"), Duration::from_secs(10), now);
+        let first = nodes.look_up(ROOT, "a", version("1"), now);
+        assert!(!nodes.opened(first) && nodes.opened(first), "pages of it may be kept");
+        assert!(nodes.update(first, version("1"), now));
+        nodes.list(ROOT, HashMap::from([("a".to_owned(), version("1"))]), now);
+        assert!(!nodes.update(first, version("2"), now), "it is another one");
+        assert_eq!(nodes.find(ROOT, "a", now), Known::There(version("2"), now));
+        let second = nodes.look_up(ROOT, "a", version("2"), now);
+        assert!(second != first && !nodes.opened(second));
+        assert_eq!(nodes.url(first), Some("s3://b/a"), "whoever has it open goes on");
+        nodes.forget(first, 1);
+        assert_eq!(nodes.look_up(ROOT, "a", version("2"), now), second);
+        let third = nodes.look_up(ROOT, "a", version("3"), now);
+        assert!(third != second);
+        let untold = nodes.look_up(
+            ROOT,
+            "b",
+            Entry { stamp: Some(Stamp { etag: None, ..version("1").stamp.unwrap() }), ..version("1") },
+            now,
+        );
+        assert!(!nodes.opened(untold) && !nodes.opened(untold), "nobody knows whether it is the same");
     }
 
     #[test]
@@ -150,12 +234,13 @@ mod tests {
         let mut nodes = Nodes::new(entry("d"), trusted, now);
         assert_eq!(nodes.find(ROOT, "a", now), Known::Ask);
         let a = nodes.look_up(ROOT, "a", entry("d/a"), now);
-        assert_eq!(nodes.find(ROOT, "a", now), Known::There(entry("d/a")));
+        assert_eq!(nodes.find(ROOT, "a", now), Known::There(entry("d/a"), now));
         assert_eq!(nodes.find(ROOT, "b", now), Known::Ask);
         nodes.list(ROOT, HashMap::from([("b".to_owned(), entry("d/b"))]), now);
-        assert_eq!(nodes.find(ROOT, "b", now), Known::There(entry("d/b")));
+        assert_eq!(nodes.find(ROOT, "b", now), Known::There(entry("d/b"), now));
         assert_eq!(nodes.find(ROOT, "a", now), Known::Missing, "it went meanwhile");
         let later = now + trusted;
+        assert!(nodes.listed(ROOT, now).is_some() && nodes.listed(ROOT, later).is_none());
         assert_eq!((nodes.find(ROOT, "b", later), nodes.recent(a, later)), (Known::Ask, None));
         assert!(nodes.recent(ROOT, later).is_some());
         nodes.update(a, entry("d/a"), later);

@@ -26,6 +26,9 @@ const ASK_AGAIN: Duration = Duration::ZERO;
 /// Bytes that the kernel may read ahead of a program.
 const READ_AHEAD: u32 = 1 << 20;
 
+/// The largest file that is fetched as it is opened: one request finds that it is the version of a list, and brings its bytes.
+const SMALL: u64 = 1 << 20;
+
 /// The number of an entry of a list, which the kernel gets with its attributes if it looks it up.
 const UNNUMBERED: INodeNo = INodeNo(u32::MAX as u64);
 
@@ -102,8 +105,8 @@ impl Serving {
             nodes.url(number).ok_or(Errno::ESTALE)?.to_owned()
         };
         let entry = self.files.entry(&url).map_err(|error| number_of(&error))?;
-        held(&self.nodes).update(number, entry.clone(), now);
-        Ok(entry)
+        // The kernel looks the name up again, and gets the number of the other version.
+        if held(&self.nodes).update(number, entry.clone(), now) { Ok(entry) } else { Err(Errno::ESTALE) }
     }
 
     /// The number of `name` in a directory, and what it is.
@@ -115,27 +118,33 @@ impl Serving {
             let nodes = held(&self.nodes);
             (nodes.find(parent, name, now), nodes.url(parent).ok_or(Errno::ESTALE)?.to_owned())
         };
-        let entry = match known {
-            Known::There(entry) => entry,
+        let (entry, then) = match known {
+            Known::There(entry, then) => (entry, then),
             Known::Missing => return Err(Errno::ENOENT),
             Known::Ask => match self.files.entry(&below(&url, name)) {
-                Ok(entry) => entry,
+                Ok(entry) => (entry, now),
                 Err(Error::NotFound { .. }) => return Err(Errno::ENOENT),
                 Err(error) => return Err(number_of(&error)),
             },
         };
-        let number = held(&self.nodes).look_up(parent, name, entry.clone(), now);
+        let number = held(&self.nodes).look_up(parent, name, entry.clone(), then);
         Ok((number, entry))
     }
 
     /// The names in a directory, which are noted.
     fn list(&self, number: u64) -> Result<Vec<(String, FileType)>, Errno> {
-        let url = held(&self.nodes).url(number).ok_or(Errno::ESTALE)?.to_owned();
+        let now = Instant::now();
+        let url = {
+            let nodes = held(&self.nodes);
+            if let Some(listed) = nodes.listed(number, now) {
+                return Ok(named(listed));
+            }
+            nodes.url(number).ok_or(Errno::ESTALE)?.to_owned()
+        };
         let found = self.files.list(&url).map_err(|error| number_of(&error))?;
-        let named: HashMap<_, _> = found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect();
-        let mut names: Vec<_> = named.iter().map(|(name, entry)| (name.clone(), kind(entry))).collect();
-        names.sort_by(|(a, _), (b, _)| a.cmp(b));
-        held(&self.nodes).list(number, named, Instant::now());
+        let found: HashMap<_, _> = found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect();
+        let names = named(&found);
+        held(&self.nodes).list(number, found, now);
         Ok(names)
     }
 
@@ -179,6 +188,13 @@ fn kind(entry: &Entry) -> FileType {
     if entry.is_directory() { FileType::Directory } else { FileType::RegularFile }
 }
 
+/// The names of a directory in order, and what they are.
+fn named(listed: &HashMap<String, Entry>) -> Vec<(String, FileType)> {
+    let mut names: Vec<_> = listed.iter().map(|(name, entry)| (name.clone(), kind(entry))).collect();
+    names.sort_by(|(a, _), (b, _)| a.cmp(b));
+    names
+}
+
 /// Bytes of a file: all of them that there are, as the kernel asks.
 fn part(file: &mut File, offset: u64, size: u32) -> Result<Vec<u8>> {
     file.set_position(offset);
@@ -202,6 +218,10 @@ impl Filesystem for Serving {
             let _ = config.set_max_readahead(most);
         }
         Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.files.settle();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -235,16 +255,32 @@ impl Filesystem for Serving {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
-        let Some(url) = held(&self.nodes).url(number.0).map(str::to_owned) else { return reply.error(Errno::ESTALE) };
-        match self.files.open(&url) {
-            Ok(file) => {
-                let entry = Entry { url, stamp: Some(file.stamp().clone()) };
-                held(&self.nodes).update(number.0, entry, Instant::now());
-                // Without a flag the kernel drops what it has of the file, which may be of another version.
-                reply.opened(self.keep(Handle::File(Arc::new(Mutex::new(file)))), FopenFlags::empty());
+        let now = Instant::now();
+        let (url, recent) = {
+            let nodes = held(&self.nodes);
+            let Some(url) = nodes.url(number.0).map(str::to_owned) else { return reply.error(Errno::ESTALE) };
+            (url, nodes.recent(number.0, now).cloned())
+        };
+        let opened = match recent {
+            Some(entry) => self.files.open_known(&entry, SMALL),
+            None => self.files.open(&url),
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => return reply.error(number_of(&error)),
+        };
+        let was_opened = {
+            let mut nodes = held(&self.nodes);
+            let entry = Entry { url, stamp: Some(file.stamp().clone()) };
+            if !nodes.update(number.0, entry, now) {
+                // The kernel looks the name up again, and opens what is there now.
+                return reply.error(Errno::ESTALE);
             }
-            Err(error) => reply.error(number_of(&error)),
-        }
+            nodes.opened(number.0)
+        };
+        // Without the flag the kernel drops the pages that it has of the file.
+        let flags = if was_opened { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        reply.opened(self.keep(Handle::File(Arc::new(Mutex::new(file)))), flags);
     }
 
     fn read(
@@ -278,7 +314,7 @@ impl Filesystem for Serving {
     ) {
         let closed = held(&self.open).remove(&handle.0);
         if let Some(Handle::File(file)) = closed {
-            held(&file).close();
+            held(&file).let_go();
         }
         reply.ok();
     }

@@ -16,7 +16,8 @@ mod source;
 mod table;
 
 pub use mount::Mount;
-pub(super) use name::is_mounted;
+pub(super) use name::START;
+pub(crate) use name::is_mounted;
 pub use source::MountSource;
 pub use table::Mounts;
 pub(super) use table::{Above, Resolved, Target};

@@ -5,10 +5,10 @@ use super::super::percent::decoded;
 use crate::error::{Error, Result};
 
 /// The start of such addresses.
-pub(super) const START: &str = "bow://";
+pub(in crate::store) const START: &str = "bow://";
 
 /// Returns true if `url` is an address of the namespace of mounts.
-pub(in crate::store) fn is_mounted(url: &str) -> bool {
+pub(crate) fn is_mounted(url: &str) -> bool {
     url.starts_with(START)
 }
 

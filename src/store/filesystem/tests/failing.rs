@@ -25,6 +25,8 @@ pub(super) struct Failing {
     takes: AtomicUsize,
     reads: AtomicUsize,
     parts: AtomicUsize,
+    puts: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
+    loses: AtomicBool,
     unended: Mutex<BTreeSet<String>>,
 }
 
@@ -37,6 +39,8 @@ impl Failing {
             takes: AtomicUsize::new(usize::MAX),
             reads: AtomicUsize::new(0),
             parts: AtomicUsize::new(0),
+            puts: Mutex::default(),
+            loses: AtomicBool::new(false),
             unended: Mutex::default(),
         }
     }
@@ -49,6 +53,22 @@ impl Failing {
     /// Whether each write waits.
     pub(super) fn hold(&self, holds: bool) {
         self.holds.store(holds, Ordering::SeqCst);
+    }
+
+    /// Whether each object that comes whole is late: nobody gets an answer, until the store has [handled](Self::handle) it.
+    pub(super) fn lose(&self, loses: bool) {
+        self.loses.store(loses, Ordering::SeqCst);
+    }
+
+    /// Handles the object that came number `at`, as it came.
+    pub(super) async fn handle(&self, at: usize) -> Result<PutResult> {
+        let (path, payload, options) = self.puts.lock().unwrap()[at].clone();
+        self.inner.put_opts(&path, payload, options).await
+    }
+
+    /// Objects that came whole so far.
+    pub(super) fn puts(&self) -> usize {
+        self.puts.lock().unwrap().len()
     }
 
     /// Takes so many parts more.
@@ -105,6 +125,10 @@ impl fmt::Display for Failing {
 impl ObjectStore for Failing {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.may_write().await?;
+        self.puts.lock().unwrap().push((location.clone(), payload.clone(), options.clone()));
+        if self.loses.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         self.inner.put_opts(location, payload, options).await
     }
 
