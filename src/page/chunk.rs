@@ -243,7 +243,7 @@ impl<T: Element> Chunk<T> {
                     let mut dense = std::mem::take(&mut self.dense);
                     dense.clear();
                     self.values_of(holes.there(), &mut dense)?;
-                    holes.spread(&mut dense, output);
+                    holes.spread(&dense, output);
                     self.dense = dense;
                 }
             }

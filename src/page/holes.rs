@@ -115,24 +115,23 @@ impl Present {
     }
 
     /// Adds the values to `output`: those of `dense` in their order, with zero for nulls.
-    pub(super) fn spread<T: Copy + Default>(&self, dense: &mut Vec<T>, output: &mut Vec<T>) {
-        // A sentinel after the last value, which nobody takes.
-        dense.push(T::default());
+    pub(super) fn spread<T: Copy + Default>(&self, dense: &[T], output: &mut Vec<T>) {
         let (mut next, mut left) = (0, self.0.len());
         output.reserve(left);
-        for word in self.0.bit_chunks().iter_padded().take(left.div_ceil(WORD)) {
+        for mut word in self.0.bit_chunks().iter_padded().take(left.div_ceil(WORD)) {
             let count = left.min(WORD);
             left -= count;
+            let there = &dense[next..next + word.count_ones() as usize];
+            next += there.len();
             if word == u64::MAX {
-                output.extend_from_slice(&dense[next..next + WORD]);
-                next += WORD;
+                output.extend_from_slice(there);
                 continue;
             }
             let mut values = [T::default(); WORD];
-            for (at, value) in values.iter_mut().enumerate() {
-                let there = (word >> at & 1) as usize;
-                *value = if there == 1 { dense[next] } else { T::default() };
-                next += there;
+            for value in there {
+                // There are as many bits as values.
+                values[word.trailing_zeros() as usize % WORD] = *value;
+                word &= word.wrapping_sub(1);
             }
             output.extend_from_slice(&values[..count]);
         }
@@ -168,9 +167,9 @@ mod tests {
             assert_eq!(first, all[..5].iter().filter(|bit| **bit).count());
             for count in [70, 128] {
                 let page = holes.take(count).unwrap();
-                let mut dense: Vec<u32> = (next..).take(page.there()).collect();
+                let dense: Vec<u32> = (next..).take(page.there()).collect();
                 next += page.there() as u32;
-                page.spread(&mut dense, &mut output);
+                page.spread(&dense, &mut output);
             }
             let mut value = 0;
             let expected = all[5..].iter().map(|bit| {

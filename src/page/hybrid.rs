@@ -200,26 +200,28 @@ fn packed_all(bytes: &[u8], width: u8, count: usize, fits: impl Fn(u32) -> bool)
     let mut block = [0; BLOCK];
     (0..count).step_by(BLOCK).all(|first| {
         let numbers = BLOCK.min(count - first);
-        unpack_at(bytes, width, first, &mut block)
+        unpack_at(bytes, &(0..bytes.len()), width, first, &mut block)
             .and_then(|there| block[..there].get(..numbers))
             .is_some_and(|block| block.iter().fold(true, |all, value| all & fits(*value)))
     })
 }
 
-/// Unpacks the block that starts with number `first` of a run, a multiple of 64; returns how many numbers have their
-/// bytes there.
-fn unpack_at(bytes: &[u8], width: u8, first: usize, block: &mut [u32; BLOCK]) -> Option<usize> {
-    let width_bytes = usize::from(width);
-    let bytes = bytes.get(first / 8 * width_bytes..)?;
+/// Unpacks the block that starts with number `first`, a multiple of 64, of the packed run at `run` of `bytes`; returns how many numbers
+/// have their bytes there.
+fn unpack_at(bytes: &[u8], run: &Range<usize>, width: u8, first: usize, block: &mut [u32; BLOCK]) -> Option<usize> {
+    let before = first / 8 * usize::from(width);
+    let left = run.len().checked_sub(before)?;
+    let there = (left * 8).checked_div(usize::from(width)).map_or(BLOCK, |numbers| numbers.min(BLOCK));
+    // Mostly something follows the run. Unpacked as well, it fills the last block of a run, and nobody takes it.
+    let bytes = bytes.get(run.start + before..)?;
     if unpack(bytes, width, block) {
-        return Some(BLOCK);
+        return Some(there);
     }
-    // The last block of a run may be cut short.
+    // The last block of all may be cut short.
     let mut padded = [0; 8 * 32];
     let length = bytes.len().min(padded.len());
     padded[..length].copy_from_slice(&bytes[..length]);
-    let numbers = (length * 8).checked_div(usize::from(width))?;
-    unpack(&padded, width, block).then_some(numbers.min(BLOCK))
+    unpack(&padded, width, block).then_some(there)
 }
 
 /// Numbers, taken a piece at a time.
@@ -268,8 +270,8 @@ impl Numbers {
             match &self.run {
                 Some(Run::Repeated(_, left)) if *left > 0 => return Some(()),
                 Some(Run::Packed(bytes, numbers)) if self.unpacked < *numbers => {
-                    let bytes = self.runs.packed(bytes);
-                    let there = unpack_at(bytes, self.runs.width, self.unpacked, &mut self.block)?;
+                    let Runs { bytes: all, width, .. } = &self.runs;
+                    let there = unpack_at(all, bytes, *width, self.unpacked, &mut self.block)?;
                     self.there = there.min(numbers - self.unpacked);
                     self.unpacked += BLOCK;
                     self.taken = 0;
@@ -315,6 +317,35 @@ mod tests {
             assert_eq!(numbers(sample(), 19, most).as_deref(), Some(&*expected), "{most} at a time");
         }
         assert_eq!(numbers(sample(), 20, 64), None, "there are 19");
+    }
+
+    #[test]
+    fn packed_runs_of_any_length_follow_one_another() {
+        for width in 1..=31_u8 {
+            let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+            for groups in [1_usize, 7, 8, 9, 63, 2] {
+                bytes.push((groups << 1 | 1) as u8);
+                let mut packed = vec![0_u8; groups * usize::from(width)];
+                for at in 0..8 * groups {
+                    let number = (expected.len() as u32).wrapping_mul(0x9e37_79b9) >> (32 - width);
+                    for bit in (0..usize::from(width)).filter(|bit| number >> bit & 1 == 1) {
+                        let bit = at * usize::from(width) + bit;
+                        packed[bit / 8] |= 1 << (bit % 8);
+                    }
+                    expected.push(number);
+                }
+                bytes.extend(packed);
+            }
+            for most in [5, 64, 1000] {
+                let found = numbers(Runs::new(bytes.clone().into(), width), expected.len(), most);
+                assert_eq!(found.as_ref(), Some(&expected), "{width} bits, {most} at a time");
+            }
+            // Without its last bytes, it holds the numbers before them.
+            bytes.truncate(bytes.len() - usize::from(width));
+            let found = numbers(Runs::new(bytes.clone().into(), width), expected.len() - 8, 64);
+            assert_eq!(found.as_deref(), Some(&expected[..expected.len() - 8]), "{width} bits");
+            assert_eq!(numbers(Runs::new(bytes.into(), width), expected.len(), 64), None, "{width} bits");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 mod checked;
 mod chunk;
+mod eights;
 mod holes;
 mod hybrid;
 mod kept;

@@ -1,11 +1,16 @@
 //! Bit-packed numbers, 64 at a time.
 
+use super::eights;
+
 /// Numbers in a block.
 pub(super) const BLOCK: usize = 64;
 
 /// Unpacks 64 numbers of `width` bits each, least significant bit first, from `8 * width` bytes; false if there are fewer
-/// bytes, or `width` is over 32.
+/// bytes, or `width` is over 32. Faster if some more bytes follow.
 pub(super) fn unpack(bytes: &[u8], width: u8, output: &mut [u32; BLOCK]) -> bool {
+    if eights::unpack(bytes, width, output) {
+        return true;
+    }
     macro_rules! widths {
         ($($width:literal)*) => {
             match width {
@@ -68,6 +73,12 @@ mod tests {
             assert!(unpack(&bytes, width, &mut output), "{width}");
             assert_eq!(output.as_slice(), numbers, "{width}");
             assert_eq!(unpack(&bytes[..bytes.len().saturating_sub(1)], width, &mut output), width == 0);
+            // Whatever follows is not looked at, however much it is.
+            for more in 1..=32 {
+                let (longer, mut output) = ([bytes.clone(), vec![0xff; more]].concat(), [7; BLOCK]);
+                assert!(unpack(&longer, width, &mut output), "{width} and {more} bytes");
+                assert_eq!(output.as_slice(), numbers, "{width} and {more} bytes");
+            }
         }
         assert!(!unpack(&[0; 400], 33, &mut [0; BLOCK]));
     }

@@ -123,14 +123,16 @@ fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
     // The new number of each row group, counted from 1, and the old numbers of those that are needed.
     let (mut numbers, mut needed) = (vec![0_u32; found.len()], Vec::new());
     let mut picked = Vec::with_capacity(rows.len());
-    for row in rows {
-        let at = found.find((row.source, row.group)).ok_or_else(closed)?;
+    // Rows of one row group mostly come together.
+    for rows in rows.chunk_by(|before, row| (before.source, before.group) == (row.source, row.group)) {
+        let (source, group) = (rows[0].source, rows[0].group);
+        let at = found.find((source, group)).ok_or_else(closed)?;
         if numbers[at] == 0 {
             needed.push(at);
             numbers[at] = needed.len() as u32;
         }
-        let source = &job.sources[row.source as usize];
-        picked.push((numbers[at] - 1, source.dataset.first_row(row.group as usize, row.row)));
+        let (number, dataset) = (numbers[at] - 1, &job.sources[source as usize].dataset);
+        picked.extend(rows.iter().map(|row| (number, dataset.first_row(group as usize, row.row))));
     }
     if rows.is_empty() {
         // They still define the columns.

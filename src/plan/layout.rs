@@ -235,19 +235,27 @@ impl Layout {
     ) {
         let starts = &self.starts[window.groups.clone()];
         let order = &self.order[window.groups.clone()];
-        let place = |offset: u64| {
-            let row = window.low + offset;
-            let at = starts.partition_point(|start| *start <= row) - 1;
-            // A row group has at most u32::MAX selected rows, checked above.
-            visit(order[at], (row - starts[at]) as u32);
-        };
         let offsets = range.start - window.rows.start..range.end - window.rows.start;
+        // A row group has at most u32::MAX selected rows, checked above.
         match self.shuffled {
             Some((method, [seed, epoch, source])) => {
+                let place = |offset: u64| {
+                    let row = window.low + offset;
+                    let at = starts.partition_point(|start| *start <= row) - 1;
+                    visit(order[at], (row - starts[at]) as u32);
+                };
                 let key = key(&[WINDOW, seed, epoch, source, pass, lane, u64::from(window.number)]);
                 method.window(window.rows.end - window.rows.start, key, recent).each(offsets, place);
             }
-            None => offsets.for_each(place),
+            None => {
+                let (mut row, end) = (window.low + offsets.start, window.low + offsets.end);
+                let mut at = starts.partition_point(|start| *start <= row).saturating_sub(1);
+                while row < end {
+                    let next = starts.get(at + 1).map_or(end, |next| end.min(*next));
+                    (row..next).for_each(|row| visit(order[at], (row - starts[at]) as u32));
+                    (row, at) = (next, at + 1);
+                }
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::tensor::BatchBuilder;
 /// Bytes of a tensor that one piece of work fills.
 const PIECE: usize = 128 << 10;
 
-/// Maximum rows of a small column that one piece of work fills.
+/// Maximum rows of a small column that one piece of work fills, unless it copies runs.
 const ROWS: usize = 2048;
 /// Widest value that fits into a cache line many times.
 const NARROW: usize = 16;
@@ -180,7 +180,9 @@ fn by_rows<'a>(
     if real.is_empty() {
         return;
     }
-    let rows = (PIECE / width).clamp(1, ROWS);
+    let rows = (PIECE / width).max(1);
+    // What is copied in runs shares no cache lines with other columns.
+    let rows = if picks.runs.is_empty() { rows.min(ROWS) } else { rows };
     for (at, tensor) in real.chunks_mut(rows * width).enumerate() {
         let (work, first) = (work.clone(), at * rows);
         let range = first..first + tensor.len() / width;
