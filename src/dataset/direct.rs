@@ -17,7 +17,7 @@ use super::{Chunk, Dataset, pages, run, unpack};
 use crate::page::{Element, Holes, PagedRows, SPARE, Source as Pages, width};
 
 /// At least one row in this many is wanted where all are read: with fewer, the Arrow reader skips more than is saved.
-const LEAST_KEPT: u64 = 4;
+pub(super) const LEAST_KEPT: u64 = 4;
 
 impl Dataset {
     /// The wanted rows in the pages of root column number `root`, if it is one flat column of plain numbers and most rows are wanted.

@@ -8,14 +8,12 @@
 //! ```
 #![expect(unsafe_code, reason = "a function for processors that have vectors, called where they do")]
 
-use super::unpack::BLOCK;
-
-/// Unpacks 64 numbers of `width` bits each, least significant bit first, from `8 * width` bytes and more. False, with nothing unpacked, if
-/// this does not apply: other processors, fewer than [`BEYOND`] bytes that follow, numbers that may lie in five bytes.
-pub(super) fn unpack(bytes: &[u8], width: u8, output: &mut [u32; BLOCK]) -> bool {
+/// Unpacks numbers of `width` bits each, least significant bit first, from `width` bytes for each eight of `output` and more. False, with
+/// nothing unpacked, if this does not apply: other processors, fewer than `BEYOND` bytes that follow, numbers that may lie in five bytes.
+pub(super) fn unpack(bytes: &[u8], width: u8, output: &mut [[u32; 8]]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if (1..=avx2::WIDEST).contains(&usize::from(width))
-        && bytes.len() >= 8 * usize::from(width) + BEYOND
+        && bytes.len() >= output.len() * usize::from(width) + BEYOND
         && is_x86_feature_detected!("avx2")
     {
         // SAFETY: the feature was just detected.
@@ -32,8 +30,6 @@ const BEYOND: usize = 16;
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
-
-    use super::super::unpack::BLOCK;
 
     /// Widest numbers that lie in four bytes wherever they begin.
     pub(super) const WIDEST: usize = 25;
@@ -64,11 +60,11 @@ mod avx2 {
 
     /// See `super::unpack`; false if there are fewer bytes.
     #[target_feature(enable = "avx2")]
-    pub(super) fn unpack(bytes: &[u8], width: usize, output: &mut [u32; BLOCK]) -> bool {
+    pub(super) fn unpack(bytes: &[u8], width: usize, output: &mut [[u32; 8]]) -> bool {
         let (bytes_of, bits_before) = &PLACES[width];
         let (shuffle, shift): (__m256i, __m256i) = (bytemuck::cast(*bytes_of), bytemuck::cast(*bits_before));
         let mask = _mm256_set1_epi32((1 << width) - 1);
-        for (at, eight) in output.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        for (at, eight) in output.iter_mut().enumerate() {
             let load = |from: usize| bytes.get(from..)?.first_chunk::<16>();
             let (Some(low), Some(high)) = (load(at * width), load(at * width + width / 2)) else { return false };
             let both = _mm256_set_m128i(bytemuck::cast(*high), bytemuck::cast(*low));

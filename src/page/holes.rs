@@ -129,9 +129,9 @@ impl Present {
             }
             let mut values = [T::default(); WORD];
             for value in there {
-                // There are as many bits as values.
+                // There are as many bits as values, so one is left.
                 values[word.trailing_zeros() as usize % WORD] = *value;
-                word &= word.wrapping_sub(1);
+                word &= word - 1;
             }
             output.extend_from_slice(&values[..count]);
         }
