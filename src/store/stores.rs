@@ -20,7 +20,9 @@ use super::hdfs::{Hdfs, Settings};
 #[cfg(feature = "cloud")]
 use super::hub::{self, Hub};
 use super::keys;
-use super::mounts::{Mount, Mounts, Resolved, Target, is_mounted};
+#[cfg(feature = "convert")]
+use super::mounts::Resolved;
+use super::mounts::{Mount, Mounts, Target, is_mounted};
 use super::multipart::Opened;
 use super::place::{MountedAt, Place};
 #[cfg(feature = "cloud")]

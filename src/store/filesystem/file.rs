@@ -183,6 +183,7 @@ impl File {
     ///
     /// # Errors
     /// As [`next_within`](Self::next_within), and for a store that does not answer in time.
+    #[cfg(feature = "fuse")]
     pub(in crate::store) fn begin(&mut self, most: u64) -> Result<()> {
         let wait = self.timeout();
         let begun = self.next_within(most, wait)?.map(drop);
@@ -191,6 +192,7 @@ impl File {
     }
 
     /// Gives everything back, and waits for nothing: whoever has files open goes on.
+    #[cfg(feature = "fuse")]
     pub(in crate::store) fn let_go(&mut self) {
         self.source = Source::Closed;
     }

@@ -11,6 +11,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::super::cache::CacheStats;
 use super::super::directory::failed;
+#[cfg(feature = "fuse")]
 use super::super::found::Found;
 use super::super::place::{Place, check_count, escaped};
 use super::super::stamp::Stamp;
@@ -107,6 +108,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`open`](Self::open).
+    #[cfg(feature = "fuse")]
     pub(in crate::store) fn open_known(&self, entry: &Entry, most: u64) -> Result<File> {
         let known = entry.stamp.as_ref().filter(|stamp| stamp.size <= most && stamp.condition().is_some());
         if let (Some(stamp), At::Store(place, path)) = (known, self.at(&entry.url)?)
@@ -125,6 +127,7 @@ impl FileSystem {
     }
 
     /// Waits until the cache has written what was fetched.
+    #[cfg(feature = "fuse")]
     pub(in crate::store) fn settle(&self) {
         if let Some(cache) = &self.origins.means.cache {
             drop(self.origins.means.run(async {
