@@ -1,5 +1,5 @@
 //! Columns that need no Arrow reader: plain numbers of a row group, and lists of them. Where a filter or a table leaves some rows out,
-//! they are read and closed up.
+//! they are read and left out.
 //!
 //! Nothing here is an error. What cannot be read this way, or is damaged, is `None` and goes the usual way, which says why.
 

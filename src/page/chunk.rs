@@ -9,7 +9,8 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::holes::Holes;
 use super::hybrid::{Numbers, Piece, Runs};
-use super::kept::{Kept, close_up};
+use super::kept::{Kept, compact};
+use super::lists::Lists;
 use super::quiet::quiet;
 use super::slice::PageSlice;
 
@@ -28,57 +29,6 @@ impl Element for u64 {}
 
 /// Converts stored elements to output elements, aligned and equally many; false if some do not fit.
 pub(crate) type Convert = Box<dyn Fn(&[u8], &mut [u8]) -> bool + Send + Sync>;
-
-/// The values of a list column, with the start of each list and the end.
-#[derive(Debug)]
-pub(crate) struct Lists<T> {
-    pub(crate) offsets: Vec<i32>,
-    pub(crate) values: Vec<T>,
-}
-
-impl<T> Lists<T> {
-    /// The lists whose bit is set, without spare capacity; `None` unless there is a bit for each.
-    pub(crate) fn keeping(mut self, kept: &BooleanBuffer) -> Option<Self>
-    where
-        T: Copy,
-    {
-        if kept.len().checked_add(1)? != self.offsets.len() {
-            return None;
-        }
-        let (mut next, mut lists) = (0, 0);
-        for (first, end) in kept.set_slices() {
-            let from = usize::try_from(*self.offsets.get(first)?).ok()?;
-            let to = usize::try_from(*self.offsets.get(end)?).ok()?;
-            let moved = i32::try_from(from - next).ok()?;
-            self.values.copy_within(from..to, next);
-            next += to - from;
-            for list in first..end {
-                self.offsets[lists] = self.offsets[list] - moved;
-                lists += 1;
-            }
-        }
-        self.offsets.truncate(lists);
-        self.offsets.push(i32::try_from(next).ok()?);
-        self.offsets.shrink_to_fit();
-        self.values.truncate(next);
-        self.values.shrink_to_fit();
-        Some(self)
-    }
-
-    /// The `rows` lists from number `skip` on, without spare capacity.
-    pub(crate) fn within(mut self, skip: usize, rows: usize) -> Option<Self> {
-        let offsets = self.offsets.get(skip..=skip.checked_add(rows)?)?;
-        if offsets.len() == self.offsets.len() {
-            return Some(self);
-        }
-        let (first, end) = (*offsets.first()?, *offsets.last()?);
-        self.offsets = offsets.iter().map(|offset| offset - first).collect();
-        self.values.truncate(usize::try_from(end).ok()?);
-        self.values.drain(..usize::try_from(first).ok()?);
-        self.values.shrink_to_fit();
-        Some(self)
-    }
-}
 
 /// The source of a column chunk's pages, before any of them is read.
 pub(crate) struct Source {
@@ -220,7 +170,7 @@ impl<T: Element> Chunk<T> {
             let mut block = std::mem::take(&mut self.block);
             block.clear();
             self.every(bits.len(), &mut block)?;
-            close_up(&mut block, &bits, output);
+            compact(&mut block, &bits, output);
             self.block = block;
         }
         self.source.kept = Some(kept);

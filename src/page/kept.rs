@@ -1,4 +1,4 @@
-//! The wanted values among those of a flat column, block by block: the others are read with them and closed up.
+//! The wanted values among those of a flat column, block by block: the others are read with them and left out.
 
 use arrow::buffer::BooleanBuffer;
 use bytemuck::Pod;
@@ -53,7 +53,7 @@ impl Kept {
 
 /// Adds those of `block` whose bit is set, in their order. Runs of them are copied in steps of [`SPARE`] values, whatever their length: what
 /// follows a run is overwritten by the next.
-pub(super) fn close_up<T: Pod + Default>(block: &mut Vec<T>, bits: &BooleanBuffer, output: &mut Vec<T>) {
+pub(super) fn compact<T: Pod + Default>(block: &mut Vec<T>, bits: &BooleanBuffer, output: &mut Vec<T>) {
     let (first, kept) = (output.len(), bits.count_set_bits());
     block.resize(bits.len() + SPARE, T::default());
     output.resize(first + kept + SPARE, T::default());
@@ -96,7 +96,7 @@ mod tests {
                             let Some(bits) = kept.next(wanted - found.len()) else { break };
                             let mut block: Vec<u32> = (read..read + bits.len() as u32).collect();
                             read += bits.len() as u32;
-                            close_up(&mut block, &bits, &mut found);
+                            compact(&mut block, &bits, &mut found);
                             assert!(found.len() <= wanted, "every {every}, {most} at once");
                         }
                         assert_eq!(kept.so_far().count_set_bits(), found.len());

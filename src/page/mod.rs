@@ -14,15 +14,16 @@
 
 mod checked;
 mod chunk;
-mod eights;
 mod holes;
 mod hybrid;
 mod kept;
 mod levels;
+mod lists;
 mod plain;
 mod quiet;
 mod slice;
 mod unpack;
+mod unpack_avx2;
 
 pub(crate) use checked::Checked;
 pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};

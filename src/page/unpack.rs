@@ -1,6 +1,6 @@
 //! Bit-packed numbers, 64 at a time.
 
-use super::eights;
+use super::unpack_avx2;
 
 /// Numbers in a block.
 pub(super) const BLOCK: usize = 64;
@@ -8,7 +8,7 @@ pub(super) const BLOCK: usize = 64;
 /// Unpacks 64 numbers of `width` bits each, least significant bit first, from `8 * width` bytes; false if there are fewer
 /// bytes, or `width` is over 32. Faster if some more bytes follow.
 pub(super) fn unpack(bytes: &[u8], width: u8, output: &mut [u32; BLOCK]) -> bool {
-    if eights::unpack(bytes, width, output.as_chunks_mut().0) {
+    if unpack_avx2::unpack(bytes, width, output.as_chunks_mut().0) {
         return true;
     }
     macro_rules! widths {

@@ -81,8 +81,8 @@ impl PartStore {
         !self.conditions.none.load(Ordering::Relaxed)
     }
 
-    /// The store knows no conditional writes.
-    pub(super) fn is_unconditional(&self) {
+    /// Notes that the store knows no conditional writes.
+    pub(super) fn give_up_conditions(&self) {
         self.conditions.none.store(true, Ordering::Relaxed);
     }
 }

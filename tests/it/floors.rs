@@ -68,7 +68,7 @@ const UNSAFE: &[&str] = &[
     "src/memory/pages.rs",
     "src/memory/shared.rs",
     "src/memory/slab_pool.rs",
-    "src/page/eights.rs",
+    "src/page/unpack_avx2.rs",
 ];
 
 /// Calls banned in the Python package: data must not run code.

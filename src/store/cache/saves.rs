@@ -240,22 +240,19 @@ impl Saves {
         renamed.map_err(|error| self.failed("write", error))
     }
 
-    /// Ends `save` if another one of its address was closed later: a process that was killed between the two steps has left both. Returns true
-    /// if so.
+    /// Ends `save` if another one of its address was closed later: a process that was killed between the two steps has left both.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
-    pub(crate) fn end_if_replaced(&self, save: &Save) -> Result<bool> {
+    pub(crate) fn end_if_replaced(&self, save: &Save) -> Result<()> {
         let ended = self.0.change(|disk, _| {
             let place = |save: &Save| (save.record.sequence, save.name);
             let (all, target) = (disk.directory().saves()?, &save.record.target);
             let same = || all.iter().filter(|other| other.record.is_there && other.record.target == *target);
-            let Some(now) = same().find(|other| other.name == save.name) else { return Ok(false) };
-            let is_replaced = same().any(|other| place(other) > place(now));
-            if is_replaced {
-                self.end(now)?;
+            match same().find(|other| other.name == save.name) {
+                Some(now) if same().any(|other| place(other) > place(now)) => self.end(now),
+                _ => Ok(()),
             }
-            Ok(is_replaced)
         });
         ended.map_err(|error| self.failed("write", error))
     }

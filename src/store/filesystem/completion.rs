@@ -121,7 +121,9 @@ pub(super) async fn complete(
 /// The store of `place` knows no conditions, which is said once of each.
 fn without_conditions(place: &Place) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    place.numbered.as_ref().inspect(|store| store.is_unconditional());
+    if let Some(store) = &place.numbered {
+        store.give_up_conditions();
+    }
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if told.len() < MOST_TOLD && told.insert(place.prefix.to_string()) {
         tracing::warn!(

@@ -20,9 +20,6 @@ use crate::error::{Error, Result};
 /// Bytes of one read of a file of this machine.
 const READ: u64 = 4 << 20;
 
-/// The longest wait for blocks that are being written into the cache when a file is closed.
-const ENDING: Duration = Duration::from_secs(30);
-
 /// A file of a [`FileSystem`](super::FileSystem), at the version that was there when it was opened. Whoever reads in order has the next
 /// bytes fetched in advance. A file that was replaced meanwhile is [`Error::SourceChanged`], never a mixture.
 #[derive(Debug)]
@@ -203,11 +200,8 @@ impl File {
         let was = std::mem::replace(&mut self.source, Source::Closed);
         let is_fetched = matches!(was, Source::Store(_) | Source::Here(Here::Copy(_)));
         drop(was);
-        if let Some(cache) = self.means.cache.as_ref().filter(|_| is_fetched)
-            && tokio::runtime::Handle::try_current().is_err()
-        {
-            let settled = async { Ok(tokio::time::timeout(ENDING, cache.settle()).await.is_ok()) };
-            drop(self.means.run(settled));
+        if is_fetched && tokio::runtime::Handle::try_current().is_err() {
+            self.means.settle();
         }
     }
 }

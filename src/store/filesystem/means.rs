@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 /// Threads that wait for stores and hand over bytes.
 const THREADS: usize = 2;
 
+/// The longest wait for blocks that are being written into the cache when a file is closed.
+const ENDING: Duration = Duration::from_secs(30);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Means {
@@ -59,6 +62,13 @@ impl Means {
     pub(super) async fn in_time<T>(&self, url: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         let late = |_| Error::Timeout { stage: "read", culprit: url.to_owned(), waited: self.timeout };
         tokio::time::timeout(self.timeout, work).await.map_err(late)?
+    }
+
+    /// Waits until the cache has written what was fetched, for [`ENDING`] at most.
+    pub(super) fn settle(&self) {
+        if let Some(cache) = &self.cache {
+            drop(self.run(async { Ok(tokio::time::timeout(ENDING, cache.settle()).await.is_ok()) }));
+        }
     }
 
     /// Counters of the cache, for what is read through it here.

@@ -129,12 +129,7 @@ impl FileSystem {
     /// Waits until the cache has written what was fetched.
     #[cfg(feature = "fuse")]
     pub(in crate::store) fn settle(&self) {
-        if let Some(cache) = &self.origins.means.cache {
-            drop(self.origins.means.run(async {
-                cache.settle().await;
-                Ok(())
-            }));
-        }
+        self.origins.means.settle();
     }
 
     /// What is at `url`.

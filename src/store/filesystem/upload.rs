@@ -120,7 +120,7 @@ impl Upload {
         }
         let _turn = self.saves.turn_at(&self.save.record.target).await?;
         let (saves, save) = (self.saves.clone(), self.save.clone());
-        blocking(move || saves.end_if_replaced(&save).map(drop)).await?;
+        blocking(move || saves.end_if_replaced(&save)).await?;
         let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
         if found.is_none_or(|now| now.record.target != self.save.record.target) {
             drop(source);

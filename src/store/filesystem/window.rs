@@ -71,7 +71,8 @@ impl Window {
         if self.ahead.shares_slices
             && self.ahead.is_jump(&range)
             && !self.chunks.iter().any(|chunk| chunk.range.contains(&range.start))
-            && let Some(bytes) = runtime.block_on(self.object.look(&range))
+            && let Ok(Some(bytes)) =
+                runtime.block_on(async { tokio::time::timeout(wait, self.object.look(&range)).await })
         {
             self.ahead.read(&range);
             return Ok(Some(bytes));
