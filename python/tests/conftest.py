@@ -11,6 +11,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,10 @@ from objects import Objects
 # TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
 with contextlib.suppress(ImportError):
     import triton._C.libtriton  # noqa: F401
+
+# A shell's background job ignores Ctrl-C, and so would the programs that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"

@@ -49,9 +49,8 @@ def test_an_example_of_the_readme_runs_as_it_stands(code: str, home: pathlib.Pat
     assert "print" not in code or said
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_the_ten_lines_run_on_any_parquet(home: pathlib.Path) -> None:
+    names = [
         "imagenet40.parquet",
         "spark43_parquet/flat_snappy",
         "spark43_parquet/partitioned",
@@ -59,13 +58,13 @@ def test_an_example_of_the_readme_runs_as_it_stands(code: str, home: pathlib.Pat
         "features/huggingface.parquet",
         "features/vectors_sparse.parquet",
         "petastorm/petastorm_legacy_0.7.6",
-    ],
-)
-def test_the_ten_lines_run_on_any_parquet(name: str, home: pathlib.Path) -> None:
+    ]
     lines = [line for line in PYTHON[0].splitlines() if line]
     assert len(lines) <= 10
-    said = run(PYTHON[0].replace('"photos/"', repr(str(ROOT / "fixtures" / name))), home)
-    assert re.search(r"^\d+ steps, \d+ rows$", said, re.MULTILINE)
+    # One after another in one process, which imports torch once; each as a module of its own.
+    codes = [PYTHON[0].replace('"photos/"', repr(str(ROOT / "fixtures" / name))) for name in names]
+    said = run("".join(f"exec({code!r}, {{'__name__': '__main__'}})\n" for code in codes), home)
+    assert len(re.findall(r"^\d+ steps, \d+ rows$", said, re.MULTILINE)) == len(names), said
 
 
 def test_the_first_example_prints_what_its_comments_say(home: pathlib.Path) -> None:

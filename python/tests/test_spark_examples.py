@@ -24,6 +24,8 @@ def run(name: str, directory: pathlib.Path) -> str:
         "PYTHONPATH": str(ROOT / "python"),
         "TMPDIR": str(directory),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Otherwise a line and its end are two writes, and those of several processes mix.
+        "PYTHONUNBUFFERED": "",
     }
     command = [sys.executable, str(ROOT / "examples" / name)]
     done = subprocess.run(

@@ -1,7 +1,9 @@
 //! The wanted values among those of a flat column, block by block: the others are read with them and left out.
 
 use arrow::buffer::BooleanBuffer;
-use bytemuck::Pod;
+use bytemuck::{Pod, try_cast_slice, try_cast_slice_mut};
+
+use super::compact_avx2::{self, WORD};
 
 /// Values of a block, which is in the cache until the wanted ones are copied out of it.
 const BLOCK: usize = 4096;
@@ -12,8 +14,7 @@ pub(crate) const SPARE: usize = 16;
 /// Values read at once even if fewer are wanted.
 const LEAST: usize = 64;
 
-/// Bits of a word.
-const WORD: usize = 64;
+const _: () = assert!(SPARE >= compact_avx2::BEYOND);
 
 /// Which values are wanted, and how many of them have been taken or passed.
 #[derive(Debug)]
@@ -51,15 +52,36 @@ impl Kept {
     }
 }
 
-/// Adds those of `block` whose bit is set, in their order. Runs of them are copied in steps of [`SPARE`] values, whatever their length: what
-/// follows a run is overwritten by the next.
+/// Adds those of `block` whose bit is set, in their order.
 pub(super) fn compact<T: Pod + Default>(block: &mut Vec<T>, bits: &BooleanBuffer, output: &mut Vec<T>) {
-    let (first, kept) = (output.len(), bits.count_set_bits());
-    block.resize(bits.len() + SPARE, T::default());
+    let (first, kept, words) = (output.len(), bits.count_set_bits(), bits.len().div_ceil(WORD));
+    block.resize(words * WORD + SPARE, T::default());
     output.resize(first + kept + SPARE, T::default());
     let closed = &mut output[first..];
+    let chunks = bits.bit_chunks();
+    let words = || chunks.iter_padded().take(words);
+    let found = match size_of::<T>() {
+        4 => {
+            let cast = try_cast_slice(block).ok().zip(try_cast_slice_mut(closed).ok());
+            cast.and_then(|(block, closed)| compact_avx2::fours(block, words(), closed))
+        }
+        8 => {
+            let cast = try_cast_slice(block).ok().zip(try_cast_slice_mut(closed).ok());
+            cast.and_then(|(block, closed)| compact_avx2::eights(block, words(), closed))
+        }
+        _ => None,
+    };
+    if found.is_none() {
+        by_run(block, words(), closed);
+    }
+    output.truncate(first + kept);
+}
+
+/// Moves those of `block` whose bit is set to the start of `closed`. Runs of them are copied in steps of [`SPARE`] values, whatever their
+/// length: what follows a run is overwritten by the next.
+fn by_run<T: Pod>(block: &[T], words: impl Iterator<Item = u64>, closed: &mut [T]) {
     let mut next = 0;
-    for (at, word) in bits.bit_chunks().iter_padded().take(bits.len().div_ceil(WORD)).enumerate() {
+    for (at, word) in words.enumerate() {
         let (mut word, mut from) = (word, at * WORD);
         while word != 0 {
             from += word.trailing_zeros() as usize;
@@ -73,12 +95,41 @@ pub(super) fn compact<T: Pod + Default>(block: &mut Vec<T>, bits: &BooleanBuffer
             word = word.checked_shr(run).unwrap_or(0);
         }
     }
-    output.truncate(first + kept);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vectors_and_runs_move_the_same_values() {
+        let mut word = 1_u64;
+        for density in 0..=4 {
+            let mut bits = Vec::new();
+            for _ in 0..10 * WORD {
+                word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                bits.push((word >> 40) % 4 < density);
+            }
+            for length in [0, 1, 7, 63, 64, 65, 600] {
+                let bits = BooleanBuffer::from(&bits[3..]).slice(5, length);
+                let expected: Vec<u64> = bits.set_indices().map(|at| at as u64 + 7).collect();
+                let block: Vec<u64> = (0..length as u64).map(|at| at + 7).collect();
+                let narrow = |values: &[u64]| values.iter().map(|value| *value as u32).collect::<Vec<_>>();
+                let (mut wide, mut less) = (vec![1], vec![1]);
+                compact(&mut block.clone(), &bits, &mut wide);
+                compact(&mut narrow(&block), &bits, &mut less);
+                assert_eq!(
+                    (&wide[1..], &less[1..]),
+                    (&expected[..], &narrow(&expected)[..]),
+                    "{density} of 4, {length}"
+                );
+                let mut runs = vec![0; expected.len() + SPARE];
+                let words = bits.bit_chunks().iter_padded().take(length.div_ceil(WORD));
+                by_run(&[block, vec![0; WORD + SPARE]].concat(), words, &mut runs);
+                assert_eq!(runs[..expected.len()], expected);
+            }
+        }
+    }
 
     #[test]
     fn kept_values_come_in_their_order_however_many_are_asked_for() {

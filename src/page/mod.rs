@@ -14,6 +14,7 @@
 
 mod checked;
 mod chunk;
+mod compact_avx2;
 mod holes;
 mod hybrid;
 mod kept;

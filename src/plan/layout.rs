@@ -238,13 +238,13 @@ impl Layout {
         let offsets = range.start - window.rows.start..range.end - window.rows.start;
         // A row group has at most u32::MAX selected rows, checked above.
         match self.shuffled {
-            Some((method, [seed, epoch, source])) => {
+            Some((method, keys)) => {
                 let place = |offset: u64| {
                     let row = window.low + offset;
                     let at = starts.partition_point(|start| *start <= row) - 1;
                     visit(order[at], (row - starts[at]) as u32);
                 };
-                let key = key(&[WINDOW, seed, epoch, source, pass, lane, u64::from(window.number)]);
+                let key = window_key(keys, pass, lane, window);
                 method.window(window.rows.end - window.rows.start, key, recent).each(offsets, place);
             }
             None => {
@@ -269,7 +269,7 @@ impl Layout {
         (lane, number): (u64, u32),
         group: u32,
     ) -> Option<Vec<u32>> {
-        self.shuffled?;
+        let (method, keys) = self.shuffled?;
         if lane >= self.lanes || number >= self.windows(lane) {
             return None;
         }
@@ -292,6 +292,8 @@ impl Layout {
             if window.groups.len() > MOST_SORTED {
                 return None;
             }
+            // Steps take the same rows later.
+            method.keep(window.rows.end - window.rows.start, window_key(keys, pass, lane, &window), recent);
             self.each_row(recent, pass, lane, &window, window.rows.clone(), |of, row| {
                 if of == group {
                     rows.push(row);
@@ -321,6 +323,11 @@ impl Layout {
         let narrow = order.capacity() + bounds.capacity() + first.capacity();
         size_of::<Self>() + 4 * narrow + 8 * (starts.capacity() + windows.capacity() + edges.capacity())
     }
+}
+
+/// The key of the order of a window's rows.
+fn window_key([seed, epoch, source]: [u64; 3], pass: u64, lane: u64, window: &Window) -> u64 {
+    key(&[WINDOW, seed, epoch, source, pass, lane, u64::from(window.number)])
 }
 
 /// Counts the entries of `sorted` that are at most `value`: a binary search between bounds that start at `guess` and

@@ -55,7 +55,22 @@ impl Method {
         match self {
             Self::Cheap => Permutation::Cheap(Cheap::new(n, key)),
             Self::Drawn { most } if n <= most => Permutation::Drawn(recent.order(n, key)),
-            Self::Drawn { .. } => Permutation::Strong(Strong::new(n, key)),
+            Self::Drawn { .. } => match recent.large(n, key) {
+                Some(order) => Permutation::Kept(order),
+                None => Permutation::Strong(Strong::new(n, key)),
+            },
+        }
+    }
+
+    /// Keeps the order of all `n` rows of the window of `key`, of which parts will be wanted again.
+    pub(super) fn keep(self, n: u64, key: u64, recent: &Recent) {
+        if matches!(self, Self::Drawn { most } if n > most) {
+            recent.keep_large(n, key, || {
+                let mut order = Vec::with_capacity(n as usize);
+                // A window of at most 2^32 rows.
+                Strong::new(n, key).each(0..n, |row| order.push(row as u32));
+                order
+            });
         }
     }
 }

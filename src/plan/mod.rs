@@ -32,7 +32,7 @@
 //! A row group is here an entry of the manifest: large ones with a page index are listed in parts, which are shuffled,
 //! dealt and read like row groups ([`OrderVersion::V3`]).
 //!
-//! Nothing here holds rows: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and
+//! Nothing here holds rows: a plan keeps about 20 bytes per row group and at most 36 MiB of orders of windows, and
 //! finds any step by binary search. The shuffle depends on the [`OrderVersion`].
 
 mod audit;

@@ -16,6 +16,8 @@ pub(super) enum Permutation {
     Cheap(Cheap),
     Strong(Strong),
     Drawn(Arc<[u16]>),
+    /// What `Strong` made.
+    Kept(Arc<[u32]>),
 }
 
 impl Permutation {
@@ -26,6 +28,9 @@ impl Permutation {
             Self::Cheap(network) => network.each(range, visit),
             Self::Strong(network) => network.each(range, visit),
             Self::Drawn(order) => {
+                order[range.start as usize..range.end as usize].iter().for_each(|to| visit(u64::from(*to)));
+            }
+            Self::Kept(order) => {
                 order[range.start as usize..range.end as usize].iter().for_each(|to| visit(u64::from(*to)));
             }
         }

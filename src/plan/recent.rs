@@ -1,4 +1,6 @@
 //! Recently drawn orders of windows. A step takes a few rows of a window, and drawing makes the order of all of them.
+//!
+//! The order of a large window is computed row by row. It is kept where all of it was needed at once: steps then look its rows up.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,33 +8,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::permute::shuffle;
 
-/// Maximum bytes kept: two windows of each of 32 lanes at two positions of the epoch, or more of smaller ones. Evicted
+/// Maximum bytes kept of small windows: two of each of 32 lanes at two positions of the epoch, or more of smaller ones. Evicted
 /// orders are drawn again.
 const MOST_BYTES: usize = 4 << 20;
+/// The same of large windows, whose rows take much more than the four bytes of a row here.
+const MOST_LARGE_BYTES: usize = 32 << 20;
+/// Maximum rows of a large window: eight of them fit.
+const MOST_ROWS: u64 = (MOST_LARGE_BYTES / 8 / size_of::<u32>()) as u64;
 /// Approximate bytes of an order besides its rows.
 const OVERHEAD: usize = 96;
 
 /// See the module documentation.
 #[derive(Default)]
-pub(super) struct Recent(Mutex<Orders>);
+pub(super) struct Recent {
+    small: Mutex<Orders<u16>>,
+    large: Mutex<Orders<u32>>,
+}
 
-#[derive(Default)]
-struct Orders {
+struct Orders<T> {
     /// By key and number of rows, which fully determine an order.
-    orders: HashMap<(u64, u64), Used>,
+    orders: HashMap<(u64, u64), Used<T>>,
     bytes: usize,
     uses: u64,
 }
 
-struct Used {
-    order: Arc<[u16]>,
+struct Used<T> {
+    order: Arc<[T]>,
     last: u64,
 }
 
 impl Recent {
     /// The order of the `n` rows of the window of `key`: at most 2^16.
     pub(super) fn order(&self, n: u64, key: u64) -> Arc<[u16]> {
-        if let Some(order) = self.lock().take(n, key) {
+        if let Some(order) = lock(&self.small).take(n, key) {
             return order;
         }
         // Outside of the lock: callers that need another order do not wait, and those that draw the same one get the
@@ -40,18 +48,31 @@ impl Recent {
         let mut order: Vec<u16> = (0..n).map(|row| row as u16).collect();
         shuffle(&mut order, key);
         let order: Arc<[u16]> = order.into();
-        self.lock().keep(n, key, &order);
+        lock(&self.small).keep(n, key, &order, MOST_BYTES);
         order
+    }
+
+    /// The order of the `n` rows of the large window of `key`, if it was [kept](Self::keep_large).
+    pub(super) fn large(&self, n: u64, key: u64) -> Option<Arc<[u32]>> {
+        lock(&self.large).take(n, key)
+    }
+
+    /// Keeps the order of the `n` rows of the large window of `key`, which `compute` returns unless it is kept already, or is too long.
+    pub(super) fn keep_large(&self, n: u64, key: u64, compute: impl FnOnce() -> Vec<u32>) {
+        if n <= MOST_ROWS && self.large(n, key).is_none() {
+            let order = compute().into();
+            lock(&self.large).keep(n, key, &order, MOST_LARGE_BYTES);
+        }
     }
 
     /// Approximate bytes held.
     pub(super) fn memory(&self) -> usize {
-        self.lock().bytes
+        lock(&self.small).bytes + lock(&self.large).bytes
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(orders: &Mutex<T>) -> MutexGuard<'_, T> {
+    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Recent {
@@ -60,20 +81,27 @@ impl fmt::Debug for Recent {
     }
 }
 
-impl Orders {
-    fn take(&mut self, n: u64, key: u64) -> Option<Arc<[u16]>> {
+impl<T> Default for Orders<T> {
+    fn default() -> Self {
+        Self { orders: HashMap::new(), bytes: 0, uses: 0 }
+    }
+}
+
+impl<T> Orders<T> {
+    fn take(&mut self, n: u64, key: u64) -> Option<Arc<[T]>> {
         self.uses += 1;
         let used = self.orders.get_mut(&(key, n))?;
         used.last = self.uses;
         Some(Arc::clone(&used.order))
     }
 
-    fn keep(&mut self, n: u64, key: u64, order: &Arc<[u16]>) {
+    /// Keeps `order`, within about `most` bytes.
+    fn keep(&mut self, n: u64, key: u64, order: &Arc<[T]>, most: usize) {
         let used = Used { order: Arc::clone(order), last: self.uses };
         if self.orders.insert((key, n), used).is_none() {
             self.bytes += size(order);
         }
-        if self.bytes > MOST_BYTES {
+        if self.bytes > most {
             self.forget_half();
         }
     }
@@ -88,7 +116,7 @@ impl Orders {
     }
 }
 
-fn size(order: &[u16]) -> usize {
+fn size<T>(order: &[T]) -> usize {
     size_of_val(order) + OVERHEAD
 }
 
@@ -109,5 +137,23 @@ mod tests {
         for key in 3990..4000_u64 {
             assert_eq!(recent.order(1000, key), fresh.order(1000, key));
         }
+    }
+
+    #[test]
+    fn large_windows_are_kept_within_their_bytes_and_computed_once() {
+        let recent = Recent::default();
+        let n = MOST_ROWS / 4;
+        let order = |key: u64| (0..n as u32).map(|row| row.rotate_left(key as u32)).collect::<Vec<_>>();
+        for key in 0..100 {
+            assert!(recent.large(n, key).is_none());
+            recent.keep_large(n, key, || order(key));
+            recent.keep_large(n, key, || unreachable!("it is kept"));
+            assert_eq!(*recent.large(n, key).unwrap(), order(key));
+            assert!(recent.large(n - 1, key).is_none(), "another window of the same key");
+            assert!(recent.memory() <= MOST_LARGE_BYTES);
+        }
+        assert!(recent.large(n, 0).is_none(), "the oldest went");
+        recent.keep_large(MOST_ROWS + 1, 7, || unreachable!("too long"));
+        assert_eq!(recent.order(1000, 99).len(), 1000, "small windows have a place of their own");
     }
 }

@@ -68,6 +68,7 @@ const UNSAFE: &[&str] = &[
     "src/memory/pages.rs",
     "src/memory/shared.rs",
     "src/memory/slab_pool.rs",
+    "src/page/compact_avx2.rs",
     "src/page/unpack_avx2.rs",
 ];
 

@@ -22,7 +22,6 @@ use super::parts::Data;
 use super::row_errors::{self, BadRow};
 use super::rows::{Blocks, RowLayout};
 use super::shaped;
-use super::take_order::TakeOrder;
 use super::tensors::fill_tensors;
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
@@ -39,7 +38,7 @@ pub(super) fn assemble(
     check(rows)?;
     let bytes = small.and_then(|layout| block::blocks(layout, rows.cells));
     let small = small.zip(bytes.as_deref()).map(|(layout, bytes)| Blocks { layout, bytes });
-    let in_order = rows.cells.iter().any(|cell| cell.order.is_some());
+    let in_order = rows.cells.iter().any(|cell| cell.places.is_some());
     let table = |(at, output): (usize, &Output)| match small.and_then(|blocks| blocks.layout.offset(at)) {
         Some(offset) if output.is_fixed() => Ok(Table::Small(offset)),
         _ => table(output, at, rows.cells),
@@ -111,19 +110,11 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
 
 /// The places of these rows of `cells` in the order in which batches take them: mostly one after another in each cell.
 fn places(cells: &[Arc<RowGroupBlock>], picked: &[(u32, u32)]) -> Vec<(u32, u32)> {
-    let order = |cell: u32| cells[cell as usize].order.as_ref();
-    let mut expected: Vec<u32> = cells.iter().map(|cell| cell.order.as_ref().map_or(0, TakeOrder::expected)).collect();
     let place = |(cell, row): &(u32, u32)| {
-        let Some(order) = order(*cell) else { return (*cell, *row) };
-        let place = order.place(*row, expected[*cell as usize]);
-        expected[*cell as usize] = place + 1;
-        (*cell, place)
+        let places = cells[*cell as usize].places.as_ref();
+        (*cell, places.map_or(*row, |places| places.of(*row)))
     };
-    let found = picked.iter().map(place).collect();
-    for (cell, expected) in cells.iter().zip(expected) {
-        cell.order.iter().for_each(|order| order.expect(expected));
-    }
-    found
+    picked.iter().map(place).collect()
 }
 
 /// Checks that all rows exist, so that nothing below can be out of range.
@@ -177,7 +168,7 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
             (Table::Taken(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Strided { bytes, stride: *stride });
                 // The rows of a row group without an order stay in place.
-                taken(cell) == cell.order.is_some()
+                taken(cell) == cell.places.is_some()
             }
             (Table::Wide(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Wide::Block(Strided { bytes, stride: *stride }));

@@ -10,7 +10,7 @@ use super::output::{Form, Member, Output};
 use super::pack;
 use super::parts::{Data, Part, RowSet};
 use super::rows::{self, RowLayout};
-use super::take_order::TakeOrder;
+use super::take_order::{Places, TakeOrder};
 use crate::error::{Error, Place, Result};
 
 /// One prepared root column of a row group, or a pack of several.
@@ -40,8 +40,8 @@ pub struct RowGroupBlock {
     pub(super) parts: Vec<Part>,
     /// The small ones among them, again as rows, if they are stored side by side.
     pub(super) small: Option<rows::Rows>,
-    /// The order in which the small ones are instead, if it was known.
-    pub(super) order: Option<TakeOrder>,
+    /// Where the rows of the small ones are instead, if the order of batches was known.
+    pub(super) places: Option<Places>,
     /// Rows that are bad in any column, if there are any.
     pub(super) bad: Option<RowSet>,
     memory: usize,
@@ -109,15 +109,15 @@ pub(super) fn cells(
         };
         made.push(part);
     }
-    let order = order.filter(|_| made.iter().any(|part| part.in_take_order));
-    let moved = layout.filter(|_| order.is_none());
+    let places = order.filter(|_| made.iter().any(|part| part.in_take_order)).map(TakeOrder::into_places);
+    let moved = layout.filter(|_| places.is_none());
     let small = moved.and_then(|layout| rows::side_by_side(layout, outputs, &mut made, rows));
     let mut bad: Option<RowSet> = None;
     for entry in made.iter().flat_map(|part| &part.bad) {
         bad.get_or_insert_default().add(&entry.rows);
     }
-    let memory = distinct(&made, |_| true) + beside(&made) + order.as_ref().map_or(0, TakeOrder::memory);
-    Ok(RowGroupBlock { rows, place, parts: made, small, order, bad, memory })
+    let memory = distinct(&made, |_| true) + beside(&made) + places.as_ref().map_or(0, Places::memory);
+    Ok(RowGroupBlock { rows, place, parts: made, small, places, bad, memory })
 }
 
 /// The rows of each of `cells`, if all have `layout`.

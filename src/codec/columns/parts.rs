@@ -159,7 +159,7 @@ pub(super) struct Part {
     pub(super) bad: Vec<Bad>,
     /// The root column, kept for packed columns until they are cast: to show values that do not fit.
     pub(super) root: Option<ArrayRef>,
-    /// Set if `data` and `valid` are in the order of [`RowGroupBlock::order`](super::RowGroupBlock) rather than that of
+    /// Set if `data` and `valid` are at the places of [`RowGroupBlock::places`](super::RowGroupBlock) rather than in the order of
     /// the row group.
     pub(super) in_take_order: bool,
 }

@@ -4,40 +4,27 @@
 //! But the order is known when the row group is decoded. A column that was just decoded is in the cache: sorting it in
 //! that order costs little there, and batches then copy runs.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use arrow::buffer::Buffer;
-
-/// Places after the expected one, and then before it, at which a row is looked for first: batches are made side by side,
-/// bad rows are left out, and others come in their place.
-const NEAR: usize = 16 << 10;
-
-/// Rows compared at once.
-const AT_ONCE: usize = 32;
 
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct TakeOrder {
     /// The row that comes first, second, and so on.
     rows: Vec<u32>,
-    /// The place after those of the last batch.
-    next: AtomicU32,
+    places: Places,
 }
 
 impl TakeOrder {
     /// The order `rows`, which has each of `0..rows.len()` once. `None` otherwise.
     pub(crate) fn new(rows: Vec<u32>) -> Option<Self> {
-        let mut seen = vec![0_u64; rows.len().div_ceil(64)];
-        for row in &rows {
-            let (word, bit) = (*row as usize / 64, 1 << (row % 64));
-            let word = seen.get_mut(word).filter(|_| (*row as usize) < rows.len())?;
-            if *word & bit != 0 {
-                return None;
-            }
-            *word |= bit;
+        const NOWHERE: u32 = u32::MAX;
+        let mut places = vec![NOWHERE; rows.len()];
+        for (place, row) in (0..NOWHERE).zip(&rows) {
+            let slot = places.get_mut(*row as usize).filter(|slot| **slot == NOWHERE)?;
+            *slot = place;
         }
-        Some(Self { rows, next: AtomicU32::new(0) })
+        let is_whole = u32::try_from(rows.len()).is_ok_and(|rows| rows < NOWHERE);
+        is_whole.then_some(Self { rows, places: Places(places) })
     }
 
     /// The number of rows that it orders.
@@ -45,42 +32,9 @@ impl TakeOrder {
         self.rows.len()
     }
 
-    /// Probable start of the next batch: after the last one.
-    pub(super) fn expected(&self) -> u32 {
-        self.next.load(Ordering::Relaxed)
-    }
-
-    /// Remembers where the next batch probably begins.
-    pub(super) fn expect(&self, place: u32) {
-        self.next.store(place, Ordering::Relaxed);
-    }
-
-    /// The place of `row`, which is probably `expected`.
-    #[inline]
-    pub(super) fn place(&self, row: u32, expected: u32) -> u32 {
-        if self.rows.get(expected as usize) == Some(&row) { expected } else { self.search(row, expected as usize) }
-    }
-
-    #[cold]
-    fn search(&self, row: u32, expected: usize) -> u32 {
-        let end = self.rows.len();
-        let at = expected.min(end);
-        let (first, last) = (at.saturating_sub(NEAR), (at + NEAR).min(end));
-        let within = |range: Range<usize>| {
-            let rows = &self.rows[range.clone()];
-            let holds = |rows: &[u32]| rows.iter().fold(false, |found, of| found | (*of == row));
-            let first = AT_ONCE * rows.chunks(AT_ONCE).position(holds)?;
-            let found = rows[first..].iter().position(|of| *of == row)?;
-            u32::try_from(range.start + first + found).ok()
-        };
-        // Each row is somewhere.
-        let found = within(at..last).or_else(|| within(first..at));
-        found.or_else(|| within(last..end)).or_else(|| within(0..first)).unwrap_or(row)
-    }
-
-    /// Bytes held.
-    pub(super) fn memory(&self) -> usize {
-        self.rows.len() * size_of::<u32>()
+    /// The place of each row, which is what batches need.
+    pub(super) fn into_places(self) -> Places {
+        self.places
     }
 
     /// Values of `width` bytes, one for each row of the row group, in order; `None` for widths that are not small, and
@@ -105,6 +59,23 @@ impl TakeOrder {
     }
 }
 
+/// The place of each row of a row group in the order in which batches take them.
+#[derive(Debug)]
+pub(super) struct Places(Vec<u32>);
+
+impl Places {
+    /// The place of `row`. Rows that the order does not have stay in place.
+    #[inline]
+    pub(super) fn of(&self, row: u32) -> u32 {
+        self.0.get(row as usize).copied().unwrap_or(row)
+    }
+
+    /// Bytes held.
+    pub(super) fn memory(&self) -> usize {
+        self.0.len() * size_of::<u32>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,9 +83,6 @@ mod tests {
     #[test]
     fn values_are_put_in_order() {
         let order = TakeOrder::new(vec![2, 0, 1]).unwrap();
-        for expected in 0..4 {
-            assert_eq!([0, 1, 2].map(|row| order.place(row, expected)), [1, 2, 0]);
-        }
         let bytes: Vec<u8> = (0..3 * 16).collect();
         for width in [1_u8, 2, 4, 8, 16] {
             let sorted = order.sorted(&bytes, width.into()).unwrap();
@@ -123,19 +91,8 @@ mod tests {
         }
         assert!(order.sorted(&bytes, 3).is_none());
         assert!(order.sorted(&bytes[..2], 1).is_none(), "too few");
-    }
-
-    #[test]
-    fn rows_are_found_however_far_from_the_expected_place() {
-        let rows = 3 * NEAR as u32;
-        let order = TakeOrder::new((0..rows).rev().collect()).unwrap();
-        for row in [0, 1, 70, rows / 2, rows - 1] {
-            for expected in [0, 5, rows / 3, rows - 1, rows, u32::MAX] {
-                assert_eq!(order.place(row, expected), rows - 1 - row, "{row} at {expected}");
-            }
-        }
-        order.expect(7);
-        assert_eq!(order.expected(), 7);
+        let places = order.into_places();
+        assert_eq!([0, 1, 2, 3].map(|row| places.of(row)), [1, 2, 0, 3]);
     }
 
     #[test]

@@ -78,13 +78,17 @@ pub(crate) struct Record {
     /// The last failure of its upload.
     #[serde(default)]
     pub(crate) failure: Option<String>,
+    /// What its store had when something was about to be put there that came later: with anything else there, this save is over.
+    #[serde(default)]
+    pub(crate) before: Option<String>,
 }
 
 impl Record {
     pub(super) fn new(target: Target, size: u64, is_there: bool) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let saved_at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload: None, failure: None }
+        let (upload, failure, before) = (None, None, None);
+        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload, failure, before }
     }
 }
 

@@ -206,11 +206,12 @@ impl Saves {
         let noted = self.0.change(|disk, _| {
             let now = disk.directory().read_record(save.name)?;
             // Another process may have given it another address.
-            let is_there = now.is_some_and(|now| now.is_there && now.target == save.record.target);
-            if is_there {
-                disk.directory().write_record(save.name, &save.record, false)?;
+            let now = now.filter(|now| now.is_there && now.target == save.record.target);
+            if let Some(now) = &now {
+                let record = Record { before: now.before.clone(), ..save.record.clone() };
+                disk.directory().write_record(save.name, &record, false)?;
             }
-            Ok(is_there)
+            Ok(now.is_some())
         });
         noted.map_err(|error| self.failed("write", error))
     }
@@ -228,7 +229,7 @@ impl Saves {
                 return Ok(false);
             }
             let others = disk.directory().saves()?;
-            record.target = target.clone();
+            (record.target, record.before) = (target.clone(), None);
             // It is the last one of its new address, also if this process is killed before it has ended the others.
             record.sequence = others.iter().map(|save| save.record.sequence).max().unwrap_or(0) + 1;
             disk.directory().write_record(save.name, &record, true)?;
@@ -272,6 +273,30 @@ impl Saves {
             Ok(ended)
         });
         ended.map_err(|error| self.failed("write", error))
+    }
+
+    /// Notes at the saves for `target` that something later is about to be put there, where the store has `before` now. If this process is
+    /// killed, whoever comes next sees whether it was put there.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    pub(crate) fn note_before(&self, target: &Target, before: &str) -> Result<()> {
+        let noted = self.0.change(|disk, _| {
+            let same = |save: &Save| save.record.is_there && save.record.target == *target;
+            disk.directory().saves()?.into_iter().filter(same).try_for_each(|save| {
+                let record = Record { before: Some(before.to_owned()), ..save.record };
+                disk.directory().write_record(save.name, &record, true)
+            })
+        });
+        noted.map_err(|error| self.failed("write", error))
+    }
+
+    /// Ends `save`: something that came later is in its store.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    pub(crate) fn end_one(&self, save: &Save) -> Result<()> {
+        self.0.change(|_, _| self.end(save)).map_err(|error| self.failed("write", error))
     }
 
     /// Ends `save`. Its record stays if an upload is to be ended.

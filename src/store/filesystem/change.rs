@@ -11,6 +11,7 @@ use object_store::path::Path;
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
+use super::upload::before_later;
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -60,6 +61,9 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
             Some((all, new)) => Some((all.turn_at(&new).await?, all, new)),
             None => None,
         };
+        if let Some((_, all, new)) = &turn {
+            before_later(all, new, place, to).await?;
+        }
         match place.store.copy(from, to).await {
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&url)),
             copied => copied.map_err(|error| place.failed("copy", from, error))?,

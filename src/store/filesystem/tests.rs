@@ -333,6 +333,38 @@ fn of_two_saves_that_a_killed_process_left_of_one_address_the_last_one_is_upload
 }
 
 #[test]
+fn what_waits_for_its_upload_does_not_replace_a_later_save_of_a_killed_process() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for (was, arrived) in [(None, true), (None, false), (Some("before"), true), (Some("before"), false)] {
+        let rig = Rig::new();
+        if let Some(was) = was {
+            save(&rig.files(false), "s3://bucket/x", was.as_bytes(), Upload::Wait).unwrap();
+        }
+        let files = rig.files(true);
+        rig.store.fail(true);
+        save(&files, "s3://bucket/x", b"older", Upload::Background).unwrap();
+        wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
+        rig.store.fail(false);
+        rig.store.lose(true);
+        let sent = rig.store.puts();
+        let mut killed = files.create("s3://bucket/x", Upload::Wait).unwrap();
+        killed.write_all(b"newer").unwrap();
+        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
+        wait_until(|| rig.store.puts() > sent);
+        rig.store.lose(false);
+        if arrived {
+            runtime.block_on(rig.store.handle(sent)).unwrap();
+        }
+        // As if the process had been killed before it ended what was saved before.
+        killed.abort();
+        rig.files(true).flush().unwrap();
+        let expected = if arrived { "newer" } else { "older" };
+        assert_eq!(rig.stored("x").as_deref(), Some(expected.as_bytes()), "{was:?}, {arrived}");
+        assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
+    }
+}
+
+#[test]
 fn a_file_that_is_moved_as_its_upload_begins_is_uploaded_to_its_new_address() {
     let rig = Rig::new();
     let files = rig.files(true);

@@ -8,7 +8,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutResult};
 
-use super::super::cache::{Begun, ObjectKey, Save, Saves, Source};
+use super::super::cache::{Begun, ObjectKey, Save, Saves, Source, Target};
 use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
 use super::super::place::Place;
 use super::super::stamp::Stamp;
@@ -122,8 +122,16 @@ impl Upload {
         let (saves, save) = (self.saves.clone(), self.save.clone());
         blocking(move || saves.end_if_replaced(&save)).await?;
         let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
-        if found.is_none_or(|now| now.record.target != self.save.record.target) {
+        let Some(found) = found.filter(|now| now.record.target == self.save.record.target) else {
             drop(source);
+            return self.over().await;
+        };
+        if let Some(before) = &found.record.before
+            && *before != there(&self.place, &self.path).await?
+        {
+            drop(source);
+            let saves = self.saves.clone();
+            blocking(move || saves.end_one(&found)).await?;
             return self.over().await;
         }
         let ready = if is_small {
@@ -218,6 +226,34 @@ impl Upload {
         }
         Ok(Some(sent.into_iter().flatten().collect()))
     }
+}
+
+/// The version that the store has at `path`, in words; see [`Saves::note_before`].
+async fn there(place: &Place, path: &Path) -> Result<String> {
+    match place.store.head(path).await {
+        Ok(found) => Ok(Stamp::of(&found).to_string()),
+        Err(object_store::Error::NotFound { .. }) => Ok("nothing".to_owned()),
+        Err(error) => Err(place.failed("look up", path, error)),
+    }
+}
+
+/// Prepares for putting something at `path`, whose address is `target`, in whose turn this is: what was saved for it and is not uploaded yet
+/// must not come after that, even if this process is killed before it has ended those saves.
+pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, path: &Path) -> Result<()> {
+    let (all, same) = (saves.clone(), target.clone());
+    if blocking(move || all.at(&same)).await?.is_none() {
+        return Ok(());
+    }
+    let before = match there(place, path).await {
+        Ok(before) => before,
+        Err(error) => {
+            // Whoever may write there need not be allowed to look.
+            tracing::debug!("what waits for its upload to {} is not noted as older: {}", target.url, error.chain());
+            return Ok(());
+        }
+    };
+    let (all, target) = (saves.clone(), target.clone());
+    blocking(move || all.note_before(&target, &before)).await
 }
 
 /// The name in the cache of what was `put` at `path`, if that is there and told.

@@ -23,7 +23,7 @@ use super::aside::Aside;
 use super::options::Upload;
 use super::origins::{At, Origins, blocking, saves};
 use super::sending::{Fed, Sending};
-use super::upload::version;
+use super::upload::{before_later, version};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -344,6 +344,7 @@ impl Saving {
             return sending.complete(&ready).await.map(drop);
         };
         let _turn = saves.turn_at(target).await?;
+        before_later(saves, target, &self.place, &self.path).await?;
         let put = sending.complete(&ready).await?;
         // What was saved before must not come after it.
         end_others(saves, target).await?;
