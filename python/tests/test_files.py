@@ -233,8 +233,6 @@ def test_ctrl_c_ends_a_wait_for_a_store(slow_store: Callable[..., Any], script: 
 
     store = slow_store(60.0)
     program = script(
-        # Whoever runs the tests in the background of a shell ignores the signal.
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import bowstring, sys\n"
         "file = bowstring.open(sys.argv[1])\n"
         "print('open', flush=True)\n"
