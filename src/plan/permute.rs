@@ -16,25 +16,25 @@ pub(super) enum Permutation {
     Cheap(Cheap),
     Strong(Strong),
     Drawn(Arc<[u16]>),
-    /// What `Strong` made.
+    /// The whole order that a `Strong` network gives, looked up.
     Kept(Arc<[u32]>),
 }
 
 impl Permutation {
     /// Calls `visit` with the image of each number of `range`, in order.
     #[inline]
-    pub(super) fn each(&self, range: Range<u64>, mut visit: impl FnMut(u64)) {
+    pub(super) fn each(&self, range: Range<u64>, visit: impl FnMut(u64)) {
         match self {
             Self::Cheap(network) => network.each(range, visit),
             Self::Strong(network) => network.each(range, visit),
-            Self::Drawn(order) => {
-                order[range.start as usize..range.end as usize].iter().for_each(|to| visit(u64::from(*to)));
-            }
-            Self::Kept(order) => {
-                order[range.start as usize..range.end as usize].iter().for_each(|to| visit(u64::from(*to)));
-            }
+            Self::Drawn(order) => each_of(order, range, visit),
+            Self::Kept(order) => each_of(order, range, visit),
         }
     }
+}
+
+fn each_of<T: Copy + Into<u64>>(order: &[T], range: Range<u64>, visit: impl FnMut(u64)) {
+    order[range.start as usize..range.end as usize].iter().map(|to| (*to).into()).for_each(visit);
 }
 
 /// Puts `items` into the order of `key`.
