@@ -15,7 +15,7 @@
 //! | 4 | [`pipeline`] | the wiring, the budget, [`BatchSource`] |
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | the order of rows; reading; columns and their decoders; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | files and row groups; numbers from pages; batches |
-//! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
+//! | 1 | [`schema`], [`memory`], [`store`], [`trace`] | types; bytes within a budget; bytes of one version; spans of OpenTelemetry |
 //! | 0 | [`error`], `nearest`, `figures`, `hex` | errors with place and remedy; the meaning of a misspelt name; numbers for people; digests |
 //!
 //! A module names only modules on floors below its own; a test checks this.
@@ -26,6 +26,7 @@
 //! | `cloud` | yes | `s3://`, `gs://`, `az://`, `http(s)://`; without it local files |
 //! | `flight` | yes | serving ranks over Arrow Flight, and reading from such a server |
 //! | `convert` | yes | foreign formats: TFRecord, WebDataset, MDS, CSV, ... |
+//! | `otel` | yes | traces of steps, exported over OTLP ([`trace`]) |
 //! | `hdfs` | no | `hdfs://` and `viewfs://`, with fail-over and Kerberos |
 //! | `fuse` | no | `bowstring mount`: a directory of a store as one of this machine (Linux) |
 //! | `cuda` | no | tensors in the memory of NVIDIA GPUs; the driver is found at run time |
@@ -71,6 +72,7 @@ mod recent;
 pub mod schema;
 pub mod store;
 pub mod tensor;
+pub mod trace;
 
 pub use dataset::Dataset;
 pub use device::AnyBatch;

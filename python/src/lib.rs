@@ -28,6 +28,7 @@ mod rank;
 mod row_groups;
 mod server;
 mod tensor;
+mod traces;
 mod wait;
 mod writer;
 

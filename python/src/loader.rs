@@ -23,6 +23,7 @@ use crate::gang::PyGang;
 use crate::nvidia;
 use crate::options::parsed;
 use crate::tensor::{PyTensor, consumer};
+use crate::traces;
 use crate::wait::{Shared, Source, opened};
 
 /// One rank's batches, epoch after epoch.
@@ -160,6 +161,8 @@ impl PyLoader {
             options.index = Index::Bytes(index.into());
         }
         nvidia::prepare(py, &options);
+        traces::start(py)?;
+        traces::within(py, &mut options)?;
         let loader = match gang {
             Some(gang) => {
                 let gang = gang.handle(py)?;

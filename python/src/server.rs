@@ -15,6 +15,7 @@ use serde::Deserialize;
 use crate::arrow::batches;
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::traces;
 use crate::wait::opened;
 
 /// Arguments of a server from Python, as JSON.
@@ -56,6 +57,7 @@ impl PyServer {
     #[new]
     fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
         let options: Options = document::read(options).map_err(|error| raise(py, &error))?;
+        traces::start(py)?;
         // Datasets are opened while Ctrl-C works.
         let server = opened(py, move || start(options))?;
         Ok(Self { url: server.url(), running: Owned::new(Mutex::new(Some(server))) })

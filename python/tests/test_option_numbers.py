@@ -360,3 +360,17 @@ def test_ranges_accept_numbers_of_every_type() -> None:
     for wrong in (True, 1.0, "1", None):
         with pytest.raises(bowstring.ConfigError, match="option n: "):
             whole("n", wrong)
+
+
+def test_doubles_are_read_exactly(tmp_path: Path) -> None:
+    values = [1759.9266703792935, 0.1, 1 / 3, 1e23, 5e-324, *np.random.default_rng(5).normal(0, 1e3, 60).tolist()]
+    path = tmp_path / "rows.parquet"
+    lists = pa.array([[1.0], *[[]] * len(values)], pa.list_(pa.float64()))
+    pq.write_table(pa.table({"f": [*values, None], "l": lists}), path)
+    for value in values:
+        chosen = bowstring.Loader(path, batch_size=1, columns="f", filter=[("f", "=", value)])
+        assert [batch["f"].item() for batch in chosen] == [value]
+        lists_filled = {"l": bowstring.Padded(1, fill=value)}
+        filled = bowstring.Loader(path, batch_size=100, shuffle=False, nulls={"f": value}, lists=lists_filled)
+        (batch,) = filled
+        assert (batch["f"][-1].item(), batch["l"][1, 0].item()) == (value, value)

@@ -13,6 +13,7 @@ use sha2::Sha256;
 use super::request::{MAX_BYTES, StreamRequest};
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
+use crate::trace::TraceContext;
 
 const MAGIC: &[u8] = b"BT1";
 const MAC_BYTES: usize = 32;
@@ -29,6 +30,9 @@ pub struct Ticket {
     pub tenant: String,
     /// Expiry in seconds since 1970, after which no stream may be opened with it.
     pub expires: u64,
+    /// The trace of the loader that asked for it, if that exports one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Ticket {
@@ -115,7 +119,7 @@ mod tests {
             let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
             let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
             let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();
-            Self { asked, fingerprint, tenant: "a".to_owned(), expires: 1000 }
+            Self { asked, fingerprint, tenant: "a".to_owned(), expires: 1000, trace: None }
         }
     }
 

@@ -17,6 +17,7 @@ use crate::pipeline::{
 use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
 use crate::tensor::{Batch, Next};
+use crate::trace::Root;
 
 /// Lists padded to fewer items are padded on the host: the bytes saved on the bus are not worth two kernels.
 const SHORTEST: usize = 16;
@@ -52,7 +53,8 @@ impl Arrival {
     /// What a wait for the batch from `from` to `to` was for: until it came, what its trail says, and then its transfer.
     fn waits(&self, from: Instant, to: Instant) -> Spent {
         let came = self.came.clamp(from, to.max(from));
-        let before = self.trail.map_or_else(|| only(Cause::Queue, from, came), |trail| trail.waits(from, came));
+        let before =
+            self.trail.as_ref().map_or_else(|| only(Cause::Queue, from, came), |trail| trail.waits(from, came));
         let after = only(Cause::Transfer, came, to);
         std::array::from_fn(|cause| before[cause] + after[cause])
     }
@@ -105,6 +107,7 @@ pub(super) struct DeviceSource {
     timeout: Duration,
     /// Of the gang.
     member_of: Option<u64>,
+    root: Option<Root>,
     time: ConsumerTime,
 }
 
@@ -137,7 +140,7 @@ impl DeviceSource {
             overflow: options.device_overflow,
             recipes,
         };
-        let member_of = source.generation();
+        let (member_of, root) = (source.generation(), source.root());
         let ahead = Arc::new(Ahead {
             turn: Mutex::default(),
             made: Mutex::new(Made { source, generation: 0 }),
@@ -145,7 +148,7 @@ impl DeviceSource {
         });
         let pull = Arc::clone(&ahead);
         let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
-        Ok(Self { transfer, ahead, schema, info, timeout, member_of, time: ConsumerTime::default() })
+        Ok(Self { transfer, ahead, schema, info, timeout, member_of, root, time: ConsumerTime::default() })
     }
 
     /// Moves the source that runs ahead. On failure, the source continues as before, and its batches stay wanted.
@@ -229,6 +232,10 @@ impl BatchSource for DeviceSource {
 
     fn generation(&self) -> Option<u64> {
         self.member_of
+    }
+
+    fn root(&self) -> Option<Root> {
+        self.root
     }
 
     fn device(&self) -> Option<&Arc<dyn Device>> {

@@ -19,11 +19,15 @@ use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInt
 use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
+use crate::trace::Root;
 
 use consumed::Consumed;
 
 pub use passes::Epoch;
 pub use report::{BadRowsFound, Report, TimePart};
+
+/// The last epoch of a state: the next ones would begin anew at 0.
+const LAST_EPOCH: u64 = i64::MAX as u64;
 
 /// Batches of one rank, epoch after epoch: read in this process, or by a server (`grpc://host:port/dataset`). Both give
 /// the same batches in the same order, and the same states.
@@ -58,6 +62,8 @@ pub struct Loader {
     source: Box<dyn BatchSource>,
     cursor: Cursor<AnyBatch>,
     consumed: Consumed,
+    /// Since when the next batch is waited for, if steps are traced.
+    asked: Option<Instant>,
 }
 
 impl Loader {
@@ -93,7 +99,7 @@ impl Loader {
 
     /// Wraps `source`, which has not been moved yet.
     pub fn of(source: Box<dyn BatchSource>) -> Self {
-        Self { source, cursor: Cursor::default(), consumed: Consumed::default() }
+        Self { source, cursor: Cursor::default(), consumed: Consumed::default(), asked: None }
     }
 
     /// Steps of one epoch: exact, and the same on every rank.
@@ -191,10 +197,40 @@ impl Loader {
         }
         let next = match self.cursor.looked_at() {
             Some(next) => next,
-            None => self.source.next(wait)?,
+            None => {
+                let traced = self.source.root().map(|root| (root, *self.asked.get_or_insert_with(Instant::now)));
+                let next = self.source.next(wait);
+                if let Some((root, asked)) = traced {
+                    self.trace(root, asked, &next);
+                }
+                next?
+            }
         };
         self.cursor.advance(&next, AnyBatch::at);
         Ok(next)
+    }
+
+    /// Exports the wait for the next step since `asked`, if it is over.
+    fn trace(&mut self, root: Root, asked: Instant, next: &Result<Next<AnyBatch>>) {
+        let (at, found) = match next {
+            Ok(Next::Pending) => return,
+            Ok(Next::End) => {
+                self.asked = None;
+                return;
+            }
+            Ok(Next::Item(batch)) => {
+                let rows = match batch {
+                    AnyBatch::Host(batch) => batch.rows,
+                    AnyBatch::Device(batch) => batch.rows,
+                };
+                (batch.at(), Ok(rows as u64))
+            }
+            Err(error) => (self.cursor.next_new(), Err(error)),
+        };
+        self.asked = None;
+        if let Some(step) = root.step(at, self.share().numbers()) {
+            step.waited(asked, Instant::now(), found);
+        }
     }
 
     /// As [`next_any`](Self::next_any), and copies the batch into `targets`: on the host before returning, on a device
@@ -273,8 +309,11 @@ impl Loader {
     /// # Errors
     /// On an error the loader stays where it is.
     /// - [`Error::Mismatch`] if the state belongs to another dataset or plan;
-    /// - [`Error::Config`] for the last rows of an epoch under [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks.
+    /// - [`Error::Config`] for an epoch beyond 2^63 - 1, and for the last rows of an epoch under [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
+        if state.epoch > LAST_EPOCH {
+            return Err(Error::config("epoch", format!("{} of the state is not from 0 to {LAST_EPOCH}", state.epoch)));
+        }
         let before = self.source.info().spec.order_version;
         let step = self.source.resume(state)?;
         self.consumed.resume(self.cursor.position(), (state.epoch, step), state);

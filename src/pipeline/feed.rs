@@ -88,7 +88,7 @@ impl Feed {
 
     /// The way of the last batch.
     pub(super) fn trail(&self) -> Option<Trail> {
-        self.trail
+        self.trail.clone()
     }
 
     /// See [`Probe`].

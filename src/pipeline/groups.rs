@@ -15,12 +15,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::job::{Job, Source, closed};
-use super::trail::Way;
+use super::trail::{Read, Way};
 use crate::codec::{RowGroupBlock, TakeOrder};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, WindowUse};
 use crate::store::fetch_time;
+use crate::trace;
 
 /// Progress of a row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +92,7 @@ impl Slot {
 
     /// When its bytes and its cells were there, once they are.
     pub(super) fn way(&self) -> Option<Way> {
-        self.outcome.get()?.as_ref().ok().map(|loaded| loaded.way)
+        self.outcome.get()?.as_ref().ok().map(|loaded| loaded.way.clone())
     }
 
     /// Returns true if it is done without cells.
@@ -219,8 +220,9 @@ async fn read_and_decode(
     job.counters.read.waited(begun.elapsed());
     slot.enter(Phase::Reading);
     let started = Instant::now();
+    let is_traced = trace::is_on();
     let fetch = job.sources[source].dataset.fetch(group, &job.sources[source].projection);
-    let (fetched, origin) = fetch_time::measured(fetch).await;
+    let (fetched, origin, requests) = fetch_time::measured(is_traced, fetch).await;
     let fetched = fetched?;
     let fetched_bytes = fetched.bytes();
     let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
@@ -288,6 +290,10 @@ async fn read_and_decode(
     let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });
     reservation.grow(stays);
     reservation.shrink_to(stays);
-    let way = Way { asked: begun, fetched: there, loaded: Instant::now(), origin };
+    let read = is_traced.then(|| {
+        let place = job.sources[slot.source as usize].dataset.place(slot.group as usize);
+        Arc::new(Read { place, bytes: fetched_bytes as u64, requests })
+    });
+    let way = Way { asked: begun, fetched: there, loaded: Instant::now(), origin, read };
     Ok((Arc::new(cells), reservation, way))
 }

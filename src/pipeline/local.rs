@@ -23,6 +23,7 @@ use crate::memory::Pool;
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
+use crate::trace::Root;
 
 /// See the module documentation. Reading starts with the first call of [`next`](BatchSource::next) and stops at once
 /// when the source is dropped. The blocking calls must not be made from within an async runtime.
@@ -43,6 +44,7 @@ pub struct LocalSource {
     step: u64,
     /// The task that tells the caches below about the plan; `None` until it is started.
     foreseen: Option<Task<()>>,
+    root: Option<Root>,
 }
 
 /// The longest wait of a first batch until caches know the plan.
@@ -73,8 +75,10 @@ impl LocalSource {
     /// As [`open`](Self::open); [`Error::Nulls`] for all columns whose rows have nulls that no option covers, as far as
     /// footers tell; and [`Error::Device`] if there is no such memory.
     pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
-        let source = Self::opened(&options, memory)?;
+        let began = Instant::now();
+        let mut source = Self::opened(&options, memory)?;
         source.engine.block_on(source.prepared.check_nulls())?;
+        source.root = Root::open(began, source.limits.share.numbers(), &options.urls, options.caller.as_ref());
         Ok(source)
     }
 
@@ -92,7 +96,7 @@ impl LocalSource {
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share, prepared.masked(&plan));
-        Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0, foreseen: None })
+        Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0, foreseen: None, root: None })
     }
 
     /// The plan of the epoch of the next batch.
@@ -249,6 +253,10 @@ impl BatchSource for LocalSource {
                 self.step = batch.step + 1;
                 foresight::reached(&self.engine.job.sources, self.step);
                 let rows = self.plan.real_rows(batch.step, share);
+                let traced = self.root.and_then(|root| root.step((batch.epoch, batch.step), share.numbers()));
+                if let Some((step, trail)) = traced.zip(self.engine.trail()) {
+                    trail.trace(&step);
+                }
                 self.engine.job.counters.rows.fetch_add(rows, Ordering::Relaxed);
             }
             Next::End => self.seek(self.plan.epoch().wrapping_add(1), 0)?,
@@ -314,6 +322,10 @@ impl BatchSource for LocalSource {
 
     fn trail(&self) -> Option<Trail> {
         self.engine.trail()
+    }
+
+    fn root(&self) -> Option<Root> {
+        self.root
     }
 
     fn stats(&self) -> Stats {

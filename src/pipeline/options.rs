@@ -19,6 +19,7 @@ use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 use crate::store::{FileOptions, MountSource};
+use crate::trace::TraceContext;
 
 /// Maximum memory for evaluating a filter, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -104,6 +105,10 @@ pub struct LoaderOptions {
     #[cfg(feature = "cloud")]
     #[serde(skip)]
     pub credential_provider: Option<CredentialSource>,
+    /// The span that the loader is opened in, if traces are exported; default: that of the environment's `TRACEPARENT`. The traces of
+    /// its steps are linked to it.
+    #[serde(skip)]
+    pub caller: Option<TraceContext>,
     /// The mounts that addresses below `bow://` lead to: a TOML file with `[mounts.NAME]` tables. Each mount has options of its own.
     pub mounts: Option<MountSource>,
     /// Source of the footers' content: `auto` (an index beside the dataset, if there is one), `none` (the footers), or
@@ -175,6 +180,7 @@ impl Default for LoaderOptions {
             storage_options: BTreeMap::new(),
             #[cfg(feature = "cloud")]
             credential_provider: None,
+            caller: None,
             mounts: None,
             index: Index::default(),
             cache: None,

@@ -14,6 +14,7 @@ use crate::manifest::Fingerprint;
 use crate::plan::{Plan, PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
+use crate::trace::Root;
 
 /// The constant part of a plan over all epochs, with the share of it that is delivered.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,6 +121,11 @@ pub trait BatchSource: Debug + Send {
 
     /// The way of the batch that was yielded last, as far as the source knows it: it says what a wait for it was for.
     fn trail(&self) -> Option<Trail> {
+        None
+    }
+
+    /// The trace of its loader, if it is exported.
+    fn root(&self) -> Option<Root> {
         None
     }
 

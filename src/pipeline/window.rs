@@ -34,7 +34,7 @@ impl Window {
     pub(super) async fn ready(&self) -> Result<Option<Way>, Arc<Slot>> {
         // A thread that sees it set sees the row groups too.
         if let Some(last) = self.last.get() {
-            return Ok(*last);
+            return Ok(last.clone());
         }
         for slot in &self.slots {
             if !slot.is_loaded().await {
@@ -42,7 +42,7 @@ impl Window {
             }
         }
         let ways = || self.slots.iter().filter_map(|slot| slot.way());
-        Ok(*self.last.get_or_init(|| ways().max_by_key(|way| way.loaded)))
+        Ok(self.last.get_or_init(|| ways().max_by_key(|way| way.loaded)).clone())
     }
 }
 

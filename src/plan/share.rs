@@ -29,6 +29,11 @@ impl Share {
         Ok(Self { rank, world })
     }
 
+    /// The rank, and the number of ranks.
+    pub(crate) fn numbers(self) -> (u32, u32) {
+        (self.rank, self.world)
+    }
+
     /// Everything: the only rank of a world of one.
     pub fn whole() -> Self {
         Self { rank: 0, world: 1 }

@@ -260,7 +260,7 @@ impl Object {
                 read => break read,
             }
         };
-        fetch_time::origin(began.elapsed());
+        fetch_time::origin(began, range, read.is_ok(), || self.url());
         read
     }
 

@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("schema", 1),
     ("memory", 1),
     ("store", 1),
+    ("trace", 1),
     ("document", 1),
     ("error", 0),
     ("figures", 0),

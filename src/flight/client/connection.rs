@@ -14,6 +14,7 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tonic::body::Body;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower_service::Service;
@@ -22,6 +23,7 @@ use super::address::Address;
 use crate::error::{Error, Result};
 use crate::flight::status::{from_status, is_transient};
 use crate::store::caller::{Authorization, Credentials};
+use crate::trace::{Root, TraceContext};
 
 /// Bytes that a server may send before they are read, per stream and per connection.
 const WINDOW: u32 = 16 << 20;
@@ -29,6 +31,8 @@ const WINDOW: u32 = 16 << 20;
 const FRAME: u32 = 1 << 20;
 /// Silence after which a peer is pinged, and the time it has to answer.
 const PING: Duration = Duration::from_secs(10);
+/// What tonic says where HTTP refused the headers of a call: only a token can be so long.
+const TOO_LONG: &str = "HTTP status code 431";
 /// Time to connect.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// Most bytes of the answer to an action.
@@ -124,6 +128,10 @@ impl Connection {
         if let Some(error) = crossed(&self.peer, status) {
             return Failure::Final(error);
         }
+        if status.message().contains(TOO_LONG) {
+            let problem = format!("{} takes no headers as long as with this token (its header_list_bytes)", self.peer);
+            return Failure::Final(Error::config("token", problem));
+        }
         let error = from_status(&self.peer, status);
         // A failure of the transport itself carries none of our details.
         if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
@@ -137,10 +145,23 @@ impl Connection {
         FlightServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER)
     }
 
-    /// Requests the description of a descriptor's stream.
-    pub(super) async fn info(&self, descriptor: FlightDescriptor, deadline: Duration) -> Result<FlightInfo, Failure> {
+    /// Requests the description of a descriptor's stream, whose ticket brings the trace of `root` to the server.
+    pub(super) async fn info(
+        &self,
+        descriptor: FlightDescriptor,
+        root: Option<Root>,
+        deadline: Duration,
+    ) -> Result<FlightInfo, Failure> {
         let mut client = self.stock();
-        let asking = client.get_flight_info(self.request(descriptor));
+        let mut request = self.request(descriptor);
+        if let Some(TraceContext { traceparent, tracestate }) = root.map(|root| root.parent()) {
+            for (name, value) in [("traceparent", Some(traceparent)), ("tracestate", tracestate)] {
+                if let Some(Ok(value)) = value.map(AsciiMetadataValue::try_from) {
+                    request.metadata_mut().insert(name, value);
+                }
+            }
+        }
+        let asking = client.get_flight_info(request);
         let info = within(deadline, &self.peer, "GetFlightInfo", asking).await?;
         info.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }

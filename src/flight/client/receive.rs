@@ -31,6 +31,7 @@ use crate::memory::{HostBuffer, Pool};
 use crate::plan::PlanSpec;
 use crate::store::caller::{Credentials, Transport};
 use crate::tensor::Batch;
+use crate::trace::Root;
 
 /// Most bytes of a message's header.
 const HEADER: usize = 16 << 20;
@@ -113,7 +114,7 @@ impl Source {
         let connection = self.connect(address).await?;
         let asked = StreamRequest { dataset: address.dataset.clone(), ..asked.clone() };
         self.wait_for(format!("{} to open {}", connection.peer(), address.dataset));
-        let info = connection.info(FlightDescriptor::new_cmd(asked.to_json()), self.silence()).await?;
+        let info = connection.info(FlightDescriptor::new_cmd(asked.to_json()), None, self.silence()).await?;
         let announced = announced(&info).map_err(Failure::Final)?;
         Ok((announced, columns(connection.peer(), info).map_err(Failure::Final)?))
     }
@@ -201,6 +202,8 @@ pub(super) struct Receiver {
     pub(super) pool: Arc<Pool>,
     /// True if the last attempt through shared memory brought nothing, so that the next one uses TCP.
     pub(super) over_tcp: bool,
+    /// The trace of the loader, if it is exported.
+    pub(super) root: Option<Root>,
 }
 
 impl Receiver {
@@ -225,7 +228,7 @@ impl Receiver {
         let (peer, silence) = (connection.peer(), source.silence());
         self.asked.dataset.clone_from(&address.dataset);
         self.source.wait_for(format!("{peer} to open {}", address.dataset));
-        let info = connection.info(FlightDescriptor::new_cmd(self.asked.to_json()), silence).await?;
+        let info = connection.info(FlightDescriptor::new_cmd(self.asked.to_json()), self.root, silence).await?;
         let found = announced(&info).map_err(Failure::Final)?;
         let (ours, theirs) = (&self.announced, &found);
         if (&ours.fingerprint, &ours.spec, ours.steps) != (&theirs.fingerprint, &theirs.spec, theirs.steps) {

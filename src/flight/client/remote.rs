@@ -29,6 +29,7 @@ use crate::schema::Schema;
 use crate::store::cache::CacheStats;
 use crate::store::caller::Credentials;
 use crate::tensor::{Batch, Next};
+use crate::trace::Root;
 
 /// Batches of one rank, epoch after epoch, from a server: the same as a local source of the same options yields.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ pub(crate) struct RemoteSource {
     epoch: u64,
     step: u64,
     counters: Counters,
+    root: Option<Root>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,7 @@ impl RemoteSource {
     /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and the
     /// server's errors.
     pub(crate) fn open(options: &LoaderOptions, gang: Option<&Gang>, memory: &BatchMemory) -> Result<Self> {
+        let began = Instant::now();
         let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
         let share = share(options, gang)?;
@@ -156,6 +159,7 @@ impl RemoteSource {
                 time: ConsumerTime::default(),
                 came: None,
             },
+            root: Root::open(began, share.numbers(), &options.urls, options.caller.as_ref()),
         })
     }
 }
@@ -182,6 +186,7 @@ impl BatchSource for RemoteSource {
                     columns: self.columns.clone(),
                     pool: Arc::clone(&self.pool),
                     over_tcp: false,
+                    root: self.root,
                 };
                 self.receiving.insert(Receiving { receiver, task: runtime.spawn(work.run(sender)) })
             }
@@ -270,6 +275,10 @@ impl BatchSource for RemoteSource {
 
     fn trail(&self) -> Option<Trail> {
         self.counters.came.map(Trail::served)
+    }
+
+    fn root(&self) -> Option<Root> {
+        self.root
     }
 
     /// `read` counts data received from servers, which do the decoding.

@@ -57,7 +57,7 @@ pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
             return connection.list(timeout).await;
         }
         let asked = StreamRequest::new(&address.dataset, options, Share::whole()).map_err(Failure::Final)?;
-        let info = |asked: &StreamRequest| connection.info(FlightDescriptor::new_cmd(asked.to_json()), timeout);
+        let info = |asked: &StreamRequest| connection.info(FlightDescriptor::new_cmd(asked.to_json()), None, timeout);
         let info = match info(&asked).await {
             // A loader chooses the batch size; the columns are the same for any.
             Err(Failure::Final(Error::Config { option: "batch_size", .. })) => info(&asked.in_batches_of(1)).await,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowstring::device::{Device, DeviceStats};
 use bowstring::pipeline::{Ledger, LocalSource, PlanInfo, Stats, Trail, WideInteger};
+use bowstring::trace::Root;
 use bowstring::{AnyBatch, BatchSource, Loader, LoaderOptions, Next, Result, Schema, State};
 
 use super::ways::next;
@@ -76,6 +77,10 @@ impl BatchSource for Watched {
 
     fn trail(&self) -> Option<Trail> {
         self.inner.trail()
+    }
+
+    fn root(&self) -> Option<Root> {
+        self.inner.root()
     }
 
     fn stats(&self) -> Stats {

@@ -36,6 +36,7 @@ use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
 use crate::pipeline::{HiddenColumns, LoaderOptions, Stored, Workers};
 use crate::plan::{OrderVersion, State, Tail};
+use crate::trace::TraceContext;
 
 /// Most batches that one rank may hold before it returns some.
 pub(crate) const WINDOW: u16 = 8;
@@ -224,7 +225,17 @@ impl Core {
     }
 
     /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank.
-    pub(crate) async fn describe(&self, tenant: &Tenant, mut asked: StreamRequest) -> Result<FlightInfo> {
+    pub(crate) async fn describe(&self, tenant: &Tenant, asked: StreamRequest) -> Result<FlightInfo> {
+        self.describe_in(None, tenant, asked).await
+    }
+
+    /// As [`describe`](Self::describe), for a caller with a trace, which the tickets keep.
+    pub(crate) async fn describe_in(
+        &self,
+        trace: Option<TraceContext>,
+        tenant: &Tenant,
+        mut asked: StreamRequest,
+    ) -> Result<FlightInfo> {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
@@ -277,7 +288,7 @@ impl Core {
         for rank in ranks {
             asked.rank = Some(rank);
             plan.check_share(asked.share(rank)?)?;
-            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint, trace.clone()));
         }
         Ok(info)
     }
@@ -309,19 +320,26 @@ impl Core {
             .with_app_metadata(json(&about));
         for part in parts {
             asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
-            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint()));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint(), None));
         }
         asked.rows = Some(rows);
         Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
     }
 
     /// Returns the locations that serve `asked`, with a ticket for `tenant`.
-    fn endpoint(&self, tenant: &Tenant, asked: &StreamRequest, fingerprint: Fingerprint) -> FlightEndpoint {
+    fn endpoint(
+        &self,
+        tenant: &Tenant,
+        asked: &StreamRequest,
+        fingerprint: Fingerprint,
+        trace: Option<TraceContext>,
+    ) -> FlightEndpoint {
         let ticket = Ticket {
             asked: asked.clone(),
             fingerprint,
             tenant: tenant.name().to_owned(),
             expires: Ticket::expiry(SystemTime::now(), TICKET_LIFE),
+            trace,
         };
         let ticket = arrow_flight::Ticket::new(ticket.sign(&self.config.key.bytes()));
         let endpoint = FlightEndpoint::new().with_ticket(ticket);

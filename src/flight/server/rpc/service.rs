@@ -24,6 +24,7 @@ use crate::flight::request::StreamRequest;
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::ops::errors::At;
 use crate::flight::status::to_status;
+use crate::trace::TraceContext;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -126,9 +127,11 @@ impl FlightService for Service {
         let asked = self.asked(request.get_ref())?;
         let (place, bytes) = (room(&request)?, endpoints_bytes(&asked));
         let (dataset, rank) = (self.0.label(&tenant, &asked.dataset).to_owned(), asked.rank);
+        let header = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
+        let trace = TraceContext::of(header);
         let described = async {
             let claim = if bytes > SHORT { Some(place.answer(bytes).await?) } else { None };
-            Ok::<_, Error>((self.0.describe(&tenant, asked).await?, claim))
+            Ok::<_, Error>((self.0.describe_in(trace, &tenant, asked).await?, claim))
         };
         let (info, claim) = described
             .await

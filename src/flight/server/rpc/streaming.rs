@@ -26,6 +26,8 @@ use crate::flight::server::stream::wanted::Wanted;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::flight::wire::{Position, schema_message};
+use crate::pipeline::Trail;
+use crate::trace::{At, Clock, Kind, Root, Value};
 
 impl Core {
     pub(crate) async fn stream(
@@ -110,6 +112,7 @@ impl Core {
             permit,
             in_flight: None,
             step: asked.step,
+            root: ticket.trace.as_ref().and_then(Root::of_call),
         })
     }
 }
@@ -138,6 +141,8 @@ struct Flow {
     in_flight: Option<InFlight>,
     /// Next step to send.
     step: u64,
+    /// The trace of the loader that reads, if it is exported here.
+    root: Option<Root>,
 }
 
 impl Streaming {
@@ -165,6 +170,7 @@ impl Streaming {
 impl Flow {
     /// Waits for the next batch and for permission to send it.
     async fn next(&mut self) -> Result<Option<Message>, Status> {
+        let asked = Instant::now();
         let mut place = self.holding.take();
         let found = self.find(&mut place).await.inspect_err(|status| {
             if status.code() == Code::FailedPrecondition {
@@ -183,12 +189,24 @@ impl Flow {
         self.in_flight = Some(claim);
         self.counters.sent(batch.position.rows, bytes);
         self.watched.sent((batch.position.step, batch.position.rows, bytes), &trail, there);
+        self.trace(&batch.position, &trail, asked);
         self.step = batch.position.step + 1;
         let metadata = match self.generation {
             None => batch.metadata.clone(),
             generation => Position { generation, ..batch.position.clone() }.to_json().into(),
         };
         Ok(Some(Message::Batch(batch, metadata, self.outgoing.leave())))
+    }
+
+    /// Exports what became of a batch that was asked for at `asked` and goes out now.
+    fn trace(&self, position: &Position, trail: &Trail, asked: Instant) {
+        let share = self.wanted.share;
+        let Some(step) = self.root.and_then(|root| root.step((position.epoch, position.step), share.numbers())) else {
+            return;
+        };
+        let at = At { name: "bowstring.serve", kind: Kind::Server, within: None, from: asked, to: Instant::now() };
+        step.add(&Clock::new(), at, vec![("bowstring.rows", Value::Number(position.rows))]);
+        trail.trace(&step);
     }
 
     /// Finds the batch of the next step, in `place` or in another subscription if there is none or it fell behind.
