@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,32 @@ def test_calls_are_audited_and_spaces_are_shared_by_grant(tmp_path: Path, photos
     noted = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {entry["tenant"] for entry in noted} >= {"anna", "bert", "carl"}
     assert not any(token in audit.read_text() for token in tokens.values())
+
+
+def test_a_gang_is_told_at_once_of_a_token_that_is_refused(numbers: Path) -> None:
+    with bowstring.flight.Server({"rows": numbers}, tokens=[f"anna:{TOKEN}"]) as server:
+        for token, kind in [
+            ("another-token-of-nobody", bowstring.RemoteError),
+            ("é" * 20, bowstring.ConfigError),
+            ("x" * 20_000, bowstring.ConfigError),
+        ]:
+            begun = time.monotonic()
+            options = {"token": token}
+            with pytest.raises(kind, match=r"Unauthenticated|token"):
+                bowstring.flight.Gang(server.url, "refused", rank=0, world_size=1, timeout=60, storage_options=options)
+            with pytest.raises(kind, match=r"Unauthenticated|token"):
+                bowstring.Loader(f"{server.url}/rows", batch_size=1, timeout=60, storage_options=options)
+            assert time.monotonic() - begun < 20
+
+
+def test_messages_of_a_gang_have_up_to_1_mib(numbers: Path) -> None:
+    name = "g" * 128
+    with (
+        bowstring.flight.Server({"rows": numbers}) as server,
+        bowstring.flight.Gang(server.url, name, rank=0, world_size=1) as gang,
+    ):
+        message = bytes(1 << 20)
+        assert gang.all_gather(message) == [message]
+        with pytest.raises(bowstring.LimitError) as caught:
+            gang.all_gather(bytes((1 << 20) + 1))
+        assert caught.value.option == "max_message"

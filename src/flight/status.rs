@@ -278,6 +278,7 @@ pub(super) fn from_text(code: u32, text: &str) -> Status {
 /// Looks up a peer's name of an option or stage among the known ones, because such names are static.
 fn known(name: &str) -> &'static str {
     const NAMES: &[&str] = &[
+        "action_bytes",
         "all_gather",
         "bad_rows",
         "barrier",
@@ -335,12 +336,13 @@ fn known(name: &str) -> &'static str {
         "state",
         "tail",
         "ticket",
+        "ticket_bytes",
         "token",
         "weights",
         "window_rows",
         "world_size",
     ];
-    NAMES.iter().find(|known| **known == name).copied().unwrap_or("of the server")
+    NAMES.iter().find(|known| **known == name).copied().unwrap_or("an option of the server")
 }
 
 #[cfg(test)]

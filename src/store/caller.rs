@@ -213,8 +213,9 @@ impl Credentials {
 }
 
 fn header(token: &str) -> Result<HeaderValue> {
-    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| Error::config("token", "a token is printable ASCII, without line breaks"))?;
+    let wrong = || Error::config("token", "a token is printable ASCII, without line breaks");
+    let value = HeaderValue::try_from(format!("Bearer {token}")).ok().filter(|_| token.is_ascii());
+    let mut value = value.ok_or_else(wrong)?;
     value.set_sensitive(true);
     Ok(value)
 }

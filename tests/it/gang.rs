@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowstring::flight::gang::{
-    JoinOptions, Member, MemberInfo, Position, Registry, RegistryOptions, Share, Token, Wire,
+    CallError, JoinOptions, Member, MemberInfo, Position, Registry, RegistryOptions, Share, Token, Wire,
 };
 use bowstring::{Error, Result};
 use futures::future::BoxFuture;
@@ -39,11 +39,14 @@ impl Memory {
 }
 
 impl Wire for Memory {
-    fn call(&self, action: &str, body: Vec<u8>, _: Duration) -> BoxFuture<'_, Result<Vec<u8>>> {
+    fn call(&self, action: &str, body: Vec<u8>, _: Duration) -> BoxFuture<'_, Result<Vec<u8>, CallError>> {
         let action = action.to_owned();
         Box::pin(async move {
             match self.line.load(Ordering::Relaxed) {
-                1 => return Err(Error::Remote { peer: "memory".into(), what: "refused".into(), source: None }),
+                1 => {
+                    let (peer, what) = ("memory".into(), "refused".into());
+                    return Err(CallError::Unreached(Error::Remote { peer, what, source: None }));
+                }
                 2 => return std::future::pending().await,
                 _ => {}
             }
@@ -52,7 +55,7 @@ impl Wire for Memory {
             if self.line.load(Ordering::Relaxed) == 3 {
                 return std::future::pending().await;
             }
-            answer
+            answer.map_err(CallError::Answered)
         })
     }
 }

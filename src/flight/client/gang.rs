@@ -13,7 +13,7 @@ use super::connection::{Connection, Dial, Failure, Tcp};
 use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::flight::gang::wire::{Caller, Members};
-use crate::flight::gang::{JoinOptions, Member, Share, Token, Wire};
+use crate::flight::gang::{CallError, JoinOptions, Member, Share, Token, Wire};
 use crate::store::caller::Credentials;
 
 /// Calls of a gang as Flight actions. The connection is opened on demand, and again after a failure.
@@ -44,7 +44,7 @@ impl Wire for Actions {
         self.address.server()
     }
 
-    fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>> {
+    fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>, CallError>> {
         let action = action.to_owned();
         Box::pin(async move {
             let answer = match self.connection().await {
@@ -52,21 +52,13 @@ impl Wire for Actions {
                 Err(failure) => Err(failure),
             };
             answer.map_err(|failure| match failure {
-                Failure::Final(error) => error,
+                Failure::Final(error) => CallError::Answered(error),
                 Failure::Transient(error) => {
                     // An overloaded server is still there; its connection is kept.
                     if !matches!(error, Error::Limit { .. }) {
                         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     }
-                    // Only errors of this kind are retried.
-                    match error {
-                        Error::Remote { .. } => error,
-                        error => Error::Remote {
-                            peer: self.address.server(),
-                            what: "no answer".to_owned(),
-                            source: Some(Box::new(error)),
-                        },
-                    }
+                    CallError::Unreached(error)
                 }
             })
         })

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::refusal::millis;
-use super::transport::Wire;
+use super::transport::{CallError, Wire};
 use super::wire::{Polled, ranks, read};
 use crate::error::{Error, Result};
 
@@ -17,11 +17,11 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Returns true if a call that failed this way is worth repeating: the server, or the way to it, is out of order for now. The waits of the
 /// gang itself have stages that begin with `gang`; when they time out, that is an answer.
-pub(super) fn is_trouble(error: &Error) -> bool {
-    match error {
-        Error::Remote { .. } | Error::Store { .. } => true,
-        Error::Timeout { stage, .. } => !stage.starts_with("gang"),
-        _ => false,
+pub(super) fn is_trouble(failed: &CallError) -> bool {
+    match failed {
+        CallError::Unreached(_) | CallError::Answered(Error::Remote { .. } | Error::Store { .. }) => true,
+        CallError::Answered(Error::Timeout { stage, .. }) => !stage.starts_with("gang"),
+        CallError::Answered(_) => false,
     }
 }
 
@@ -31,6 +31,8 @@ pub(super) struct Call<'a> {
     pub(super) action: &'static str,
     pub(super) stage: &'static str,
     pub(super) gang: &'a str,
+    /// True if a refused caller is not to try again.
+    pub(super) is_first: bool,
 }
 
 impl Call<'_> {
@@ -56,8 +58,9 @@ impl Call<'_> {
             let call = self.wire.call(self.action, make(sent)?, patience);
             match tokio::time::timeout(patience, call).await {
                 Ok(Ok(answer)) => return Ok((answer, sent)),
-                Ok(Err(error)) if is_trouble(&error) => trouble = error.chain(),
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(CallError::Answered(refused @ Error::Remote { .. }))) if self.is_first => return Err(refused),
+                Ok(Err(failed)) if is_trouble(&failed) => trouble = failed.error().chain(),
+                Ok(Err(failed)) => return Err(failed.into()),
                 Err(_) => trouble = format!("no answer within {patience:?}"),
             }
             tokio::time::sleep(pause.min(deadline.saturating_duration_since(Instant::now()))).await;

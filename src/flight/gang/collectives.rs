@@ -134,10 +134,13 @@ impl Collectives {
         (self.opened, self.meeting.filter(|_| self.waited_for()).map(waits))
     }
 
-    /// Names the waiting ranks.
+    /// Says which ranks wait, in brackets after what they wait at; nothing if none does.
     pub(super) fn waiting(&self) -> String {
         let waiting: Vec<u32> = self.arrived.keys().copied().collect();
-        ranks(&waiting, waiting.len())
+        if waiting.is_empty() {
+            return String::new();
+        }
+        format!(" ({} wait there)", ranks(&waiting, waiting.len()))
     }
 
     /// Ends the next and every later round of the generation with `refusal`, and returns it.
@@ -180,7 +183,7 @@ impl Collectives {
         if let Some(other) = other {
             return Err(self.break_with(apart(
                 format!("round {round} of gang {gang}"),
-                format!("{} ({} wait there)", other.name(), self.waiting()),
+                format!("{}{}", other.name(), self.waiting()),
                 format!("rank {rank} at {}", meeting.name()),
             )));
         }

@@ -373,7 +373,7 @@ impl Group {
 
     fn gone(&self, rank: u32) -> Refusal {
         Refusal::Mismatch {
-            what: format!("barrier of gang {} ({} wait there)", self.name, self.rounds.waiting()),
+            what: format!("barrier of gang {}{}", self.name, self.rounds.waiting()),
             expected: format!("all {} ranks", self.world),
             found: format!("rank {rank} left cleanly"),
             hint: "leave after the last barrier".into(),

@@ -84,6 +84,8 @@ struct Shared {
     read: Mutex<Option<Fingerprint>>,
     names_plans: bool,
     ended: watch::Sender<Option<Refusal>>,
+    /// Why the last heartbeat had no answer; empty if it had one.
+    trouble: Mutex<String>,
 }
 
 /// A rank that has joined. Dropping it without [`leave`](Self::leave) tells the gang that the rank failed.
@@ -142,7 +144,7 @@ impl Member {
             poll_ms: 0,
         };
         let who = request.gang.clone();
-        let call = Call { wire: &*wire, action: "gang.join", stage: "gang join", gang: &who };
+        let call = Call { wire: &*wire, action: "gang.join", stage: "gang join", gang: &who, is_first: true };
         let (joined, sent): (Joined, Instant) = call
             .poll(options.timeout, Duration::from_secs(1), |timeout_ms, poll_ms| {
                 (request.timeout_ms, request.poll_ms) = (timeout_ms, poll_ms);
@@ -161,6 +163,7 @@ impl Member {
             read: Mutex::default(),
             names_plans: joined.plans,
             ended: watch::Sender::new(None),
+            trouble: Mutex::default(),
         });
         let heartbeats = runtime.spawn(heartbeats(Arc::clone(&shared))).abort_handle();
         let (resume, reads) = (joined.resume, joined.reads);
@@ -256,7 +259,7 @@ impl Member {
                 let mut round = self.round.lock().await;
                 let (caller, message) = (shared.caller.clone(), to_hex(message));
                 let mut request = MeetRequest { caller, round: *round, message, timeout_ms: 0, poll_ms: 0 };
-                let call = Call { wire: &*shared.wire, action, stage, gang: &shared.caller.gang };
+                let call = Call { wire: &*shared.wire, action, stage, gang: &shared.caller.gang, is_first: false };
                 let (met, _): (Met, Instant) = call
                     .poll(timeout, shared.lease / 2, |timeout_ms, poll_ms| {
                         (request.timeout_ms, request.poll_ms) = (timeout_ms, poll_ms);
@@ -332,8 +335,8 @@ impl Shared {
     }
 
     /// The server did not answer for the length of the lease.
-    fn silent(&self, trouble: &str) -> Refusal {
-        let (peer, lease) = (self.wire.peer(), self.lease);
+    fn silent(&self) -> Refusal {
+        let (peer, lease, trouble) = (self.wire.peer(), self.lease, lock(&self.trouble).clone());
         self.fenced(&format!("{peer} answered no heartbeat within the lease of {lease:?}{trouble}"))
     }
 
@@ -357,7 +360,7 @@ impl Shared {
             return Err(self.error(refusal));
         }
         if lock(&self.own_lease).is_over(Instant::now()) {
-            self.end(self.silent(""));
+            self.end(self.silent());
             return self.check_ended();
         }
         Ok(())
@@ -413,7 +416,7 @@ impl Shared {
         request: &(impl Serialize + Sync),
         longest: Duration,
     ) -> Result<T> {
-        let call = Call { wire: &*self.wire, action, stage: "gang call", gang: &self.caller.gang };
+        let call = Call { wire: &*self.wire, action, stage: "gang call", gang: &self.caller.gang, is_first: false };
         let deadline = Instant::now() + longest;
         let mut make = |_| write(request);
         let (answer, _) = call.exchange(deadline, self.lease / 2, &mut make).await?;
@@ -431,7 +434,6 @@ async fn heartbeats(shared: Arc<Shared>) {
     let action = "gang.heartbeat";
     let Ok(body) = write(&CallerRequest { caller: shared.caller.clone() }) else { return };
     let mut pause = every;
-    let mut trouble = String::new();
     while shared.ended.borrow().is_none() {
         tokio::time::sleep(pause).await;
         let sent = Instant::now();
@@ -440,7 +442,7 @@ async fn heartbeats(shared: Arc<Shared>) {
             (own.ends(), own.is_over(sent))
         };
         if is_over {
-            shared.end(shared.silent(&trouble));
+            shared.end(shared.silent());
             return;
         }
         // A lost answer is requested again soon: the lease leaves time for that.
@@ -450,15 +452,16 @@ async fn heartbeats(shared: Arc<Shared>) {
         match tokio::time::timeout(patience, call).await {
             Ok(Ok(answer)) => {
                 if let Ok(alive) = read::<Alive>(action, &answer) {
+                    lock(&shared.trouble).clear();
                     lock(&shared.own_lease).renew(sent);
                     let mut known = lock(&shared.acknowledged);
                     *known = (*known).max(alive.acknowledged);
                     pause = every.saturating_sub(sent.elapsed());
                 }
             }
-            Ok(Err(error)) if is_trouble(&error) => trouble = format!(" ({})", error.chain()),
-            Ok(Err(error)) => return shared.end(Refusal::of(&error)),
-            Err(_) => trouble = " (it does not answer)".into(),
+            Ok(Err(failed)) if is_trouble(&failed) => *lock(&shared.trouble) = format!(" ({})", failed.error().chain()),
+            Ok(Err(failed)) => return shared.end(Refusal::of(failed.error())),
+            Err(_) => *lock(&shared.trouble) = " (it does not answer)".into(),
         }
     }
 }

@@ -48,5 +48,5 @@ pub use member::{JoinOptions, Member};
 pub use overview::{Overview, Waits};
 pub use reading::Reading;
 pub use registry::{Fence, Registry, RegistryOptions};
-pub use transport::Wire;
+pub use transport::{CallError, Wire};
 pub use wire::{MemberInfo, Position, Refusal, Share, Token};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowstring::flight::gang::{JoinOptions, Member, Refusal, Registry, RegistryOptions, Wire};
+use bowstring::flight::gang::{CallError, JoinOptions, Member, Refusal, Registry, RegistryOptions, Wire};
 use bowstring::manifest::Fingerprint;
 use bowstring::{Error, Result};
 use futures::future::BoxFuture;
@@ -60,17 +60,20 @@ impl Tcp {
 }
 
 impl Wire for Tcp {
-    fn call(&self, action: &str, body: Vec<u8>, _: Duration) -> BoxFuture<'_, Result<Vec<u8>>> {
+    fn call(&self, action: &str, body: Vec<u8>, _: Duration) -> BoxFuture<'_, Result<Vec<u8>, CallError>> {
         let action = action.to_owned();
         Box::pin(async move {
-            let answer = self.exchange(&action, &body).await.map_err(|error| Error::Remote {
-                peer: "server".into(),
-                what: format!("{action} failed"),
-                source: Some(error.into()),
+            let answer = self.exchange(&action, &body).await.map_err(|error| {
+                CallError::Unreached(Error::Remote {
+                    peer: "server".into(),
+                    what: format!("{action} failed"),
+                    source: Some(error.into()),
+                })
             })?;
             let (ok, answer) = answer.split_first().unwrap();
             if *ok == 0 {
-                return Err(serde_json::from_slice::<Refusal>(answer).unwrap().into_error("server"));
+                let refusal: Refusal = serde_json::from_slice(answer).unwrap();
+                return Err(CallError::Answered(refusal.into_error("server")));
             }
             // A clock at another rate measures another lease: the only time that a member takes from the server.
             let mut answer: serde_json::Value = serde_json::from_slice(answer).unwrap();

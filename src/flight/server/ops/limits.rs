@@ -77,7 +77,8 @@ impl Default for Limits {
             message_bytes: 80 << 20,
             metadata_bytes: 64 << 10,
             ticket_bytes: 64 << 10,
-            action_bytes: 2 << 20,
+            // A message of a gang at its longest, in hexadecimal, and what is around it.
+            action_bytes: (2 << 20) + (64 << 10),
             connections: 4096,
             connections_per_peer: 2048,
             streams_per_connection: 64,
@@ -260,7 +261,7 @@ mod tests {
         let limits = Limits::default();
         assert!(limits.admit_ticket(64 << 10).is_ok() && limits.admit_action(2 << 20).is_ok());
         assert!(limits.admit_ticket((64 << 10) + 1).unwrap_err().to_string().contains("ticket_bytes"));
-        assert!(limits.admit_action((2 << 20) + 1).unwrap_err().to_string().contains("action_bytes"));
+        assert!(limits.admit_action((2 << 20) + (64 << 10) + 1).unwrap_err().to_string().contains("action_bytes"));
         assert!(limits.admit_metadata((64 << 10) + 1).unwrap_err().to_string().contains("metadata_bytes"));
     }
 }
