@@ -93,6 +93,7 @@ for ((n = 1; n <= nodes; n++)); do
     ip -n "$space" link set eth0 up
     ip -n "$space" link set lo up
     mkdir -p "$dir/spool-n$n"
+    # shellcheck disable=SC2016 # the node's own shell has these
     nsenter --net="/run/netns/$space" -- unshare --uts --mount -- bash -euc '
         hostname "$1"
         mount --bind "$2/hosts" /etc/hosts
