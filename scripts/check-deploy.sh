@@ -16,6 +16,9 @@ has() {
 # By the schemas of Kubernetes that come with the tool: no network. Resources of operators are none of its own.
 conform() { kubernetes-validate --strict --quiet "$@"; }
 
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+
 if has actionlint "workflows"; then
     actionlint
     echo "workflows: read"
@@ -23,8 +26,6 @@ fi
 
 if has helm "the chart"; then
     chart=deploy/helm/bowstring
-    rendered=$(mktemp -d)
-    trap 'rm -rf "$rendered"' EXIT
     sets=(--set 'config=[datasets.photos]
 url = "s3://bucket/photos/"')
     secrets=(--set secret=tokens --set tlsSecret=certificate)
@@ -33,9 +34,9 @@ url = "s3://bucket/photos/"')
     # Built from source, helm takes itself for one of an old Kubernetes.
     template() { helm template --kube-version 1.31.0 "$@"; }
     helm lint --strict "$chart" "${sets[@]}" "${secrets[@]}"
-    template bowstring "$chart" "${sets[@]}" "${secrets[@]}" >"$rendered/secure.yaml"
-    template data "$chart" "${sets[@]}" --set insecure=true "${more[@]}" >"$rendered/more.yaml"
-    template data "$chart" "${sets[@]}" --set insecure=true --set networkPolicy.enabled=false --set serviceAccount.create=false >"$rendered/less.yaml"
+    template bowstring "$chart" "${sets[@]}" "${secrets[@]}" >"$made/chart-secure.yaml"
+    template data "$chart" "${sets[@]}" --set insecure=true "${more[@]}" >"$made/chart-more.yaml"
+    template data "$chart" "${sets[@]}" --set insecure=true --set networkPolicy.enabled=false --set serviceAccount.create=false >"$made/chart-less.yaml"
     template data "$chart" "${sets[@]}" --set insecure=true --set serviceMonitor.enabled=true | grep -q "kind: ServiceMonitor"
     # No dataset, no secrets, a misspelt value.
     for refused in "${secrets[*]}" "--set config=[datasets.a]" "--set config=[datasets.a] --set insecure=true --set replica=1"; do
@@ -46,14 +47,40 @@ url = "s3://bucket/photos/"')
         fi
     done
     if has kubernetes-validate "what the chart makes"; then
-        conform "$rendered"/*.yaml
+        conform "$made"/chart-*.yaml
         echo "the chart: rendered and valid"
     fi
 fi
 
 if has kubernetes-validate "the manifests"; then
-    conform deploy/kustomize/base/service.yaml deploy/kustomize/base/statefulset.yaml
+    conform deploy/kustomize/base/service.yaml deploy/kustomize/base/statefulset.yaml deploy/kubernetes/sidecar.yaml
     echo "the manifests: valid"
+fi
+
+if has kubectl "what kustomize makes" && has kubernetes-validate "what kustomize makes"; then
+    for overlay in base monitoring; do
+        kubectl kustomize "deploy/kustomize/$overlay" >"$made/$overlay.yaml"
+        conform --no-warn "$made/$overlay.yaml"
+    done
+    grep -q "kind: ServiceMonitor" "$made/monitoring.yaml"
+    # The pods read the file under the name that its content gave it, and have the image of the version.
+    name=$(sed -n 's/^  name: \(bowstring-[a-z0-9]*\)$/\1/p' "$made/base.yaml")
+    grep -q "^ *name: $name$" <(sed '/^kind: ConfigMap/,/^---/d' "$made/base.yaml")
+    grep -q "image: ghcr.io/bowstring-data/bowstring:v" "$made/base.yaml"
+    echo "what kustomize makes: valid"
+fi
+
+if has kubernetes-validate "the TrainJob"; then
+    # Kubeflow's classes are a package beside that tool: `pipx inject kubernetes-validate kubeflow-trainer-api`.
+    python=$(sed -n '1s/^#! *//p' "$(command -v kubernetes-validate)")
+    if "$python" -c "import kubeflow_trainer_api" 2>/dev/null; then
+        "$python" scripts/trainjob.py deploy/kubernetes/trainjob.yaml >"$made/jobs.yaml"
+        conform "$made/jobs.yaml"
+        echo "the TrainJob: valid"
+    else
+        echo "not checked: the TrainJob (needs kubeflow-trainer-api where kubernetes-validate is installed)" >&2
+        [[ ${NEED:-} != all ]] || exit 1
+    fi
 fi
 
 if has promtool "the alerts"; then

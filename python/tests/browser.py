@@ -79,6 +79,8 @@ class Browser:
             self.call(f"{domain}.enable")
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        # A picture has no bar to scroll with, so the page leaves no room for one either.
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
         self.call("Page.navigate", url=url)
         self.wait("location.href !== 'about:blank' && document.readyState === 'complete'")
 

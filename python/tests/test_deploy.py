@@ -18,6 +18,7 @@ from conftest import ROOT, package_environment, run_python
 
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kustomize" / "base"
+KUBERNETES = DEPLOY / "kubernetes"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -57,6 +58,21 @@ def test_one_version_everywhere() -> None:
     assert kustomization["images"][0]["newTag"] == f"v{version[1]}"
 
 
+def pod(file: str) -> dict[str, Any]:
+    """Returns the pod that trains, of a manifest."""
+    for document in documents(KUBERNETES / file):
+        if document["kind"] == "Job":
+            found: dict[str, Any] = document["spec"]["template"]["spec"]
+            break
+        if document["kind"] == "TrainingRuntime":
+            (job,) = document["spec"]["template"]["spec"]["replicatedJobs"]
+            found = job["template"]["spec"]["template"]["spec"]
+            break
+    else:
+        raise AssertionError(file)
+    return found
+
+
 @pytest.fixture(scope="module")
 def flags() -> set[str]:
     """Returns the flags of `bowstring serve`."""
@@ -73,11 +89,12 @@ def test_recipes_start_the_server_with_flags_that_it_has(flags: set[str]) -> Non
     slurm = (DEPLOY / "slurm" / "serve_and_train.sbatch").read_text()
     served = re.findall(r"bowstring serve .*", slurm)[0].split()[1:]
     dockerfile = re.findall(r"bowstring serve (.*)", (ROOT / "Dockerfile").read_text())[0].split()
-    for words in (compose, stateful, chart_args, served, dockerfile):
+    beside = pod("sidecar.yaml")["initContainers"][0]["args"]
+    for words in (compose, stateful, chart_args, served, dockerfile, beside):
         used = {str(word) for word in words if str(word).startswith("--")}
         assert used
         assert used <= flags, used - flags
-    assert chart_args == stateful, "the chart and the manifests start one server"
+    assert chart_args == stateful == beside, "the chart and the manifests start one server"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -113,12 +130,52 @@ def test_a_pods_grace_period_exceeds_the_servers_drain() -> None:
     assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > int(grace[1])
 
 
+def test_a_sidecar_starts_before_training_and_ranks_find_it() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    found = pod("sidecar.yaml")
+    (server,), (train,) = found["initContainers"], found["containers"]
+    assert server["restartPolicy"] == "Always"
+    assert server["startupProbe"]["httpGet"]["path"] == "/readyz"
+    config = tomllib.loads(documents(KUBERNETES / "sidecar.yaml")[0]["data"]["bowstring.toml"])
+    (name,) = config["datasets"]
+    assert {"name": "DATA", "value": f"grpc://{config['server']['listen']}/{name}"} in train["env"]
+    (probed,) = {server[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")}
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    assert config["server"]["admin"].endswith(f":{ports[probed]}")
+    # Shared memory is for processes of one user.
+    assert "runAsUser" in found["securityContext"]
+    assert all("runAsUser" not in one["securityContext"] for one in (server, train))
+    volumes = {volume["name"]: volume for volume in found["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    assert set(mounts.values()) == set(volumes)
+    cache = volumes[mounts[config["datasets"][name]["cache"]]]["emptyDir"]
+    # A volume that outgrows its limit evicts the pod.
+    assert int(cache["sizeLimit"].removesuffix("Gi")) > int(config["datasets"][name]["cache_bytes"].removesuffix("GiB"))
+
+
+def test_a_trainjob_runs_in_its_runtime_and_reads_from_the_fleet() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    runtime, job = documents(KUBERNETES / "trainjob.yaml")
+    assert job["spec"]["runtimeRef"]["kind"] == runtime["kind"] == "TrainingRuntime"
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    (train,) = pod("trainjob.yaml")["containers"]
+    variables = {one["name"]: one["value"] for one in train["env"]}
+    service = documents(BASE / "service.yaml")[0]
+    served = tomllib.loads((BASE / "bowstring.toml").read_text())
+    port = next(one["port"] for one in service["spec"]["ports"] if one["name"] == "grpc")
+    (name,) = served["datasets"]
+    assert variables["DATA"] == f"grpc+tls://{service['metadata']['name']}.NAMESPACE.svc:{port}/{name}"
+    (mounted,) = (mount["mountPath"] for mount in train["volumeMounts"])
+    assert all(variables[file].startswith(f"{mounted}/") for file in ("DATA_CA", "BOWSTRING_TOKEN_FILE"))
+
+
 def rendered(tmp_path: pathlib.Path) -> str:
-    """Returns the server's file as rendered by the chart."""
+    """Returns the server's file as rendered by the chart from the example of its values."""
     if shutil.which("helm") is None:
         pytest.skip("helm is not installed")
     tables = tmp_path / "datasets.toml"
-    tables.write_text('[datasets.photos]\nurl = "s3://bucket/photos/"\n')
+    values = (DEPLOY / "helm" / "bowstring" / "values.yaml").read_text()
+    tables.write_text("\n".join(re.findall(r"^#   (.*)$", values, re.MULTILINE)))
     made = subprocess.run(
         [
             "helm",
@@ -145,9 +202,12 @@ def rendered(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-@pytest.mark.parametrize("made_by", ["kustomize", "helm"])
+@pytest.mark.parametrize("made_by", ["kustomize", "helm", "sidecar"])
 def test_the_server_accepts_the_deployed_configuration(made_by: str, tmp_path: pathlib.Path) -> None:
-    text = (BASE / "bowstring.toml").read_text() if made_by == "kustomize" else rendered(tmp_path)
+    if made_by == "sidecar":
+        text = documents(KUBERNETES / "sidecar.yaml")[0]["data"]["bowstring.toml"]
+    else:
+        text = (BASE / "bowstring.toml").read_text() if made_by == "kustomize" else rendered(tmp_path)
     pq.write_table(pa.table({"id": list(range(10))}), tmp_path / "rows.parquet")
     secrets = tmp_path / "secret"
     secrets.mkdir()
@@ -159,6 +219,7 @@ def test_the_server_accepts_the_deployed_configuration(made_by: str, tmp_path: p
     (secrets / "tls.key").chmod(0o400)
     # Secrets, data and ports are replaced here; the rest is unchanged.
     text = re.sub(r"/etc/bowstring/(secret|tls)/", f"{secrets}/", text)
+    text = text.replace('"/cache"', f'"{tmp_path}/cache"').replace("127.0.0.1:8815", "127.0.0.1:0")
     text = text.replace("s3://bucket/photos/", str(tmp_path / "rows.parquet")).replace("NAMESPACE", "default")
     text = text.replace("0.0.0.0:8815", "127.0.0.1:0").replace("0.0.0.0:9090", "127.0.0.1:0")
     (tmp_path / "bowstring.toml").write_text(text)
@@ -183,7 +244,7 @@ def test_the_server_accepts_the_deployed_configuration(made_by: str, tmp_path: p
     said = server.stdout.readline()
     server.send_signal(signal.SIGTERM)
     _, err = server.communicate(timeout=60)
-    assert said.startswith("grpc+tls://127.0.0.1:"), err
+    assert said.startswith(f"{'grpc' if made_by == 'sidecar' else 'grpc+tls'}://127.0.0.1:"), err
     assert server.returncode == 0, err
 
 

@@ -216,12 +216,17 @@ def test_it_shows_ranks_quickly(tab: Browser, site: Site, ranks: int, scheme: st
         "20,480 row groups in 16 lanes",
         "s3://bucket/",
         "1.0 GiB of 4.0 GiB in flight (25 %)",
-        "3.0 GiB from the cache (75 %)",
+        "3.0 GiB from the cache (60 %)",
+        "1.0 GiB from other hosts",
+        f"{ranks:,} of {ranks:,}",
         "barrier 13",
         "DoGet",
     ):
         assert part in text, part
     assert tab.run("document.getElementById('ranks').rows.length") == min(ranks, 32)
+    # An address is in one line.
+    heights = "[...document.querySelectorAll('#origins tr, #errors tr')].map(row => row.getBoundingClientRect().height)"
+    assert len({round(height) for height in tab.run(heights)}) == 1
     # Texts of others stay texts.
     assert "<img src=x" in text
     assert tab.run("document.images.length") == 0
