@@ -12,14 +12,13 @@ COPY examples examples
 COPY python python
 COPY src src
 # Alpine's Rust links musl, statically unless told otherwise.
-RUN cargo build --release --locked --package bowstring --bin bowstring --features turbo \
- && strip target/release/bowstring \
+RUN cargo build --profile image --locked --package bowstring --bin bowstring --features turbo \
  && mkdir -p /root-of-image/tmp && chmod 1777 /root-of-image/tmp
 
 FROM scratch
 COPY --from=build /root-of-image/ /
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /bowstring/target/release/bowstring /bowstring
+COPY --from=build /bowstring/target/image/bowstring /bowstring
 COPY LICENSE /LICENSE
 # Nobody's number; a name would need a file of users.
 USER 65532:65532

@@ -167,6 +167,10 @@ docs: .venv-docs/ready ## the documentation site in dist/site; a link that leads
 check-deploy: ## workflows, chart and manifests by the tools that know them, as far as they are installed (NEED=all)
 	bash scripts/check-deploy.sh
 
+.PHONY: image
+image: build $(VENV)/demo ## the static server in a root filesystem in dist/image, and what it does there (Linux, root, musl-gcc)
+	bash scripts/image.sh dist/image
+
 .PHONY: bench
 bench: $(VENV)/turbo ## Rust benches (criterion)
 	cargo bench --locked -p bowstring $(FEATURES)
