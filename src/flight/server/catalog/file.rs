@@ -15,7 +15,7 @@ use super::config::ServerOptions;
 use super::entry::{ClientLimits, Entry, LIMITS};
 use crate::document::words;
 use crate::error::{Error, Result};
-use crate::pipeline::{LoaderOptions, gathered};
+use crate::pipeline::{LoaderOptions, bytes, gathered};
 use crate::store::Mounts;
 
 /// Largest configuration, in bytes.
@@ -185,7 +185,10 @@ impl Source<'_> {
     }
 
     fn server(&self, table: &DeTable<'_>) -> Result<ServerOptions> {
-        let options: ServerOptions = self.read(table, "server", 0)?;
+        let mut whole = self.table(table)?;
+        let sizes = sizes(&mut whole);
+        sizes.map_err(|(key, problem)| self.wrong(find(table, &key), format!("server.{key}: {problem}")))?;
+        let options: ServerOptions = self.read(table, whole, "server", 0)?;
         options.limits.validate().and(options.quotas.validate()).map_err(|error| {
             let key = match &error {
                 Error::Config { option, .. } => *option,
@@ -234,16 +237,21 @@ impl Source<'_> {
             }
         }
         let urls = urls.ok_or_else(|| self.wrong(Some(at), format!("{path} needs url or urls")))?;
-        let limits: ClientLimits = self.read(&limits, &format!("{path}.limits"), at)?;
+        let limits: ClientLimits = self.read(&limits, self.table(&limits)?, &format!("{path}.limits"), at)?;
         // Parsed once for its errors, to give them a line; the entry parses it again when a client asks.
-        let Options(options) = self.read(&options, &path, at)?;
+        let Options(options) = self.read(&options, self.table(&options)?, &path, at)?;
         Entry::new(name, urls, options, limits)
             .map_err(|error| self.wrong(Some(at), format!("{path}: {}", inner(&error))))
     }
 
     /// Reads a table as `T`. An error names the deepest key that causes it alone.
-    fn read<T: DeserializeOwned>(&self, table: &DeTable<'_>, path: &str, at: usize) -> Result<T> {
-        let whole = self.table(table)?;
+    fn read<T: DeserializeOwned>(
+        &self,
+        table: &DeTable<'_>,
+        whole: Map<String, Value>,
+        path: &str,
+        at: usize,
+    ) -> Result<T> {
         let error = match serde_json::from_value::<T>(Value::Object(whole)) {
             Ok(read) => return Ok(read),
             Err(error) => error.to_string(),
@@ -308,6 +316,28 @@ impl Source<'_> {
     }
 }
 
+/// Returns true for keys of a server whose values are sizes, which may be texts.
+pub(super) fn is_size(key: &str) -> bool {
+    key == "memory_budget" || key.ends_with("_bytes")
+}
+
+/// Makes numbers of bytes of sizes that are texts: `"4GiB"`.
+///
+/// # Errors
+/// The key of a text that is no size, and why.
+fn sizes(table: &mut Map<String, Value>) -> Result<(), (String, String)> {
+    for (key, value) in table {
+        match value {
+            Value::String(text) if is_size(key) => {
+                *value = bytes(text).map_err(|problem| (key.clone(), problem))?.into();
+            }
+            Value::Object(inner) => sizes(inner)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Returns the position of `key` in `table` or in a table in it.
 fn find(table: &DeTable<'_>, key: &str) -> Option<usize> {
     table.iter().find_map(|(name, value)| {
@@ -338,7 +368,7 @@ mod tests {
             [server]
             listen = "127.0.0.1:0"
             admin = "127.0.0.1:0"
-            memory_budget = 1_073_741_824
+            memory_budget = "1.5 GiB"
             threads = 2
             max_streams = 64
             replicas = ["grpc://a:1", "grpc://b:1"]
@@ -350,6 +380,7 @@ mod tests {
             journal = "journal"
             [server.limits]
             connections = 10
+            frame_bytes = "64KiB"
             [server.quotas.default]
             streams = 8
             [server.quotas.tenants.anna]
@@ -369,6 +400,7 @@ mod tests {
         let file = ServeFile::from_toml(text, "x.toml").unwrap();
         assert_eq!(file.server.tls.as_ref().unwrap().client_ca, Some("a.pem".into()));
         assert_eq!((file.server.limits.connections, file.server.max_streams), (10, Some(64)));
+        assert_eq!((file.server.memory_budget, file.server.limits.frame_bytes), (Some(3 << 29), 64 << 10));
         assert_eq!(file.server.quotas.tenants["anna"].bytes_per_second, Some(1_000_000));
         let options = file.catalogue.get("photos").unwrap().options(&json!({"batch_size": 2})).unwrap();
         assert_eq!(options.urls, ["a.parquet", "b.parquet"]);
@@ -401,6 +433,7 @@ mod tests {
         for (text, line, what) in [
             ("[server]\nlisen = 1", 2, "server.lisen: unknown key `lisen`; did you mean `listen`?"),
             ("[server]\nthreads = \"two\"", 2, "server.threads"),
+            ("[server]\nmemory_budget = \"4 elephants\"", 2, "server.memory_budget: \"...\" is no size"),
             ("[servers]", 1, "unknown key `servers`"),
             ("server = 1", 1, "must be a table"),
             ("[server]\n\n[server.limits]\nconections = 1", 4, "server.limits.conections"),

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Map, Value, json};
 
 use super::entry::ClientLimits;
+use super::file::is_size;
 use super::options::{self, ServerOptions};
 use crate::flight::server::ops::limits;
 use crate::pipeline::LoaderOptions;
@@ -18,6 +19,7 @@ pub(crate) fn schema() -> Value {
     let mut definitions = Map::new();
     let server = of::<ServerOptions>(&mut definitions);
     with_ranges(&mut definitions);
+    with_sizes(&mut definitions);
     let clients = of::<ClientLimits>(&mut definitions);
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -103,6 +105,15 @@ fn with_ranges(definitions: &mut Map<String, Value>) {
     }
     for options::Range { name, least, most, .. } in options::RANGES {
         range("ServerOptions", name, number(least), number(most));
+    }
+}
+
+/// Sizes may be texts, too.
+fn with_sizes(definitions: &mut Map<String, Value>) {
+    for definition in definitions.values_mut() {
+        let Some(Value::Object(properties)) = definition.get_mut("properties") else { continue };
+        let sizes = properties.iter_mut().filter(|(key, _)| is_size(key));
+        sizes.filter_map(|(_, option)| option.get_mut("type")).for_each(|kind| *kind = json!(["integer", "string"]));
     }
 }
 
