@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from bowstring import _native
 
-__all__ = ["Audit", "Finding", "audit"]
+__all__ = ["Apart", "Audit", "Finding", "audit"]
 
 # The functional form, since `from` is a keyword.
 Finding = TypedDict(
@@ -24,6 +24,16 @@ Finding = TypedDict(
     },
 )
 Finding.__doc__ = "Steps that were not consumed exactly once; positions are ``[epoch, step]``."
+
+
+class Apart(TypedDict):
+    """Ranks that resumed at a position ``[epoch, step]`` where others of their world did not."""
+
+    at: list[int]
+    ranks: list[int]
+    more_ranks: int
+    world_size: int
+
 
 Audit = TypedDict(
     "Audit",
@@ -44,6 +54,7 @@ Audit = TypedDict(
         "zeroed_rows": int,
         "findings": list[Finding],
         "more_findings": int,
+        "apart": list[Apart],
     },
 )
 Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
@@ -55,7 +66,9 @@ def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *,
     A loader that resumed replaces the work of earlier ones from its state on. ``exact`` is true if every step from ``from`` up to
     ``until``, the last position that all ranks reached, was consumed once by every rank; ``complete`` if no rank got further. A run
     without any certificate of some rank is neither. ``findings`` are the steps that were not consumed once, and those that only
-    some ranks reached. Of several certificates of one loader the last one counts.
+    some ranks reached. ``apart`` names ranks that resumed where others did not: each step is still consumed once by each rank, but
+    a model that all ranks train together has lost or repeated the steps in between. Of several certificates of one loader the last
+    one counts.
 
     :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them.
     :param key: the key that they are signed with; without one, signatures are not checked.

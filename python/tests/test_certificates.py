@@ -75,6 +75,23 @@ def test_a_restart_that_forgets_its_state_is_found(data: pathlib.Path) -> None:
     ]
 
 
+def test_ranks_that_load_checkpoints_of_different_steps_are_named(data: pathlib.Path) -> None:
+    first, state = run(data, 2, 12)
+    second = []
+    for rank, step in [(0, 12), (1, 11)]:
+        with opened(data, rank, 2) as loader:
+            loader.load_state_dict({**state, "step": step})
+            assert len(list(loader)) == 30 - step
+            second.append(loader.certificate())
+    audit = bowstring.audit([*first, *second])
+    assert audit["exact"], "each rank has each step once"
+    assert audit["complete"]
+    assert audit["apart"] == [
+        {"at": [0, 11], "ranks": [1], "more_ranks": 0, "world_size": 2},
+        {"at": [0, 12], "ranks": [0], "more_ranks": 0, "world_size": 2},
+    ]
+
+
 def test_processes_that_all_read_everything_are_found(data: pathlib.Path) -> None:
     with opened(data) as one, opened(data) as other:
         assert len(list(one)) == len(list(other)) == 30

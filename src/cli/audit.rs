@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource};
-use crate::plan::{self, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
+use crate::plan::{self, Apart, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
 use crate::{Error, Result};
 
 use crate::cli::out::{Failure, Out, Outcome};
@@ -201,6 +201,10 @@ fn fault(fault: Fault) -> &'static str {
     }
 }
 
+fn listed(ranks: &[u32]) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Formats a position.
 fn at((epoch, step): (u64, u64)) -> String {
     format!("epoch {epoch}, step {step}")
@@ -236,6 +240,15 @@ impl fmt::Display for Report {
         }
         if audit.more_findings > 0 {
             writeln!(f, "  and {} more", count(audit.more_findings))?;
+        }
+        for Apart { at: position, ranks, more_ranks, world_size } in &audit.apart {
+            let more = if *more_ranks > 0 { format!(" and {} more", count(*more_ranks)) } else { String::new() };
+            let (noun, names) = (if ranks.len() == 1 { "rank" } else { "ranks" }, listed(ranks));
+            writeln!(f, "  resumed at {}: only {noun} {names}{more} of {world_size}", at(*position))?;
+        }
+        if !audit.apart.is_empty() {
+            writeln!(f, "  a model that all ranks train together has lost or repeated the steps in between:")?;
+            writeln!(f, "  load a checkpoint of one step on all of them")?;
         }
         for row in &self.rows_found {
             writeln!(

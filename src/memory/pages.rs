@@ -13,6 +13,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 
+/// Makes huge pages now, from Linux 6.1 on. The crate libc has it for glibc alone.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Bytes of a huge page on most machines. Where they are larger, none are used.
 pub(super) const HUGE: usize = 2 << 20;
 
@@ -87,7 +90,7 @@ impl Pages {
             }
             // SAFETY: the range is within this mapping, and making huge pages does not change its content. Where the
             // kernel cannot or will not (before 6.1, memory in pieces), small pages stay.
-            let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
+            let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), whole, MADV_COLLAPSE) };
         }
         allocate(file, 0, self.len)?;
         self.populate(&(0..self.len));

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::apart::{Apart, apart};
 use super::certificate::{Certificate, Span};
 use super::rollback::{Piece, roll_back};
 use super::spec::PlanSpec;
@@ -86,6 +87,8 @@ pub struct Audit {
     pub findings: Vec<Finding>,
     /// Findings beyond those listed.
     pub more_findings: u64,
+    /// Ranks that resumed where others of their world did not: no fault of the order, but of a model that all ranks train together.
+    pub apart: Vec<Apart>,
 }
 
 /// Maximum findings that an audit lists, and maximum ranks that it names for one range of steps.
@@ -125,7 +128,8 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
             }
         }
     }
-    let (pieces, replaced) = roll_back(&pieces);
+    let all = pieces;
+    let (pieces, replaced) = roll_back(&all);
     let mut found = Found::default();
     let epoch = pieces.iter().map(|piece| piece.from).min().map_or(0, |at| at - at % steps.max(1));
     found.sweep(&pieces, epoch);
@@ -158,6 +162,7 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
         zeroed_rows: certificates.iter().map(|one| one.bad_rows.zeroed).fold(0, u64::saturating_add),
         findings: found.raw.iter().take(MAX_FINDINGS).map(show).collect(),
         more_findings: found.unlisted.saturating_add(found.raw.len().saturating_sub(MAX_FINDINGS) as u64),
+        apart: apart(&all, &pieces, position),
     })
 }
 

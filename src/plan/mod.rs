@@ -35,6 +35,7 @@
 //! Nothing here holds rows: a plan keeps about 20 bytes per row group and at most 36 MiB of orders of windows, and
 //! finds any step by binary search. The shuffle depends on the [`OrderVersion`].
 
+mod apart;
 mod audit;
 mod census;
 mod certificate;
@@ -60,6 +61,7 @@ mod tail;
 mod uses;
 mod version;
 
+pub use apart::Apart;
 pub use audit::{Audit, Fault, Finding, audit};
 pub use census::Census;
 pub use certificate::{BadRows, Certificate, Span};
