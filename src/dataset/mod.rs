@@ -36,6 +36,7 @@ mod layout;
 mod levels;
 mod limits;
 mod local;
+mod masked;
 mod ngram;
 mod offsets;
 mod open;
