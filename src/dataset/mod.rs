@@ -313,6 +313,11 @@ impl Dataset {
         self.inner.layouts.iter().map(Layout::descriptor)
     }
 
+    /// The same, each with the columns that its leaves make up, in the same order.
+    pub(crate) fn file_columns(&self) -> impl Iterator<Item = (&SchemaDescriptor, &SchemaRef)> {
+        self.inner.layouts.iter().map(|layout| (layout.descriptor(), &layout.schema))
+    }
+
     /// The full address of file number `file` of the manifest, without credentials.
     pub fn url(&self, file: usize) -> Option<String> {
         self.inner.files.get(file).map(|file| file.object.url())
