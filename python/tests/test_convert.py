@@ -63,6 +63,20 @@ def test_text_formats_hold_decimals_of_every_width(to: Any, tmp_path: pathlib.Pa
     assert back == table.to_pydict()
 
 
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_a_time_that_does_not_fit_is_shown_with_its_row(shuffle: int | None, tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for file, times in enumerate([[0, 1000], [2000, 3000, 4001, 5000]]):
+        columns = {"t": pa.array(times, pa.timestamp("ns", "Europe/Berlin")), "id": range(len(times))}
+        pq.write_table(pa.table(columns), source / f"{file}.parquet")
+    with pytest.raises(bowstring.CorruptError, match=r"1970-01-01T00:00:00\.000004001Z") as found:
+        bowstring.convert(source, tmp_path / "out", to="petastorm", shuffle=shuffle, filter="id != 1")
+    error = found.value
+    assert (error.column, error.row) == ("t", 2), error
+    assert str(error.file).endswith("1.parquet"), error
+
+
 def test_a_plan_writes_nothing(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     found = plan(numbers, tmp_path / "out", to="jsonl")
     assert (found["from"], found["to"], found["rows"]) == ("parquet", "jsonl", 100)
