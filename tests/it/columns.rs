@@ -448,6 +448,10 @@ fn lists_are_padded() {
         "{text}"
     );
     assert!(text.ends_with("[1, 2, 3]"), "{text}");
+    let holes = array(ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1), None, Some(3)])]));
+    let json = r#"{"lists": {"padded": {"length": 2}}, "nulls": 0}"#;
+    let error = picked(&[("x", holes)], json, &[(0, 0)], 1, BadRows::Error).unwrap_err();
+    assert!(error.to_string().ends_with("[1, null, 3]"), "{error}");
 }
 
 #[test]
@@ -470,7 +474,7 @@ fn lists_are_cut_like_padded_ones_into_memory_of_one_size() {
     assert!(room(&batch) >= 40_000 && batch.tensor("x__values").unwrap().slab().len() < 1000);
     let json = r#"{"lists": {"cut": {"length": 2}}}"#;
     let error = run(json, &[(0, 2), (0, 3)], BadRows::Error).unwrap_err();
-    assert!(error.to_string().contains("row 3: a list longer than the padded length 2"), "{error}");
+    assert!(error.to_string().contains("row 3: a list longer than the length 2 in lists; raise"), "{error}");
     let (batch, bad) = run(json, &[(0, 2), (0, 3), (0, 2)], BadRows::Zero).unwrap();
     assert_eq!((values::<i64>(&batch, "x__values"), bad.len()), (vec![4, 4], 1));
     for wrong in ["0", "[2, 3]"] {

@@ -144,6 +144,8 @@ impl Shaped {
 pub(super) struct Limit {
     pub(super) lengths: Vec<usize>,
     pub(super) truncate: Truncate,
+    /// True if shorter lists are padded to these lengths.
+    pub(super) padded: bool,
 }
 
 /// Padding of lists.
@@ -341,7 +343,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
             Form::Padded(padding(padded, &name, dtype, levels)?)
         }
         (RowGroupBlock::Plain, 1, Some((Lists::Cut(padded), _))) => {
-            Form::Ragged(1, Some(padding(padded, &name, dtype, 1)?.limit))
+            Form::Ragged(1, Some(Limit { padded: false, ..padding(padded, &name, dtype, 1)?.limit }))
         }
         (RowGroupBlock::Plain, _, Some((Lists::Cut(_), _))) => {
             return wrong("lists", "lists of lists are padded or left as they are, not cut".to_owned());
@@ -462,10 +464,10 @@ fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, cells: &RowGr
             Some(bytes) => Ok(NullPlan::Fill(bytes)),
             None => misfit(&dtype, ""),
         },
-    }
-}
         (_, Scalar::Int(0)) => Ok(NullPlan::Fill(Vec::new())),
         _ => wrong("missing images and arrays are filled with 0 only"),
+    }
+}
 
 fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<Padding> {
     let wrong = |problem: String| Err(Error::config("lists", format!("column {name}: {problem}")));
@@ -477,7 +479,10 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
         return wrong("a padded length must be at least 1".to_owned());
     }
     match element(&padded.fill, dtype) {
-        Some(fill) => Ok(Padding { limit: Limit { lengths, truncate: padded.truncate }, fill, left: padded.left }),
-        None => wrong(format!("fill {:?} is not a value of type {dtype}", padded.fill)),
+        Some(fill) => {
+            let limit = Limit { lengths, truncate: padded.truncate, padded: true };
+            Ok(Padding { limit, fill, left: padded.left })
+        }
+        None => wrong(format!("fill {} is not a value of type {dtype}", padded.fill)),
     }
 }
