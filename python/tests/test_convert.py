@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import bowstring
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from bowstring.convert import plan
+from conftest import needs_pyarrow
 
 
 def test_a_report_describes_the_conversion(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -44,6 +47,34 @@ def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path
     (tmp_path / "x.lance").mkdir()
     with pytest.raises(bowstring.UnsupportedError, match=r"[Ll]ance"):
         bowstring.convert(tmp_path / "x.lance", tmp_path / "x")
+
+
+@needs_pyarrow(18, "decimals of 32 and 64 bits")
+@pytest.mark.parametrize("to", ["csv", "tsv", "jsonl"])
+def test_text_formats_hold_decimals_of_every_width(to: Any, tmp_path: pathlib.Path) -> None:
+    kinds = [pa.decimal32(9, 3), pa.decimal64(18, 3), pa.decimal128(38, 3), pa.decimal256(60, 3)]
+    values = [decimal.Decimal("1.5"), None, decimal.Decimal("-999999.999"), decimal.Decimal(0)]
+    table = pa.table({f"d{at}": pa.array(values, kind) for at, kind in enumerate(kinds)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert bowstring.convert(tmp_path / "x.parquet", tmp_path / "out", to=to, verify=True).verified
+    schema = {name: f"decimal({kind.precision}, 3)" for name, kind in zip(table.column_names, kinds, strict=True)}
+    bowstring.convert(tmp_path / "out", tmp_path / "back", to="parquet", schema=schema)
+    back = pq.read_table(tmp_path / "back").to_pydict()
+    assert back == table.to_pydict()
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_a_time_that_does_not_fit_is_shown_with_its_row(shuffle: int | None, tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for file, times in enumerate([[0, 1000], [2000, 3000, 4001, 5000]]):
+        columns = {"t": pa.array(times, pa.timestamp("ns", "Europe/Berlin")), "id": range(len(times))}
+        pq.write_table(pa.table(columns), source / f"{file}.parquet")
+    with pytest.raises(bowstring.CorruptError, match=r"1970-01-01T00:00:00\.000004001Z") as found:
+        bowstring.convert(source, tmp_path / "out", to="petastorm", shuffle=shuffle, filter="id != 1")
+    error = found.value
+    assert (error.column, error.row) == ("t", 2), error
+    assert str(error.file).endswith("1.parquet"), error
 
 
 def test_a_plan_writes_nothing(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:

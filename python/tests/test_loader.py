@@ -242,6 +242,13 @@ def test_filters(numbers: pathlib.Path, filter: Any) -> None:
         assert sorted(flat(ids(loader))) == [3, *range(90, 100)]
 
 
+@pytest.mark.parametrize("filter", ['"" >= 2', [("", ">=", 2)]])
+def test_a_column_without_a_name_is_filtered(filter: Any, tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"": [1, 2, 3], "id": [4, 5, 6]}), tmp_path / "x.parquet")
+    loader = Loader(tmp_path / "x.parquet", batch_size=2, shuffle=False, columns=["id"], filter=filter)
+    assert ids(loader) == [[5, 6]]
+
+
 def test_several_files_and_mixtures(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = tmp_path / "other.parquet"
     shutil.copy(numbers, other)

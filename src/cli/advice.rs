@@ -41,6 +41,10 @@ pub(crate) struct ColumnFacts {
     pub(crate) dictionary_floats: Option<u64>,
     /// Nulls, if the statistics have them.
     pub(crate) nulls: u64,
+    /// True if these may be empty lists, which statistics count as nulls.
+    pub(crate) listed: bool,
+    /// True if it is text or binary, or lists of them.
+    pub(crate) text: bool,
     /// The format's name, if it holds images, and the median of their longer sides.
     pub(crate) images: Option<(String, u64)>,
     /// True if images are delivered as pixels.
@@ -134,9 +138,17 @@ fn column(column: &ColumnFacts) -> Vec<String> {
         ));
     }
     if column.nulls > 0 {
+        let found = match (column.nulls, column.listed) {
+            (1, false) => "1 null, which is an error".to_owned(),
+            (nulls, false) => format!("{} nulls, which are errors", count(nulls)),
+            (1, true) => "1 null or empty list, which footers do not tell apart; a null is an error".to_owned(),
+            (nulls, true) => {
+                format!("{} nulls or empty lists, which footers do not tell apart; nulls are errors", count(nulls))
+            }
+        };
+        let fill = if column.text { "\"\"" } else { "0" };
         advice.push(format!(
-            "{name} has {} nulls, which are errors unless you choose: --nulls mask, or --nulls '{{\"{name}\": {{\"fill\": 0}}}}'",
-            count(column.nulls)
+            "{name} has {found} unless you choose: --nulls mask, or --nulls '{{\"{name}\": {{\"fill\": {fill}}}}}'"
         ));
     }
     advice
@@ -211,7 +223,9 @@ mod tests {
                 "dictionaries of floats",
             ),
             (ColumnFacts { images: Some(("PNG".into(), 10)), ..Default::default() }, "for pixels"),
-            (ColumnFacts { nulls: 3, ..Default::default() }, "3 nulls"),
+            (ColumnFacts { nulls: 3, ..Default::default() }, "3 nulls, which are errors unless"),
+            (ColumnFacts { nulls: 1, text: true, ..Default::default() }, "{\"fill\": \"\"}"),
+            (ColumnFacts { nulls: 2, listed: true, ..Default::default() }, "2 nulls or empty lists"),
             (ColumnFacts { problem: Some("column x: no".into()), ..Default::default() }, "--exclude 'x'"),
         ] {
             let advice = with(column);

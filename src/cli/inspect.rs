@@ -12,7 +12,7 @@ use crate::codec::image::{self, Info};
 use crate::codec::{ColumnOptions, Columns};
 use crate::dataset::Dataset;
 use crate::pipeline::{LoaderOptions, machine};
-use crate::schema::{Field, Schema};
+use crate::schema::{Field, Schema, Type};
 use crate::{Error, Result};
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::DataType;
@@ -99,6 +99,12 @@ struct Column {
     /// True if it is delivered as a tensor.
     #[serde(skip)]
     tensor: bool,
+    /// True if it is text or binary, or lists of them.
+    #[serde(skip)]
+    text: bool,
+    /// True if `nulls` may be empty lists.
+    #[serde(skip)]
+    listed: bool,
 }
 
 /// Properties of a sample of a column's images. Sides in pixels, after EXIF orientation.
@@ -282,8 +288,8 @@ impl<'a> Leaves<'a> {
         let mut roots: HashMap<_, Vec<_>> = HashMap::new();
         for leaf in leaves {
             // A root's name may contain dots, so a leaf is listed under every prefix that may be one.
-            for (end, _) in leaf.path.match_indices('.').chain([(leaf.path.len(), "")]) {
-                roots.entry(leaf.path.get(..end).unwrap_or_default()).or_default().push(leaf);
+            for (end, _) in leaf.name.match_indices('.').chain([(leaf.name.len(), "")]) {
+                roots.entry(leaf.name.get(..end).unwrap_or_default()).or_default().push(leaf);
             }
         }
         Self(roots)
@@ -299,6 +305,7 @@ fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Co
     let below = leaves.below(name);
     let types: Vec<String> = below.iter().map(|leaf| leaf.type_names()).collect();
     let tensor = outcome.as_ref().is_ok_and(|field| field.dtype().is_some());
+    let text = outcome.as_ref().is_ok_and(|field| matches!(&field.ty, Type::Arrow(ty) if is_text(ty)));
     let (outcome, problem) = match outcome {
         // The field's text begins with its name, which has a column of its own in the table.
         Ok(field) => (Some(field.to_string().strip_prefix(name).unwrap_or_default().trim_start().to_owned()), None),
@@ -322,7 +329,17 @@ fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Co
             .collect(),
         dictionary: below.iter().any(|leaf| leaf.dictionary),
         tensor,
+        text,
+        listed: below.iter().any(|leaf| leaf.listed),
         dictionary_floats: floats.reduce(u64::saturating_add),
+    }
+}
+
+/// Returns true for text and binary as they are delivered, and for lists of them.
+fn is_text(ty: &DataType) -> bool {
+    match ty {
+        DataType::LargeList(item) => is_text(item.data_type()),
+        ty => matches!(ty, DataType::LargeUtf8 | DataType::LargeBinary),
     }
 }
 
@@ -405,6 +422,8 @@ fn facts(report: &Report, budget: u64, ranks: u64) -> Facts {
             compression: column.compression.first().cloned(),
             dictionary_floats: column.dictionary_floats,
             nulls: column.nulls,
+            listed: column.listed,
+            text: column.text,
             images: images.map(|images| (images.format(), images.width.median.max(images.height.median))),
             decoded: column.tensor,
             problem: column.problem.clone(),

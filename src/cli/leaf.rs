@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use arrow::datatypes::DataType;
+
 use crate::dataset::{Chunk, Dataset};
 use parquet::basic::{Compression, LogicalType, Type};
 use parquet::schema::types::ColumnDescriptor;
@@ -9,8 +11,8 @@ use parquet::schema::types::ColumnDescriptor;
 /// One column of Parquet, over all files and row groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Leaf {
-    /// Dotted path, with the levels that lists and maps add.
-    pub(crate) path: String,
+    /// Dotted name, as delivered: lists add nothing to it.
+    pub(crate) name: String,
     /// Its types: one, unless the files differ.
     pub(crate) types: BTreeSet<String>,
     pub(crate) optional: bool,
@@ -22,8 +24,10 @@ pub(crate) struct Leaf {
     pub(crate) dictionary: bool,
     /// Bytes of all values without an encoding, for floats.
     pub(crate) plain_float_bytes: Option<u64>,
-    /// Nulls, as far as statistics give them.
+    /// Nulls, as far as statistics give them; empty lists among them.
     pub(crate) nulls: u64,
+    /// True if lists are around it, so that `nulls` may be empty lists.
+    pub(crate) listed: bool,
 }
 
 impl Leaf {
@@ -46,7 +50,12 @@ impl Leaf {
             let bytes = chunk.values.saturating_mul(width);
             self.plain_float_bytes = Some(self.plain_float_bytes.unwrap_or(0).saturating_add(bytes));
         }
-        self.nulls = self.nulls.saturating_add(chunk.nulls.unwrap_or(0));
+        // Each list adds a level for its items. Where nothing else does, nothing can be null but the items of empty lists.
+        let (defined, listed) = (descriptor.max_def_level(), descriptor.max_rep_level());
+        self.listed |= listed > 0;
+        if defined > listed {
+            self.nulls = self.nulls.saturating_add(chunk.nulls.unwrap_or(0));
+        }
     }
 
     /// Returns the types as one text.
@@ -60,13 +69,19 @@ pub(crate) fn leaves(dataset: &Dataset) -> Vec<Leaf> {
     let mut leaves: Vec<Leaf> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     // Files without row groups have columns too.
-    for column in dataset.file_schemas().flat_map(|schema| schema.columns()) {
-        let path = column.path().string();
-        known.entry(path.clone()).or_insert_with(|| {
-            let types = BTreeSet::from([type_name(column)]);
-            leaves.push(Leaf { path, types, optional: column.self_type().is_optional(), ..Leaf::default() });
-            leaves.len() - 1
-        });
+    for (stored, schema) in dataset.file_columns() {
+        let mut names = Vec::new();
+        schema.fields().iter().for_each(|field| name(field.name().clone(), field.data_type(), &mut names));
+        let mut names = names.into_iter();
+        for column in stored.columns() {
+            let name = names.next();
+            known.entry(column.path().string()).or_insert_with_key(|path| {
+                let types = BTreeSet::from([type_name(column)]);
+                let name = name.unwrap_or_else(|| path.clone());
+                leaves.push(Leaf { name, types, optional: column.self_type().is_optional(), ..Leaf::default() });
+                leaves.len() - 1
+            });
+        }
     }
     dataset.each_chunk(&mut |column, chunk| {
         let at = known.get(&column.path().string()).copied();
@@ -75,6 +90,28 @@ pub(crate) fn leaves(dataset: &Dataset) -> Vec<Leaf> {
         }
     });
     leaves
+}
+
+/// Adds the names of what lies below a column, in the order of Parquet's leaves.
+fn name(of: String, data_type: &DataType, names: &mut Vec<String>) {
+    match data_type {
+        DataType::Struct(members) => {
+            members.iter().for_each(|member| name(format!("{of}.{}", member.name()), member.data_type(), names));
+        }
+        DataType::Map(entries, _) => match entries.data_type() {
+            DataType::Struct(pair) => {
+                let each = ["key", "value"].iter().zip(pair);
+                each.for_each(|(own, member)| name(format!("{of}.{own}"), member.data_type(), names));
+            }
+            other => name(of, other, names),
+        },
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _) => name(of, item.data_type(), names),
+        _ => names.push(of),
+    }
 }
 
 /// Returns the logical type if there is one, else the physical: `TIMESTAMP(MICROS, UTC)`, `INT64`.

@@ -21,6 +21,7 @@ use parquet::schema::types::ColumnDescPtr;
 use super::chunks::Chunks;
 use super::guard::guard;
 use super::levels::Levels;
+use super::masked::masked;
 use super::offsets::Run;
 use super::project::{Leaves, Projection, Source};
 use super::read::{Fetched, Paged};
@@ -251,7 +252,8 @@ impl Group<'_> {
 /// The one column of all batches.
 fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> {
     let batches = reader.collect::<Result<Vec<_>, _>>()?;
-    let arrays: Vec<ArrayRef> = batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
+    let arrays = batches.iter().filter_map(|batch| batch.columns().first()).map(masked);
+    let arrays: Vec<ArrayRef> = arrays.collect::<Result<_, _>>()?;
     match arrays.as_slice() {
         [one] => Ok(Arc::clone(one)),
         [] => Err(ParquetError::EOF("there are no rows".to_owned())),

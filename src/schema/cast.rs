@@ -21,6 +21,8 @@ use arrow::datatypes::{DataType, Field, Float64Type, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
+use super::zones;
+
 /// Maximum characters of a value in an error.
 const SHOWN: usize = 40;
 
@@ -83,9 +85,10 @@ fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, Arrow
 
 fn shown(array: &ArrayRef, row: usize) -> String {
     let options = FormatOptions::default().with_null("null");
-    let formatter = ArrayFormatter::try_new(array, &options).ok();
-    // A value that cannot be formatted, such as one with a named time zone, is still a value.
-    let text = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok());
+    let one = zones::shown(&array.slice(row, 1)).ok();
+    let formatter = one.as_ref().and_then(|one| ArrayFormatter::try_new(one, &options).ok());
+    // A value that cannot be formatted, such as a time beyond the calendar, is still a value.
+    let text = formatter.and_then(|formatter| formatter.value(0).try_to_string().ok());
     text.map_or_else(|| "?".to_owned(), |text| text.chars().take(SHOWN).collect())
 }
 
@@ -331,6 +334,15 @@ mod tests {
         let views = cast(&array, &of(DataType::Utf8View, DataType::Int64)).unwrap();
         assert_eq!(cast(&views, array.data_type()).unwrap().as_ref(), array.as_ref());
         refused(maps, of(DataType::Utf8View, DataType::Int8));
+    }
+
+    #[test]
+    fn a_time_of_a_named_zone_is_shown() {
+        for zone in ["UTC", "Europe/Berlin", "+00:00"] {
+            let times: ArrayRef = Arc::new(TimestampNanosecondArray::from(vec![1000, 1]).with_timezone(zone));
+            let error = cast(&times, &DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into()))).unwrap_err();
+            assert!(error.to_string().starts_with("the value 1970-01-01T00:00:00.000000001Z of "), "{error}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod dtype;
 mod feature;
 mod field;
 mod stored;
+pub(crate) mod zones;
 
 #[cfg(feature = "convert")]
 pub(crate) use cast::Misfit;

@@ -5,7 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{
+    Array, ArrayRef, FixedSizeListArray, Int64Array, ListArray, MapArray, RecordBatch, StringArray, StructArray,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Fields};
 use bowstring::pipeline::rank;
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
@@ -86,16 +90,72 @@ fn inspect_prints_a_stable_text() {
     assert_eq!(text, expected, "left: found; right: tests/it/cli_inspect.txt");
 }
 
+/// Writes a file of one column.
+fn written(path: &Path, name: &str, column: ArrayRef) {
+    let batch = RecordBatch::try_from_iter([(name, column)]).unwrap();
+    let mut writer = ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn inspect_finds_what_lies_in_lists_of_structs_and_in_maps() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.parquet");
+    let int = |nulls: bool| Field::new("a", DataType::Int64, nulls);
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+    let structs = |fields: Fields, columns| -> ArrayRef { Arc::new(StructArray::new(fields, columns, None)) };
+    let items = structs(vec![int(true)].into(), vec![numbers]);
+    let item = Arc::new(Field::new("anything", items.data_type().clone(), true));
+    let lists: ArrayRef = Arc::new(FixedSizeListArray::new(Arc::clone(&item), 1, Arc::clone(&items), None));
+    let offsets = || OffsetBuffer::from_lengths([2, 0]);
+    let ragged: ArrayRef = Arc::new(ListArray::new(item, offsets(), items, None));
+    let keys: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+    let pair = vec![Field::new("k", DataType::Utf8, false), Field::new("v", DataType::Int64, false)];
+    let pairs = StructArray::new(pair.into(), vec![keys, Arc::new(Int64Array::from(vec![1, 2]))], None);
+    let entries = Arc::new(Field::new("pairs", pairs.data_type().clone(), false));
+    let map: ArrayRef = Arc::new(MapArray::new(entries, offsets(), pairs, None, false));
+    let all: Fields = [("f", &lists), ("l", &ragged), ("m", &map)]
+        .map(|(name, array)| Field::new(name, array.data_type().clone(), false))
+        .to_vec()
+        .into();
+    written(&path, "s", structs(all, vec![lists, ragged, map]));
+    let report = json(&["inspect", text(&path)]);
+    let columns = report["columns"].as_array().unwrap();
+    let names: Vec<_> = columns.iter().map(|column| column["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["s.f.a", "s.l.a", "s.m.key", "s.m.value"]);
+    let sum: u64 = columns.iter().map(|column| column["stored_bytes"].as_u64().unwrap()).sum();
+    assert_eq!(Some(sum), report["stored_bytes"].as_u64());
+    assert!(columns.iter().all(|column| column["stored_bytes"].as_u64() > Some(0)), "{columns:?}");
+    let advice = report["advice"].to_string();
+    assert!(advice.contains("s.f.a has 1 null or empty list"), "{advice}");
+    assert!(advice.contains("s.l.a has 2 nulls or empty lists"), "{advice}");
+    // No key and no value can be null: an empty map is all there is.
+    assert!(!advice.contains("s.m."), "{advice}");
+}
+
+#[test]
+fn inspect_takes_no_empty_list_for_a_null() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.parquet");
+    for (nullable, said) in [(true, 1), (false, 0)] {
+        let item = Arc::new(Field::new("item", DataType::Int64, nullable));
+        let numbers = Arc::new(Int64Array::from(vec![1]));
+        let lists = ListArray::new(item, OffsetBuffer::from_lengths([0, 1, 0]), numbers, None);
+        written(&path, "l", Arc::new(lists));
+        let advice = json(&["inspect", text(&path)])["advice"].to_string();
+        assert_eq!(advice.matches("l has 2 nulls or empty lists").count(), said, "{advice}");
+        assert!(!advice.contains("which are errors"), "{advice}");
+    }
+}
+
 #[test]
 fn names_in_a_file_cannot_steer_the_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.parquet");
     let name = "a\u{1b}]0;owned\u{7}\u{202e}b";
     let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
-    let batch = RecordBatch::try_from_iter([(name, column)]).unwrap();
-    let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
+    written(&path, name, column);
     for args in [vec!["inspect", text(&path)], vec!["bench", text(&path), "--columns", "a\u{1b}x"]] {
         let ran = run(&args);
         let seen = ran.stdout + &ran.stderr;

@@ -448,6 +448,10 @@ fn lists_are_padded() {
         "{text}"
     );
     assert!(text.ends_with("[1, 2, 3]"), "{text}");
+    let holes = array(ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1), None, Some(3)])]));
+    let json = r#"{"lists": {"padded": {"length": 2}}, "nulls": 0}"#;
+    let error = picked(&[("x", holes)], json, &[(0, 0)], 1, BadRows::Error).unwrap_err();
+    assert!(error.to_string().ends_with("[1, null, 3]"), "{error}");
 }
 
 #[test]
@@ -470,7 +474,7 @@ fn lists_are_cut_like_padded_ones_into_memory_of_one_size() {
     assert!(room(&batch) >= 40_000 && batch.tensor("x__values").unwrap().slab().len() < 1000);
     let json = r#"{"lists": {"cut": {"length": 2}}}"#;
     let error = run(json, &[(0, 2), (0, 3)], BadRows::Error).unwrap_err();
-    assert!(error.to_string().contains("row 3: a list longer than the padded length 2"), "{error}");
+    assert!(error.to_string().contains("row 3: a list longer than the length 2 in lists; raise"), "{error}");
     let (batch, bad) = run(json, &[(0, 2), (0, 3), (0, 2)], BadRows::Zero).unwrap();
     assert_eq!((values::<i64>(&batch, "x__values"), bad.len()), (vec![4, 4], 1));
     for wrong in ["0", "[2, 3]"] {
@@ -1213,4 +1217,43 @@ fn columns_can_stay_as_they_are_stored() {
     assert!(error.to_string().contains("null"), "{error}");
     let lists = [("x", array(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)])], 1)))];
     assert!(picked(&lists, r#"{"arrow": ["x"]}"#, &[(0, 0)], 1, BadRows::Error).is_err());
+}
+
+#[test]
+fn nulls_of_columns_that_stay_as_they_are_stored_are_filled() {
+    let decimal =
+        |values: Vec<Option<i128>>| array(Decimal128Array::from(values).with_precision_and_scale(20, 2).unwrap());
+    let member = Arc::new(Field::new("day", DataType::Date32, true));
+    let inner = array(Date32Array::from(vec![Some(1), None, Some(3)]));
+    let outer = NullBuffer::from(vec![true, true, false]);
+    let nested = array(StructArray::new(vec![member].into(), vec![inner], Some(outer)));
+    let arrays = [("price", decimal(vec![Some(12345), None, Some(-5)])), ("s", nested)];
+    let rows = [(0, 2), (0, 1), (0, 0)];
+    let stored = |json: &str, bad_rows| {
+        let (batch, _) = picked(&arrays, json, &rows, 3, bad_rows).unwrap();
+        ["price", "s.day"].map(|name| match batch.get(name).unwrap() {
+            bowstring::tensor::Value::Arrow(array) => Arc::clone(array),
+            tensor => panic!("{name} is {tensor:?}"),
+        })
+    };
+    let filled = |price: i128, day: i32| {
+        [decimal(vec![Some(-5), Some(price), Some(12345)]), array(Date32Array::from(vec![day, day, 1]))]
+    };
+    let both = r#""arrow": ["price", "s.day"]"#;
+    assert_eq!(stored(&format!(r#"{{{both}, "nulls": 0}}"#), BadRows::Error), filled(0, 0));
+    assert_eq!(stored(&format!(r#"{{{both}, "nulls": -7}}"#), BadRows::Error), filled(-700, -7));
+    let each = format!(r#"{{{both}, "nulls": {{"price": 0.1, "s.day": 9}}}}"#);
+    assert_eq!(stored(&each, BadRows::Error), filled(10, 9));
+    assert_eq!(stored(&format!("{{{both}}}"), BadRows::Zero), filled(0, 0), "a null of a bad row is 0 too");
+    let refused = |json: &str, arrays: &[(&str, ArrayRef)], expected: &[&str]| {
+        let error = picked(arrays, json, &[(0, 0)], 1, BadRows::Error).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "nulls", .. }), "{error}");
+        expected.iter().for_each(|part| assert!(error.to_string().contains(part), "{part}: {error}"));
+    };
+    for (value, shown) in [("0.125", "0.125"), (r#"{"fill": "x"}"#, "\"x\""), (r#"{"fill": "nan"}"#, "\"nan\"")] {
+        let json = format!(r#"{{"arrow": ["price"], "columns": ["price"], "nulls": {value}}}"#);
+        refused(&json, &arrays, &["column price", shown, "Decimal128(20, 2)", "mask"]);
+    }
+    let nothing = [("n", array(NullArray::new(3)))];
+    refused(r#"{"arrow": ["n"], "nulls": 0}"#, &nothing, &["column n", "type Null", "mask"]);
 }

@@ -34,6 +34,7 @@ mod rows;
 mod select;
 mod shaped;
 mod sizes;
+mod stand_in;
 mod strings;
 mod take_order;
 mod tensors;

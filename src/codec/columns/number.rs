@@ -3,6 +3,8 @@
 //! The rules: a value that the target cannot hold is refused (an integer out of range, a fraction or NaN as an integer,
 //! anything but 0 and 1 as a boolean); a conversion to a float rounds to the nearest, beyond its range to infinity.
 
+use std::fmt;
+
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,18 @@ pub enum Scalar {
     Float(f64),
     /// Text, for text and binary columns; `nan`, `inf`, `-inf` for float columns.
     Text(String),
+}
+
+/// As it is written in options.
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Int(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
 }
 
 /// A boolean as stored in a tensor: one byte, 0 or 1.

@@ -1,5 +1,6 @@
 //! From options and leaves to the columns of a batch: the decisions, made once.
 
+use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
@@ -7,7 +8,7 @@ use arrow::datatypes::DataType;
 use super::leaf::{Kind, Leaf};
 use super::number::{Scalar, element};
 use super::options::{ColumnOptions, Lists, Nulls, Padded, Truncate};
-use super::select;
+use super::{select, stand_in};
 use crate::codec::image::{Decoder, Deferred};
 use crate::codec::{Decode, DecodeShaped, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
@@ -52,7 +53,7 @@ impl Held {
     }
 }
 
-/// Treatment of nulls, with the value to fill in as bytes: of one element, or a text.
+/// Treatment of nulls, with the value to fill in as bytes: of one element, a value of an Arrow type, or a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NullPlan {
     Error,
@@ -143,6 +144,8 @@ impl Shaped {
 pub(super) struct Limit {
     pub(super) lengths: Vec<usize>,
     pub(super) truncate: Truncate,
+    /// True if shorter lists are padded to these lengths.
+    pub(super) padded: bool,
 }
 
 /// Padding of lists.
@@ -298,7 +301,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     if !is_vector && matches!(list, Some((Lists::Vector(_) | Lists::Csr, true))) {
         return wrong("lists", "only vectors of Spark are a matrix, or one in CSR".to_owned());
     }
-    let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, RowGroupBlock::Plain))?;
+    let null_plan = null_plan(leaf, &name, &nulls, dtype, &cells)?;
     let fill = null_plan.text().map(<[u8]>::to_vec);
     let mut dims = leaf.dims.clone();
     let mut unit =
@@ -340,7 +343,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
             Form::Padded(padding(padded, &name, dtype, levels)?)
         }
         (RowGroupBlock::Plain, 1, Some((Lists::Cut(padded), _))) => {
-            Form::Ragged(1, Some(padding(padded, &name, dtype, 1)?.limit))
+            Form::Ragged(1, Some(Limit { padded: false, ..padding(padded, &name, dtype, 1)?.limit }))
         }
         (RowGroupBlock::Plain, _, Some((Lists::Cut(_), _))) => {
             return wrong("lists", "lists of lists are padded or left as they are, not cut".to_owned());
@@ -401,7 +404,7 @@ pub(super) fn pack(
         }
         let nulls = select::lookup(&options.nulls.0, &column).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
         numeric(leaf, Some(dtype), &nulls)?;
-        let nulls = null_plan(leaf, &column, &nulls, dtype, false)?;
+        let nulls = null_plan(leaf, &column, &nulls, dtype, &RowGroupBlock::Plain)?;
         members.push(Member { leaf: (*leaf).clone(), name: column, nulls, dtype, packed: true, held: Held::Values });
     }
     let columns = leaves.iter().map(|leaf| leaf.elements()).sum();
@@ -435,23 +438,34 @@ fn numeric(leaf: &Leaf, cast: Option<DType>, nulls: &Nulls) -> Result<DType> {
     }
 }
 
-fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, image: bool) -> Result<NullPlan> {
+fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, cells: &RowGroupBlock) -> Result<NullPlan> {
     let wrong = |problem: &str| Err(Error::config("nulls", format!("column {name}: {problem}")));
-    match nulls {
-        Nulls::Error => Ok(NullPlan::Error),
-        Nulls::Mask => Ok(NullPlan::Mask),
-        Nulls::Fill(Scalar::Int(0)) if image => Ok(NullPlan::Fill(Vec::new())),
-        Nulls::Fill(_) if image => wrong("missing images and arrays are filled with 0 only"),
-        Nulls::Fill(Scalar::Text(text)) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
+    let value = match nulls {
+        Nulls::Error => return Ok(NullPlan::Error),
+        Nulls::Mask => return Ok(NullPlan::Mask),
+        Nulls::Fill(value) => value,
+    };
+    let misfit = |ty: &dyn fmt::Display, hint| wrong(&format!("{value} is not a value of type {ty}{hint}"));
+    match (cells, value) {
+        (RowGroupBlock::Arrow(ty), _) if !stand_in::is_number(ty) => {
+            wrong(&format!("as type {ty}, which it keeps by `arrow`, it has no number to fill in: choose \"mask\""))
+        }
+        (RowGroupBlock::Arrow(ty), _) => match stand_in::of(value, ty) {
+            Some(bytes) => Ok(NullPlan::Fill(bytes)),
+            None => misfit(ty, ", which it keeps by `arrow`: give a number that this type holds exactly, or \"mask\""),
+        },
+        (RowGroupBlock::Plain, Scalar::Text(text)) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
             Ok(NullPlan::Fill(text.clone().into_bytes()))
         }
-        Nulls::Fill(_) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
+        (RowGroupBlock::Plain, _) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
             wrong("it holds text or binary: give it a text of its own to fill with")
         }
-        Nulls::Fill(value) => match element(value, dtype) {
+        (RowGroupBlock::Plain, _) => match element(value, dtype) {
             Some(bytes) => Ok(NullPlan::Fill(bytes)),
-            None => wrong(&format!("{value:?} is not a value of type {dtype}")),
+            None => misfit(&dtype, ""),
         },
+        (_, Scalar::Int(0)) => Ok(NullPlan::Fill(Vec::new())),
+        _ => wrong("missing images and arrays are filled with 0 only"),
     }
 }
 
@@ -465,7 +479,10 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
         return wrong("a padded length must be at least 1".to_owned());
     }
     match element(&padded.fill, dtype) {
-        Some(fill) => Ok(Padding { limit: Limit { lengths, truncate: padded.truncate }, fill, left: padded.left }),
-        None => wrong(format!("fill {:?} is not a value of type {dtype}", padded.fill)),
+        Some(fill) => {
+            let limit = Limit { lengths, truncate: padded.truncate, padded: true };
+            Ok(Padding { limit, fill, left: padded.left })
+        }
+        None => wrong(format!("fill {} is not a value of type {dtype}", padded.fill)),
     }
 }

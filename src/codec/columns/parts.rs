@@ -12,7 +12,7 @@ use super::{bytes, strings};
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place};
 use crate::page::PagedRows;
-use crate::schema::DType;
+use crate::schema::{DType, zones};
 
 /// A set of rows.
 #[derive(Debug, Clone, Default)]
@@ -73,8 +73,8 @@ pub(super) enum Cause {
     Null,
     /// A value does not fit this type.
     Misfit(DType),
-    /// A list is longer than this.
-    Long(usize),
+    /// A list is longer than this, the length to which lists are padded if true.
+    Long(usize, bool),
     /// A vector of Spark is broken, or not of this length.
     Vector(Option<usize>),
     /// An array of strings cannot be read.
@@ -114,8 +114,10 @@ impl Bad {
                     _ => strings::TOO_MANY.to_owned(),
                 }
             }
-            Cause::Long(length) => {
-                format!("a list longer than the padded length {length}; raise it, or set truncate: {}", self.show(row))
+            Cause::Long(length, padded) => {
+                let most =
+                    if *padded { format!("padded length {length}") } else { format!("length {length} in lists") };
+                format!("a list longer than the {most}; raise it, or set truncate: {}", self.show(row))
             }
         };
         Error::corrupt(place, what)
@@ -123,10 +125,11 @@ impl Bad {
 
     /// The value as text, cut to a line.
     fn show(&self, row: usize) -> String {
-        let options = FormatOptions::default();
-        let array = self.array.as_ref().filter(|array| row < array.len());
-        let formatter = array.and_then(|array| ArrayFormatter::try_new(array, &options).ok());
-        let text = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok()).unwrap_or_default();
+        let options = FormatOptions::default().with_null("null");
+        let one = self.array.as_ref().filter(|array| row < array.len()).map(|array| array.slice(row, 1));
+        let one = one.and_then(|one| zones::shown(&one).ok());
+        let formatter = one.as_ref().and_then(|one| ArrayFormatter::try_new(one, &options).ok());
+        let text = formatter.and_then(|formatter| formatter.value(0).try_to_string().ok()).unwrap_or_default();
         let mut chars = text.chars();
         let start: String = chars.by_ref().take(80).collect();
         if chars.next().is_some() { format!("{start}...") } else { start }

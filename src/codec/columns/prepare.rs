@@ -14,12 +14,12 @@ use arrow::datatypes::DataType;
 use super::bytes;
 use super::items::{Checked, items, unexpected};
 use super::leaf::{Kind, Step, kind};
-use super::number::{self, convert, misfits};
+use super::number::{self, Scalar, convert, misfits};
 use super::offsets::Offsets;
 use super::output::{Held, Limit, Member, NullPlan};
 use super::parts::{Bad, Cause, Data, Part, RowSet, mask};
 use super::strings::Lists;
-use super::vector;
+use super::{stand_in, vector};
 use crate::schema::{DType, cast};
 
 /// A step down from rows towards elements, for mapping back.
@@ -187,7 +187,7 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
             }
         }
         if !rows.is_empty() {
-            found.push(bad(member, rows, Cause::Long(*most), root));
+            found.push(bad(member, rows, Cause::Long(*most, limit.padded), root));
         }
     }
     found
@@ -204,7 +204,20 @@ fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &Arr
         in_take_order: false,
     };
     match &member.held {
-        Held::Arrow(ty) => Ok(part(cast(array, ty).map_err(|error| error.to_string())?, Vec::new())),
+        Held::Arrow(ty) => {
+            let array = cast(array, ty).map_err(|error| error.to_string())?;
+            let value = match &member.nulls {
+                NullPlan::Fill(value) => Some(value.clone()),
+                // Of a bad row that is still delivered.
+                NullPlan::Error => stand_in::of(&Scalar::Int(0), ty),
+                NullPlan::Mask => None,
+            };
+            let array = match (nulls, value) {
+                (Some(nulls), Some(value)) => stand_in::filled(&array, &nulls, &value)?,
+                _ => array,
+            };
+            Ok(part(array, Vec::new()))
+        }
         Held::Strings(decoder, axes, text) => {
             let cells = bytes::views(array, false)?;
             let mut lists = Lists::new(decoder, *axes);

@@ -174,12 +174,11 @@ impl Judge {
             }
             Raw::Object(members) => return self.object(members, of),
             Raw::Quoted(text) => {
-                let decimal = matches!(of, DataType::Decimal128(..) | DataType::Decimal256(..));
                 let number = of.is_integer() || of.is_floating();
                 if number && (self.json || !self.given) || self.json && *of == DataType::Boolean {
                     return Err("it is a text".to_owned());
                 }
-                if !self.json || is_text(of) || of.is_temporal() || decimal {
+                if !self.json || is_text(of) || of.is_temporal() || of.is_decimal() {
                     text
                 } else {
                     return Err("a text".into());
@@ -285,7 +284,7 @@ impl Judge {
                 let count = Time64NanosecondType::parse(text).ok_or("it is not a time")?;
                 nanos(CLOCK, i128::from(count))
             }
-            DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            kind if kind.is_decimal() => {
                 Ok(digest::mix(twox_hash::XxHash3_64::oneshot(plain(text)?.as_bytes()), DECIMAL))
             }
             _ => Err("values of this type have no tokens".to_owned()),

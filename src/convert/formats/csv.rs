@@ -182,9 +182,8 @@ fn holds(data_type: &DataType) -> bool {
                 | DataType::Timestamp(..)
                 | DataType::Time32(_)
                 | DataType::Time64(_)
-                | DataType::Decimal128(..)
-                | DataType::Decimal256(..)
         ) && timezone::is_plain(data_type)
+        || data_type.is_decimal()
 }
 
 impl Source for CsvSource {
@@ -328,9 +327,6 @@ pub(crate) fn sink(
 fn plain(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => values.as_ref().clone(),
-        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
-            DataType::Decimal128(*precision, *scale)
-        }
         other => other.clone(),
     }
 }

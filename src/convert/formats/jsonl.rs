@@ -262,9 +262,7 @@ fn holds(data_type: &DataType) -> bool {
         | DataType::Date32
         | DataType::Date64
         | DataType::Time32(_)
-        | DataType::Time64(_)
-        | DataType::Decimal128(..)
-        | DataType::Decimal256(..) => true,
+        | DataType::Time64(_) => true,
         DataType::Timestamp(..) => timezone::is_plain(data_type),
         DataType::Struct(members) => !members.is_empty() && members.iter().all(|member| holds(member.data_type())),
         DataType::Map(entries, _) => match entries.data_type() {
@@ -274,7 +272,7 @@ fn holds(data_type: &DataType) -> bool {
             }
             _ => false,
         },
-        other => other.is_integer() || is_text(other) || item(other).is_some_and(holds),
+        other => other.is_integer() || other.is_decimal() || is_text(other) || item(other).is_some_and(holds),
     }
 }
 

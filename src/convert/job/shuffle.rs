@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{RecordBatch, UInt32Array, UInt64Array};
+use arrow::array::{AsArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 
 use super::Job;
 use super::commit::commit;
@@ -25,7 +25,7 @@ use super::journal::Done;
 use super::publish::Staging;
 use super::scatter::{ALL, Scatter, Scattered, part, sorted};
 use crate::convert::budget::{Budget, Progress};
-use crate::convert::errors::{FAULT, differs, unexpected, with_row};
+use crate::convert::errors::{FAULT, differs, unexpected};
 use crate::convert::formats::ipc;
 use crate::convert::parallel::parallel;
 use crate::convert::source::slices;
@@ -39,6 +39,15 @@ const MOST_AGAIN: usize = 8;
 
 /// Most bytes sorted at once: offsets of texts have 32 bits.
 const MOST_BYTES: u64 = 1 << 30;
+
+/// Factors of a draw.
+const SHARDS: u64 = 0xA24B_AED4_963E_E407;
+const ROWS: u64 = 0x9FB2_1C65_1E98_DF25;
+const MULTIPLIERS: [u64; 3] = [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93];
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Most rows of a shard whose index does not count them.
+const MOST_ROWS: u64 = 1 << 40;
 
 /// Name of the column with the draws, beside those of the dataset.
 const DRAW: &str = "bowstring.draw";
@@ -77,13 +86,15 @@ pub(crate) fn run(
         let mut digest = job.summing();
         let mut rows = 0;
         let gather = Gather { schema: &schema, most: (share / 4).min(MOST_BYTES), place: scratch.join("again") };
-        gather.bucket(&whole, bucket, part(&ALL, bucket, job.units), &[bucket], &mut |batch| {
+        gather.bucket(&whole, bucket, part(&ALL, bucket, job.units), &[bucket], &mut |batch, draws| {
+            let mut first = 0;
             for piece in slices(batch) {
                 if let Some(digest) = &mut digest {
                     digest.add(&piece)?;
                 }
-                // Its row of the source is not known here.
-                writer.write(&piece).map_err(|error| with_row(error, |_| None))?;
+                let draw = |row: u64| usize::try_from(row).ok().and_then(|row| draws.get(first + row)).copied();
+                writer.write(&piece).map_err(|error| named(error, job, seed, &draw, budget))?;
+                first += piece.num_rows();
                 rows += piece.num_rows() as u64;
             }
             Ok(())
@@ -125,11 +136,42 @@ fn empty(directory: &Path) -> Result<()> {
 
 /// Draws a number for a row: always the same one.
 fn draw(seed: u64, shard: usize, row: u64) -> u64 {
-    let mut x = seed ^ (shard as u64).wrapping_mul(0xA24B_AED4_963E_E407) ^ row.wrapping_mul(0x9FB2_1C65_1E98_DF25);
-    for multiplier in [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93_u64] {
-        x = (x ^ (x >> 31)).wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(multiplier);
+    let mut x = seed ^ (shard as u64).wrapping_mul(SHARDS) ^ row.wrapping_mul(ROWS);
+    for multiplier in MULTIPLIERS {
+        x = (x ^ (x >> 31)).wrapping_add(STEP).wrapping_mul(multiplier);
     }
     x ^ (x >> 32)
+}
+
+/// Returns the row of `shard` for which this number is drawn; for numbers of other shards, any.
+fn drawn(seed: u64, shard: usize, draw: u64) -> u64 {
+    // Each step of a draw has an inverse: a multiplication by an odd number that of its reciprocal modulo 2^64.
+    let reciprocal =
+        |odd: u64| (0..5).fold(odd, |so_far, _| so_far.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(so_far))));
+    let mut x = draw ^ (draw >> 32);
+    for multiplier in MULTIPLIERS.into_iter().rev() {
+        x = x.wrapping_mul(reciprocal(multiplier)).wrapping_sub(STEP);
+        x ^= (x >> 31) ^ (x >> 62);
+    }
+    (x ^ seed ^ (shard as u64).wrapping_mul(SHARDS)).wrapping_mul(reciprocal(ROWS))
+}
+
+/// Names the place in the source that an error of a writer is about. Its rows are known by their draws.
+fn named(error: Error, job: &Job, seed: u64, draw: &dyn Fn(u64) -> Option<u64>, budget: &Budget) -> Error {
+    let told = error.place().filter(|place| place.file.is_none()).cloned();
+    let Some((place, row)) = told.and_then(|place| place.row.map(|row| (place, row))) else { return error };
+    let found = draw(row).and_then(|draw| {
+        let shards = job.source.shards().iter().enumerate();
+        let candidates = shards.filter_map(|(shard, of)| {
+            let row = drawn(seed, shard, draw);
+            (row < of.rows.unwrap_or(MOST_ROWS)).then_some((shard, row))
+        });
+        candidates.filter_map(|(shard, row)| Some((shard, job.selected(shard, row, budget).ok()??))).next()
+    });
+    match found {
+        Some((shard, row)) => error.at(Place { column: place.column, ..job.source.place(shard, row) }),
+        None => error.at(Place { row: None, ..place }),
+    }
 }
 
 fn scatter(
@@ -167,7 +209,7 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Passes the rows of a bucket to `each`, without their draws. Its draws are in `range`; `path` is its number and those of the
+    /// Passes the rows of a bucket to `each`, beside their draws. Its draws are in `range`; `path` is its number and those of the
     /// parts that it was scattered into.
     fn bucket(
         &self,
@@ -175,7 +217,7 @@ impl Gather<'_> {
         bucket: usize,
         range: Range<u128>,
         path: &[usize],
-        each: &mut dyn FnMut(&RecordBatch) -> Result<()>,
+        each: &mut dyn FnMut(&RecordBatch, &[u64]) -> Result<()>,
     ) -> Result<()> {
         let sizes = files.iter().map(|own| own.size(bucket));
         let (rows, bytes) = sizes.fold((0, 0), |(rows, bytes), own| (rows + own.0, bytes + own.1));
@@ -191,9 +233,11 @@ impl Gather<'_> {
         }
         let Some((whole, order)) = sorted(self.schema, &batches)? else { return Ok(()) };
         drop(batches);
-        let kept: Vec<usize> = (0..whole.num_columns() - 1).collect();
-        let whole = whole.project(&kept).map_err(unexpected)?;
-        each(&take_record_batch(&whole, &UInt32Array::from(order)).map_err(unexpected)?)
+        let last = whole.num_columns() - 1;
+        let draws = whole.column(last).as_primitive::<UInt64Type>();
+        let draws: Vec<u64> = order.iter().map(|row| draws.value(*row as usize)).collect();
+        let whole = whole.project(&(0..last).collect::<Vec<_>>()).map_err(unexpected)?;
+        each(&take_record_batch(&whole, &UInt32Array::from(order)).map_err(unexpected)?, &draws)
     }
 
     /// The same for a bucket that does not fit: it is scattered into parts, which are read one after another.
@@ -204,7 +248,7 @@ impl Gather<'_> {
         range: Range<u128>,
         path: &[usize],
         bytes: u64,
-        each: &mut dyn FnMut(&RecordBatch) -> Result<()>,
+        each: &mut dyn FnMut(&RecordBatch, &[u64]) -> Result<()>,
     ) -> Result<()> {
         if path.len() > MOST_AGAIN {
             let what = format!("a few rows of bucket {} of the shuffle", path.first().unwrap_or(&bucket));
@@ -224,5 +268,23 @@ impl Gather<'_> {
             self.bucket(&scattered, number, part(&range, number, parts), &inner, each)?;
         }
         remove(&directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_tells_its_row() {
+        for seed in [0, 1, u64::MAX] {
+            for shard in [0, 1, 7, 1 << 40] {
+                for row in [0, 1, 12_345_678_901, MOST_ROWS - 1] {
+                    let draw = draw(seed, shard, row);
+                    assert_eq!(drawn(seed, shard, draw), row, "seed {seed}, shard {shard}");
+                    assert!(drawn(seed, shard + 1, draw) > MOST_ROWS, "no row of another shard is likely");
+                }
+            }
+        }
     }
 }

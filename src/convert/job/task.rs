@@ -143,6 +143,25 @@ impl Job {
         Ok(read)
     }
 
+    /// Row of a shard that is number `row` of those that the filter selects; `None` if there is none.
+    pub(crate) fn selected(&self, shard: usize, row: u64, budget: &Budget) -> Result<Option<u64>> {
+        if self.filter.is_none() {
+            return Ok(Some(row));
+        }
+        let mut left = usize::try_from(row).unwrap_or(usize::MAX);
+        let (mut batches, mut first) = (self.source.read(shard, &self.read, budget)?, 0);
+        while let Some(batch) = batches.next()? {
+            let rows = batch.num_rows() as u64;
+            let (origin, batch) = self.transform(batch, shard, first)?;
+            if left < batch.num_rows() {
+                return Ok(Some(origin.row(left)));
+            }
+            left -= batch.num_rows();
+            first += rows;
+        }
+        Ok(None)
+    }
+
     /// Applies the filter, the selection of columns and the casts to a batch, whose first row is row `first` of its shard.
     pub(crate) fn transform(&self, batch: RecordBatch, shard: usize, first: u64) -> Result<(Origin, RecordBatch)> {
         let selected = self.filter.as_ref().map(|filter| filter.evaluate(&batch)).transpose()?;
@@ -235,9 +254,8 @@ mod tests {
             let error = convert(path.to_str().unwrap(), &out, &options, &Progress::default()).unwrap_err();
             let place = error.place().unwrap_or_else(|| panic!("{}", error.chain()));
             assert_eq!(place.column.as_deref(), Some("x"), "{}", error.chain());
-            // A shuffle mixes the rows of all files before they are written.
-            assert_eq!(place.row, shuffle.is_none().then_some(13), "{}", error.chain());
-            assert_eq!(place.file.is_some(), shuffle.is_none(), "{}", error.chain());
+            assert_eq!(place.row, Some(13), "{}", error.chain());
+            assert!(place.file.is_some(), "{}", error.chain());
         }
     }
 

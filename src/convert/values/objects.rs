@@ -94,7 +94,7 @@ impl Column {
         if let Some(cells) = growing(of, given) {
             let form = match of {
                 DataType::Boolean => Form::Boolean,
-                DataType::Decimal128(..) | DataType::Decimal256(..) => Form::NumberOrText,
+                kind if kind.is_decimal() => Form::NumberOrText,
                 kind if kind.is_integer() || kind.is_floating() => Form::Number,
                 _ => Form::Text,
             };

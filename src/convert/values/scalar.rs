@@ -8,10 +8,10 @@ use arrow::array::{
     StringViewBuilder,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Date64Type, Decimal128Type, Decimal256Type, Float16Type, Float32Type, Float64Type, Int8Type,
-    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
-    Time64NanosecondType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type, i256,
+    DataType, Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Float16Type,
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type, i256,
 };
 use half::f16;
 use std::sync::Arc;
@@ -154,6 +154,11 @@ pub(crate) fn scaled(text: &str, precision: u8, scale: i8, given: bool) -> Resul
     }
     let value = i256::from_string(&digits).ok_or(BEYOND)?;
     Ok(if parts.negative { value.checked_neg().ok_or(BEYOND)? } else { value })
+}
+
+/// A scaled decimal in the integer that holds those of its precision.
+fn narrow<T: TryFrom<i128>>(scaled: i256) -> Result<T, Why> {
+    scaled.to_i128().and_then(|scaled| T::try_from(scaled).ok()).ok_or(BEYOND)
 }
 
 /// Parses a boolean: `true` or `false`, in lower or upper case; one or zero if the type was given.
@@ -320,11 +325,17 @@ pub(crate) fn growing(data_type: &DataType, given: bool) -> Option<Box<dyn Growi
         DataType::Time64(_) => {
             values::<Time64MicrosecondType>(data_type, |text| clock::time_count(text, TimeUnit::Microsecond))
         }
+        DataType::Decimal32(precision, scale) => {
+            let (precision, scale) = (*precision, *scale);
+            values::<Decimal32Type>(data_type, move |text| narrow(scaled(text, precision, scale, given)?))
+        }
+        DataType::Decimal64(precision, scale) => {
+            let (precision, scale) = (*precision, *scale);
+            values::<Decimal64Type>(data_type, move |text| narrow(scaled(text, precision, scale, given)?))
+        }
         DataType::Decimal128(precision, scale) => {
             let (precision, scale) = (*precision, *scale);
-            values::<Decimal128Type>(data_type, move |text| {
-                scaled(text, precision, scale, given)?.to_i128().ok_or(BEYOND)
-            })
+            values::<Decimal128Type>(data_type, move |text| narrow(scaled(text, precision, scale, given)?))
         }
         DataType::Decimal256(precision, scale) => {
             let (precision, scale) = (*precision, *scale);

@@ -53,7 +53,7 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
     let Some([column, op, value]) = value.as_array().map(Vec::as_slice) else {
         return Err(wrong("expected three members: [column, op, value]".to_owned()));
     };
-    let Some(column) = column.as_str().filter(|column| !column.is_empty()) else {
+    let Some(column) = column.as_str() else {
         return Err(wrong(format!("the first member is the column's name, not {}", kind(column))));
     };
     let column = column.to_owned();
@@ -148,6 +148,7 @@ mod tests {
             (json!([["a", ">=", 1.5], ["b", "not in", ["x", "y"]]]), "a >= 1.5 and b not in ('x', 'y')"),
             (json!([[["a", "<", -1], ["b", "!=", true]], [["c.d", "IN", [1]]]]), "a < -1 and b != true or c.d in (1)"),
             (json!([[["a", "<>", u64::MAX]]]), "a != 18446744073709551615"),
+            (json!(["", "=", 1]), "\"\" = 1"),
             (json!(["a b", "<=", "it's"]), "\"a b\" <= 'it''s'"),
         ] {
             let expr = Expr::from_dnf(&tuples).unwrap();
@@ -169,7 +170,7 @@ mod tests {
             (json!(["a", "in", "x"]), "takes a list"),
             (json!(["a", "in", []]), "is empty"),
             (json!(["a", "in", [[1]]]), "not a list"),
-            (json!(["", "=", 1]), "column's name"),
+            (json!([["a", "=", 1], [7, "=", 1]]), "column's name"),
             (json!([["a", 1, 1]]), "operator"),
         ] {
             let error = Expr::from_dnf(&tuples).unwrap_err().to_string();

@@ -123,10 +123,8 @@ impl<'a> Lexer<'a> {
             let start = self.at;
             match self.peek() {
                 Some('"') => {
+                    // A column may have no name at all.
                     let segment = self.quoted('"')?;
-                    if segment.is_empty() {
-                        return Err(self.error(start, "a column name is empty; strings take single quotes: ''"));
-                    }
                     name.push_str(&segment);
                 }
                 Some(c) if starts_name(c) => {

@@ -288,7 +288,7 @@ mod tests {
             ("a..b = 1", 3, "after '.'"),
             ("a.in = 1", 3, "double quotes"),
             ("`a` = 1", 1, "double quotes"),
-            ("\"\" = 1", 1, "empty"),
+            ("a = \"\"", 5, "strings take single quotes: ''"),
             ("1 = 2", 5, "columns with literals"),
             ("a = - 1", 5, "number"),
             ("and", 1, "column name"),
