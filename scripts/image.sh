@@ -5,7 +5,7 @@
 #   bash scripts/image.sh dist/image
 set -euo pipefail
 cd "$(dirname "$0")/.."
-: "${MOST_BYTES:=40000000}"
+: "${MOST_BYTES:=50000000}"
 target=$(uname -m)-unknown-linux-musl
 for tool in musl-gcc cmake nasm chroot unshare; do
     command -v "$tool" >/dev/null || { echo "no $tool (Debian: musl-tools, cmake, nasm)" >&2; exit 1; }
@@ -16,7 +16,7 @@ rustc --print target-libdir --target "$target" | xargs test -d || { echo "rustup
 variable=CC_${target//-/_}
 env "$variable=musl-gcc" cargo build --locked --profile image --target "$target" --package bowstring --bin bowstring --features turbo
 rm -rf "$1"
-mkdir -p "$1"/{tmp,data,etc/ssl/certs}
+mkdir -p "$1"/{dev,tmp,data,proc,etc/ssl/certs}
 root=$(cd "$1" && pwd)
 chmod 1777 "$root/tmp"
 cp "${CARGO_TARGET_DIR:-target}/$target/image/bowstring" LICENSE "$root"
@@ -31,14 +31,15 @@ if ldd "$root/bowstring" 2>&1 | grep -q '=>'; then
     exit 1
 fi
 
-# A new network has its own loopback, which is down.
+# A new network has its own loopback, which is down. Containers have /proc and /dev.
 export ROOT=$root PYTHONPATH=$PWD/python PY=${PY:-$PWD/.venv/bin/python}
-unshare --net bash -euo pipefail -c '
+unshare --net --mount bash -euo pipefail -c '
     ip link set lo up
-    inside() { chroot --userspec=65532:65532 "$ROOT" "$@"; }
-    inside /bowstring --version
-    inside /bowstring demo --epochs 1
-    inside /bowstring serve photos=/data --listen 127.0.0.1:8815 --admin 127.0.0.1:9090 &
+    for name in dev proc; do mount --rbind "/$name" "$ROOT/$name"; done
+    inside=(chroot --userspec=65532:65532 "$ROOT" /bowstring)
+    "${inside[@]}" --version
+    "${inside[@]}" demo --epochs 1
+    "${inside[@]}" serve photos=/data --listen 127.0.0.1:8815 --admin 127.0.0.1:9090 &
     serving=$!
     trap "kill $serving 2>/dev/null || true" EXIT
     for _ in {1..50}; do

@@ -485,7 +485,7 @@ mod tests {
         drop((held, heartbeat));
         assert!(incoming.accounts().is_empty());
         incoming.enter(&tenant("a"), Kind::Write).unwrap();
-        let long = Body::new(Full::new(Bytes::from(vec![0; (2 << 20) + (4 << 10) + 1])));
+        let long = Body::new(Full::new(Bytes::from(vec![0; Limits::default().call_bytes() + 1])));
         let status = incoming.enter(&tenant("a"), Kind::Call).unwrap().request(long).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::OutOfRange);
     }
