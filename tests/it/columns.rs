@@ -444,7 +444,7 @@ fn lists_are_padded() {
     assert!(matches!(error, Error::Corrupt { .. }));
     let text = error.to_string();
     assert!(
-        text.starts_with("file f.parquet, row group 0, column x, row 0: a list longer than the padded length 2"),
+        text.starts_with("file f.parquet, row group 0, column x, row 0: a list longer than the length 2 in lists"),
         "{text}"
     );
     assert!(text.ends_with("[1, 2, 3]"), "{text}");

@@ -89,7 +89,11 @@ fn the_page_and_its_data_are_served() {
     let answer = ask(&server, "GET /", "");
     assert!(answer.starts_with("HTTP/1.1 303") && answer.contains("location: /ui"), "{answer}");
 
-    let empty = body(&ask(&server, "GET /ui/data", ""));
+    // The address is printed when the server listens, and the phase follows.
+    let looks = std::iter::repeat_with(|| body(&ask(&server, "GET /ui/data", "")));
+    let ready = |data: &Value| data["phase"] == "ready";
+    let empty = looks.take(100).inspect(|_| std::thread::sleep(std::time::Duration::from_millis(20))).find(ready);
+    let empty = empty.expect("ready within two seconds");
     assert_eq!((&empty["schema"], &empty["phase"], &empty["bottleneck"]), (&1.into(), &"ready".into(), &Value::Null));
     assert_eq!(empty["datasets"][0]["name"], "imagenet40");
 

@@ -248,6 +248,9 @@ fn lists_of_one_length_left_in_their_pages_equal_decoded_ones() {
         let mut options = options(directory.path(), 37, 0, 1);
         options.columns.lists.0.insert("v".to_owned(), strict);
         let error = Loader::open(options).unwrap().iter().find_map(Result::err).map(|error| error.to_string());
-        assert!(error.as_deref().is_some_and(|error| error.contains("longer than the padded length 165")), "{error:?}");
+        assert!(
+            error.as_deref().is_some_and(|error| error.contains("longer than the length 165 in lists")),
+            "{error:?}"
+        );
     }
 }

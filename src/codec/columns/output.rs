@@ -144,8 +144,6 @@ impl Shaped {
 pub(super) struct Limit {
     pub(super) lengths: Vec<usize>,
     pub(super) truncate: Truncate,
-    /// True if shorter lists are padded to these lengths.
-    pub(super) padded: bool,
 }
 
 /// Padding of lists.
@@ -343,7 +341,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
             Form::Padded(padding(padded, &name, dtype, levels)?)
         }
         (RowGroupBlock::Plain, 1, Some((Lists::Cut(padded), _))) => {
-            Form::Ragged(1, Some(Limit { padded: false, ..padding(padded, &name, dtype, 1)?.limit }))
+            Form::Ragged(1, Some(padding(padded, &name, dtype, 1)?.limit))
         }
         (RowGroupBlock::Plain, _, Some((Lists::Cut(_), _))) => {
             return wrong("lists", "lists of lists are padded or left as they are, not cut".to_owned());
@@ -480,7 +478,7 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
     }
     match element(&padded.fill, dtype) {
         Some(fill) => {
-            let limit = Limit { lengths, truncate: padded.truncate, padded: true };
+            let limit = Limit { lengths, truncate: padded.truncate };
             Ok(Padding { limit, fill, left: padded.left })
         }
         None => wrong(format!("fill {} is not a value of type {dtype}", padded.fill)),

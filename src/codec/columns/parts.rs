@@ -73,8 +73,8 @@ pub(super) enum Cause {
     Null,
     /// A value does not fit this type.
     Misfit(DType),
-    /// A list is longer than this, the length to which lists are padded if true.
-    Long(usize, bool),
+    /// A list is longer than this.
+    Long(usize),
     /// A vector of Spark is broken, or not of this length.
     Vector(Option<usize>),
     /// An array of strings cannot be read.
@@ -114,10 +114,12 @@ impl Bad {
                     _ => strings::TOO_MANY.to_owned(),
                 }
             }
-            Cause::Long(length, padded) => {
-                let most =
-                    if *padded { format!("padded length {length}") } else { format!("length {length} in lists") };
-                format!("a list longer than the {most}; raise it, or set truncate: {}", self.show(row))
+            // Lists that the device pads are cut here: one text for both.
+            Cause::Long(length) => {
+                format!(
+                    "a list longer than the length {length} in lists; raise it, or set truncate: {}",
+                    self.show(row)
+                )
             }
         };
         Error::corrupt(place, what)

@@ -187,7 +187,7 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
             }
         }
         if !rows.is_empty() {
-            found.push(bad(member, rows, Cause::Long(*most, limit.padded), root));
+            found.push(bad(member, rows, Cause::Long(*most), root));
         }
     }
     found
