@@ -22,6 +22,18 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// Names the first of `count` ranks: `rank 3`, or `ranks 1, 2, 3 and 40 more`.
+pub(crate) fn ranks(some: &[u32], count: usize) -> String {
+    let shown: Vec<String> = some.iter().take(16).map(u32::to_string).collect();
+    let noun = if count == 1 { "rank" } else { "ranks" };
+    let more = count.saturating_sub(shown.len());
+    if more == 0 {
+        format!("{noun} {}", shown.join(", "))
+    } else {
+        format!("{noun} {} and {more} more", shown.join(", "))
+    }
+}
+
 /// Formats bytes in the binary unit that leaves one to four digits: `1.5 MiB`.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -1,15 +1,11 @@
 //! Traces of steps, exported if the environment asks for it.
 
 use std::sync::Once;
-use std::time::Duration;
 
 use bowstring::pipeline::LoaderOptions;
 use bowstring::trace;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-/// The longest wait at the end of the process for spans to reach their collector.
-const LAST: Duration = Duration::from_secs(5);
 
 static STARTED: Once = Once::new();
 
@@ -44,5 +40,5 @@ pub(crate) fn within(py: Python<'_>, options: &mut LoaderOptions) -> PyResult<()
 
 #[pyfunction]
 fn flush_traces(py: Python<'_>) {
-    py.detach(|| trace::flush(LAST));
+    py.detach(trace::flush);
 }

@@ -7,6 +7,7 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::figures::ranks as named_ranks;
 use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource};
 use crate::plan::{self, Apart, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
 use crate::{Error, Result};
@@ -201,10 +202,6 @@ fn fault(fault: Fault) -> &'static str {
     }
 }
 
-fn listed(ranks: &[u32]) -> String {
-    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-}
-
 /// Formats a position.
 fn at((epoch, step): (u64, u64)) -> String {
     format!("epoch {epoch}, step {step}")
@@ -242,9 +239,9 @@ impl fmt::Display for Report {
             writeln!(f, "  and {} more", count(audit.more_findings))?;
         }
         for Apart { at: position, ranks, more_ranks, world_size } in &audit.apart {
-            let more = if *more_ranks > 0 { format!(" and {} more", count(*more_ranks)) } else { String::new() };
-            let (noun, names) = (if ranks.len() == 1 { "rank" } else { "ranks" }, listed(ranks));
-            writeln!(f, "  resumed at {}: only {noun} {names}{more} of {world_size}", at(*position))?;
+            let who =
+                named_ranks(ranks, ranks.len().saturating_add(usize::try_from(*more_ranks).unwrap_or(usize::MAX)));
+            writeln!(f, "  resumed at {}: only {who} of {world_size}", at(*position))?;
         }
         if !audit.apart.is_empty() {
             writeln!(f, "  a model that all ranks train together has lost or repeated the steps in between:")?;

@@ -54,7 +54,6 @@ mod warm;
 use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing::Dispatch;
@@ -79,8 +78,6 @@ struct Cli {
     verbose: u8,
 }
 
-/// The longest wait for spans to reach their collector at the end.
-const LAST_SPANS: Duration = Duration::from_secs(5);
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C.";
 
 #[derive(Debug, Subcommand)]
@@ -185,7 +182,7 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         Verb::Completions(args) => completions::run(args, Cli::command(), &mut out),
         Verb::Man(args) => man::run(args, Cli::command(), &mut out),
     };
-    crate::trace::flush(LAST_SPANS);
+    crate::trace::flush();
     exit_code(outcome)
 }
 

@@ -308,12 +308,8 @@ impl Dataset {
         }
     }
 
-    /// The schemas of the files, each once, in the order in which files have them.
-    pub fn file_schemas(&self) -> impl Iterator<Item = &SchemaDescriptor> {
-        self.inner.layouts.iter().map(Layout::descriptor)
-    }
-
-    /// The same, each with the columns that its leaves make up, in the same order.
+    /// The schemas of the files, each once, in the order in which files have them, with the columns that their leaves make up, in the
+    /// same order.
     pub(crate) fn file_columns(&self) -> impl Iterator<Item = (&SchemaDescriptor, &SchemaRef)> {
         self.inner.layouts.iter().map(|layout| (layout.descriptor(), &layout.schema))
     }

@@ -5,6 +5,7 @@ mod dtype;
 mod feature;
 mod field;
 mod stored;
+mod within;
 pub(crate) mod zones;
 
 #[cfg(feature = "convert")]
@@ -18,3 +19,5 @@ pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
 pub(crate) use stored::DTYPE_KEY;
 pub use stored::{Codec, Element, KEY as STORED_KEY, Stored};
+#[cfg(feature = "convert")]
+pub(crate) use within::within;

@@ -3,24 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayData, ArrayRef, make_array};
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
+
+use super::within::within;
 
 /// Replaces zones that `other` selects by the offset +00:00, at any depth.
 pub(crate) fn zoned(data_type: &DataType, other: &dyn Fn(&str) -> bool) -> DataType {
-    let inner = |field: &FieldRef| Arc::new(Field::clone(field).with_data_type(zoned(field.data_type(), other)));
     match data_type {
         DataType::Timestamp(unit, Some(zone)) if other(zone) => DataType::Timestamp(*unit, Some("+00:00".into())),
-        DataType::List(field) => DataType::List(inner(field)),
-        DataType::LargeList(field) => DataType::LargeList(inner(field)),
-        DataType::ListView(field) => DataType::ListView(inner(field)),
-        DataType::LargeListView(field) => DataType::LargeListView(inner(field)),
-        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(inner(field), *size),
-        DataType::Struct(members) => DataType::Struct(members.iter().map(inner).collect()),
-        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
-        DataType::Dictionary(keys, values) => DataType::Dictionary(keys.clone(), Box::new(zoned(values, other))),
-        DataType::RunEndEncoded(ends, values) => DataType::RunEndEncoded(Arc::clone(ends), inner(values)),
-        other => other.clone(),
+        rest => within(rest, |inner| zoned(inner, other)),
     }
 }
 
@@ -62,7 +54,7 @@ fn relabelled(data: ArrayData, data_type: &DataType) -> Result<ArrayData, ArrowE
 mod tests {
     use arrow::array::{AsArray, ListArray, StructArray, TimestampMicrosecondArray};
     use arrow::buffer::OffsetBuffer;
-    use arrow::datatypes::TimestampMicrosecondType;
+    use arrow::datatypes::{Field, TimestampMicrosecondType};
     use arrow::util::display::array_value_to_string;
 
     use super::*;

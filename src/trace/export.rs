@@ -1,7 +1,5 @@
 //! Whether spans are exported, and the way out of the process for them, which the feature `otel` has.
 
-use std::time::Duration;
-
 #[cfg(feature = "otel")]
 use super::otel;
 use super::span::Span;
@@ -16,12 +14,10 @@ pub fn start() {
     otel::start();
 }
 
-/// Sends the spans that are not sent yet, and waits for that, at most about `patience`.
-pub fn flush(patience: Duration) {
+/// Sends the spans that are not sent yet, for the end of a program, and waits at most 5 s for that.
+pub fn flush() {
     #[cfg(feature = "otel")]
-    otel::flush(patience);
-    #[cfg(not(feature = "otel"))]
-    let _ = patience;
+    otel::flush();
 }
 
 /// Returns true if this process exports spans.

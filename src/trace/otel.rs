@@ -93,7 +93,10 @@ pub(super) fn send(span: Span) {
     }
 }
 
-pub(super) fn flush(patience: Duration) {
+/// The longest wait of a program that ends for its last spans.
+const LAST: Duration = Duration::from_secs(5);
+
+pub(super) fn flush() {
     let Some(exporter) = exporter() else { return };
     // A collector that does not answer keeps nobody.
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -102,7 +105,7 @@ pub(super) fn flush(patience: Duration) {
         drop(sender.send(flushed));
     });
     if flushing.is_ok()
-        && let Ok(Err(error)) = receiver.recv_timeout(patience)
+        && let Ok(Err(error)) = receiver.recv_timeout(LAST)
     {
         tracing::warn!(%error, "the last traces were not exported");
     }

@@ -46,6 +46,7 @@ use crate::convert::values::sample;
 use crate::dataset::filter::Bound;
 use crate::error::{Error, Result};
 use crate::hex;
+use crate::schema::within;
 use crate::store::directory::Destination;
 
 pub use self::conversion::{Begun, Conversion, Report, convert, work};
@@ -183,18 +184,10 @@ impl Job {
 
 /// Returns the type without dictionaries and runs, at any depth.
 fn unpacked(data_type: &DataType) -> DataType {
-    let inner = |field: &Arc<Field>| Arc::new(Field::clone(field).with_data_type(unpacked(field.data_type())));
     match data_type {
         DataType::Dictionary(_, values) => unpacked(values),
         DataType::RunEndEncoded(_, values) => unpacked(values.data_type()),
-        DataType::List(field) => DataType::List(inner(field)),
-        DataType::LargeList(field) => DataType::LargeList(inner(field)),
-        DataType::ListView(field) => DataType::ListView(inner(field)),
-        DataType::LargeListView(field) => DataType::LargeListView(inner(field)),
-        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(inner(field), *size),
-        DataType::Struct(members) => DataType::Struct(members.iter().map(inner).collect()),
-        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
-        other => other.clone(),
+        rest => within(rest, unpacked),
     }
 }
 

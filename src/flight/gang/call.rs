@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::refusal::millis;
 use super::transport::{CallError, Wire};
-use super::wire::{Polled, ranks, read};
+use super::wire::{Polled, read};
 use crate::error::{Error, Result};
+use crate::figures::ranks;
 
 /// The first and the longest pause before a call is repeated.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));

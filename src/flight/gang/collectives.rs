@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::overview::{NAMED, Waits};
 use super::refusal::millis;
-use super::wire::{Refusal, ranks};
+use super::wire::Refusal;
+use crate::figures::ranks;
 
 /// The purpose of a round. All ranks must state the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

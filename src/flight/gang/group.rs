@@ -23,8 +23,9 @@ use super::planted::Planted;
 use super::refusal::millis;
 use super::wire::{
     Acked, Alive, Caller, Gathered, JoinRequest, MemberEntry, Members, Polled, Position, Reading, Refusal, Share,
-    State, Token, ranks, to_hex,
+    State, Token, to_hex,
 };
+use crate::figures::ranks;
 use crate::manifest::Fingerprint;
 
 /// Number of ended processes per rank that are remembered, so that a late repetition of their call gets the same end again.

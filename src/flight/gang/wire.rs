@@ -365,18 +365,6 @@ pub struct State {
     pub reads: Option<Reading>,
 }
 
-/// `rank 3`, or `ranks 1, 2, 3 and 40 more`.
-pub(crate) fn ranks(missing: &[u32], count: usize) -> String {
-    let shown: Vec<String> = missing.iter().take(16).map(u32::to_string).collect();
-    let noun = if count == 1 { "rank" } else { "ranks" };
-    let more = count.saturating_sub(shown.len());
-    if more == 0 {
-        format!("{noun} {}", shown.join(", "))
-    } else {
-        format!("{noun} {} and {more} more", shown.join(", "))
-    }
-}
-
 /// Reads a request of action `action`.
 pub(crate) fn read<T: DeserializeOwned>(action: &str, body: &[u8]) -> Result<T> {
     // A field's name may be as long as the request.

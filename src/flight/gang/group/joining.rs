@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::super::collectives::Collectives;
 use super::super::journal::{MemberRecord, Record};
 use super::super::refusal::millis;
-use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, ranks};
+use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal};
 use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
+use crate::figures::ranks;
 use crate::manifest::Fingerprint;
 
 /// The start of a generation: the position after which it begins, and the plan of that position.
