@@ -77,6 +77,7 @@ impl Job {
             stored_rows: &|pick| u64::from(pick.1),
             bad_rows: BadRows::Error,
             max_bytes: usize::MAX,
+            lent: None,
             images: None,
         };
         let reservation = self.pool.try_reserve(self.columns.batch_bytes(picks.len(), 0)).unwrap();

@@ -1,7 +1,8 @@
-"""The whole verification on a GPU, in two parts of at most ten minutes each.
+"""The whole verification on a GPU, in three parts of at most ten minutes each.
 
     python benches/gpu_session.py --part A --out gpu-out     facts, bits, reuse, frameworks, graphs, bus, sanitizer, a full GPU
     python benches/gpu_session.py --part B --out gpu-out     decoding, ResNet-50 fed in several ways, plain batches, nvJPEG, a soak
+    python benches/gpu_session.py --part C --out gpu-out     tables of 40 columns, how far ahead to prepare
     python benches/gpu_session.py --only bits,h2d --scale 0.5     two stages, each in half of its seconds
     python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: a smoke test
     python benches/gpu_session.py --dry-run --fake DIR       the same with device="cuda:0" over the fake driver in DIR
@@ -49,6 +50,8 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
     ("B", "tabular", "tabular", 40, {}),
     ("B", "nvjpeg", "nvjpeg", 30, {}),
     ("B", "soak", "soak", 60, {}),
+    ("C", "columns", "columns", 90, {}),
+    ("C", "prefetch", "prefetch", 60, {}),
 )
 # A stage works for its seconds; importing, opening and writing data need some more. After that it is killed.
 GRACE = 1.25
@@ -133,7 +136,7 @@ def verdicts(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     """Runs the requested stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("A", "B"), action="append", help="both if none is given")
+    parser.add_argument("--part", choices=("A", "B", "C"), action="append", help="all if none is given")
     parser.add_argument("--only", help="stages by name, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="times the seconds of each stage")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"))
@@ -151,7 +154,7 @@ def main() -> int:
     if not args.dry_run and not torch_has_cuda():
         parser.error("torch sees no GPU; use --dry-run to try the stages on the CPU")
     args.out.mkdir(parents=True, exist_ok=True)
-    parts, only = args.part or ["A", "B"], args.only.split(",") if args.only else None
+    parts, only = args.part or ["A", "B", "C"], args.only.split(",") if args.only else None
     stages: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         args.data = args.data or Path(scratch)

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A [`BatchBuilder`] hands out each tensor's bytes for writing; decoders write there and nowhere else. [`BatchBuilder::finish`]
-//! freezes the slab. Tensors share it by reference count, so a consumer may keep any of them for ever.
+//! freezes the slab. Tensors share it by reference count, so a consumer may keep any of them for ever. A tensor whose values
+//! already lie in a decoded row group, in order and used by no other batch, stays there and takes no room in the slab.
 
 use std::fmt;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl Tensor {
         if size_of::<T>() != self.dtype.size() { None } else { bytemuck::try_cast_slice(self.bytes()).ok() }
     }
 
-    /// The slab that holds this tensor.
+    /// The slab that holds this tensor; it may hold this one alone.
     pub fn slab(&self) -> &Arc<HostBuffer> {
         &self.slab
     }
@@ -97,6 +98,11 @@ impl Tensor {
         let end = offset.checked_add(len)?;
         let aligned = (slab.as_ptr() as usize).checked_add(offset)?.is_multiple_of(dtype.size());
         (end <= slab.len() && aligned).then(|| Self { dtype, shape, slab: Arc::clone(slab), offset, len })
+    }
+
+    /// Returns true if it lies where its values were decoded, with those of other batches around it.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.slab.is_part()
     }
 
     /// Offset in the slab, in bytes.
@@ -252,10 +258,11 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(specs: &[TensorSpec]) -> Result<Self> {
+    /// `placed` are the tensors that lie elsewhere.
+    fn new(specs: &[TensorSpec], placed: &[Option<Tensor>]) -> Result<Self> {
         let mut layout = Self::default();
-        for spec in specs {
-            let len = spec.bytes()?;
+        for (at, spec) in specs.iter().enumerate() {
+            let len = if placed.get(at).is_some_and(Option::is_some) { 0 } else { spec.bytes()? };
             layout.places.push((layout.total, len));
             layout.total = len
                 .checked_next_multiple_of(TENSOR_ALIGNMENT)
@@ -270,6 +277,8 @@ impl Layout {
 #[derive(Debug)]
 pub struct BatchBuilder {
     specs: Vec<TensorSpec>,
+    /// The tensors that lie elsewhere; empty if none does.
+    placed: Vec<Option<Tensor>>,
     layout: Layout,
     slab: HostBuffer,
 }
@@ -280,7 +289,7 @@ impl BatchBuilder {
     /// # Errors
     /// [`Error::Limit`] or [`Error::Config`] on overflow.
     pub fn slab_bytes(specs: &[TensorSpec]) -> Result<usize> {
-        Layout::new(specs).map(|layout| layout.total)
+        Layout::new(specs, &[]).map(|layout| layout.total)
     }
 
     /// Allocates a slab for `specs` from `reservation`, which grows if it must.
@@ -298,14 +307,25 @@ impl BatchBuilder {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_room(specs: Vec<TensorSpec>, room: usize, reservation: Reservation) -> Result<Self> {
-        let layout = Layout::new(&specs)?;
+        Self::around(Vec::new(), specs, room, reservation)
+    }
+
+    /// As [`with_room`](Self::with_room), without the tensors in `placed`, one entry for each spec or none at all: they lie elsewhere, and
+    /// have no bytes to be filled.
+    pub(crate) fn around(
+        placed: Vec<Option<Tensor>>,
+        specs: Vec<TensorSpec>,
+        room: usize,
+        reservation: Reservation,
+    ) -> Result<Self> {
+        let layout = Layout::new(&specs, &placed)?;
         let mut slab = reservation.allocate_in(layout.total, room)?;
         for (offset, len) in &layout.places {
             // A slab is sent as it is: gaps between tensors must not hold bytes of another batch.
             let end = offset + len;
             slab[end..end.next_multiple_of(TENSOR_ALIGNMENT)].fill(0);
         }
-        Ok(Self { specs, layout, slab })
+        Ok(Self { specs, placed, layout, slab })
     }
 
     /// The tensors being built.
@@ -337,14 +357,16 @@ impl BatchBuilder {
     /// whose number it comes with; these ascend.
     pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(usize, (Arc<str>, ArrayRef))>) -> Batch {
         let slab = Arc::new(self.slab);
+        let mut placed = self.placed.into_iter();
         let mut columns = Vec::with_capacity(self.specs.len() + arrow.len());
         let mut arrow = arrow.into_iter().peekable();
         for (at, (spec, (offset, len))) in self.specs.into_iter().zip(&self.layout.places).enumerate() {
             while let Some((_, (name, array))) = arrow.next_if(|(before, _)| *before <= at) {
                 columns.push((name, Value::Arrow(array)));
             }
-            let tensor =
-                Tensor { dtype: spec.dtype, shape: spec.shape, slab: Arc::clone(&slab), offset: *offset, len: *len };
+            let inside =
+                || Tensor { dtype: spec.dtype, shape: spec.shape, slab: Arc::clone(&slab), offset: *offset, len: *len };
+            let tensor = placed.next().flatten().unwrap_or_else(inside);
             columns.push((spec.name, Value::Tensor(tensor)));
         }
         columns.extend(arrow.map(|(_, (name, array))| (name, Value::Arrow(array))));

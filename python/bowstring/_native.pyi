@@ -20,6 +20,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "audit",
+    "by_dlpack",
     "column_is_meant",
     "command_line",
     "convert",
@@ -50,6 +51,12 @@ _Provider: TypeAlias = tuple[str, Callable[[], tuple[dict[str, str], float | Non
 __version__: str
 
 def audit(certificates: Sequence[str], key: bytes | None = None) -> str: ...
+def by_dlpack(
+    columns: dict[str, Tensor | ArrowArray],
+    from_dlpack: Callable[[Any], Any],
+    stream: int | None,
+    other: Callable[[str, ArrowArray], Any],
+) -> dict[str, Any]: ...
 def column_is_meant(pattern: str, name: str) -> bool: ...
 def command_line(command: Sequence[str], arguments: Sequence[str]) -> int: ...
 def doctor() -> dict[str, Any]: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "arrow", "by_dlpack", "columns_of", "numpy_array", "objects", "packs", "pyarrow_for"]
+__all__ = ["Column", "Text", "arrow", "columns_of", "numpy_array", "objects", "packs", "pyarrow_for", "torch_stream"]
 
 _NUMPY = importlib.util.find_spec("numpy") is not None
 
@@ -50,13 +50,14 @@ def _new_pyarrow() -> Any:
     return pyarrow if int(pyarrow.__version__.partition(".")[0]) >= _OLDEST_PYARROW else None
 
 
-def by_dlpack(tensor: _native.Tensor, from_dlpack: Callable[[Any], Any]) -> Any:
-    """Converts ``tensor`` by torch's ``from_dlpack``, over the same memory, on any device."""
-    if tensor.device != "cpu":
-        # torch passes the stream that it works on.
-        return from_dlpack(tensor)
-    # The capsule itself: for an object torch makes three more calls, which for small tensors take as long as the conversion.
-    return from_dlpack(tensor.__dlpack__())
+def torch_stream(device: str) -> int | None:
+    """The stream on which torch uses tensors of ``device`` now, as DLPack numbers it."""
+    if device == "cpu":
+        return None
+    from torch.cuda import current_stream
+
+    # In torch's numbers the legacy default stream is 0.
+    return current_stream(device).cuda_stream or 1
 
 
 def objects(values: list[Any]) -> Any:

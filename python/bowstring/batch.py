@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bowstring import _native, display
-from bowstring.arrays import Column, arrow, by_dlpack, columns_of, numpy_array, objects
+from bowstring.arrays import Column, arrow, columns_of, numpy_array, objects, torch_stream
 from bowstring.records import record_batch
 from bowstring.schema import Schema
 
@@ -115,12 +115,10 @@ class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
         """torch tensors, over the same memory, where the batch is: on a GPU too. Text and binary are lists."""
         from torch.utils.dlpack import from_dlpack
 
-        return {
-            name: by_dlpack(value, from_dlpack)
-            if isinstance(value, _native.Tensor)
-            else self._other(name, value, lambda values: values)
-            for name, value in self._columns.items()
-        }
+        def other(name: str, array: _native.ArrowArray) -> Any:
+            return self._other(name, array, lambda values: values)
+
+        return _native.by_dlpack(self._columns, from_dlpack, torch_stream(self.device), other)
 
     def to_pyarrow(self) -> Any:
         """A ``pyarrow.RecordBatch`` over the same memory, with one column for each column of the dataset.

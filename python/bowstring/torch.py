@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import distributed
-from torch.cuda import current_stream
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _BaseDatasetFetcher
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
-from bowstring.arrays import by_dlpack
+from bowstring.arrays import torch_stream
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
@@ -79,15 +78,16 @@ class DataLoader(BaseLoader[Any]):
         return rest if in_turn or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
-        return by_dlpack(tensor, from_dlpack)
+        return self._batch({"tensor": tensor})["tensor"]
+
+    def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
+        return _native.by_dlpack(columns, from_dlpack, self._stream(), self._other)
 
     def _text(self, name: str, array: _native.ArrowArray) -> Any:
         return array.to_pylist()
 
     def _stream(self) -> Any:
-        device = self.device
-        # In torch's numbers the legacy default stream is 0.
-        return None if device == "cpu" else current_stream(device).cuda_stream or 1
+        return torch_stream(self.device)
 
 
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):

@@ -80,7 +80,7 @@ mod _native {
     #[pymodule_export]
     use super::server::PyServer;
     #[pymodule_export]
-    use super::tensor::PyTensor;
+    use super::tensor::{PyTensor, by_dlpack};
     #[pymodule_export]
     use super::writer::PyDatasetWriter;
 

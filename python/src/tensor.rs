@@ -156,6 +156,33 @@ fn bits<'py>(tensor: &Bound<'py, PyTensor>, numpy: &Bound<'py, PyModule>) -> PyR
     numpy.call_method1("asarray", (holder,))
 }
 
+/// Returns the arrays that `from_dlpack` makes of the tensors among `columns`, over the same memory, and the results of `other` on the
+/// names and values of the rest. `stream` is the stream of the consumer for tensors on a device, as [`PyTensor::__dlpack__`] takes it.
+///
+/// All in one call: for small tensors the interpreter takes as long as the conversion.
+#[pyfunction]
+pub(crate) fn by_dlpack<'py>(
+    columns: &Bound<'py, PyDict>,
+    from_dlpack: &Bound<'py, PyAny>,
+    stream: Option<&Bound<'py, PyAny>>,
+    other: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let py = columns.py();
+    let arrays = PyDict::new(py);
+    for (name, value) in columns {
+        let array = match value.cast::<PyTensor>() {
+            Ok(tensor) => {
+                let tensor = tensor.get();
+                let stream = stream.filter(|_| matches!(&*tensor.0, Held::Device(_)));
+                from_dlpack.call1((tensor.__dlpack__(py, stream, None, None, None)?,))?
+            }
+            Err(_) => other.call1((&name, value))?,
+        };
+        arrays.set_item(name, array)?;
+    }
+    Ok(arrays)
+}
+
 /// Makes a tensor with its own slab, filled with `bytes`.
 fn filled(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
     let spec = TensorSpec { name: "tensor".into(), dtype, shape };

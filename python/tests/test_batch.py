@@ -193,15 +193,27 @@ try:
     arrow = batch.to_pyarrow().equals(expected.to_pyarrow())
 except ImportError:
     pass
-seen = []
+import ctypes
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32)]
+seen, streams = [], []
 class Torch:
+    # The legacy default stream.
+    cuda_stream = 0
     @staticmethod
     def from_dlpack(given):
-        seen.append(given.__dlpack_device__()[0])
+        seen.append(DLTensor.from_address(pointer(given, b"dltensor")).kind)
         return given
-sys.modules["torch"] = sys.modules["torch.utils"] = sys.modules["torch.utils.dlpack"] = Torch
+    @staticmethod
+    def current_stream(device):
+        streams.append(device)
+        return Torch
+for module in ("torch", "torch.utils", "torch.utils.dlpack", "torch.cuda"):
+    sys.modules[module] = Torch
 given = batch.to_torch()
-kept = all(given[name] is batch[name] for name in batch)
+kept = list(given) == list(batch) and streams == ["cuda:0"]
 html = batch._repr_html_()
 print(json.dumps([same, arrow, kept, sorted(set(seen)), batch.device, html.count("data:image/png"), "on cuda:0" in html]))
 """,

@@ -6,6 +6,9 @@ import gc
 import pathlib
 
 import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from bowstring import Image
@@ -81,3 +84,47 @@ def test_checkpoints_of_torch(numbers: pathlib.Path, tmp_path: pathlib.Path) -> 
         again.load_state_dict(torch.load(tmp_path / "checkpoint.pt")["data"])
         assert [batch["id"].tolist() for batch in again] == rest
     assert last["id"].tolist() not in rest
+
+
+@pytest.mark.parametrize("batch_size", [64, 100, 256, 5000])
+def test_batches_in_file_order_are_the_consumers_own(tmp_path: pathlib.Path, batch_size: int) -> None:
+    rows = 20_000
+    numbers = np.arange(rows)
+    table = pa.table(
+        {
+            "id": numbers,
+            "x": pa.array(numbers.astype(np.float32), mask=numbers % 7 == 3),
+            "small": numbers.astype(np.int16),
+            "flag": numbers % 3 == 0,
+        }
+    )
+    # Row groups that batches end in.
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3_333)
+    expected = {name: table[name].to_numpy() for name in table.column_names}
+    expected["x"] = np.nan_to_num(expected["x"])
+    for world in 1, 3:
+        for rank in range(world):
+            options = {"rank": rank, "world_size": world, "tail": "even", "memory_budget": "4MiB"}
+            with DataLoader(
+                tmp_path, batch_size=batch_size, shuffle=False, nulls=bowstring.Fill(0), **options
+            ) as loader:
+                for _ in range(2):
+                    kept = []
+                    for batch in loader:
+                        taken = batch["id"].numpy().copy()
+                        assert taken.tolist() == list(range(taken[0], taken[0] + len(taken)))
+                        kept.append((taken, batch))
+                        for name, tensor in batch.items():
+                            assert np.array_equal(tensor.numpy(), expected[name][taken]), name
+                            assert tensor.data_ptr() % 64 == 0, name
+                        # As a training step may: neither rows of other batches nor of the next epoch change.
+                        batch["id"].neg_()
+                        batch["x"].fill_(-1)
+                    # All of them at once, in a budget that holds a few.
+                    for taken, batch in kept:
+                        assert np.array_equal(-batch["id"].numpy(), taken)
+                        assert (batch["x"] == -1).all()
+                        assert np.array_equal(batch["small"].numpy(), expected["small"][taken])
+                    seen = np.concatenate([taken for taken, _ in kept])
+                    assert len(np.unique(seen)) == len(seen)
+                    assert world > 1 or len(seen) == rows

@@ -19,6 +19,7 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::chunks::Chunks;
+use super::dictionaries::Dictionary;
 use super::guard::guard;
 use super::levels::Levels;
 use super::masked::masked;
@@ -101,6 +102,7 @@ impl Dataset {
             // Rows are counted over the row group; a unit has some of them.
             row_group: self.whole_group(self.number(fetched.group))?.0,
             runs: leaves.numbers.iter().map(|leaf| fetched.run(*leaf)).collect(),
+            dictionaries: leaves.numbers.iter().map(|leaf| fetched.dictionary(*leaf)).collect(),
             leaves: &leaves.numbers,
             lineages: Lineage::of(layout.descriptor(), &leaves.numbers),
             tally: Mutex::new(Arc::new(Tally::new(0))),
@@ -127,8 +129,17 @@ impl Dataset {
         let bytes = |range: &Range<u64>| guard(&place(), "it was not read", || fetched.chunks.range(range));
         let walk = pages::Walk { chunk, column, rows: row_group.rows, limits: &self.inner.limits, place: &place };
         if let Some(run) = fetched.run(leaf) {
-            let dictionary = run.dictionary.as_ref().map(bytes).transpose()?;
-            return walk.run(dictionary.as_deref(), &bytes(&run.pages)?, run.rows.end - run.rows.start);
+            let dictionary = match fetched.dictionary(leaf) {
+                Some(shared) if shared.page().is_some() => pages::Before::Checked,
+                Some(shared) => pages::Before::Stored(shared.stored().clone()),
+                None => run
+                    .dictionary
+                    .as_ref()
+                    .map(bytes)
+                    .transpose()?
+                    .map_or(pages::Before::Nothing, pages::Before::Stored),
+            };
+            return walk.run(&dictionary, &bytes(&run.pages)?, run.rows.end - run.rows.start);
         }
         match fetched.pages.iter().find(|(number, _)| *number == leaf) {
             Some((_, pages)) => walk.some(pages.iter().map(|(range, rows)| Ok((bytes(range)?, *rows)))),
@@ -145,6 +156,8 @@ struct Group<'a> {
     row_group: &'a RowGroup,
     /// Run that was read of each leaf, if it is the pages of a unit.
     runs: Vec<Option<&'a Run>>,
+    /// The same for dictionaries that are shared with other units.
+    dictionaries: Vec<Option<&'a Dictionary>>,
     /// The leaves of the column, and what their levels have to agree with.
     leaves: &'a [usize],
     lineages: Vec<Lineage>,
@@ -308,7 +321,8 @@ impl RowGroups for Group<'_> {
         let (lineage, at) = self.lineage(leaf);
         let tally = Arc::clone(&self.tally.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(run) = self.runs.get(at).copied().flatten() {
-            let pages = run::pages(&self.chunks, chunk, column, run)?;
+            let shared = self.dictionaries.get(at).copied().flatten();
+            let pages = run::pages(&self.chunks, chunk, column, run, shared)?;
             let same = self.runs.iter().all(|other| other.is_some_and(|other| other.rows == run.rows));
             let rows = usize::try_from(run.rows.end - run.rows.start)?;
             let checked = Checked::new(pages, column, lineage, same.then_some((tally, at))).of_rows(rows);

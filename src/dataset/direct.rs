@@ -11,6 +11,7 @@ use arrow::datatypes::{ArrowNativeType, DataType};
 use parquet::basic::Compression;
 use parquet::schema::types::ColumnDescPtr;
 
+use super::aligned::{lead, line};
 use super::project::{Projection, Source};
 use super::read::Fetched;
 use super::{Chunk, Dataset, pages, run, unpack};
@@ -114,7 +115,9 @@ impl Dataset {
         let read = self.cut(fetched, &whole)?.rows;
         let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.nullable();
         let (rows, spare) = whole.kept.as_ref().map_or((read, 0), |kept| (kept.count_set_bits(), SPARE));
-        let mut found = Vec::with_capacity(rows + spare);
+        let mut found = Vec::with_capacity(rows + spare + line::<T>());
+        let before = lead(&found, self.row_id(fetched.group, 0));
+        found.resize(before, T::default());
         chunk.read(rows, &mut found)?;
         chunk.end()?;
         let holes = chunk.holes();
@@ -122,7 +125,7 @@ impl Dataset {
         // For a unit the metadata tell no number.
         let agree = fetched.run(whole.leaf).is_some() || whole.known.nulls.is_none_or(|known| known == nulls);
         let nulls = holes.and_then(Holes::finish);
-        (agree && whole.rows == whole.values).then(|| array(data_type, found, nulls))?
+        (agree && whole.rows == whole.values).then(|| array(data_type, found, before, nulls))?
     }
 
     fn lists<T: Element + ArrowNativeType>(
@@ -144,7 +147,7 @@ impl Dataset {
         if let Some(kept) = &whole.kept {
             found = found.keeping(kept)?;
         }
-        let items = array(item, found.values, None)?;
+        let items = array(item, found.values, 0, None)?;
         match data_type {
             DataType::List(field) => {
                 let offsets = OffsetBuffer::new(found.offsets.into());
@@ -234,7 +237,8 @@ impl Dataset {
         }
         self.check_pages(fetched, chunk.leaf).ok()?;
         if let Some(run) = fetched.run(chunk.leaf) {
-            let pages = run::pages(&fetched.chunks, chunk.known, chunk.column, run).ok()?;
+            let pages =
+                run::pages(&fetched.chunks, chunk.known, chunk.column, run, fetched.dictionary(chunk.leaf)).ok()?;
             return Pages::new(Box::new(pages), chunk.column, width);
         }
         let pages = unpack::pages(&fetched.chunks, chunk.known, chunk.column, chunk.rows).ok()?;
@@ -279,10 +283,16 @@ struct Even<'a> {
     width: usize,
 }
 
-/// The array of these bits.
-fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>, nulls: Option<NullBuffer>) -> Option<ArrayRef> {
-    let data =
-        ArrayData::builder(data_type.clone()).len(values.len()).add_buffer(Buffer::from_vec(values)).nulls(nulls);
+/// The array of these bits, without the first `before`.
+fn array<T: ArrowNativeType>(
+    data_type: &DataType,
+    values: Vec<T>,
+    before: usize,
+    nulls: Option<NullBuffer>,
+) -> Option<ArrayRef> {
+    let len = values.len().checked_sub(before)?;
+    let values = Buffer::from_vec(values).slice(before * size_of::<T>());
+    let data = ArrayData::builder(data_type.clone()).len(len).add_buffer(values).nulls(nulls);
     data.build().ok().map(make_array)
 }
 

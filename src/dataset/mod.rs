@@ -14,12 +14,14 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is trusted before it is checked: see [`Limits`].
 
+mod aligned;
 mod any_table;
 mod cached;
 mod chunks;
 mod decode;
 mod delta;
 mod described;
+mod dictionaries;
 mod direct;
 mod features;
 mod files;

@@ -59,6 +59,16 @@ pub(super) struct Walk<'a> {
     pub(super) place: &'a dyn Fn() -> Place,
 }
 
+/// What is before the pages of a unit.
+#[derive(Debug)]
+pub(super) enum Before {
+    Nothing,
+    /// These bytes, which are to be a dictionary.
+    Stored(Bytes),
+    /// A dictionary that was checked with another unit.
+    Checked,
+}
+
 /// Facts about the pages met so far.
 #[derive(Debug, Default)]
 struct Met {
@@ -103,14 +113,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks `bytes`, pages of `rows` rows as the page index says it, and the dictionary before them.
-    pub(super) fn run(&self, dictionary: Option<&[u8]>, bytes: &[u8], rows: u64) -> Result<()> {
+    /// Checks `bytes`, pages of `rows` rows as the page index says it, and what is `before` them.
+    pub(super) fn run(&self, before: &Before, bytes: &[u8], rows: u64) -> Result<()> {
         let mut met = Met::default();
-        if let Some(dictionary) = dictionary {
-            self.pages(dictionary, &mut met)?;
-            if met.data > 0 {
-                return self.corrupt("its page index leaves out pages".to_owned());
+        match before {
+            Before::Stored(dictionary) => {
+                self.pages(dictionary, &mut met)?;
+                if met.data > 0 {
+                    return self.corrupt("its page index leaves out pages".to_owned());
+                }
             }
+            Before::Checked => met.dictionary = true,
+            Before::Nothing => {}
         }
         self.pages(bytes, &mut met)?;
         self.indexed(met.values, (!met.silent).then_some(met.rows), rows)

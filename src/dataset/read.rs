@@ -8,10 +8,11 @@ use parquet::basic::{Compression, Encoding, Type};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::chunks::{Chunks, coalesce};
+use super::dictionaries::Dictionary;
 use super::limits::GROUP_RATIO_FREE;
 use super::offsets::Run;
 use super::project::{Projection, Source};
-use super::{Chunk, Dataset};
+use super::{Chunk, Dataset, aligned};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
 use crate::store::GONE;
@@ -54,6 +55,8 @@ pub struct Fetched {
     pub(super) pages: Vec<(usize, Vec<Paged>)>,
     /// The pages of a unit that were read of each leaf, by ascending leaf.
     pub(super) runs: Vec<(usize, Run)>,
+    /// Dictionaries of leaves with runs that are shared with other units, by ascending leaf.
+    pub(super) dictionaries: Vec<(usize, Arc<Dictionary>)>,
 }
 
 impl Fetched {
@@ -66,6 +69,12 @@ impl Fetched {
     pub(super) fn run(&self, leaf: usize) -> Option<&Run> {
         let at = self.runs.binary_search_by_key(&leaf, |(leaf, _)| *leaf).ok()?;
         self.runs.get(at).map(|(_, run)| run)
+    }
+
+    /// Dictionary of `leaf` that is shared with other units.
+    pub(super) fn dictionary(&self, leaf: usize) -> Option<&Dictionary> {
+        let at = self.dictionaries.binary_search_by_key(&leaf, |(leaf, _)| *leaf).ok()?;
+        self.dictionaries.get(at).map(|(_, dictionary)| &**dictionary)
     }
 
     /// Returns true if `address` points to one of these bytes.
@@ -122,7 +131,7 @@ impl Dataset {
                     let width = root.field().data_type().primitive_width();
                     let bytes = chunks
                         .map(|(chunk, column)| decoded_bytes(chunk, column, row_group.rows, selected, copied, width));
-                    bytes.fold(0, u64::saturating_add)
+                    bytes.fold(aligned::beside(root.field().data_type()), u64::saturating_add)
                 }
                 Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
             };
@@ -163,11 +172,24 @@ impl Dataset {
         let columns: Arc<[Chunk]> = self.chunks(group, projection).into();
         let leaves = projection.leaves(file.layout);
         let (mut ranges, mut gap, mut runs): (Vec<Range<u64>>, _, _) = (Vec::new(), file.object.gap(), Vec::new());
+        let (mut dictionaries, mut missing) = (Vec::new(), Vec::new());
         match (&self.units, self.part(group)) {
             (Some(units), Some(part)) => {
                 runs = self.runs(&units.kept, part.group, self.range(group), (&leaves, &columns)).await?;
-                for (_, run) in &runs {
-                    ranges.extend(run.dictionary.iter().cloned().chain([run.pages.clone()]));
+                // A cache keeps the ranges that are read, which are to be the same each time.
+                let shares = !file.object.is_cached();
+                for (leaf, run) in &runs {
+                    if let Some(range) = &run.dictionary {
+                        let key = (part.group, *leaf);
+                        match units.dictionaries.get(key).filter(|_| shares) {
+                            Some(known) => dictionaries.push((*leaf, known)),
+                            None => {
+                                ranges.push(range.clone());
+                                missing.extend(shares.then(|| (key, range.clone())));
+                            }
+                        }
+                    }
+                    ranges.push(run.pages.clone());
                 }
                 // The bytes between belong to other units, which read them for themselves.
                 let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
@@ -179,7 +201,17 @@ impl Dataset {
         let parts = file.object.read_for(ranges.clone(), wanted).await.map_err(|error| self.gone(error))?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
         let chunks = Chunks::new(parts, file.object.stamp().size);
-        Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })
+        if let (Some(units), false) = (&self.units, missing.is_empty()) {
+            let read = |(key, range): (_, Range<u64>)| {
+                let bytes = chunks.range(&range).ok()?;
+                Some((key, Dictionary::new(range, &bytes)))
+            };
+            let read: Vec<((u32, usize), Arc<Dictionary>)> = missing.into_iter().filter_map(read).collect();
+            dictionaries.extend(read.iter().map(|((_, leaf), dictionary)| (*leaf, Arc::clone(dictionary))));
+            dictionaries.sort_unstable_by_key(|(leaf, _)| *leaf);
+            units.dictionaries.add(read);
+        }
+        Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs, dictionaries })
     }
 
     /// `error` with advice, if a file of a table is gone.

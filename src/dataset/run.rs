@@ -5,27 +5,45 @@ use std::ops::Range;
 
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::Length;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::Chunk;
 use super::chunks::Chunks;
+use super::dictionaries::Dictionary;
 use super::offsets::Run;
 use super::unpack::{self, Pages};
 
-/// The pages of `run` of `chunk` of `column` among `bytes`, which were walked over before.
-pub(super) fn pages(bytes: &Chunks, chunk: &Chunk, column: &ColumnDescPtr, run: &Run) -> Result<Joined> {
+/// The pages of `run` of `chunk` of `column` among `bytes`, which were walked over before. A `shared` dictionary comes from there.
+pub(super) fn pages(
+    bytes: &Chunks,
+    chunk: &Chunk,
+    column: &ColumnDescPtr,
+    run: &Run,
+    shared: Option<&Dictionary>,
+) -> Result<Joined> {
     let rows = usize::try_from(run.rows.end - run.rows.start)?;
     // A chunk that is nothing but these pages.
-    let part = |range: &Range<u64>| {
+    let part = |bytes: &Chunks, range: &Range<u64>| {
         let (start, stored) = (range.start, range.end - range.start);
         let part = Chunk { start, data: start, stored, dictionary: false, ..*chunk };
         unpack::pages(bytes, &part, column, rows)
     };
-    let dictionary = match &run.dictionary {
-        Some(range) => part(range)?.get_next_page()?,
-        None => None,
+    let dictionary = match (shared, &run.dictionary) {
+        (Some(shared), _) => match shared.page() {
+            Some(page) => Some(page),
+            None => {
+                let range = shared.range();
+                let alone = Chunks::new(vec![(range.start, shared.stored().clone())], bytes.len());
+                let page = part(&alone, range)?.get_next_page()?;
+                page.iter().for_each(|page| shared.keep(page));
+                page
+            }
+        },
+        (None, Some(range)) => part(bytes, range)?.get_next_page()?,
+        (None, None) => None,
     };
-    Ok(Joined { dictionary, pages: part(&run.pages)? })
+    Ok(Joined { dictionary, pages: part(bytes, &run.pages)? })
 }
 
 /// A dictionary, if there is one, and the pages of a run.

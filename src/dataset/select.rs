@@ -359,5 +359,5 @@ async fn fetch_pages(
     let parts = file.object.read(ranges.clone()).await?;
     let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
     let chunks = Chunks::new(parts, file.object.stamp().size);
-    Ok(Fetched { group: candidate.group, columns, chunks, pages, runs: Vec::new() })
+    Ok(Fetched { group: candidate.group, columns, chunks, pages, runs: Vec::new(), dictionaries: Vec::new() })
 }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::dictionaries::{self, Dictionaries};
 use super::offsets::{Kept, Location, MOST_INDEX_BYTES};
 use super::{Chunk, Dataset, Selection, within};
 use crate::error::{Error, Place, Result};
@@ -69,13 +70,15 @@ pub(super) struct Units {
     /// Bytes of pages that are read twice because a unit ends in them, out of each 1,024.
     straddled: u64,
     pub(super) kept: Kept,
+    pub(super) dictionaries: Dictionaries,
 }
 
 impl Units {
-    /// Bytes of memory that it takes beside the names of files, with the indexes of pages that it may keep.
+    /// Bytes of memory that it takes beside the names of files, with the indexes of pages and the dictionaries that it may keep.
     #[cfg(feature = "flight")]
     pub(super) fn memory_size(&self) -> usize {
-        size_of_val(self.manifest.groups.as_slice()) + size_of_val(self.parts.as_slice()) + MOST_INDEX_BYTES as usize
+        let kept = MOST_INDEX_BYTES as usize + dictionaries::KEPT_BYTES;
+        size_of_val(self.manifest.groups.as_slice()) + size_of_val(self.parts.as_slice()) + kept
     }
 
     pub(super) fn part(&self, unit: usize) -> Option<&Part> {
@@ -281,7 +284,13 @@ impl Dataset {
             return self.clone();
         }
         let manifest = Arc::new(whole.in_parts(groups));
-        let units = Units { manifest, parts: parts_of, straddled: grid.straddled, kept: Kept::default() };
+        let units = Units {
+            manifest,
+            parts: parts_of,
+            straddled: grid.straddled,
+            kept: Kept::default(),
+            dictionaries: Dictionaries::default(),
+        };
         Self { units: Some(Arc::new(units)), ..self.clone() }
     }
 

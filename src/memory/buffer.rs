@@ -6,10 +6,12 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::pool::Charge;
+use arrow::buffer::Buffer;
+
+use super::pool::{Charge, Reservation};
 use crate::error::{Error, Result};
 
 /// Alignment of every buffer and of every tensor in it, in bytes: a cache line, and what JAX requires of DLPack.
@@ -104,12 +106,21 @@ pub struct HostBuffer {
     raw: Option<Raw>,
     ptr: NonNull<u8>,
     len: usize,
-    /// `None` if the memory belongs to another process, which is charged for it.
+    /// `None` if the memory belongs to another process, which is charged for it, or to a block.
     charge: Option<Charge>,
+    block: Option<Block>,
     retired: AtomicBool,
 }
 
-// SAFETY: the buffer owns its memory alone through `raw`; `&HostBuffer` only reads it.
+/// The decoded values of a row group that a buffer is a part of.
+#[derive(Debug)]
+struct Block {
+    _values: Buffer,
+    /// The row group's reservation, until the part is delivered.
+    held: Mutex<Option<Arc<Reservation>>>,
+}
+
+// SAFETY: the buffer owns its memory alone through `raw`, or shares it through `block`; `&HostBuffer` only reads it.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
@@ -117,7 +128,21 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     pub(super) fn new(raw: Raw, len: usize, charge: Charge) -> Self {
         debug_assert!(len <= raw.capacity);
-        Self { ptr: raw.ptr, raw: Some(raw), len, charge: Some(charge), retired: AtomicBool::new(false) }
+        Self { ptr: raw.ptr, raw: Some(raw), len, charge: Some(charge), block: None, retired: AtomicBool::new(false) }
+    }
+
+    /// A part of a decoded row group, whose `reservation` is held until the part is delivered or dropped. `None` if it
+    /// is empty, or not aligned to [`ALIGNMENT`]. Shared from the start, so that nobody here writes to it; a consumer may,
+    /// if no other batch has these rows.
+    pub(crate) fn part_of(values: Buffer, reservation: Arc<Reservation>) -> Option<Arc<Self>> {
+        let len = values.len();
+        let ptr = NonNull::new(values.as_ptr().cast_mut())?;
+        if len == 0 || !ptr.addr().get().is_multiple_of(ALIGNMENT) {
+            return None;
+        }
+        let block = Block { _values: values, held: Mutex::new(Some(reservation)) };
+        let retired = AtomicBool::new(false);
+        Some(Arc::new(Self { raw: None, ptr, len, charge: None, block: Some(block), retired }))
     }
 
     /// A buffer over memory that no pool is charged for; dropping it gives `ptr` and `len` to `allocator`'s `free`.
@@ -128,7 +153,7 @@ impl HostBuffer {
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn adopt(allocator: Arc<dyn HostAllocator>, ptr: NonNull<u8>, len: usize) -> Self {
         let raw = Raw { ptr, capacity: len, allocator };
-        Self { ptr, raw: Some(raw), len, charge: None, retired: AtomicBool::new(false) }
+        Self { ptr, raw: Some(raw), len, charge: None, block: None, retired: AtomicBool::new(false) }
     }
 
     /// Address of the first byte.
@@ -144,13 +169,21 @@ impl HostBuffer {
     /// Returns true if another process made these bytes, and writes there again once the buffer is dropped in this one:
     /// a forked child, which shares the memory, must not read them.
     pub fn is_foreign(&self) -> bool {
-        self.charge.is_none()
+        self.charge.is_none() && self.block.is_none()
+    }
+
+    /// Returns true if it is a part of a decoded row group.
+    pub(crate) fn is_part(&self) -> bool {
+        self.block.is_some()
     }
 
     /// Takes the bytes off the budget: from now on they are the consumer's.
     pub fn deliver(&self) {
         if let Some(charge) = &self.charge {
             charge.release();
+        }
+        if let Some(block) = &self.block {
+            drop(block.held.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
@@ -166,14 +199,15 @@ impl Deref for HostBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `capacity >= len` initialised bytes (allocators initialise) while `raw` lives.
+        // SAFETY: `ptr` is valid for `capacity >= len` initialised bytes (allocators initialise) while `raw` lives, or `block`,
+        // whose bytes these are.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; `&mut self` makes the access exclusive.
+        // SAFETY: as for `deref`; `&mut self` makes the access exclusive, since parts of blocks are shared from the start.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Parts {
     pub(super) batches: usize,
     /// Memory in which batches are built.
     pub(super) memory: BatchMemory,
+    /// See [`Job::lends`].
+    pub(super) lends: bool,
 }
 
 /// Memory in which batches are built, and how much of it is kept.
@@ -57,6 +59,11 @@ pub struct BatchMemory {
 }
 
 impl BatchMemory {
+    /// Returns true if any memory of the process would do as well.
+    pub(super) fn is_ordinary(&self) -> bool {
+        self.returning == 0 && !self.allocator.is_pinned()
+    }
+
     /// Memory that a pool keeps for these batches, with `at_once` undelivered ones.
     pub(crate) fn spare(&self, at_once: usize) -> Spare {
         // Counted, not weighed: the size of a batch of lists is only an estimate until it is made.
@@ -84,6 +91,7 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
         pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,
+        lends: parts.lends,
     };
     Ok(Job::new(parts.sources, means))
 }

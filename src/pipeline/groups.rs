@@ -57,7 +57,7 @@ pub(super) struct Slot {
 struct Loaded {
     cells: Arc<RowGroupBlock>,
     /// Held for as long as the cells are.
-    reservation: Reservation,
+    reservation: Arc<Reservation>,
     way: Way,
 }
 
@@ -88,6 +88,11 @@ impl Slot {
     /// The cells, once they are there.
     pub(super) fn cells(&self) -> Option<&Arc<RowGroupBlock>> {
         self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.cells)
+    }
+
+    /// The memory of the cells, once they are there.
+    pub(super) fn reservation(&self) -> Option<&Arc<Reservation>> {
+        self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.reservation)
     }
 
     /// When its bytes and its cells were there, once they are.
@@ -127,7 +132,7 @@ impl Slot {
 
     pub(super) fn finish(&self, result: Result<(Arc<RowGroupBlock>, Reservation, Way)>) {
         let outcome = match result {
-            Ok((cells, reservation, way)) => Ok(Loaded { cells, reservation, way }),
+            Ok((cells, reservation, way)) => Ok(Loaded { cells, reservation: Arc::new(reservation), way }),
             Err(error) => Err(Arc::new(error)),
         };
         // A slot is finished once; a second result would be a bug and is dropped with its reservation.

@@ -152,6 +152,8 @@ pub(super) struct Means {
     /// Batches made ahead of the consumer.
     pub(super) prefetch: usize,
     pub(super) bad_rows: BadRows,
+    /// See [`Job::lends`].
+    pub(super) lends: bool,
 }
 
 /// The shared part of a running pipeline.
@@ -170,6 +172,9 @@ pub(super) struct Job {
     pub(super) ledger: Arc<SharedLedger>,
     pub(super) bad_rows: BadRows,
     pub(super) prefetch: usize,
+    /// Set if batches may keep the place of their rows in a decoded row group, since no row is in two batches, nobody else reads
+    /// the row groups, and ordinary memory will do.
+    pub(super) lends: bool,
     /// Bytes of one batch, as estimated when the loader was opened.
     pub(super) batch: usize,
     pub(super) stopped: AtomicBool,
@@ -177,7 +182,7 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
-        let Means { workers, allocator, budget, groups, batches, keep, spare, pool, prefetch, bad_rows } = means;
+        let Means { workers, allocator, budget, groups, batches, keep, spare, pool, prefetch, bad_rows, lends } = means;
         let pool_bytes = batches.saturating_add(keep);
         let pool = pool.filter(|pool| pool.budget() == pool_bytes);
         let local = sources.iter().all(|source| source.dataset.is_local());
@@ -194,6 +199,7 @@ impl Job {
             ledger: Arc::default(),
             bad_rows,
             prefetch,
+            lends,
             // The budget was made of this many batches.
             batch: batches / super::batches_at_once(prefetch),
             stopped: AtomicBool::new(false),

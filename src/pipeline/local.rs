@@ -92,7 +92,9 @@ impl LocalSource {
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
             // At most the budget, which is a usize.
             let sources = Arc::clone(prepared.sources_in(plan.spec().order_version));
-            let parts = Parts { sources, batches: need.batches as usize, memory };
+            let is_alone = sources.len() == 1 && !sources[0].dataset.has_ngrams();
+            let lends = is_alone && plan.spec().gives_once() && memory.is_ordinary();
+            let parts = Parts { sources, batches: need.batches as usize, memory, lends };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share, prepared.masked(&plan));

@@ -335,6 +335,7 @@ impl PreparedPlan {
             stored_rows: &none,
             bad_rows: self.bad_rows,
             max_bytes: budget,
+            lent: None,
             images: None,
         };
         let pool = Pool::new(Arc::new(SystemAllocator), budget);
@@ -407,6 +408,7 @@ impl Run {
             pool: self.pool,
             prefetch: self.prefetch,
             bad_rows,
+            lends: false,
         }
     }
 }

@@ -93,7 +93,7 @@ impl RowGroups {
                     "memory_budget (or lower max_rows or prefetch)",
                 ));
             }
-            Ok((Parts { sources, batches, memory: BatchMemory::default() }, dataset))
+            Ok((Parts { sources, batches, memory: BatchMemory::default(), lends: false }, dataset))
         })?;
         let listed = Arc::new(Listed::new(dataset.manifest(), &[], max_rows, options.seed)?);
         Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, cursor: Cursor::default() })

@@ -36,6 +36,7 @@ impl PreparedPlan {
             pool: None,
             prefetch: 1,
             bad_rows: self.bad_rows,
+            lends: false,
         };
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let expected = Expected { ranks: ranks as usize, ahead };

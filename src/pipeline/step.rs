@@ -17,6 +17,9 @@ use crate::memory::Reservation;
 use crate::plan::{Order, RowRef, Share, random};
 use crate::tensor::Batch;
 
+/// A row group that is a larger part of the budget is not lent to batches.
+const LENT_PART: usize = 8;
+
 /// A batch with its way, or the reason that there is none.
 pub(super) type Made = Result<(Batch, Trail), Failure>;
 
@@ -73,7 +76,7 @@ fn gather(
 ) -> Result<Batch> {
     let started = Instant::now();
     let step = plan.step(work.step, share);
-    let Picked { rows, cells, names } = pick(job, &step.rows, &ByName::new(&work.windows))?;
+    let Picked { rows, cells, names, lent } = pick(job, &step.rows, &ByName::new(&work.windows))?;
     let source = |pick: (u32, u32)| {
         let (source, group) = names[pick.0 as usize];
         (&job.sources[source as usize], group as usize, u64::from(pick.1))
@@ -87,6 +90,8 @@ fn gather(
         source.dataset.stored_row(group, row)
     };
     let (seed, epoch) = (plan.seed(), plan.epoch());
+    // A delivered batch keeps its row group, which no budget counts then.
+    let most_lent = job.groups.budget() / LENT_PART;
     let request = Rows {
         epoch,
         step: step.step,
@@ -99,6 +104,7 @@ fn gather(
         stored_rows: &stored_row,
         bad_rows: job.bad_rows,
         max_bytes: job.groups.budget().saturating_add(job.batches.budget()),
+        lent: Some(&*lent).filter(|_| job.lends && cells.iter().all(|cell| cell.memory() <= most_lent)),
         images: Some(images),
     };
     let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
@@ -116,6 +122,8 @@ struct Picked {
     rows: Vec<(u32, u32)>,
     cells: Vec<Arc<RowGroupBlock>>,
     names: Vec<(u32, u32)>,
+    /// The memory of the row groups.
+    lent: Vec<Arc<Reservation>>,
 }
 
 /// Finds `rows` in the row groups of a step's windows, and leaves out the other row groups, which may be thousands.
@@ -139,12 +147,16 @@ fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
         needed.extend(0..found.len());
     }
     let (mut cells, mut names) = (Vec::with_capacity(needed.len()), Vec::with_capacity(needed.len()));
+    let mut lent = Vec::new();
     for number in needed {
         let slot = found.slot(number).ok_or_else(closed)?;
         cells.push(Arc::clone(slot.cells().ok_or_else(closed)?));
+        if job.lends {
+            lent.push(Arc::clone(slot.reservation().ok_or_else(closed)?));
+        }
         names.push(slot.name());
     }
-    Ok(Picked { rows: picked, cells, names })
+    Ok(Picked { rows: picked, cells, names, lent })
 }
 
 fn entry(batch: &Batch, bad: BadRow) -> Entry {

@@ -164,6 +164,12 @@ impl PlanSpec {
         }
     }
 
+    /// Returns true if no rank gets a row twice in one epoch, as far as these values tell: in file order in one lane. The rows from
+    /// the start of the epoch that fill its last step go to other ranks than the first time, except with [`Tail::Repeat`].
+    pub(crate) fn gives_once(&self) -> bool {
+        self.shuffle == Shuffle::None && self.lanes == Some(1) && self.mix.is_none() && self.tail != Tail::Repeat
+    }
+
     /// The same spec with all open values filled in. Resolving again changes nothing.
     ///
     /// Lanes: enough for [a rank of its own](OrderVersion::V3) per few hundred rows of the global batch, but never
@@ -260,7 +266,10 @@ impl PlanSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::plan::{Plan, Share};
 
     #[test]
     fn impossible_values_are_named() {
@@ -295,6 +304,36 @@ mod tests {
         }
         assert_eq!(Mix::new(&[1.0 / 3.0; 3], Stop::default()).unwrap().weights, [1, 1, 1]);
         assert_eq!(Mix::new(&[20.0, 10.0], Stop::default()).unwrap().weights, [2, 1]);
+    }
+
+    #[test]
+    fn a_plan_that_gives_once_gives_no_rank_a_row_twice() {
+        let tails = [Tail::Short, Tail::Even, Tail::Pad, Tail::Drop, Tail::Repeat];
+        let mut repeated = 0;
+        for (rows, world, each, tail) in (1..30)
+            .flat_map(|rows| (1..7).flat_map(move |world| (1..5).map(move |each| (rows, world, each))))
+            .flat_map(|(rows, world, each)| tails.map(|tail| (rows, world, each, tail)))
+        {
+            let manifests = [Arc::new(Manifest::imaginary(&[rows / 3, rows - rows / 3], 1))];
+            let global = u64::from(world) * each;
+            let spec = PlanSpec { shuffle: Shuffle::None, tail, ..PlanSpec::new(0, global) }.resolve(&manifests);
+            let plan = Plan::new(&manifests, spec.unwrap(), 0).unwrap().for_world(world);
+            for share in (0..world).map(|rank| Share::new(rank, world).unwrap()) {
+                if plan.check_share(share).is_err() {
+                    continue;
+                }
+                let mut seen = HashSet::new();
+                let all = (0..plan.steps()).flat_map(|step| plan.step(step, share).rows);
+                let is_once = all.map(|row| (row.group, row.row)).all(|row| seen.insert(row));
+                assert!(is_once || !plan.spec().gives_once(), "{rows} rows, {share:?}, batches of {each}, {tail:?}");
+                repeated += u32::from(!is_once);
+            }
+        }
+        assert!(repeated > 0, "Repeat repeats");
+        let manifests = [Arc::new(Manifest::imaginary(&[9; 4], 1))];
+        for spec in [PlanSpec::new(0, 2), PlanSpec { shuffle: Shuffle::None, lanes: Some(2), ..PlanSpec::new(0, 2) }] {
+            assert!(!spec.resolve(&manifests).unwrap().gives_once());
+        }
     }
 
     #[test]

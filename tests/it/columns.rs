@@ -65,6 +65,7 @@ fn assemble(columns: &Columns, cells: &[Arc<RowGroupBlock>], request: &Request<'
         stored_rows: &|pick| u64::from(pick.1),
         bad_rows: request.bad_rows,
         max_bytes: usize::MAX,
+        lent: None,
         images: None,
     };
     columns.assemble(&rows, reservation)

@@ -140,6 +140,33 @@ fn the_stated_memory_need_suffices_for_every_kind_of_column() {
 }
 
 #[test]
+fn batches_in_file_order_stay_where_they_were_decoded() {
+    let directory = tempfile::tempdir().unwrap();
+    // One batch of 300 lies in two row groups.
+    support::write(directory.path(), &[vec![6400, 1001, 5399], vec![6400]], 3);
+    let copied = |change: &dyn Fn(&mut LoaderOptions)| {
+        let mut options = options(directory.path(), 64, 0, 1);
+        (options.shuffle, options.tail) = (false, Some(Tail::Even));
+        change(&mut options);
+        let mut loader = Loader::open(options).unwrap();
+        let mut rows = Vec::new();
+        for batch in loader.iter() {
+            rows.extend_from_slice(batch.unwrap().tensor("id").unwrap().as_slice::<i64>().unwrap());
+        }
+        rows.sort_unstable();
+        assert!(rows.iter().copied().eq(0..19_200));
+        loader.stats().copied_per_delivered
+    };
+    let little = copied(&|_| {});
+    println!("{little} bytes copied per byte delivered");
+    assert!(little > 0.0 && little < 1.5 / 300.0, "{little}");
+    assert_eq!(copied(&|options| options.tail = Some(Tail::Repeat)), 1.0, "a row may be in two batches");
+    assert_eq!(copied(&|options| options.lanes = Some(2)), 1.0, "rows of two row groups");
+    assert!(copied(&|options| options.global_batch_size = Some(100)) > 0.5, "most batches begin within a cache line");
+    assert!(copied(&|options| options.shuffle = true) >= 1.0);
+}
+
+#[test]
 fn an_error_reaches_the_consumer_once_with_its_place() {
     let data = dataset();
     let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();

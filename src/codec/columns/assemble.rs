@@ -24,9 +24,9 @@ use super::rows::{Blocks, RowLayout};
 use super::shaped;
 use super::tensors::fill_tensors;
 use crate::error::{Error, Place, Result};
-use crate::memory::Reservation;
+use crate::memory::{HostBuffer, Reservation};
 use crate::schema::{DType, part_name};
-use crate::tensor::{Batch, BatchBuilder, TensorSpec};
+use crate::tensor::{Batch, BatchBuilder, TENSOR_ALIGNMENT, Tensor, TensorSpec};
 
 pub(super) fn assemble(
     outputs: &[Output],
@@ -43,7 +43,7 @@ pub(super) fn assemble(
         Some(offset) if output.is_fixed() => Ok(Table::Small(offset)),
         _ => table(output, at, rows.cells),
     };
-    let tables = outputs.iter().enumerate().map(table).collect::<Result<Vec<_>>>()?;
+    let mut tables = outputs.iter().enumerate().map(table).collect::<Result<Vec<_>>>()?;
     let mut row_errors = row_errors::known(outputs, rows);
     // Nothing after the first fault matters if it ends the batch anyway.
     let limit =
@@ -53,7 +53,10 @@ pub(super) fn assemble(
     let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes)?;
     within(&layout, rows)?;
     let spare = reservation.split(0);
-    let mut builder = BatchBuilder::with_room(layout.specs.clone(), layout.room, reservation)?;
+    let placed = if row_errors.is_empty() { placed(outputs, rows, &layout, &mut tables) } else { Vec::new() };
+    let elsewhere = placed.iter().flatten().map(|tensor| tensor.bytes().len().next_multiple_of(TENSOR_ALIGNMENT));
+    let room = layout.room.saturating_sub(elsewhere.sum());
+    let mut builder = BatchBuilder::around(placed, layout.specs.clone(), room, reservation)?;
     let began = Instant::now();
     row_errors::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut row_errors);
     shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut row_errors);
@@ -211,6 +214,35 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
         }
     }
     Ok(table)
+}
+
+/// The tensors that stay in their row group, by tensor, if the rows may and lie in one, one after another; their tables say so then.
+fn placed(outputs: &[Output], rows: &Rows<'_>, layout: &Layout, tables: &mut [Table<'_>]) -> Vec<Option<Tensor>> {
+    // What a decoder finds may change the rows.
+    let lent = rows.lent.filter(|_| !outputs.iter().any(|output| output.form.is_decoded()));
+    let run = lent.and_then(|lent| {
+        let (cell, first) = rows.one_run()?;
+        Some((lent.get(cell)?, cell, first))
+    });
+    let Some((lent, cell, first)) = run else { return Vec::new() };
+    let mut found = vec![None; layout.specs.len()];
+    for (at, (table, (number, _))) in tables.iter_mut().zip(&layout.outputs).enumerate() {
+        let (Table::Fixed(_), Data::Fixed { bytes, width, stride }) = (&*table, &rows.cells[cell].parts[at].data)
+        else {
+            continue;
+        };
+        if stride != width || bytes.len() / width < first + rows.size {
+            continue;
+        }
+        let spec = &layout.specs[*number];
+        let values = bytes.slice_with_length(first * width, rows.size * width);
+        let slab = HostBuffer::part_of(values, Arc::clone(lent));
+        found[*number] = slab.and_then(|slab| Tensor::within(&slab, 0, spec.dtype, spec.shape.clone()));
+        if found[*number].is_some() {
+            *table = Table::Placed;
+        }
+    }
+    found
 }
 
 /// Returns the builder for `new`: the same one if the sizes are equal, otherwise another with the decoded values of one

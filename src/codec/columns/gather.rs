@@ -39,7 +39,7 @@ pub(super) fn runs(rows: &[(u32, u32)]) -> Vec<Run> {
     found
 }
 
-fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
+pub(super) fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
     first.0 == second.0 && first.1.checked_add(1) == Some(second.1)
 }
 

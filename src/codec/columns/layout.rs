@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicU64;
 use arrow::array::{ArrayRef, BinaryViewArray};
 
 use super::block::RowGroupBlock;
-use super::gather::{Strided, Wide};
+use super::gather::{self, Strided, Wide};
 use super::lists::ListCell;
 use super::options::BadRows;
 use super::output::Output;
 use crate::error::{Error, Place};
+use crate::memory::Reservation;
 use crate::tensor::TensorSpec;
 
 /// The name of the row numbers.
@@ -43,8 +44,20 @@ pub struct Rows<'a> {
     pub bad_rows: BadRows,
     /// Maximum bytes of the batch: cells may claim any size, and claims are cheap.
     pub max_bytes: usize,
+    /// The reservations of `cells`, if a batch may keep the place of consecutive rows in them instead of copying them: if no
+    /// other batch takes these rows. They are held until the batch is delivered.
+    pub lent: Option<&'a [Arc<Reservation>]>,
     /// Takes the nanoseconds that images took, if somebody wants to know.
     pub images: Option<&'a AtomicU64>,
+}
+
+impl Rows<'_> {
+    /// The row group in which the rows lie one after another, and the first of them; `None` if they do not, or there is padding.
+    pub(super) fn one_run(&self) -> Option<(usize, usize)> {
+        let (cell, first) = *self.rows.first().filter(|_| self.rows.len() == self.size)?;
+        let together = self.rows.windows(2).all(|pair| gather::follows(pair[0], pair[1]));
+        together.then_some((cell as usize, first as usize))
+    }
 }
 
 impl fmt::Debug for Rows<'_> {
@@ -56,6 +69,8 @@ impl fmt::Debug for Rows<'_> {
 /// One output's values in each of the row groups.
 pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
+    /// As `Fixed`, for a tensor that lies in its row group.
+    Placed,
     /// Side by side with others, from this byte of each row on.
     Small(usize),
     /// As `Fixed`, in the order in which batches take rows, if that was known when the row group was decoded.

@@ -68,6 +68,7 @@ pub(crate) use self::watched::Watched;
 use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
+use crate::tensor::Tensor;
 
 /// The columns of a job: those that are read, and the outcome of each. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
@@ -324,7 +325,7 @@ impl Columns {
 
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
     ///
-    /// Values are copied once, into the batch; those of packs, and of columns that were cast or decoded from booleans
+    /// Values are copied once, into the batch, unless they stay where they were decoded; those of packs, and of columns that were cast or decoded from booleans
     /// or decimals, twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches
     /// once more. Images count 0, and so do computed values: offsets, lengths, masks, row ids. Arrow columns count
     /// their bytes once. Padding rows count as rows.
@@ -332,15 +333,16 @@ impl Columns {
         let bytes = |output| sizes::value_bytes(output, batch);
         let moved = self.moved();
         let moved = moved.iter().map(|(_, at)| bytes(&self.outputs[*at]));
-        moved.chain(self.outputs.iter().map(|output| self.copies(output) * bytes(output))).sum()
+        moved.chain(self.outputs.iter().map(|output| self.copies(output, batch) * bytes(output))).sum()
     }
 
-    fn copies(&self, output: &Output) -> usize {
+    fn copies(&self, output: &Output, batch: &crate::tensor::Batch) -> usize {
+        let into_batch = usize::from(!batch.tensor(&output.name).is_some_and(Tensor::is_placed));
         match output.form {
             Form::Decoded(_) | Form::Shaped(_) | Form::Absent => 0,
-            Form::Pack => 2,
+            Form::Pack => 1 + into_batch,
             Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) => 1,
-            _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
+            _ => into_batch + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
         }
     }
 

@@ -155,6 +155,13 @@ pub(super) struct Padding {
     pub(super) left: bool,
 }
 
+impl Form {
+    /// Returns true if a decoder makes its values when a batch is made.
+    pub(super) fn is_decoded(&self) -> bool {
+        matches!(self, Self::Decoded(_) | Self::Shaped(_))
+    }
+}
+
 impl Output {
     /// Returns true if it is a tensor of one shape, made of one column.
     pub(super) fn is_fixed(&self) -> bool {

@@ -101,7 +101,7 @@ pub(super) fn fill_tensors(
             (Form::Padded(padding), Table::Lists(cells)) => {
                 padded(&mut jobs, &mut next, cells, *picks, padding, width)?;
             }
-            (Form::Decoded(_), _) => {
+            (Form::Decoded(_), _) | (_, Table::Placed) => {
                 // Filled already.
                 next();
             }
