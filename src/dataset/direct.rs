@@ -116,7 +116,7 @@ impl Dataset {
         let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.nullable();
         let (rows, spare) = whole.kept.as_ref().map_or((read, 0), |kept| (kept.count_set_bits(), SPARE));
         let mut found = Vec::with_capacity(rows + spare + line::<T>());
-        let before = lead(&found, self.row_id(fetched.group, 0));
+        let before = lead(&found, self.begin(fetched.group));
         found.resize(before, T::default());
         chunk.read(rows, &mut found)?;
         chunk.end()?;

@@ -4,7 +4,7 @@
 //! the same fields. Other entries that a writer leaves there, such as the length of pandas' index, make no layout of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -248,6 +248,7 @@ pub(super) fn gather(
         pruned: 0,
         first_rows: Vec::new(),
         selections: Vec::new(),
+        begins: OnceLock::new(),
         windows: None,
         limits: Limits::default(),
     })

@@ -66,7 +66,7 @@ mod unpack;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, SchemaRef};
 use parquet::file::metadata::ParquetMetaData;
@@ -94,6 +94,7 @@ use crate::error::{Error, Place, Result};
 #[cfg(feature = "flight")]
 use crate::manifest::FileEntry;
 use crate::manifest::{Manifest, RowGroup};
+use crate::memory::ALIGNMENT;
 use crate::store::cache::CacheReader;
 use crate::store::{Base, Found, Object};
 use layout::Layout;
@@ -156,6 +157,8 @@ struct Inner {
     first_rows: Vec<u64>,
     /// Selected rows of each row group; all rows of those that are not here.
     selections: Vec<Selection>,
+    /// Number of the first selected row of each row group among all selected rows, modulo [`ALIGNMENT`]; made when it is asked for.
+    begins: OnceLock<Vec<u8>>,
     /// First rows of the windows of each row group, among the selected ones, if windows are the samples.
     windows: Option<Vec<Vec<u32>>>,
     limits: Limits,
@@ -202,6 +205,18 @@ impl Dataset {
             return found.selected;
         }
         self.selection(group).map_or(found.rows, |selection| selection.count(found.rows))
+    }
+
+    /// The number of the first selected row of row group `group` among all selected rows in file order, modulo [`ALIGNMENT`].
+    fn begin(&self, group: usize) -> u64 {
+        let line = ALIGNMENT as u64;
+        let begins = self.inner.begins.get_or_init(|| {
+            let selected = self.inner.manifest.groups.iter().map(|group| group.selected);
+            let begins = selected.scan(0, |next, rows| Some(std::mem::replace(next, (*next + rows % line) % line)));
+            begins.map(|begin| begin as u8).collect()
+        });
+        let begin = begins.get(self.number(group)).copied().map_or(0, u64::from);
+        (begin + self.selected_before(group) % line) % line
     }
 
     /// The decoded row that sample `sample` of row group `group` begins with: itself, or the first row of a window.
