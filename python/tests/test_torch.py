@@ -128,3 +128,28 @@ def test_batches_in_file_order_are_the_consumers_own(tmp_path: pathlib.Path, bat
                     seen = np.concatenate([taken for taken, _ in kept])
                     assert len(np.unique(seen)) == len(seen)
                     assert world > 1 or len(seen) == rows
+
+
+def test_a_row_that_stands_in_for_a_bad_one_is_as_it_is_stored(tmp_path: pathlib.Path) -> None:
+    rows = 640
+    x = pa.array(np.ones(rows, np.float32), mask=np.arange(rows) == rows - 1)
+    pq.write_table(pa.table({"id": np.arange(rows), "x": x}), tmp_path / "a.parquet")
+    with DataLoader(tmp_path, batch_size=64, shuffle=False, bad_rows="skip") as loader:
+        for _ in range(2):
+            for batch in loader:
+                ids, values = batch["id"].tolist(), batch["x"].tolist()
+                batch["id"].fill_(-7)
+                batch["x"].fill_(-7)
+            # The first row of the row group stands in for its last one.
+            assert ids[-2:] == [rows - 2, 0]
+            assert values[-2:] == [1, 1]
+
+
+def test_rows_of_no_bytes_are_delivered_in_file_order(tmp_path: pathlib.Path) -> None:
+    none = pa.FixedSizeListArray.from_buffers(
+        pa.list_(pa.float32(), 0), 0, [None], children=[pa.array([], pa.float32())]
+    )
+    pq.write_table(pa.table({"id": pa.array([], pa.int64()), "z": none}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": np.arange(128)}), tmp_path / "b.parquet")
+    with DataLoader(tmp_path, batch_size=64, shuffle=False, nulls=bowstring.Fill(0)) as loader:
+        assert [tuple(batch["z"].shape) for batch in loader] == [(64, 0)] * 2

@@ -130,8 +130,10 @@ impl Dataset {
         let walk = pages::Walk { chunk, column, rows: row_group.rows, limits: &self.inner.limits, place: &place };
         if let Some(run) = fetched.run(leaf) {
             let dictionary = match fetched.dictionary(leaf) {
-                Some(shared) if shared.page().is_some() => pages::Before::Checked,
-                Some(shared) => pages::Before::Stored(shared.stored().clone()),
+                Some(shared) => match shared.checked() {
+                    Some(bytes) => pages::Before::Checked(bytes),
+                    None => pages::Before::Stored(shared.stored().clone()),
+                },
                 None => run
                     .dictionary
                     .as_ref()

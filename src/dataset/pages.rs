@@ -65,8 +65,8 @@ pub(super) enum Before {
     Nothing,
     /// These bytes, which are to be a dictionary.
     Stored(Bytes),
-    /// A dictionary that was checked with another unit.
-    Checked,
+    /// A dictionary of so many bytes, unpacked, that was checked with another unit.
+    Checked(u64),
 }
 
 /// Facts about the pages met so far.
@@ -123,7 +123,7 @@ impl Walk<'_> {
                     return self.corrupt("its page index leaves out pages".to_owned());
                 }
             }
-            Before::Checked => met.dictionary = true,
+            Before::Checked(bytes) => met = Met { pages: 1, dictionary: true, unpacked: *bytes, ..met },
             Before::Nothing => {}
         }
         self.pages(bytes, &mut met)?;

@@ -204,7 +204,7 @@ impl Dataset {
         if let (Some(units), false) = (&self.units, missing.is_empty()) {
             let read = |(key, range): (_, Range<u64>)| {
                 let bytes = chunks.range(&range).ok()?;
-                Some((key, Dictionary::new(range, &bytes)))
+                Some((key, Dictionary::new(range, &bytes)?))
             };
             let read: Vec<((u32, usize), Arc<Dictionary>)> = missing.into_iter().filter_map(read).collect();
             dictionaries.extend(read.iter().map(|((_, leaf), dictionary)| (*leaf, Arc::clone(dictionary))));

@@ -132,8 +132,8 @@ impl HostBuffer {
     }
 
     /// A part of a decoded row group, whose `reservation` is held until the part is delivered or dropped. `None` if it
-    /// is empty, or not aligned to [`ALIGNMENT`]. Shared from the start, so that nobody here writes to it; a consumer may,
-    /// if no other batch has these rows.
+    /// is empty, or not aligned to [`ALIGNMENT`]. Shared from the start, so that nobody here writes to it; a consumer may, by its
+    /// address: no other batch has these rows, so nobody else reads these bytes, though slices of the whole block exist meanwhile.
     pub(crate) fn part_of(values: Buffer, reservation: Arc<Reservation>) -> Option<Arc<Self>> {
         let len = values.len();
         let ptr = NonNull::new(values.as_ptr().cast_mut())?;

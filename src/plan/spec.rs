@@ -164,7 +164,8 @@ impl PlanSpec {
         }
     }
 
-    /// Returns true if no rank gets a row twice in one epoch, as far as these values tell: in file order in one lane. The rows from
+    /// Returns true if no rank gets a row twice in one epoch, as far as these values tell: in file order in one lane. (Bad rows
+    /// may have others in their place.) The rows from
     /// the start of the epoch that fill its last step go to other ranks than the first time, except with [`Tail::Repeat`].
     pub(crate) fn gives_once(&self) -> bool {
         self.shuffle == Shuffle::None && self.lanes == Some(1) && self.mix.is_none() && self.tail != Tail::Repeat

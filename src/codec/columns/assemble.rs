@@ -28,6 +28,9 @@ use crate::memory::{HostBuffer, Reservation};
 use crate::schema::{DType, part_name};
 use crate::tensor::{Batch, BatchBuilder, TENSOR_ALIGNMENT, Tensor, TensorSpec};
 
+/// A batch that is a smaller part of its row group is copied: whoever keeps a tensor of it would keep many times its bytes.
+const LENT_PART: usize = 64;
+
 pub(super) fn assemble(
     outputs: &[Output],
     small: Option<&Arc<RowLayout>>,
@@ -222,7 +225,11 @@ fn placed(outputs: &[Output], rows: &Rows<'_>, layout: &Layout, tables: &mut [Ta
     let lent = rows.lent.filter(|_| !outputs.iter().any(|output| output.form.is_decoded()));
     let run = lent.and_then(|lent| {
         let (cell, first) = rows.one_run()?;
-        Some((lent.get(cell)?, cell, first))
+        let of = &rows.cells[cell];
+        // The next good row stands in for a bad one, so it may be in two batches.
+        let is_taken_once = rows.bad_rows != BadRows::Skip || of.bad.is_none();
+        let is_much = rows.size.saturating_mul(LENT_PART) >= of.rows;
+        (is_taken_once && is_much).then_some((lent.get(cell)?, cell, first))
     });
     let Some((lent, cell, first)) = run else { return Vec::new() };
     let mut found = vec![None; layout.specs.len()];
@@ -231,11 +238,12 @@ fn placed(outputs: &[Output], rows: &Rows<'_>, layout: &Layout, tables: &mut [Ta
         else {
             continue;
         };
-        if stride != width || bytes.len() / width < first + rows.size {
+        let (start, len) = (first * width, rows.size * width);
+        if stride != width || bytes.len() < start + len {
             continue;
         }
         let spec = &layout.specs[*number];
-        let values = bytes.slice_with_length(first * width, rows.size * width);
+        let values = bytes.slice_with_length(start, len);
         let slab = HostBuffer::part_of(values, Arc::clone(lent));
         found[*number] = slab.and_then(|slab| Tensor::within(&slab, 0, spec.dtype, spec.shape.clone()));
         if found[*number].is_some() {

@@ -45,7 +45,7 @@ pub struct Rows<'a> {
     /// Maximum bytes of the batch: cells may claim any size, and claims are cheap.
     pub max_bytes: usize,
     /// The reservations of `cells`, if a batch may keep the place of consecutive rows in them instead of copying them: if no
-    /// other batch takes these rows. They are held until the batch is delivered.
+    /// other batch takes these rows, but for those that stand in for bad ones. They are held until the batch is delivered.
     pub lent: Option<&'a [Arc<Reservation>]>,
     /// Takes the nanoseconds that images took, if somebody wants to know.
     pub images: Option<&'a AtomicU64>,
