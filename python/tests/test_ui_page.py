@@ -259,6 +259,8 @@ def test_it_is_used_by_keyboard_and_says_what_it_draws(tab: Browser, site: Site)
         tab.run("document.getElementById('theme').click()")
         assert tab.run("localStorage.getItem('bowstring-theme')") == expected
     tab.run("document.getElementById('pause').click()")
+    # The drawing that the new theme asked for.
+    time.sleep(0.3)
     drawn = tab.run("document.body.dataset.frames")
     time.sleep(0.5)
     assert tab.run("document.body.dataset.frames") == drawn
