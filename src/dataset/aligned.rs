@@ -15,7 +15,7 @@ pub(super) fn line<T>() -> usize {
     ALIGNMENT / size_of::<T>()
 }
 
-/// How many values to put before the first one, so that the rows whose number among all selected ones is a multiple of [`line`] are
+/// How many values to put before the first one, so that the rows whose number among all selected ones is a multiple of [`line()`] are
 /// aligned: batches in file order mostly begin with one, and may stay where they are then. `values` is empty, and row `first` will be its first.
 pub(super) fn lead<T>(values: &[T], first: u64) -> usize {
     let line = line::<T>() as u64;
