@@ -39,7 +39,7 @@ def run(settings: Settings) -> dict[str, Any]:
             "user_s_per_gb": round((after.ru_utime - before.ru_utime) / gigabytes, 3),
             "system_s_per_gb": round((after.ru_stime - before.ru_stime) / gigabytes, 3),
             "faults_per_gb": round((after.ru_minflt - before.ru_minflt) / gigabytes),
-            "stalled": source.stats()["bottleneck"] or "nothing",
+            "bottleneck": source.stats()["bottleneck"] or "nothing",
         }
         del batch
         source.close()

@@ -632,3 +632,24 @@ def test_a_requested_mask_comes_with_every_tail(numbers: pathlib.Path) -> None:
                     assert all(("_mask" in batch) == (tail == "pad") for batch in others)
                     assert loader.state_dict() == plain.state_dict(), "it is no part of a plan"
                     assert [batch["id"].tolist() for batch in batches] == [batch["id"].tolist() for batch in others]
+
+
+def test_units_that_follow_each_other_read_dictionaries_once(tmp_path: pathlib.Path) -> None:
+    rows, columns = 1_600_000, 8
+    generator = np.random.default_rng(5)
+    # Dictionaries of 32 KB, of words that do not compress.
+    words = generator.integers(0, 1 << 62, 4_000)
+    table = pa.table({f"c{number}": words[generator.integers(0, len(words), rows)] for number in range(columns)})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, write_page_index=True, data_page_size=64 << 10, row_group_size=rows)
+    chunks = [pq.read_metadata(path).row_group(0).column(number) for number in range(columns)]
+    size = sum(chunk.total_compressed_size for chunk in chunks)
+    dictionaries = sum(chunk.data_page_offset - chunk.dictionary_page_offset for chunk in chunks)
+    with Loader(path, batch_size=8192, shuffle=False, threads=1) as loader:
+        for step, batch in enumerate(loader):
+            for name, values in batch.items():
+                assert np.array_equal(values, table[name].slice(step * 8192, 8192).to_numpy())
+        read = loader.stats()["read"]
+    # Without that each of the units would read them. The first ones are read at the same time.
+    assert read["items"] >= 6
+    assert read["bytes"] < size + 3 * dictionaries < size + (read["items"] - 1) * dictionaries

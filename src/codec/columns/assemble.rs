@@ -29,7 +29,7 @@ use crate::schema::{DType, part_name};
 use crate::tensor::{Batch, BatchBuilder, TENSOR_ALIGNMENT, Tensor, TensorSpec};
 
 /// A batch that is a smaller part of its row group is copied: whoever keeps a tensor of it would keep many times its bytes.
-const LENT_PART: usize = 64;
+const SMALLEST_PART: usize = 64;
 
 pub(super) fn assemble(
     outputs: &[Output],
@@ -221,14 +221,14 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
 
 /// The tensors that stay in their row group, by tensor, if the rows may and lie in one, one after another; their tables say so then.
 fn placed(outputs: &[Output], rows: &Rows<'_>, layout: &Layout, tables: &mut [Table<'_>]) -> Vec<Option<Tensor>> {
-    // What a decoder finds may change the rows.
-    let lent = rows.lent.filter(|_| !outputs.iter().any(|output| output.form.is_decoded()));
-    let run = lent.and_then(|lent| {
-        let (cell, first) = rows.one_run()?;
+    // What a decoder finds may change the rows, and padding is in no row group.
+    let is_whole = rows.rows.len() == rows.size && !outputs.iter().any(|output| output.form.is_decoded());
+    let run = rows.lent.filter(|_| is_whole).and_then(|lent| {
+        let (cell, first) = gather::one_run(rows.rows)?;
         let of = &rows.cells[cell];
         // The next good row stands in for a bad one, so it may be in two batches.
         let is_taken_once = rows.bad_rows != BadRows::Skip || of.bad.is_none();
-        let is_much = rows.size.saturating_mul(LENT_PART) >= of.rows;
+        let is_much = rows.size.saturating_mul(SMALLEST_PART) >= of.rows;
         (is_taken_once && is_much).then_some((lent.get(cell)?, cell, first))
     });
     let Some((lent, cell, first)) = run else { return Vec::new() };

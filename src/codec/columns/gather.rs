@@ -39,7 +39,15 @@ pub(super) fn runs(rows: &[(u32, u32)]) -> Vec<Run> {
     found
 }
 
-pub(super) fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
+/// The cell in which all `rows` follow each other, and the first of them.
+pub(super) fn one_run(rows: &[(u32, u32)]) -> Option<(usize, usize)> {
+    match runs(rows)[..] {
+        [Run { cell, row, .. }] => Some((cell as usize, row as usize)),
+        _ => None,
+    }
+}
+
+fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
     first.0 == second.0 && first.1.checked_add(1) == Some(second.1)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use arrow::array::{ArrayRef, BinaryViewArray};
 
 use super::block::RowGroupBlock;
-use super::gather::{self, Strided, Wide};
+use super::gather::{Strided, Wide};
 use super::lists::ListCell;
 use super::options::BadRows;
 use super::output::Output;
@@ -49,15 +49,6 @@ pub struct Rows<'a> {
     pub lent: Option<&'a [Arc<Reservation>]>,
     /// Takes the nanoseconds that images took, if somebody wants to know.
     pub images: Option<&'a AtomicU64>,
-}
-
-impl Rows<'_> {
-    /// The row group in which the rows lie one after another, and the first of them; `None` if they do not, or there is padding.
-    pub(super) fn one_run(&self) -> Option<(usize, usize)> {
-        let (cell, first) = *self.rows.first().filter(|_| self.rows.len() == self.size)?;
-        let together = self.rows.windows(2).all(|pair| gather::follows(pair[0], pair[1]));
-        together.then_some((cell as usize, first as usize))
-    }
 }
 
 impl fmt::Debug for Rows<'_> {

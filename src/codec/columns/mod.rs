@@ -325,9 +325,9 @@ impl Columns {
 
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
     ///
-    /// Values are copied once, into the batch, unless they stay where they were decoded; those of packs, and of columns that were cast or decoded from booleans
-    /// or decimals, twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches
-    /// once more. Images count 0, and so do computed values: offsets, lengths, masks, row ids. Arrow columns count
+    /// Values are copied once, into the batch, unless they stay where they were decoded; those of packs, and of columns
+    /// that were cast or decoded from booleans or decimals, twice: into their form, then into the batch; small ones of
+    /// [`shuffled`](Self::shuffled) batches once more. Images count 0, and so do computed values: offsets, lengths, masks, row ids. Arrow columns count
     /// their bytes once. Padding rows count as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
         let bytes = |output| sizes::value_bytes(output, batch);
