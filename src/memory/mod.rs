@@ -17,6 +17,7 @@ mod mapping;
 #[cfg(target_os = "linux")]
 mod pages;
 mod pool;
+mod prefetch;
 #[cfg(target_os = "linux")]
 mod shared;
 #[cfg(target_os = "linux")]
@@ -31,6 +32,7 @@ pub use pages::Access;
 pub(crate) use pool::Spare;
 pub(crate) use pool::buffer_bytes;
 pub use pool::{Pool, Reservation};
+pub(crate) use prefetch::prefetch;
 #[cfg(all(target_os = "linux", feature = "flight"))]
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]

@@ -11,8 +11,8 @@ use super::spec::{PlanSpec, Shuffle};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
-/// Maximum row groups of a window whose rows are sorted for batches: a row group is sorted by all rows of its window.
-const MOST_SORTED: usize = 4;
+/// Maximum row groups of a window whose rows are sorted for batches: each is found among all rows of the window.
+const MOST_SORTED: usize = 16;
 
 /// The placement of one source's rows in the order of one epoch.
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl Layout {
         }
         let at = groups.start + self.order.get(groups.clone())?.iter().position(|of| *of == group)?;
         let (mut row, end) = (self.starts[at], self.starts[at + 1]);
-        let mut rows = Vec::with_capacity(usize::try_from(end - row).ok()?);
+        let mut rows = Vec::with_capacity(usize::try_from(end - row).ok()?.checked_add(1)?);
         for lane in self.lane_of(row)..self.lanes {
             let span = self.span(lane);
             let part = row.max(span.start)..end.min(span.end);
@@ -292,13 +292,21 @@ impl Layout {
             if window.groups.len() > MOST_SORTED {
                 return None;
             }
+            let key = window_key(keys, pass, lane, &window);
+            let len = window.rows.end - window.rows.start;
             // Steps take the same rows later.
-            method.keep(window.rows.end - window.rows.start, window_key(keys, pass, lane, &window), recent);
-            self.each_row(recent, pass, lane, &window, window.rows.clone(), |of, row| {
-                if of == group {
-                    rows.push(row);
-                }
+            method.keep(len, key, recent);
+            let (first, count, before) = (part.start - window.low, part.end - part.start, part.start - self.starts[at]);
+            // Chance decides which rows of the window are in the part, so a branch would be mispredicted: all are written, the others
+            // to a place that is written again.
+            let mut end = rows.len();
+            rows.resize(end + count as usize + 1, 0);
+            method.window(len, key, recent).each(0..len, |offset| {
+                let nth = offset.wrapping_sub(first);
+                rows[end] = before.wrapping_add(nth) as u32;
+                end += usize::from(nth < count);
             });
+            rows.truncate(end);
             row = part.end;
         }
         Some(rows)

@@ -4,26 +4,30 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::permute::shuffle;
 
 /// Maximum bytes kept of small windows: two of each of 32 lanes at two positions of the epoch, or more of smaller ones. Evicted
 /// orders are drawn again.
 const MOST_BYTES: usize = 4 << 20;
-/// The same of large windows, whose rows take much more than the four bytes of a row here.
-const MOST_LARGE_BYTES: usize = 32 << 20;
-/// Maximum rows of a large window: eight of them fit.
-const MOST_ROWS: u64 = (MOST_LARGE_BYTES / 8 / size_of::<u32>()) as u64;
+/// The same of large windows, whose rows take much more than the four bytes of a row here: two of each of 8 lanes of a million rows,
+/// or more of smaller ones.
+const MOST_LARGE_BYTES: usize = 64 << 20;
+/// Maximum rows of a large window: sixteen of them fit.
+const MOST_ROWS: u64 = (MOST_LARGE_BYTES / 16 / size_of::<u32>()) as u64;
 /// Approximate bytes of an order besides its rows.
 const OVERHEAD: usize = 96;
 
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Recent {
-    small: Mutex<Orders<u16>>,
-    large: Mutex<Orders<u32>>,
+    small: Mutex<Orders<Arc<[u16]>>>,
+    large: Mutex<Orders<Large>>,
 }
+
+/// An order that is computed once: the row groups of a window are decoded at about the same time.
+type Large = Arc<OnceLock<Arc<[u32]>>>;
 
 struct Orders<T> {
     /// By key and number of rows, which fully determine an order.
@@ -33,7 +37,8 @@ struct Orders<T> {
 }
 
 struct Used<T> {
-    order: Arc<[T]>,
+    order: T,
+    bytes: usize,
     last: u64,
 }
 
@@ -48,21 +53,39 @@ impl Recent {
         let mut order: Vec<u16> = (0..n).map(|row| row as u16).collect();
         shuffle(&mut order, key);
         let order: Arc<[u16]> = order.into();
-        lock(&self.small).keep(n, key, &order, MOST_BYTES);
+        let mut small = lock(&self.small);
+        small.keep(n, key, Arc::clone(&order), size_of_val(&*order));
+        if small.bytes > MOST_BYTES {
+            small.forget_half();
+        }
+        drop(small);
         order
     }
 
     /// The order of the `n` rows of the large window of `key`, if it was [kept](Self::keep_large).
     pub(super) fn large(&self, n: u64, key: u64) -> Option<Arc<[u32]>> {
-        lock(&self.large).take(n, key)
+        lock(&self.large).take(n, key)?.get().cloned()
     }
 
     /// Keeps the order of the `n` rows of the large window of `key`, which `compute` returns unless it is kept already, or is too long.
     pub(super) fn keep_large(&self, n: u64, key: u64, compute: impl FnOnce() -> Vec<u32>) {
-        if n <= MOST_ROWS && self.large(n, key).is_none() {
-            let order = compute().into();
-            lock(&self.large).keep(n, key, &order, MOST_LARGE_BYTES);
+        if n > MOST_ROWS {
+            return;
         }
+        let order = {
+            let mut large = lock(&self.large);
+            large.take(n, key).unwrap_or_else(|| {
+                let order = Large::default();
+                large.keep(n, key, Arc::clone(&order), n as usize * size_of::<u32>());
+                // One by one: windows that lanes come to next were used as little as those that they have left.
+                while large.bytes > MOST_LARGE_BYTES {
+                    large.forget_oldest();
+                }
+                order
+            })
+        };
+        // Outside of the lock; only callers that need the same order wait.
+        order.get_or_init(|| compute().into());
     }
 
     /// Approximate bytes held.
@@ -87,23 +110,26 @@ impl<T> Default for Orders<T> {
     }
 }
 
-impl<T> Orders<T> {
-    fn take(&mut self, n: u64, key: u64) -> Option<Arc<[T]>> {
+impl<T: Clone> Orders<T> {
+    fn take(&mut self, n: u64, key: u64) -> Option<T> {
         self.uses += 1;
         let used = self.orders.get_mut(&(key, n))?;
         used.last = self.uses;
-        Some(Arc::clone(&used.order))
+        Some(used.order.clone())
     }
 
-    /// Keeps `order`, within about `most` bytes.
-    fn keep(&mut self, n: u64, key: u64, order: &Arc<[T]>, most: usize) {
-        let used = Used { order: Arc::clone(order), last: self.uses };
-        if self.orders.insert((key, n), used).is_none() {
-            self.bytes += size(order);
-        }
-        if self.bytes > most {
-            self.forget_half();
-        }
+    /// Keeps `order`, which has `bytes`.
+    fn keep(&mut self, n: u64, key: u64, order: T, bytes: usize) {
+        let used = Used { order, bytes: bytes + OVERHEAD, last: self.uses };
+        self.bytes += used.bytes;
+        self.bytes -= self.orders.insert((key, n), used).map_or(0, |before| before.bytes);
+    }
+
+    /// Drops the least recently used order.
+    fn forget_oldest(&mut self) {
+        let oldest = self.orders.iter().min_by_key(|(_, used)| used.last).map(|(key, _)| *key);
+        let dropped = oldest.and_then(|key| self.orders.remove(&key));
+        self.bytes -= dropped.map_or(self.bytes, |used| used.bytes);
     }
 
     /// Drops the least recently used half, so that dropping costs little per order.
@@ -112,12 +138,8 @@ impl<T> Orders<T> {
         let middle = uses.len() / 2;
         let oldest = *uses.select_nth_unstable(middle).1;
         self.orders.retain(|_, used| used.last > oldest);
-        self.bytes = self.orders.values().map(|used| size(&used.order)).sum();
+        self.bytes = self.orders.values().map(|used| used.bytes).sum();
     }
-}
-
-fn size<T>(order: &[T]) -> usize {
-    size_of_val(order) + OVERHEAD
 }
 
 #[cfg(test)]
@@ -146,13 +168,17 @@ mod tests {
         let order = |key: u64| (0..n as u32).map(|row| row.rotate_left(key as u32)).collect::<Vec<_>>();
         for key in 0..100 {
             assert!(recent.large(n, key).is_none());
-            recent.keep_large(n, key, || order(key));
+            recent.keep_large(n, key, || {
+                assert!(recent.large(n, key).is_none(), "others do not wait for it");
+                order(key)
+            });
             recent.keep_large(n, key, || unreachable!("it is kept"));
             assert_eq!(*recent.large(n, key).unwrap(), order(key));
             assert!(recent.large(n - 1, key).is_none(), "another window of the same key");
             assert!(recent.memory() <= MOST_LARGE_BYTES);
         }
         assert!(recent.large(n, 0).is_none(), "the oldest went");
+        assert!(recent.large(n, 40).is_some(), "and only as many as had to");
         recent.keep_large(MOST_ROWS + 1, 7, || unreachable!("too long"));
         assert_eq!(recent.order(1000, 99).len(), 1000, "small windows have a place of their own");
     }

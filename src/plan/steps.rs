@@ -287,7 +287,7 @@ impl Plan {
     }
 
     /// Bytes that the plan holds now, without the manifests: orders of windows are kept as steps are requested, at most
-    /// 4 MiB of small ones and 32 MiB of large ones, whose row groups were read.
+    /// 4 MiB of small ones and 64 MiB of large ones, whose row groups were read.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.recent.memory() + self.sources.iter().map(Layout::memory).sum::<usize>()
     }

@@ -67,6 +67,7 @@ const UNSAFE: &[&str] = &[
     "src/memory/fresh.rs",
     "src/memory/mapping.rs",
     "src/memory/pages.rs",
+    "src/memory/prefetch.rs",
     "src/memory/shared.rs",
     "src/memory/slab_pool.rs",
     "src/page/compact_avx2.rs",

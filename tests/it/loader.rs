@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+    ArrayRef, BinaryArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array, RecordBatch,
+    UInt32Array,
 };
 use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
 use bowstring::pipeline::{Filter, LocalSource};
@@ -304,6 +305,71 @@ fn mixed(path: &std::path::Path, nulls: bool) {
         start += length;
     }
     writer.close().unwrap();
+}
+
+/// Shuffled windows of one row group up to many, with lanes that cut row groups, ranks that cut lanes, and steps that take a few
+/// rows of each row group or hundreds: how columns are copied hangs on all of these.
+#[test]
+fn shuffled_rows_have_their_own_values_whatever_the_windows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data.parquet");
+    let rows = 40_000_i64;
+    let is_null = |row: i64| row % 19 == 3;
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(Int64Array::from_iter((0..rows).map(|row| Some(row * 3))))),
+        ("b", Arc::new(Float32Array::from_iter((0..rows).map(|row| (!is_null(row)).then_some(row as f32 / 4.0))))),
+        ("c", Arc::new(Int16Array::from_iter((0..rows).map(|row| Some((row % 30_011) as i16))))),
+        ("d", Arc::new(Float64Array::from_iter((0..rows).map(|row| (!is_null(row)).then_some(row as f64 * 0.5))))),
+        ("e", Arc::new(Int8Array::from_iter((0..rows).map(|row| Some((row % 101) as i8))))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    let (mut start, mut lengths) = (0, [1000, 1700, 400, 5000, 64].into_iter().cycle());
+    while start < batch.num_rows() {
+        let length = lengths.next().unwrap().min(batch.num_rows() - start);
+        writer.write(&batch.slice(start, length)).unwrap();
+        writer.flush().unwrap();
+        start += length;
+    }
+    writer.close().unwrap();
+    let mut cases = 0;
+    for nulls in [Nulls::Mask, Nulls::Fill(Scalar::Int(7))] {
+        for (lanes, window, batch) in
+            [(1, 1, 64), (2, 3000, 512), (4, 9000, 1000), (2, 20_000, 2000), (8, 5000, 8), (3, 40_000, 300)]
+        {
+            for world in [1, 3] {
+                let mut seen = vec![false; rows as usize];
+                for rank in 0..world {
+                    let mut options = options(&path, batch * u64::from(world), rank, world);
+                    (options.lanes, options.window_rows) = (Some(lanes), Some(window));
+                    options.columns.nulls = nulls.clone().into();
+                    options.columns.row_id = true;
+                    for batch in Loader::open(options).unwrap().iter() {
+                        let batch = batch.unwrap();
+                        let case = format!("{nulls:?}, {lanes} lanes, windows of {window}, step {}", batch.step);
+                        let values = |name| batch.tensor(name).unwrap();
+                        let real = values("_mask").bytes().iter().filter(|real| **real == 1).count();
+                        let ids = &values("_row_id").as_slice::<i64>().unwrap()[..real];
+                        let (a, c) = (values("a").as_slice::<i64>().unwrap(), values("c").as_slice::<i16>().unwrap());
+                        let (b, d) = (values("b").as_slice::<f32>().unwrap(), values("d").as_slice::<f64>().unwrap());
+                        let e = values("e").as_slice::<i8>().unwrap();
+                        for (at, row) in ids.iter().enumerate() {
+                            assert!(!std::mem::replace(&mut seen[*row as usize], true), "{case}: row {row} again");
+                            let found = (a[at], c[at], e[at]);
+                            assert_eq!(found, (row * 3, (row % 30_011) as i16, (row % 101) as i8), "{case}: row {row}");
+                            let instead = if nulls == Nulls::Mask { 0.0 } else { 7.0 };
+                            let number = |value: f64| if is_null(*row) { instead } else { value };
+                            let expected = (number(*row as f64 / 4.0), number(*row as f64 * 0.5));
+                            assert_eq!((f64::from(b[at]), d[at]), expected, "{case}: row {row}");
+                            cases += 1;
+                        }
+                    }
+                }
+                assert!(seen.iter().all(|seen| *seen), "{lanes} lanes, windows of {window}: a row is missing");
+            }
+        }
+    }
+    assert_eq!(cases, 2 * 6 * 2 * rows);
 }
 
 /// Returns the pack of one epoch as bytes, and the file's rows in their order.

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::block::{self, RowGroupBlock};
 use super::bytes;
-use super::gather::{self, Picks, Strided, Wide};
+use super::gather::{self, Picks, Wide};
 use super::layout::{Layout, MASK, ROW_ID, Rows, Shapes, Table};
 use super::lists::{self, ListCell};
 use super::options::BadRows;
@@ -22,6 +22,8 @@ use super::parts::Data;
 use super::row_errors::{self, BadRow};
 use super::rows::{Blocks, RowLayout};
 use super::shaped;
+use super::streams::Streams;
+use super::strided::Strided;
 use super::tensors::fill_tensors;
 use crate::error::{Error, Place, Result};
 use crate::memory::{HostBuffer, Reservation};
@@ -86,10 +88,11 @@ pub(super) fn assemble(
         shaped::decode(outputs, &tables, rows, all, &layout, &mut builder, &mut Vec::new());
     }
     let runs = gather::runs(&picked);
-    let picks = Picks { rows: &picked, size: rows.size, runs: &runs };
+    let picks = Picks { rows: &picked, size: rows.size, runs: &runs, streams: None };
     let places: Vec<(u32, u32)> = if in_order { places(rows.cells, &picked) } else { Vec::new() };
     let taken_runs = gather::runs(&places);
-    let taken = Picks { rows: &places, size: rows.size, runs: &taken_runs };
+    let streams = if taken_runs.is_empty() { Streams::of(&places, rows.cells.len()) } else { None };
+    let taken = Picks { rows: &places, size: rows.size, runs: &taken_runs, streams: streams.as_ref() };
     fill_tensors(outputs, (&tables, small), [&picks, &taken], &layout, rows, row_id, &mut builder)?;
     let arrow = outputs.par_iter().zip(&tables).filter(|(output, _)| output.is_arrow());
     let arrow = arrow.map(|(output, table)| {
@@ -116,9 +119,12 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
 
 /// The places of these rows of `cells` in the order in which batches take them: mostly one after another in each cell.
 fn places(cells: &[Arc<RowGroupBlock>], picked: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut next = vec![0_u32; cells.len()];
     let place = |(cell, row): &(u32, u32)| {
-        let places = cells[*cell as usize].places.as_ref();
-        (*cell, places.map_or(*row, |places| places.of(*row)))
+        let next = &mut next[*cell as usize];
+        let place = cells[*cell as usize].places.as_ref().map_or(*row, |places| places.of(*row, *next));
+        *next = place.saturating_add(1);
+        (*cell, place)
     };
     picked.iter().map(place).collect()
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::streams::Streams;
+use super::strided::Strided;
 use crate::page::PagedRows;
 
 /// The rows of a batch: cell and row of each, in range, then padding up to `size`.
@@ -11,6 +13,15 @@ pub(super) struct Picks<'a> {
     pub(super) size: usize,
     /// The [`runs`] of the rows, if they are long.
     pub(super) runs: &'a [Run],
+    /// The streams of the rows, if those are long and the runs are not.
+    pub(super) streams: Option<&'a Streams>,
+}
+
+impl Picks<'_> {
+    /// Returns true if columns are copied one after another, not row by row.
+    pub(super) fn by_column(&self) -> bool {
+        !self.runs.is_empty() || self.streams.is_some()
+    }
 }
 
 /// Consecutive rows of a batch that are also consecutive in a cell.
@@ -24,9 +35,12 @@ pub(super) struct Run {
 
 /// The runs of `rows`; none if they are too short on average for copying run by run to pay off.
 pub(super) fn runs(rows: &[(u32, u32)]) -> Vec<Run> {
-    let breaks = rows.windows(2).filter(|pair| !follows(pair[0], pair[1])).count();
-    if breaks * 8 >= rows.len() {
-        return Vec::new();
+    let mut breaks = 0;
+    for pair in rows.windows(2) {
+        breaks += usize::from(!follows(pair[0], pair[1]));
+        if breaks * 8 >= rows.len() {
+            return Vec::new();
+        }
     }
     let mut found = Vec::with_capacity(breaks + 1);
     let mut before = None;
@@ -49,13 +63,6 @@ pub(super) fn one_run(rows: &[(u32, u32)]) -> Option<(usize, usize)> {
 
 fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
     first.0 == second.0 && first.1.checked_add(1) == Some(second.1)
-}
-
-/// The rows of one row group: row `n` starts at `n * stride`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Strided<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) stride: usize,
 }
 
 /// The rows of one row group, in one block or left in its pages.
@@ -98,9 +105,12 @@ pub(super) fn wide(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Wide<'_>
 ///
 /// `cells` holds each row group's rows; every pick lies within them.
 pub(super) fn fixed(output: &mut [u8], picks: Picks<'_>, range: Range<usize>, cells: &[Strided<'_>], width: usize) {
-    if !picks.runs.is_empty() && cells.iter().all(|cell| cell.stride == width) {
-        by_run(output, picks, range, cells, width);
-    } else {
+    let is_dense = picks.by_column() && cells.iter().all(|cell| cell.stride == width);
+    if is_dense && !picks.runs.is_empty() {
+        return by_run(output, picks, range, cells, width);
+    }
+    let streams = picks.streams.filter(|_| is_dense);
+    if !streams.is_some_and(|streams| streams.copy(output, range.clone(), cells, width)) {
         each(output, &picks.rows[range], cells, width);
     }
 }
@@ -178,7 +188,7 @@ mod tests {
         let cells = [Strided { bytes: &bytes, stride: 1 }, Strided { bytes: &bytes[50..], stride: 1 }];
         let rows: Vec<(u32, u32)> = (0..20).map(|row| (1, 7 + row)).chain((3..40).map(|row| (0, row))).collect();
         let found = runs(&rows);
-        let picks = Picks { rows: &rows, size: rows.len(), runs: &found };
+        let picks = Picks { rows: &rows, size: rows.len(), runs: &found, streams: None };
         for range in [0..57, 0..20, 20..57, 5..19, 19..21, 30..31, 56..57, 4..4] {
             let (mut by_run, mut single) = (vec![0; range.len()], vec![0; range.len()]);
             fixed(&mut by_run, picks, range.clone(), &cells, 1);

@@ -7,10 +7,11 @@ use std::sync::atomic::AtomicU64;
 use arrow::array::{ArrayRef, BinaryViewArray};
 
 use super::block::RowGroupBlock;
-use super::gather::{Strided, Wide};
+use super::gather::Wide;
 use super::lists::ListCell;
 use super::options::BadRows;
 use super::output::Output;
+use super::strided::Strided;
 use crate::error::{Error, Place};
 use crate::memory::Reservation;
 use crate::tensor::TensorSpec;

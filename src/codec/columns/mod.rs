@@ -35,6 +35,8 @@ mod select;
 mod shaped;
 mod sizes;
 mod stand_in;
+mod streams;
+mod strided;
 mod strings;
 mod take_order;
 mod tensors;

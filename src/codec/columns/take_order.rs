@@ -8,11 +8,7 @@ use arrow::buffer::Buffer;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(crate) struct TakeOrder {
-    /// The row that comes first, second, and so on.
-    rows: Vec<u32>,
-    places: Places,
-}
+pub(crate) struct TakeOrder(Places);
 
 impl TakeOrder {
     /// The order `rows`, which has each of `0..rows.len()` once. `None` otherwise.
@@ -24,23 +20,23 @@ impl TakeOrder {
             *slot = place;
         }
         let is_whole = u32::try_from(rows.len()).is_ok_and(|rows| rows < NOWHERE);
-        is_whole.then_some(Self { rows, places: Places(places) })
+        is_whole.then_some(Self(Places { rows, places }))
     }
 
     /// The number of rows that it orders.
     pub(crate) fn rows(&self) -> usize {
-        self.rows.len()
+        self.0.rows.len()
     }
 
-    /// The place of each row, which is what batches need.
+    /// The places of rows, which is what batches need.
     pub(super) fn into_places(self) -> Places {
-        self.places
+        self.0
     }
 
     /// Values of `width` bytes, one for each row of the row group, in order; `None` for widths that are not small, and
     /// for too few values.
     pub(super) fn sorted(&self, bytes: &[u8], width: usize) -> Option<Buffer> {
-        let bytes = bytes.get(..self.rows.len().checked_mul(width)?)?;
+        let bytes = bytes.get(..self.rows().checked_mul(width)?)?;
         match width {
             1 => Some(self.taken::<1>(bytes)),
             2 => Some(self.taken::<2>(bytes)),
@@ -54,25 +50,34 @@ impl TakeOrder {
     fn taken<const WIDTH: usize>(&self, bytes: &[u8]) -> Buffer {
         let (values, _) = bytes.as_chunks::<WIDTH>();
         let mut sorted: Vec<[u8; WIDTH]> = Vec::with_capacity(values.len());
-        sorted.extend(self.rows.iter().map(|row| values[*row as usize]));
+        sorted.extend(self.0.rows.iter().map(|row| values[*row as usize]));
         Buffer::from_vec(sorted.into_flattened())
     }
 }
 
 /// The place of each row of a row group in the order in which batches take them.
 #[derive(Debug)]
-pub(super) struct Places(Vec<u32>);
+pub(super) struct Places {
+    /// The row at each place.
+    rows: Vec<u32>,
+    /// The place of each row.
+    places: Vec<u32>,
+}
 
 impl Places {
-    /// The place of `row`. Rows that the order does not have stay in place.
+    /// The place of `row`, which is mostly the `likely` one: then nothing is looked up at random. Rows that the order does not have
+    /// stay in place.
     #[inline]
-    pub(super) fn of(&self, row: u32) -> u32 {
-        self.0.get(row as usize).copied().unwrap_or(row)
+    pub(super) fn of(&self, row: u32, likely: u32) -> u32 {
+        if self.rows.get(likely as usize) == Some(&row) {
+            return likely;
+        }
+        self.places.get(row as usize).copied().unwrap_or(row)
     }
 
     /// Bytes held.
     pub(super) fn memory(&self) -> usize {
-        self.0.len() * size_of::<u32>()
+        (self.rows.len() + self.places.len()) * size_of::<u32>()
     }
 }
 
@@ -92,7 +97,9 @@ mod tests {
         assert!(order.sorted(&bytes, 3).is_none());
         assert!(order.sorted(&bytes[..2], 1).is_none(), "too few");
         let places = order.into_places();
-        assert_eq!([0, 1, 2, 3].map(|row| places.of(row)), [1, 2, 0, 3]);
+        for likely in 0..5 {
+            assert_eq!([0, 1, 2, 3].map(|row| places.of(row, likely)), [1, 2, 0, 3], "{likely}");
+        }
     }
 
     #[test]

@@ -4,19 +4,20 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::gather::{self, Picks, Strided};
+use super::gather::{self, Picks};
 use super::layout::{Layout, Rows, Table};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::output::{Form, Output, Padding};
 use super::rows::{self, AT_ONCE, Blocks, Small};
+use super::strided::Strided;
 use crate::error::{Error, Result};
 use crate::tensor::BatchBuilder;
 
 /// Bytes of a tensor that one piece of work fills.
 const PIECE: usize = 128 << 10;
 
-/// Maximum rows of a small column that one piece of work fills, unless it copies runs.
+/// Maximum rows of a small column that one piece of work fills, unless it copies runs or streams.
 const ROWS: usize = 2048;
 /// Widest value that fits into a cache line many times.
 const NARROW: usize = 16;
@@ -181,8 +182,8 @@ fn by_rows<'a>(
         return;
     }
     let rows = (PIECE / width).max(1);
-    // What is copied in runs shares no cache lines with other columns.
-    let rows = if picks.runs.is_empty() { rows.min(ROWS) } else { rows };
+    // What is copied in runs and streams shares no cache lines with other columns.
+    let rows = if picks.by_column() { rows } else { rows.min(ROWS) };
     for (at, tensor) in real.chunks_mut(rows * width).enumerate() {
         let (work, first) = (work.clone(), at * rows);
         let range = first..first + tensor.len() / width;
