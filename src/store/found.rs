@@ -7,6 +7,7 @@ use object_store::path::Path;
 
 use super::cache::{CacheReader, Through};
 use super::place::Place;
+use super::registered::is_registered;
 use super::stamp::Stamp;
 
 /// An object that was found; which version of it is read is decided by its first read.
@@ -32,8 +33,8 @@ impl Found {
     pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
         let mut last: Option<(Place, Arc<Through>)> = None;
         let through = |mut found: Self| {
-            // Objects in the memory of this process need no cache.
-            if !found.place.local && !found.place.prefix.starts_with("memory:") {
+            // A store of this process needs no cache, or has its own: its name is no one's outside.
+            if !found.place.local && !is_registered(&found.place.prefix) {
                 let same = last.as_ref().filter(|(place, _)| place.is_same(&found.place));
                 let through = same.map(|(_, through)| Arc::clone(through)).unwrap_or_else(|| {
                     let through = Arc::new(match &found.place.mount {

@@ -53,6 +53,7 @@ mod mounts;
 mod multipart;
 mod object;
 mod origins;
+mod own;
 mod percent;
 mod place;
 mod positional;
@@ -98,10 +99,11 @@ pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub use origins::OriginStats;
 pub(crate) use origins::{origins, slowest};
+pub use own::{OwnEntry, OwnError, OwnFiles, OwnStore, OwnVersion};
 #[cfg(feature = "flight")]
 pub(crate) use percent::decoded;
 #[cfg(feature = "flight")]
-pub(crate) use registered::register;
+pub(crate) use registered::register_memory;
 pub(crate) use root::Root;
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]

@@ -238,7 +238,7 @@ impl Object {
     /// Ranges of a file of this machine.
     async fn all(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
         let asked = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
-        let counted = origins::begin(&self.place.prefix, true, asked);
+        let counted = origins::begin(&self.place.origin(), true, asked);
         let read = match self.get(None, &ranges).await {
             Ok(result) => self.take(result, ranges).await,
             Err(error) => Err(error),
@@ -267,7 +267,7 @@ impl Object {
     /// As [`fetch`](Self::fetch), of a store that is not waited for. A request that is late gets a second one beside it: both ask for all
     /// of the range and for the pinned version, so that it does not matter which of them answers.
     async fn fetch_once(&self, range: Range<u64>) -> Result<Bytes> {
-        let counted = origins::begin(&self.place.prefix, false, range.end.saturating_sub(range.start));
+        let counted = origins::begin(&self.place.origin(), false, range.end.saturating_sub(range.start));
         let first = self.request(range.clone());
         let read = if self.place.hedges {
             race(first, |waited| match counted.late(waited) {

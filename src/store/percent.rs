@@ -1,5 +1,22 @@
 //! Texts in which bytes are written as `%2F`.
 
+/// `path` as that of an address that means it exactly: without patterns, queries and the like.
+pub(super) fn encoded(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~=".contains(&byte) {
+            text.push(byte.into());
+        } else {
+            text.extend(['%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
+        }
+    }
+    text
+}
+
+fn hex_digit(value: u8) -> char {
+    char::from_digit(value.into(), 16).unwrap_or('0').to_ascii_uppercase()
+}
+
 /// `text` with the bytes that are percent-encoded in it; none if a percent sign begins no byte, or they are no UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -27,5 +44,7 @@ mod tests {
         {
             assert_eq!(decoded(text).as_deref(), meant, "{text}");
         }
+        assert_eq!(encoded("a b/k=1.5/*?[x]{y}#%ä"), "a%20b/k=1.5/%2A%3F%5Bx%5D%7By%7D%23%25%C3%A4");
+        assert_eq!(decoded(&encoded("ä%2F?")).as_deref(), Some("ä%2F?"));
     }
 }

@@ -11,6 +11,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::cache::Through;
 use super::mounts::Mount;
 use super::multipart::PartStore;
+use super::registered::kind;
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -66,6 +67,11 @@ impl Place {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let name = |place: &Self| place.mount.as_ref().map(|at| Arc::clone(&at.mount));
         self.prefix == other.prefix && name(self) == name(other)
+    }
+
+    /// The name that its requests are counted under.
+    pub(super) fn origin(&self) -> Arc<str> {
+        kind(&self.prefix).map_or_else(|| Arc::clone(&self.prefix), Arc::from)
     }
 
     /// The full address of `path`, without credentials.

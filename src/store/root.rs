@@ -10,6 +10,7 @@ use super::access::Access;
 use super::address::Address;
 use super::found::Found;
 use super::place::{MountedAt, Place, check_count, escaped};
+use super::registered::is_registered;
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::walk::below;
@@ -102,8 +103,11 @@ impl Root {
                 Some(known) => known,
                 None => match (&self.place.mount, Address::parse(url)?) {
                     (Some(at), _) => return Err(unmounted(at)),
-                    // A table in a cloud makes nobody ask the web, or another cloud, with keys of this one.
-                    (None, Address::Remote(text)) if family(&text) == family(&self.place.prefix) => {
+                    // A table in a cloud makes nobody ask the web, or another cloud, with keys of this one; nor another store of this
+                    // process.
+                    (None, Address::Remote(text))
+                        if family(&text) == family(&self.place.prefix) && !is_registered(&text) =>
+                    {
                         let (place, path) = Stores::new(access)?.remote(&text)?;
                         self.others.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
                         (place, path)
@@ -201,6 +205,21 @@ mod tests {
         }
         assert_eq!(root.at("file:///data/table/", (&options).into()).unwrap().url(), "/data/table");
         assert_eq!(one_name("s3a://b/"), one_name("s3://b/"));
+    }
+
+    #[test]
+    fn a_log_leads_into_no_other_store_of_this_process() {
+        let none = BTreeMap::new();
+        let store = Arc::new(object_store::memory::InMemory::new());
+        for (prefix, other) in
+            [("filesystem://a-1/", "filesystem://b-2/t/x"), ("memory://put-1/", "memory://put-2/t/x")]
+        {
+            let root =
+                Root::new(Place::new(Arc::<object_store::memory::InMemory>::clone(&store), prefix), Path::from("t"));
+            let own = root.elsewhere(&format!("{prefix}t/x"), Access::from(&none)).unwrap();
+            assert_eq!(own.name.as_ref(), "x");
+            assert!(matches!(root.elsewhere(other, Access::from(&none)), Err(Error::Unsupported { .. })), "{other}");
+        }
     }
 
     #[cfg(feature = "cloud")]

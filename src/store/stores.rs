@@ -27,7 +27,7 @@ use super::multipart::Opened;
 use super::place::{MountedAt, Place};
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
-use super::registered::{self, MEMORY};
+use super::registered::{self, is_registered};
 use crate::error::{Error, Result};
 
 /// Makes stores, one per bucket or server.
@@ -221,12 +221,12 @@ impl<'a> Stores<'a> {
             );
             return Err(Error::config("urls", problem));
         }
-        if url.scheme() == MEMORY {
-            let host = url.host_str().unwrap_or_default();
+        if is_registered(text) {
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
-            let store = registered::find(host).ok_or_else(missing)?;
-            let place = Place::new(store, format!("{MEMORY}://{host}/"));
+            let prefix = format!("{}/", &url[..Position::BeforePath]);
+            let store = registered::find(&prefix).ok_or_else(missing)?;
+            let place = Place::new(store, prefix);
             return Ok((place, path));
         }
         #[cfg(feature = "cloud")]

@@ -4,9 +4,11 @@
 //! `object_store` repeats a request ten times, and a store that refuses connections uses these up within seconds. Opening a
 //! dataset fails then: the address may be wrong. A read of an opened object begins anew.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, Source};
 
 /// Time for which an opened store may be unavailable.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,30 +16,49 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two rounds of requests.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns true if the store could not be reached, or said that it is not able to answer now.
-#[cfg(feature = "cloud")]
-pub(super) fn is_unavailable(error: &Error) -> bool {
-    use std::error::Error as _;
+/// Cause of a failure that passes by itself, as a store of the user's own says.
+#[derive(Debug)]
+pub(super) struct Unavailable(pub(super) Source);
 
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Unavailable {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+fn causes<'e>(cause: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(cause), |error| (**error).source())
+}
+
+/// Returns true if the store could not be reached, or said that it is not able to answer now.
+pub(super) fn is_unavailable(error: &Error) -> bool {
+    error.source().is_some_and(|cause| causes(cause).any(|error| error.is::<Unavailable>()) || is_cut_off(cause))
+}
+
+#[cfg(feature = "cloud")]
+fn is_cut_off(cause: &(dyn StdError + 'static)) -> bool {
     use object_store::client::{HttpError, HttpErrorKind};
 
     use super::answer::answers;
 
-    let Some(cause) = error.source() else { return false };
-    let is_cut_off = std::iter::successors(Some(cause), |error| (**error).source())
-        .filter_map(|error| error.downcast_ref::<HttpError>())
-        .any(|error| {
-            matches!(
-                error.kind(),
-                HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Timeout | HttpErrorKind::Interrupted
-            )
-        });
+    let is_cut_off = causes(cause).filter_map(|error| error.downcast_ref::<HttpError>()).any(|error| {
+        matches!(
+            error.kind(),
+            HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Timeout | HttpErrorKind::Interrupted
+        )
+    });
     is_cut_off || answers(cause).any(|answer| answer.starts_with('5') || answer.starts_with("429"))
 }
 
-/// Without other stores than this machine's.
+/// Without stores of clouds.
 #[cfg(not(feature = "cloud"))]
-pub(super) fn is_unavailable(_: &Error) -> bool {
+fn is_cut_off(_: &(dyn StdError + 'static)) -> bool {
     false
 }
 

@@ -220,7 +220,7 @@ impl Memory {
     pub(super) fn new(limit: u64, options: WriterOptions) -> Self {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let host = format!("put-{}", STORES.fetch_add(1, Ordering::Relaxed) + 1);
-        crate::store::register(&host, &store);
+        crate::store::register_memory(&host, &store);
         let budget = Share::new(usize::try_from(limit).unwrap_or(usize::MAX), None);
         Self { store, host, budget, shares: Mutex::default(), options, datasets: Mutex::default() }
     }
