@@ -17,6 +17,7 @@ from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
+from bowstring.filesystem import through
 from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
 from bowstring.ranges import whole
@@ -135,6 +136,9 @@ class BaseLoader(ABC, Generic[A]):
         ``storage_options`` has them (``access_key_id``, ``secret_access_key``, ``token``, ...) with ``expires_at``, or a pair of a
         mapping and seconds since 1970. It is called on a thread of its own when credentials are needed, before they expire, and
         once where a store refuses them. See docs/storage.md.
+    :param filesystem: a file system of fsspec or ``pyarrow.fs``, or an object with fsspec's ``ls``, ``info`` and ``cat_file``, that
+        ``url``, an address or a path of it, is read through. Each read is a call of Python; bowstring's own stores are faster. See
+        docs/storage.md.
     :param mounts: the TOML file whose ``[mounts.NAME]`` tables say what ``bow://`` addresses lead to, each with options of its own;
         by default ``BOWSTRING_MOUNTS``. See docs/storage.md.
     :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
@@ -208,6 +212,7 @@ class BaseLoader(ABC, Generic[A]):
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
         credential_provider: CredentialProvider | None = None,
+        filesystem: Any = None,
         mounts: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -237,6 +242,11 @@ class BaseLoader(ABC, Generic[A]):
         if gang is None:
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
+        # Addresses of the store are valid for as long as it is kept.
+        self._store: _native.OwnStore | None = None
+        if filesystem is not None:
+            beside = {**given, "credential_provider": credential_provider}
+            url, self._store = through(filesystem, self._urls, beside)
         options = document(url, given)
         self._native = _native.Loader(
             options, None if gang is None else gang._native, made, provider(credential_provider)

@@ -61,7 +61,6 @@ _WORDS = {
     "cache_extra_settings": _CACHE,
     "inmemory_cache_all": _CACHE,
     "hdfs_driver": _STORE,
-    "filesystem": _STORE,
     "convert_early_to_numpy": _MADE,
     "batched_output": "batches always come whole",
     # Mosaic's StreamingDataset

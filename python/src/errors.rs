@@ -6,6 +6,8 @@ use bowstring::{Error, Place};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::raised::Raised;
+
 /// Returns the class of `bowstring.errors` for `error`.
 fn class(error: &Error) -> &'static str {
     match error {
@@ -52,10 +54,15 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             _ => None,
         },
     )?;
-    Ok(PyErr::from_value(class.call((error.chain(),), Some(&about))?))
+    let raised = PyErr::from_value(class.call((error.chain(),), Some(&about))?);
+    if let Some(cause) = Raised::in_chain(error) {
+        raised.set_cause(py, Some(cause.error(py)));
+    }
+    Ok(raised)
 }
 
-/// Makes the exception for `error`: its class, its whole chain as the message, its place as attributes.
+/// Makes the exception for `error`: its class, its whole chain as the message, its place as attributes; its cause is the exception of the
+/// user's code that it came of, if there is one.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|failure| failure)
 }

@@ -21,9 +21,11 @@ mod loader;
 mod log;
 mod nvidia;
 mod options;
+mod own;
 mod petastorm;
 mod plan;
 mod preview;
+mod raised;
 mod rank;
 mod row_groups;
 mod server;
@@ -67,6 +69,8 @@ mod _native {
     use super::loader::{PyLoader, PyPass};
     #[pymodule_export]
     use super::options::{column_is_meant, misspelt_variable, option_from_text, option_table};
+    #[pymodule_export]
+    use super::own::{PyOwnStore, calls_done};
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]

@@ -331,7 +331,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "index": ("s3://bucket/some.index", "s3://bucket/some.index"),
         "mounts": ("/etc/mounts.toml", "/etc/mounts.toml"),
     }
-    others = ("url", "gang", "drop_last", "unknown", "credential_provider")
+    others = ("url", "gang", "drop_last", "unknown", "credential_provider", "filesystem")
     names = [name for name in inspect.signature(BaseLoader).parameters if name not in others]
     texts |= {name: ("5", 5) for name in names if name not in texts}
     for name, (text, _) in texts.items():

@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 # Keywords that are not options of a document.
-_OURS = ("gang", "unknown", "drop_last", "credential_provider")
+_OURS = ("gang", "unknown", "drop_last", "credential_provider", "filesystem")
 
 
 def test_keywords_are_those_of_the_table() -> None:
@@ -56,7 +56,7 @@ def test_words_of_a_choice_are_those_of_the_table() -> None:
 def test_every_option_is_documented_with_its_default() -> None:
     text = inspect.getdoc(base.BaseLoader) or ""
     said = dict(re.findall(r":param (\w+): ((?:.|\n)*?)(?=\n:param|\Z)", text))
-    assert set(said) == {*NAMES, "url", "gang", "drop_last", "credential_provider"}
+    assert set(said) == {*NAMES, "url", "gang", "drop_last", "credential_provider", "filesystem"}
     for entry in TABLE:
         default = entry["default"]
         if default.isdigit() and default != "0":

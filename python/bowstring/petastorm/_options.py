@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bowstring.errors import ConfigError
+from bowstring.filesystem import addresses
 from bowstring.paths import local_path
 from bowstring.petastorm._source import Location
 from bowstring.petastorm.ngram import NGram
@@ -60,8 +61,7 @@ def _users_frame() -> int:
     return level
 
 
-def normalized(url_or_urls: Any) -> str | list[str]:
-    """URLs as Petastorm checks them: strings with a scheme, of one store."""
+def _listed(url_or_urls: Any) -> list[str]:
     urls = url_or_urls if isinstance(url_or_urls, list) else [url_or_urls]
     if not urls:
         raise ValueError("the list of dataset URLs is empty")
@@ -69,14 +69,21 @@ def normalized(url_or_urls: Any) -> str | list[str]:
         if not isinstance(url, str) or not url:
             raise ValueError(f"a dataset URL must be a string, got {url!r}")
     parts = [urllib.parse.urlparse(url) for url in urls]
-    if not parts[0].scheme:
-        raise ValueError(f"{urls[0]!r} has no scheme: write file://{os.path.abspath(urls[0])} for a local path")
     if len({(part.scheme, part.netloc) for part in parts}) > 1:
         raise ValueError("all dataset URLs must have the same scheme and host")
+    return urls
+
+
+def normalized(url_or_urls: Any) -> str | list[str]:
+    """URLs as Petastorm checks them: strings with a scheme, of one store."""
+    urls = _listed(url_or_urls)
+    parts = [urllib.parse.urlparse(url) for url in urls]
+    if not parts[0].scheme:
+        raise ValueError(f"{urls[0]!r} has no scheme: write file://{os.path.abspath(urls[0])} for a local path")
     if parts[0].scheme not in ("file", "hdfs") and not parts[0].netloc:
         raise ValueError(f"{urls[0]!r} must have the form {parts[0].scheme}://bucket/path")
     if parts[0].scheme == "file":
-        urls = [local_path(url, "dataset_url") for url in urls]  # unchanged, without decoding %20 and the like
+        urls = [local_path(url, "dataset_url") or url for url in urls]  # unchanged, without decoding %20 and the like
     trimmed = [url.rstrip("/") for url in urls]
     return trimmed if isinstance(url_or_urls, list) else trimmed[0]
 
@@ -128,16 +135,6 @@ def object_store_options(urls: str | Sequence[str], storage_options: Mapping[str
     if changed:
         renamed("storage_options", f"bowstring's storage_options have object_store's names: {', '.join(changed)}")
     return found
-
-
-def _check_filesystem(filesystem: Any) -> None:
-    if filesystem is None or type(filesystem).__name__ in ("LocalFileSystem", "LocalFileSystemWithDefaultSettings"):
-        return
-    raise ConfigError(
-        f"option filesystem: a {type(filesystem).__name__} cannot be used, since bowstring reads stores itself; give "
-        "the dataset by URL (s3://, gs://, az://, http://) with storage_options",
-        option="filesystem",
-    )
 
 
 def check_cache(
@@ -208,8 +205,17 @@ def location(
     filters: Any = None,
 ) -> tuple[Location, int]:
     """The dataset's source, and the number of threads for the user's functions."""
-    urls = normalized(url_or_urls)
-    _check_filesystem(filesystem)
+    store = None
+    if filesystem is None:
+        urls = normalized(url_or_urls)
+    else:
+        listed, store = addresses(filesystem, [url.rstrip("/") or url for url in _listed(url_or_urls)])
+        urls = listed if isinstance(url_or_urls, list) else listed[0]
+        if storage_options:
+            renamed(
+                "storage_options", "filesystem has options of its own, so that these have no effect; leave them out"
+            )
+            storage_options = None
     if hdfs_driver != "libhdfs3":
         renamed("hdfs_driver", "bowstring speaks to stores itself; there is no driver to choose")
     if not zmq_copy_buffers:
@@ -217,6 +223,7 @@ def location(
     user, decoding = _workers(pool, workers_count, results_queue_size)
     made = Location(
         urls,
+        store=store,
         threads=decoding,
         memory_budget=None,
         timeout=None,

@@ -27,7 +27,9 @@ Columns: TypeAlias = "Mapping[str, _native.Tensor | _native.ArrowArray]"
 class Location:
     """A dataset's location and options, common to every opening of it."""
 
-    def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
+    def __init__(self, urls: str | Sequence[str], *, store: _native.OwnStore | None = None, **options: Any) -> None:
+        self._store = store
+        """The store of its addresses, which is there as long as this."""
         self.urls = urls
         """As given: a file may be listed twice."""
         self._distinct = urls if isinstance(urls, str) else _files.distinct(urls)

@@ -104,7 +104,8 @@ def make_reader(
     :param filters: rows to select, as pyarrow's tuples. Unlike in Petastorm, which uses partition columns only, all columns count.
     :param storage_options: options of the store; fsspec's usual names are translated.
     :param zmq_copy_buffers: deprecated, without effect.
-    :param filesystem: refused, unless it is a local one: give a URL and ``storage_options``.
+    :param filesystem: a file system of fsspec or ``pyarrow.fs`` that the dataset is read through, instead of a store of
+        bowstring's; URLs may be paths of it. ``storage_options`` and ``hdfs_driver`` have no effect beside it.
     :param convert_early_to_numpy: without effect: no value is converted late.
     """
     given = dict(locals())
@@ -246,7 +247,8 @@ class Reader:
                     option=name,
                 )
         paths = dataset_path if isinstance(dataset_path, list) else [dataset_path]
-        urls = [path if "://" in path else f"file://{path}" for path in paths]
+        bare = pyarrow_filesystem is not None  # which knows what a path means
+        urls = [path if bare or "://" in path else f"file://{path}" for path in paths]
         place, workers = _options.location(
             urls if isinstance(dataset_path, list) else urls[0], filesystem=pyarrow_filesystem, filters=filters
         )

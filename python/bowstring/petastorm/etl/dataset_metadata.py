@@ -10,6 +10,7 @@ from typing import Any
 from bowstring.errors import UnsupportedError
 from bowstring.petastorm import _document, _metadata, _options
 from bowstring.petastorm._dataset import Dataset
+from bowstring.petastorm._source import Location
 from bowstring.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from bowstring.petastorm.etl._footer import SCHEMA_KEY, Folder
 from bowstring.petastorm.unischema import Unischema
@@ -94,8 +95,24 @@ def _url_of(dataset: Any) -> str:
     return folder
 
 
-def _schema_at(url: str | list[str], storage_options: Mapping[str, str] | None = None) -> Unischema:
-    found = _metadata.load(url, storage_options) if isinstance(url, str) else None
+def place_of(dataset: Any) -> Location:
+    """The location of a dataset, which a ``pyarrow.parquet.ParquetDataset`` may have on a file system of its own."""
+    url = _url_of(dataset)
+    filesystem = None if isinstance(dataset, (str, os.PathLike)) else getattr(dataset, "filesystem", None)
+    if filesystem is None and "://" not in url:
+        url = f"file://{os.path.abspath(url)}"
+    return _options.location(url, filesystem=filesystem)[0]
+
+
+def metadata_of(dataset: Any) -> _metadata.Metadata | None:
+    """What Petastorm stored of a dataset, given by its URL or path or as a ``pyarrow.parquet.ParquetDataset``."""
+    if isinstance(dataset, (str, os.PathLike)):
+        return _metadata.load(os.fspath(dataset))
+    place = place_of(dataset)  # holds its file system
+    return _metadata.load(str(place.urls))
+
+
+def _schema(found: _metadata.Metadata | None, url: Any) -> Unischema:
     if found is None:
         raise PetastormMetadataError(
             f"{url} has no schema of Petastorm's; read it as plain Parquet with make_batch_reader or bowstring.Loader, or "
@@ -110,7 +127,7 @@ def get_schema(dataset: Any) -> Unischema:
     :param dataset: a URL or path, or a ``pyarrow.parquet.ParquetDataset``.
     :raises PetastormMetadataError: if there is none.
     """
-    return _schema_at(_url_of(dataset))
+    return _schema(metadata_of(dataset), _url_of(dataset))
 
 
 def get_schema_from_dataset_url(
@@ -121,27 +138,25 @@ def get_schema_from_dataset_url(
 ) -> Unischema:
     """The schema that Petastorm stored at a URL.
 
+    :param filesystem: a file system to read it through, as for :func:`bowstring.petastorm.make_reader`.
     :raises PetastormMetadataError: if there is none.
     """
     place, _ = _options.location(
         dataset_url_or_urls, hdfs_driver=hdfs_driver, storage_options=storage_options, filesystem=filesystem
     )
-    urls = place.urls if isinstance(place.urls, str) else list(place.urls)
-    return _schema_at(urls, place.options["storage_options"])
+    is_one = isinstance(place.urls, str)
+    found = _metadata.load(str(place.urls), place.options["storage_options"]) if is_one else None
+    return _schema(found, dataset_url_or_urls)
 
 
 def infer_or_load_unischema(dataset: Any) -> Unischema:
     """The schema that Petastorm stored, or would derive from plain Parquet."""
-    url = _url_of(dataset)
-    place, _ = _options.location(url if "://" in url else f"file://{os.path.abspath(url)}")
-    return Dataset(place).schema
+    return Dataset(place_of(dataset)).schema
 
 
 def load_row_groups(dataset: Any) -> list[tuple[str, int, int]]:
     """File, number within the file, and rows of each row group, in the order in which readers count them."""
-    url = _url_of(dataset)
-    place, _ = _options.location(url if "://" in url else f"file://{os.path.abspath(url)}")
-    opened = place.open()
+    opened = place_of(dataset).open()
     try:
         return opened.groups
     finally:

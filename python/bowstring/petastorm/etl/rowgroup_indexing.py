@@ -12,7 +12,7 @@ from bowstring.petastorm._values import values_of
 from bowstring.petastorm.errors import PetastormMetadataError
 from bowstring.petastorm.etl import RowGroupIndexerBase, _pickled
 from bowstring.petastorm.etl._footer import INDEX_KEY, ROW_GROUPS_KEY, Folder
-from bowstring.petastorm.etl.dataset_metadata import _url_of
+from bowstring.petastorm.etl.dataset_metadata import metadata_of
 
 __all__ = ["PieceInfo", "build_rowgroup_index", "get_row_group_indexes"]
 
@@ -72,7 +72,7 @@ def get_row_group_indexes(dataset: Any) -> dict[str, RowGroupIndexerBase]:
 
     :param dataset: a URL or path, or a ``pyarrow.parquet.ParquetDataset``.
     """
-    metadata = _metadata.load(_url_of(dataset))
+    metadata = metadata_of(dataset)
     if metadata is None or not metadata.indexes:
         raise ValueError("the dataset has no index of row groups; build one with build_rowgroup_index")
     return metadata.indexes

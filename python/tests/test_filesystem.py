@@ -1,0 +1,149 @@
+"""``Loader(filesystem=...)``: the same rows, order and state as by URL, through an object of the user's."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from own_files import Closed, Handler, Own
+from pyarrow import fs as arrow
+
+
+@pytest.fixture
+def table(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Returns a directory of two files."""
+    root = tmp_path / "table"
+    root.mkdir()
+    for number in range(2):
+        columns = pa.table({"id": np.arange(500) + 500 * number})
+        pq.write_table(columns, root / f"{number}.parquet", row_group_size=50)
+    return root
+
+
+def taken(loader: bowstring.Loader, steps: int) -> list[list[int]]:
+    epoch = iter(loader)
+    return [next(epoch)["id"].tolist() for _ in range(steps)]
+
+
+def test_rows_order_and_state_are_those_by_url(table: pathlib.Path) -> None:
+    options: dict[str, Any] = {"batch_size": 30, "seed": 4, "tail": "short"}
+    ways = {
+        "own": (str(table), Own()),
+        "pathlib": (table, Own()),
+        "handler": (str(table), arrow.PyFileSystem(Handler())),
+        "dir": (table.name, DirFileSystem(table.parent, LocalFileSystem())),
+        "list": ([f"{table}/0.parquet", f"{table}/1.parquet"], Own()),
+        "here": (str(table), LocalFileSystem()),
+    }
+    with bowstring.Loader(table, **options) as by_url:
+        begun, rest = taken(by_url, 10), by_url.state_dict()
+        left = list(iter(by_url))
+    assert len(left) == 34
+    for url, fs in ways.values():
+        with bowstring.Loader(url, filesystem=fs, **options) as loader:
+            assert taken(loader, 10) == begun
+            state = loader.state_dict()
+            assert state == rest
+        with bowstring.Loader(table, **options) as by_url:
+            by_url.load_state_dict(state)
+            wanted = [batch["id"].tolist() for batch in by_url]
+        with bowstring.Loader(url, filesystem=fs, **options) as loader:
+            loader.load_state_dict(rest)
+            assert [batch["id"].tolist() for batch in loader] == wanted
+        assert bowstring.plan(url, filesystem=fs, **options) == bowstring.plan(table, **options)
+
+
+def test_what_has_no_meaning_beside_it_is_refused(table: pathlib.Path) -> None:
+    for option, value in {
+        "storage_options": {"aws_region": "x"},
+        "credential_provider": dict,
+        "cache": "memory",
+        "mounts": "/etc/mounts.toml",
+    }.items():
+        with pytest.raises(bowstring.ConfigError, match=f"option {option}: it has no effect"):
+            bowstring.Loader(table, batch_size=10, filesystem=Own(), **{option: value})
+    with pytest.raises(bowstring.ConfigError, match="leave filesystem out"):
+        bowstring.Loader("grpc://127.0.0.1:1/x", batch_size=10, filesystem=Own())
+    with pytest.raises(bowstring.ConfigError, match="no file system"):
+        bowstring.Loader(table, batch_size=10, filesystem="file")
+    with pytest.raises(bowstring.ConfigError, match="one root"):
+        bowstring.Loader([str(table), "table"], batch_size=10, filesystem=Own())
+
+
+def test_a_call_has_the_timeout_of_the_loader(table: pathlib.Path) -> None:
+    fs = Own()
+    fs.before = gate = Closed()
+    try:
+        with pytest.raises(bowstring.TimeoutError, match=r"timeout=0\.5"):
+            bowstring.Loader(table, batch_size=10, filesystem=fs, timeout=0.5)
+    finally:
+        gate.open()
+
+
+def test_an_address_dies_with_its_store(table: pathlib.Path) -> None:
+    """Nobody finds a file system that another loader was given."""
+    with bowstring.Loader(table, batch_size=10, filesystem=Own()) as loader:
+        assert loader._store is not None
+        address = loader._store.url(str(table))
+        assert address.startswith("filesystem://Own-")
+        with bowstring.Loader(address, batch_size=10) as other:
+            assert other.step == 0
+    del loader, other
+    with pytest.raises(bowstring.NotFoundError, match="not of this process"):
+        bowstring.Loader(address, batch_size=10)
+
+
+def test_a_class_of_the_users_is_asked_whatever_its_name(table: pathlib.Path) -> None:
+    fs = type("LocalFileSystem", (Own,), {})()
+    with bowstring.Loader(table, batch_size=1000, filesystem=fs) as loader:
+        assert len(next(iter(loader))["id"]) == 1000
+    assert fs.given
+
+
+def test_many_stores_of_one_kind_are_one_origin(table: pathlib.Path) -> None:
+    for _ in range(3):
+        with bowstring.Loader(table, batch_size=1000, filesystem=Own()) as loader:
+            assert len(next(iter(loader))["id"]) == 1000
+            report = loader.report()
+    assert report.count("Origin filesystem://Own:") == 1, report
+
+
+def test_a_delta_table_is_read_in_place(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "delta"
+    (root / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array(range(10), pa.int64())}), root / "part.parquet")
+    field = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+    size = (root / "part.parquet").stat().st_size
+    log: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": "x",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": [field]}),
+                "partitionColumns": [],
+                "configuration": {},
+            }
+        },
+        {
+            "add": {
+                "path": "part.parquet",
+                "partitionValues": {},
+                "size": size,
+                "modificationTime": 0,
+                "dataChange": True,
+            }
+        },
+    ]
+    (root / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, log)))
+    (root / "left.parquet").write_bytes(b"no longer of the table")
+    with bowstring.Loader(root, batch_size=10, shuffle=False, filesystem=Own()) as loader:
+        assert [batch["id"].tolist() for batch in loader] == [list(range(10))]
