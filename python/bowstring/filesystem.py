@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -12,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 from bowstring import _native
+from bowstring.ending import wait_for_calls
 from bowstring.errors import ConfigError
 from bowstring.options import TABLE
 
@@ -36,8 +36,6 @@ _ELSEWHERE = (
 )
 # Open files of pyarrow that are kept: opening one costs a request.
 _KEPT = 32
-# Tenths of a second that calls in progress may hold up the end of the interpreter.
-_LAST = 100
 
 
 def addresses(
@@ -65,7 +63,7 @@ def addresses(
             f"{', '.join(_WANTED)}",
             option="filesystem",
         )
-    _wait_at_exit()
+    wait_for_calls()
     store = _native.OwnStore(files, type(found).__name__, _timeout() if timeout is None else timeout)
     return [store.url(path if above else path[len(root) :]) for path in paths], store
 
@@ -151,24 +149,6 @@ def _timeout() -> float:
     if text is None:
         return float(next(entry["default"] for entry in TABLE if entry["name"] == "timeout"))
     return float(json.loads(_native.option_from_text("timeout", text, "BOWSTRING_TIMEOUT: ")))
-
-
-_waiting: int | None = None
-
-
-def _wait_at_exit() -> None:
-    """Has calls of this process end before the interpreter does: a thread that comes back to it later takes the process down."""
-    global _waiting
-    if _waiting != os.getpid():
-        _waiting = os.getpid()
-        atexit.register(_wait_for_calls)
-
-
-def _wait_for_calls() -> None:
-    # A forked child has none.
-    for _ in range(_LAST):
-        if _waiting != os.getpid() or _native.calls_done(0.1):
-            return
 
 
 class _Files:

@@ -15,16 +15,18 @@ pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Opti
     use bowstring::error::Source;
     use bowstring::store::{CredentialSource, Credentials};
 
+    use crate::calls::{ENDING, call};
+
     let Some((name, callable)) = provider else { return Ok(()) };
     // Runs on a thread that may block, and holds no locks.
     let ask = move || -> Result<Credentials, Source> {
         // Converted to text at once: formatting an exception takes the GIL again, for which the code that formats it must not wait.
-        let asked = Python::try_attach(|py| {
+        let asked = call(|py| {
             let found =
                 callable.bind(py).call0().and_then(|found| found.extract::<(BTreeMap<String, String>, Option<f64>)>());
             found.map_err(|error| error.to_string())
         });
-        let (values, expires) = asked.ok_or("Python is ending")??;
+        let (values, expires) = asked.ok_or(ENDING)??;
         let after = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
         let expires = match expires {
             None => None,

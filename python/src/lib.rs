@@ -5,6 +5,7 @@
 mod arrow;
 mod audit;
 mod buffers;
+mod calls;
 mod cli;
 #[cfg(feature = "convert")]
 mod convert;
@@ -53,6 +54,8 @@ mod _native {
     #[pymodule_export]
     use super::buffers::PyBuffers;
     #[pymodule_export]
+    use super::calls::calls_done;
+    #[pymodule_export]
     use super::cli::command_line;
     #[cfg(feature = "convert")]
     #[pymodule_export]
@@ -70,7 +73,7 @@ mod _native {
     #[pymodule_export]
     use super::options::{column_is_meant, misspelt_variable, option_from_text, option_table};
     #[pymodule_export]
-    use super::own::{PyOwnStore, calls_done};
+    use super::own::PyOwnStore;
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowstring::Error;
@@ -17,9 +17,9 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
+use crate::calls::{ENDING, call};
 use crate::errors::raise;
 use crate::raised::Raised;
-use crate::wait::SLICE;
 
 /// Size, nanoseconds of the last modification, tag.
 type Version = (u64, Option<i64>, Option<String>);
@@ -45,61 +45,6 @@ impl PyOwnStore {
     }
 }
 
-/// Waits until no call of a file system is running, for `seconds` at most, and returns true if so. No other call begins any more.
-#[pyfunction]
-pub(crate) fn calls_done(py: Python<'_>, seconds: f64) -> bool {
-    let wait = Duration::try_from_secs_f64(seconds).unwrap_or(SLICE);
-    py.detach(|| {
-        let mut calls = CALLS.lock();
-        calls.over = true;
-        let ended = CALLS.ended.wait_timeout_while(calls, wait, |calls| calls.running > 0);
-        ended.unwrap_or_else(PoisonError::into_inner).0.running == 0
-    })
-}
-
-/// Calls of all file systems. A thread that comes back from a call after the interpreter is gone is ended in the middle of Rust code,
-/// which takes the process down; so the interpreter's end is told of the calls, and they of it.
-struct Calls {
-    state: Mutex<Running>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct Running {
-    running: usize,
-    over: bool,
-}
-
-static CALLS: Calls = Calls { state: Mutex::new(Running { running: 0, over: false }), ended: Condvar::new() };
-
-impl Calls {
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        // Two numbers, which agree at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A call, while it is running.
-struct Call;
-
-impl Call {
-    fn begin() -> Option<Self> {
-        let mut calls = CALLS.lock();
-        if calls.over {
-            return None;
-        }
-        calls.running += 1;
-        Some(Self)
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        CALLS.lock().running -= 1;
-        CALLS.ended.notify_all();
-    }
-}
-
 struct PyFiles(Py<PyAny>);
 
 impl fmt::Debug for PyFiles {
@@ -111,10 +56,8 @@ impl fmt::Debug for PyFiles {
 
 impl PyFiles {
     fn call<T>(&self, ask: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T, OwnError> {
-        let ending = || OwnError::Failed("Python is ending".into());
-        let _call = Call::begin().ok_or_else(ending)?;
-        let asked = Python::try_attach(|py| ask(self.0.bind(py)).map_err(|error| classified(py, error)));
-        asked.unwrap_or_else(|| Err(ending()))
+        let asked = call(|py| ask(self.0.bind(py)).map_err(|error| classified(py, error)));
+        asked.unwrap_or_else(|| Err(OwnError::Failed(ENDING.into())))
     }
 }
 

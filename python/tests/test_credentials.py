@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -223,3 +225,32 @@ def test_the_loop_of_an_async_provider_is_closed_with_it() -> None:
     assert loop is not None
     del asked
     assert loop.is_closed()
+
+
+ENDS_IN_A_CALL = """
+import threading, time
+import bowstring
+
+began = threading.Event()
+
+def slow():
+    began.set()
+    end = time.monotonic() + 0.7
+    while time.monotonic() < end:
+        time.sleep(0.0005)  # comes back to the interpreter, which is ending
+    return {"access_key_id": "a", "secret_access_key": "b", "expires_at": None}
+
+def opens():
+    try:
+        bowstring.Loader("s3://bucket/data", batch_size=1, rank=0, world_size=1, credential_provider=slow, timeout=5)
+    except bowstring.Error:
+        pass
+
+threading.Thread(target=opens, daemon=True).start()
+assert began.wait(30)
+"""
+
+
+def test_a_process_ends_in_the_middle_of_a_call_of_a_provider() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS_IN_A_CALL], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
