@@ -17,7 +17,7 @@ pub(super) struct Add {
     #[serde(default)]
     pub(super) size: i64,
     #[serde(default)]
-    pub(super) deletion_vector: Option<Vector>,
+    pub(super) deletion_vector: Option<Box<Vector>>,
     /// Its statistics as JSON.
     #[serde(default)]
     pub(super) stats: Option<Box<str>>,

@@ -92,7 +92,7 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Siev
                 let size = rows.long("size", row)?.unwrap_or_default();
                 let deletion_vector = match rows.member("deletionVector") {
                     Some(vectors) if vectors.is_valid(row) => {
-                        vector(&Rows::of(vectors).ok_or("deletionVector is not a struct")?, row)?
+                        vector(&Rows::of(vectors).ok_or("deletionVector is not a struct")?, row)?.map(Box::new)
                     }
                     _ => None,
                 };

@@ -15,6 +15,7 @@
 mod action;
 mod checkpoint;
 mod log;
+mod members;
 mod path;
 mod protocol;
 mod replay;

@@ -6,17 +6,32 @@ use crate::store::{Found, LOG, Root};
 
 /// File at `path`, as a log has it.
 pub(super) fn locate(root: &Root, path: &str, options: &OpenOptions) -> Result<Found> {
-    let place = || Place::file(format!("{}/{}", root.url(), LOG));
+    if is_absolute(path) {
+        return root.elsewhere(path, options.access());
+    }
+    decoded(path).and_then(|name| root.file(&name)).ok_or_else(|| wrong(root, path))
+}
+
+/// The name that [`locate`] gives the file at `path`, which is not read: it need not be one that can be.
+pub(super) fn name(root: &Root, path: String, options: &OpenOptions) -> Result<Box<str>> {
+    if is_absolute(&path) {
+        return Ok(Box::from(&*locate(root, &path, options)?.name));
+    }
+    if path.contains('%') { decoded(&path).map(Into::into).ok_or_else(|| wrong(root, &path)) } else { Ok(path.into()) }
+}
+
+fn is_absolute(path: &str) -> bool {
     let scheme = path.split_once(':').is_some_and(|(scheme, _)| {
         let mut letters = scheme.chars();
         letters.next().is_some_and(|first| first.is_ascii_alphabetic())
             && letters.all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
     });
-    if scheme || path.starts_with('/') {
-        return root.elsewhere(path, options.access());
-    }
-    let name = decoded(path).and_then(|name| root.file(&name));
-    name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is not the name of a file in the table")))
+    scheme || path.starts_with('/')
+}
+
+fn wrong(root: &Root, path: &str) -> Error {
+    let place = Place::file(format!("{}/{}", root.url(), LOG));
+    Error::corrupt(place, format!("{path:?} is not the name of a file in the table"))
 }
 
 /// Undoes `%41`.

@@ -35,12 +35,15 @@ impl Replay {
     /// Takes a part of the checkpoint, which has nothing twice.
     pub(super) fn checkpoint(&mut self, actions: Actions) {
         self.about(actions.protocol, actions.metadata);
-        for add in actions.adds {
-            let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
-            if self.told.is_empty() || !self.told.contains(&key) {
-                self.live.push(add);
-            }
+        let mut adds = actions.adds;
+        if !self.told.is_empty() {
+            adds.retain(|add| {
+                let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
+                !self.told.contains(&key)
+            });
         }
+        // There may be a million: they are not held twice.
+        if self.live.is_empty() { self.live = adds } else { self.live.extend(adds) }
     }
 
     /// Sets protocol and metadata where they are not known yet.

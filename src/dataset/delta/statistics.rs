@@ -7,8 +7,8 @@
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
-use serde_json::{Map, Value};
 
+use super::members::{Members, PARTS};
 use crate::dataset::filter::{Bounds, Facts, Scalar, StoredStatistics};
 use crate::dataset::table::{Sieve, Tested, exact};
 
@@ -37,20 +37,9 @@ pub(super) struct Statistics {
 impl Statistics {
     /// Parses `json` for the columns of `sieve`; `None` without a row count.
     pub(super) fn parse(json: &str, sieve: &Sieve) -> Option<Self> {
-        let all: Map<String, Value> = serde_json::from_str(json).ok()?;
-        let rows = all.get("numRecords").and_then(Value::as_u64)?;
-        let of = |part: &str, tested: &Tested| {
-            let mut found = all.get(part)?;
-            for name in &tested.physical {
-                found = found.get(name)?;
-            }
-            match found {
-                Value::String(text) => Some(text.clone()),
-                Value::Number(_) | Value::Bool(_) => Some(found.to_string()),
-                _ => None,
-            }
-        };
-        Some(Self::new(rows, sieve, &of))
+        let paths: Vec<&[String]> = sieve.tested().map(|(_, tested)| tested.physical.as_slice()).collect();
+        let Members { rows, mut texts } = Members::find(json, &paths)?;
+        Some(Self::new(rows?, sieve, &mut |nth, _| std::mem::take(&mut texts[nth])))
     }
 
     /// Reads row `row` of `column`, a struct of parsed statistics; `None` without a row count.
@@ -60,15 +49,16 @@ impl Statistics {
             let path: Vec<&str> = std::iter::once(part).chain(tested.physical.iter().map(String::as_str)).collect();
             text(column, row, &path)
         };
-        Some(Self::new(rows, sieve, &of))
+        Some(Self::new(rows, sieve, &mut |_, tested| PARTS.map(|part| of(part, tested))))
     }
 
-    fn new(rows: u64, sieve: &Sieve, of: &dyn Fn(&str, &Tested) -> Option<String>) -> Self {
+    /// The facts that `of` tells of the nth of the tested columns: its [`PARTS`].
+    fn new(rows: u64, sieve: &Sieve, of: &mut dyn FnMut(usize, &Tested) -> [Option<String>; 3]) -> Self {
         let mut facts = Vec::new();
-        for (at, tested) in sieve.tested() {
+        for (nth, (at, tested)) in sieve.tested().enumerate() {
             facts.resize(at, None);
-            let nulls = of("nullCount", tested).filter(|_| tested.is_top()).and_then(|count| count.parse().ok());
-            let (low, high) = (of("minValues", tested), of("maxValues", tested));
+            let [low, high, nulls] = of(nth, tested);
+            let nulls = nulls.filter(|_| tested.is_top()).and_then(|count| count.parse().ok());
             let range = |text: &Option<String>| text.as_deref().and_then(|text| range(text, &tested.kind));
             let extent = match (range(&low), range(&high)) {
                 (Some((low, _)), Some((_, high))) => Bounds::between(low, high),

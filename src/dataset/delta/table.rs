@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::action::{Add, Vector};
-use super::path::locate;
+use super::action::Vector;
+use super::path::{locate, name};
 use super::snapshot::{Listed, Snapshot};
 use super::statistics::Statistics;
 use super::{protocol, schema, travel};
@@ -36,7 +36,8 @@ pub(super) struct File {
     pub(super) found: Found,
     partitions: hive::Values,
     pub(super) vector: Option<Vector>,
-    statistics: Option<Statistics>,
+    /// Row count in the log, if any.
+    rows: Option<u64>,
 }
 
 impl Table {
@@ -102,40 +103,44 @@ impl Table {
             return Err(Error::limit("the number of files", asked, limit, "limits.max_files"));
         }
         let mut checked = Checked::default();
-        let file = |add: Add| {
-            let mut found = locate(&root, &add.path, options)?;
-            found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
-            let values = partitions.iter().map(|column| {
+        // The log may lack a value whatever the schema says, and the other way round.
+        partitions.iter_mut().for_each(|column| column.nullable = false);
+        let names: Vec<Arc<str>> = partitions.iter().map(|column| column.name.as_str().into()).collect();
+        // Of a pruned file, of which there may be a million, only these are kept.
+        let (mut left, mut gone): (Vec<File>, Vec<(Box<str>, u64)>) = (Vec::new(), Vec::new());
+        for add in files {
+            let values = partitions.iter_mut().zip(&names).map(|(column, name)| {
                 // If columns are mapped, the log has their names in files too.
                 let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
-                let text = checked.value(column, text.filter(|text| !text.is_empty()), &found)?;
-                Ok((Arc::from(column.name.as_str()), text))
+                let text = checked.value(column, text.filter(|text| !text.is_empty()), &add.path)?;
+                column.nullable |= text.is_none();
+                Ok((Arc::clone(name), text))
             });
-            let partitions = values.collect::<Result<_>>()?;
+            let partitions = values.collect::<Result<hive::Values>>()?;
             let parsed = |sieve| Statistics::parse(add.stats.as_deref()?, sieve);
             let statistics = add.statistics.or_else(|| parsed(sieve.as_deref()?));
-            Ok(File { found, partitions, vector: add.deletion_vector, statistics })
-        };
-        let mut files = files.into_iter().map(file).collect::<Result<Vec<_>>>()?;
-        files.sort_by(|a, b| a.found.name.cmp(&b.found.name));
-        if let Some(twice) = files.windows(2).find(|pair| pair[0].found.name == pair[1].found.name) {
-            return Err(Error::corrupt(place(), format!("it has file {} twice", twice[0].found.name)));
+            let rows = statistics.as_ref().map(|statistics| statistics.rows);
+            let told =
+                |at: usize, tested: &Tested, rows: u64| facts(&partitions, statistics.as_ref(), (at, tested), rows);
+            match (&sieve, rows) {
+                (Some(sieve), Some(rows)) if !sieve.keeps(&mut |at, tested| told(at, tested, rows)) => {
+                    gone.push((name(&root, add.path, options)?, rows));
+                }
+                _ => {
+                    let mut found = locate(&root, &add.path, options)?;
+                    found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
+                    left.push(File { found, partitions, vector: add.deletion_vector.map(|vector| *vector), rows });
+                }
+            }
         }
-        for column in &mut partitions {
-            let lacks =
-                |file: &File| file.partitions.iter().any(|(name, value)| **name == column.name && value.is_none());
-            column.nullable = files.iter().any(lacks);
-        }
-        let mut pruned = Pruned::default();
-        if let Some(sieve) = &sieve {
-            (files, pruned) = Pruned::out_of(files, File::rows, |file, rows| {
-                sieve.keeps(&mut |at, tested| file.facts(at, tested, rows))
-            });
-        }
+        left.sort_by(|a, b| a.found.name.cmp(&b.found.name));
+        gone.sort_by(|a, b| a.0.cmp(&b.0));
+        let pruned = Pruned::between(left.iter().map(|file| &*file.found.name), &gone);
+        let pruned = pruned.map_err(|twice| Error::corrupt(place(), format!("it has file {twice} twice")))?;
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let naming = Naming { columns, taken, mapping };
         let columns = Columns { naming, partitions, told: BTreeSet::new(), stored: BTreeSet::new(), numbers: None };
-        Ok(Self { about, spark: metadata.schema_string, files, pruned, columns, root })
+        Ok(Self { about, spark: metadata.schema_string, files: left, pruned, columns, root })
     }
 
     /// Its files, sorted by name.
@@ -145,7 +150,7 @@ impl Table {
 
     /// Rows of each file, deleted ones included: `numRecords` counts the rows that the file stores. Known where a filter needed statistics.
     pub(in crate::dataset) fn rows(&self) -> Vec<Option<u64>> {
-        self.files.iter().map(File::rows).collect()
+        self.files.iter().map(|file| file.rows).collect()
     }
 
     /// The values of partition columns in its files.
@@ -159,18 +164,16 @@ impl Table {
     }
 }
 
-impl File {
-    /// Row count in the log, if any.
-    fn rows(&self) -> Option<u64> {
-        self.statistics.as_ref().map(|statistics| statistics.rows)
-    }
-
-    /// Facts of the log about column number `at` of the filter, over the `rows` rows of the file.
-    fn facts(&self, at: usize, tested: &Tested, rows: u64) -> Vec<Facts> {
-        match self.partitions.iter().find(|(name, _)| **name == tested.name) {
-            Some((_, value)) => constant(value.as_deref(), &tested.kind, rows).into_iter().collect(),
-            None => self.statistics.iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
-        }
+/// Facts of the log about column number `at` of the filter, over the `rows` rows of a file.
+fn facts(
+    partitions: &hive::Values,
+    statistics: Option<&Statistics>,
+    (at, tested): (usize, &Tested),
+    rows: u64,
+) -> Vec<Facts> {
+    match partitions.iter().find(|(name, _)| **name == tested.name) {
+        Some((_, value)) => constant(value.as_deref(), &tested.kind, rows).into_iter().collect(),
+        None => statistics.into_iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
     }
 }
 
@@ -179,8 +182,8 @@ impl File {
 struct Checked(BTreeMap<(String, String), Arc<str>>);
 
 impl Checked {
-    /// `text`, which is a value of `column` in the log's entry of `found`.
-    fn value(&mut self, column: &Column, text: Option<&str>, found: &Found) -> Result<Option<Arc<str>>> {
+    /// `text`, which is a value of `column` in the log's entry of the file at `path`.
+    fn value(&mut self, column: &Column, text: Option<&str>, path: &str) -> Result<Option<Arc<str>>> {
         let Some(text) = text else { return Ok(None) };
         let key = (column.name.clone(), text.to_owned());
         if let Some(known) = self.0.get(&key) {
@@ -188,7 +191,7 @@ impl Checked {
         }
         let data_type = column.kind.data_type();
         if parse(text, &data_type).is_none() {
-            let place = Place::file(Arc::clone(&found.name)).column(column.name.as_str());
+            let place = Place::file(path).column(column.name.as_str());
             return Err(Error::corrupt(
                 place,
                 format!("the table's log has {text:?} for it, which is not a value of type {data_type}"),
