@@ -97,8 +97,8 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Siev
                     _ => None,
                 };
                 // Most writers keep JSON; columns are optional beside it.
-                let json = if sieve.is_some() { rows.text("stats", row)? } else { None };
-                let statistics = sieve.and_then(|sieve| match &json {
+                let json = if sieve.is_some() { rows.borrowed("stats", row)? } else { None };
+                let statistics = sieve.and_then(|sieve| match json {
                     Some(json) => Statistics::parse(json, sieve),
                     None => Statistics::at(rows.valid("stats_parsed", row)?, row, sieve),
                 });
@@ -158,6 +158,10 @@ impl<'a> Rows<'a> {
     }
 
     fn text(&self, name: &str, row: usize) -> Result<Option<String>, String> {
+        Ok(self.borrowed(name, row)?.map(str::to_owned))
+    }
+
+    fn borrowed(&self, name: &str, row: usize) -> Result<Option<&'a str>, String> {
         let Some(member) = self.valid(name, row) else { return Ok(None) };
         text(member, row).map(Some).ok_or_else(|| format!("{name} is not text"))
     }
@@ -175,28 +179,30 @@ impl<'a> Rows<'a> {
         let Some(member) = self.valid(name, row) else { return Ok(None) };
         let wrong = || format!("{name} is not a list of texts");
         let items = member.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
-        (0..items.len()).map(|at| text(&items, at).ok_or_else(wrong)).collect::<Result<_, _>>().map(Some)
+        let item = |at| text(&items, at).map(str::to_owned).ok_or_else(wrong);
+        (0..items.len()).map(item).collect::<Result<_, _>>().map(Some)
     }
 
     fn map<M: FromIterator<(String, Option<String>)> + Default>(&self, name: &str, row: usize) -> Result<M, String> {
         let Some(member) = self.valid(name, row) else { return Ok(M::default()) };
         let wrong = || format!("{name} is not a map of texts");
-        let entries = member.as_any().downcast_ref::<MapArray>().ok_or_else(wrong)?.value(row);
-        let [keys, values] = entries.columns() else { return Err(wrong()) };
+        let maps = member.as_any().downcast_ref::<MapArray>().ok_or_else(wrong)?;
+        let (keys, values) = (maps.keys(), maps.values());
         let entry = |at: usize| {
-            let value = if values.is_null(at) { None } else { Some(text(values, at).ok_or_else(wrong)?) };
-            Ok((text(keys, at).ok_or_else(wrong)?, value))
+            let value = if values.is_null(at) { None } else { Some(text(values, at).ok_or_else(wrong)?.to_owned()) };
+            Ok((text(keys, at).ok_or_else(wrong)?.to_owned(), value))
         };
-        (0..entries.len()).map(entry).collect()
+        // Not by an array of the row's own, which takes longer than most of them have entries.
+        let offsets = maps.value_offsets();
+        (offsets[row] as usize..offsets[row + 1] as usize).map(entry).collect()
     }
 }
 
-fn text(array: &ArrayRef, row: usize) -> Option<String> {
-    let value = match array.data_type() {
-        DataType::Utf8View if array.is_valid(row) => array.as_string_view().value(row),
+fn text(array: &ArrayRef, row: usize) -> Option<&str> {
+    match array.data_type() {
+        DataType::Utf8View if array.is_valid(row) => Some(array.as_string_view().value(row)),
         // Old writers say of text nothing but that it is bytes.
-        DataType::BinaryView if array.is_valid(row) => std::str::from_utf8(array.as_binary_view().value(row)).ok()?,
-        _ => return None,
-    };
-    Some(value.to_owned())
+        DataType::BinaryView if array.is_valid(row) => std::str::from_utf8(array.as_binary_view().value(row)).ok(),
+        _ => None,
+    }
 }
