@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dictionaries::{self, Dictionaries};
+use super::dictionaries::Dictionaries;
 use super::offsets::{Kept, Location, MOST_INDEX_BYTES};
 use super::{Chunk, Dataset, Selection, within};
 use crate::error::{Error, Place, Result};
@@ -77,7 +77,7 @@ impl Units {
     /// Bytes of memory that it takes beside the names of files, with the indexes of pages and the dictionaries that it may keep.
     #[cfg(feature = "flight")]
     pub(super) fn memory_size(&self) -> usize {
-        let kept = MOST_INDEX_BYTES as usize + dictionaries::KEPT_BYTES;
+        let kept = MOST_INDEX_BYTES as usize + super::dictionaries::KEPT_BYTES;
         size_of_val(self.manifest.groups.as_slice()) + size_of_val(self.parts.as_slice()) + kept
     }
 

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
-use super::context::{self, Said, TraceContext, is_drawn};
+#[cfg(feature = "flight")]
+use super::context::Said;
+use super::context::{self, TraceContext, is_drawn};
 use super::export;
 use super::span::{Clock, Kind, Span, Value};
 use crate::error::Error;
