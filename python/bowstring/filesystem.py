@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import json
 import os
@@ -151,7 +152,7 @@ def _timeout() -> float:
     return float(json.loads(_native.option_from_text("timeout", text, "BOWSTRING_TIMEOUT: ")))
 
 
-class _Files:
+class _Files(abc.ABC):
     """What Rust asks a file system for. Paths are those below ``root``, without slashes before and behind."""
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -167,17 +168,17 @@ class _Files:
         name = whole if "://" in self._root else whole.strip("/")
         return name.removeprefix(self._start).strip("/")
 
+    @abc.abstractmethod
     def list(self, directory: str) -> list[tuple[str, Version | None]]:
         """Files and directories right in ``directory``, directories without a version."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def look(self, path: str) -> Version:
         """The file at ``path`` as it is now."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def read(self, path: str, start: int, end: int, version: str | None) -> bytes:
         """Bytes of the file at ``path``."""
-        raise NotImplementedError
 
 
 class _Fsspec(_Files):

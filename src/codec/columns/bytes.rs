@@ -173,15 +173,9 @@ mod tests {
         let error = nested(&views, false, None, &[]).unwrap_err();
         assert!(error.contains("10485760000 bytes"), "{error}");
         let rows: Vec<(u32, u32)> = (0..10_000).map(|row| (0, row)).collect();
-        assert!(
-            gather(false, None, &[&views], &Picks { rows: &rows, size: rows.len(), runs: &[], streams: None }).is_err()
-        );
-        assert_eq!(
-            gather(false, None, &[&views], &Picks { rows: &rows[..2], size: 3, runs: &[], streams: None })
-                .unwrap()
-                .len(),
-            3
-        );
+        let picks = Picks { rows: &rows, size: rows.len(), runs: &[], streams: None };
+        assert!(gather(false, None, &[&views], &picks).is_err());
+        assert_eq!(gather(false, None, &[&views], &Picks { rows: &rows[..2], size: 3, ..picks }).unwrap().len(), 3);
         assert!(room::<u64>(usize::MAX).is_err());
     }
 }

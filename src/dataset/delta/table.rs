@@ -106,8 +106,7 @@ impl Table {
         // The log may lack a value whatever the schema says, and the other way round.
         partitions.iter_mut().for_each(|column| column.nullable = false);
         let names: Vec<Arc<str>> = partitions.iter().map(|column| column.name.as_str().into()).collect();
-        // Of a pruned file, of which there may be a million, only these are kept.
-        let (mut left, mut gone): (Vec<File>, Vec<(Box<str>, u64)>) = (Vec::new(), Vec::new());
+        let mut judged = Vec::new();
         for add in files {
             let values = partitions.iter_mut().zip(&names).map(|(column, name)| {
                 // If columns are mapped, the log has their names in files too.
@@ -120,23 +119,25 @@ impl Table {
             let parsed = |sieve| Statistics::parse(add.stats.as_deref()?, sieve);
             let statistics = add.statistics.or_else(|| parsed(sieve.as_deref()?));
             let rows = statistics.as_ref().map(|statistics| statistics.rows);
-            let told =
-                |at: usize, tested: &Tested, rows: u64| facts(&partitions, statistics.as_ref(), (at, tested), rows);
-            match (&sieve, rows) {
-                (Some(sieve), Some(rows)) if !sieve.keeps(&mut |at, tested| told(at, tested, rows)) => {
-                    gone.push((name(&root, add.path, options)?, rows));
+            let facts = |at, tested: &Tested, rows| facts(&partitions, statistics.as_ref(), (at, tested), rows);
+            judged.push(match (&sieve, rows) {
+                (Some(sieve), Some(rows)) if !sieve.keeps(&mut |at, tested| facts(at, tested, rows)) => {
+                    Judged::Pruned(name(&root, add.path, options)?, rows)
                 }
                 _ => {
                     let mut found = locate(&root, &add.path, options)?;
                     found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
-                    left.push(File { found, partitions, vector: add.deletion_vector.map(|vector| *vector), rows });
+                    let vector = add.deletion_vector.map(|vector| *vector);
+                    Judged::Left(Box::new(File { found, partitions, vector, rows }))
                 }
-            }
+            });
         }
-        left.sort_by(|a, b| a.found.name.cmp(&b.found.name));
-        gone.sort_by(|a, b| a.0.cmp(&b.0));
-        let pruned = Pruned::between(left.iter().map(|file| &*file.found.name), &gone);
-        let pruned = pruned.map_err(|twice| Error::corrupt(place(), format!("it has file {twice} twice")))?;
+        judged.sort_by(|a, b| a.name().cmp(b.name()));
+        if let Some(twice) = judged.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
+            return Err(Error::corrupt(place(), format!("it has file {} twice", twice[0].name())));
+        }
+        let (left, pruned) = Pruned::out_of(judged, Judged::pruned_rows, |_, _| false);
+        let left = left.into_iter().filter_map(Judged::left).collect();
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let naming = Naming { columns, taken, mapping };
         let columns = Columns { naming, partitions, told: BTreeSet::new(), stored: BTreeSet::new(), numbers: None };
@@ -161,6 +162,35 @@ impl Table {
     /// Its columns.
     pub(in crate::dataset) fn columns(&self) -> &Columns {
         &self.columns
+    }
+}
+
+/// A file, and whether the filter prunes it. Of a pruned one, of which there may be a million, only name and rows are kept.
+enum Judged {
+    Left(Box<File>),
+    Pruned(Box<str>, u64),
+}
+
+impl Judged {
+    fn name(&self) -> &str {
+        match self {
+            Self::Left(file) => &file.found.name,
+            Self::Pruned(name, _) => name,
+        }
+    }
+
+    fn pruned_rows(&self) -> Option<u64> {
+        match self {
+            Self::Left(_) => None,
+            Self::Pruned(_, rows) => Some(*rows),
+        }
+    }
+
+    fn left(self) -> Option<File> {
+        match self {
+            Self::Left(file) => Some(*file),
+            Self::Pruned(..) => None,
+        }
     }
 }
 
