@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import json
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -35,6 +38,8 @@ _ELSEWHERE = (
     "cache_peers",
     "cache_peer_options",
 )
+# Synchronous file systems of fsspec that take several calls at once. Others may share a connection or an open file among calls.
+_AT_ONCE = tuple(f"fsspec.implementations.{name}" for name in ("arrow", "local", "memory"))
 # Open files of pyarrow that are kept: opening one costs a request.
 _KEPT = 32
 
@@ -184,28 +189,34 @@ class _Files(abc.ABC):
 class _Fsspec(_Files):
     """A file system of fsspec, or an object like one."""
 
+    def __init__(self, filesystem: Any, root: str) -> None:
+        super().__init__(filesystem, root)
+        self._turn = contextlib.nullcontext() if _takes_calls_at_once(filesystem) else _turn(filesystem)
+
     def list(self, directory: str) -> list[tuple[str, Version | None]]:
         whole = self._whole(directory)
-        self._forget(whole)
-        found: list[tuple[str, Version | None]] = []
-        for listed in self._fs.ls(whole, detail=True):
-            name = listed["name"]
-            # A link says of itself neither where it leads nor how long that is.
-            info = self._fs.info(name) if listed["type"] == "link" else listed
-            if info["type"] in ("file", "directory"):
-                found.append((self._name(name), _version(info) if info["type"] == "file" else None))
-        return found
+        with self._turn:
+            self._forget(whole)
+            found: list[tuple[str, Version | None]] = []
+            for listed in self._fs.ls(whole, detail=True):
+                name = listed["name"]
+                # A link says of itself neither where it leads nor how long that is.
+                info = self._fs.info(name) if listed["type"] == "link" else listed
+                if info["type"] in ("file", "directory"):
+                    found.append((self._name(name), _version(info) if info["type"] == "file" else None))
+            return found
 
     def look(self, path: str) -> Version:
         whole = self._whole(path)
-        self._forget(whole)
-        info = self._fs.info(whole)
-        if info["type"] == "directory":
-            raise IsADirectoryError(whole)
-        size, modified, tag = _version(info)
-        if modified is None and tag is None:
-            modified, tag = _when(self._modified(whole, info))
-        return size, modified, tag
+        with self._turn:
+            self._forget(whole)
+            info = self._fs.info(whole)
+            if info["type"] == "directory":
+                raise IsADirectoryError(whole)
+            size, modified, tag = _version(info)
+            if modified is None and tag is None:
+                modified, tag = _when(self._modified(whole, info))
+            return size, modified, tag
 
     def _modified(self, whole: str, info: Mapping[str, Any]) -> Any:
         try:
@@ -220,8 +231,39 @@ class _Fsspec(_Files):
             forget(whole)
 
     def read(self, path: str, start: int, end: int, version: str | None) -> bytes:
-        content: bytes = self._fs.cat_file(self._whole(path), start=start, end=end)
-        return content
+        with self._turn:
+            content: bytes = self._fs.cat_file(self._whole(path), start=start, end=end)
+            return content
+
+
+def _takes_calls_at_once(filesystem: Any) -> bool:
+    spec = sys.modules.get("fsspec.spec")
+    if spec is None or not isinstance(filesystem, spec.AbstractFileSystem):
+        # An object of the user's own: it is documented to be called several times at once.
+        return True
+    kind = type(filesystem)
+    inner = {"DirFileSystem": "fs", "AsyncFileSystemWrapper": "sync_fs"}.get(kind.__name__)
+    if inner is not None:
+        return _takes_calls_at_once(getattr(filesystem, inner))
+    # Of the class: file systems that cache another one answer with what that has.
+    is_async = bool(getattr(kind, "async_impl", False)) and kind.__name__ != "ReferenceFileSystem"
+    return is_async or kind.__module__ in _AT_ONCE
+
+
+_turns: dict[int, threading.Lock] = {}
+
+
+def _turn(filesystem: Any) -> threading.Lock:
+    """The lock of a file system, whoever reads through it."""
+    number = id(filesystem)
+    if number not in _turns:
+        weakref.finalize(filesystem, _turns.pop, number, None)
+    return _turns.setdefault(number, threading.Lock())
+
+
+# A lock that another thread holds stays locked in a forked child.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turns.clear)
 
 
 class _Arrow(_Files):

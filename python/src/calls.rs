@@ -8,31 +8,42 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
+use crate::fork;
 use crate::wait::SLICE;
 
 /// Why a call is not made.
 pub(crate) const ENDING: &str = "Python is ending";
 
-#[derive(Default)]
 struct Running {
+    /// The process whose calls these are: a forked child has none of its parent's threads.
+    process: u32,
     running: usize,
     over: bool,
 }
 
-static CALLS: Mutex<Running> = Mutex::new(Running { running: 0, over: false });
+static CALLS: Mutex<Running> = Mutex::new(Running { process: 0, running: 0, over: false });
 static ENDED: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Running> {
-    // Two numbers, which agree at any time.
-    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
+    // Numbers, which agree at any time.
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = fork::own();
+    if calls.process != process {
+        *calls = Running { process, running: 0, over: false };
+    }
+    calls
 }
 
-/// Counts as running until it is dropped.
-struct Call;
+/// Counts as running until it is dropped, in the process in which it began.
+struct Call(u32);
 
 impl Drop for Call {
     fn drop(&mut self) {
-        lock().running -= 1;
+        let mut calls = lock();
+        if calls.process == self.0 {
+            calls.running -= 1;
+        }
+        drop(calls);
         ENDED.notify_all();
     }
 }
@@ -45,7 +56,7 @@ pub(crate) fn call<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
             return None;
         }
         calls.running += 1;
-        Call
+        Call(calls.process)
     };
     Python::try_attach(work)
 }

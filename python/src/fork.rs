@@ -32,7 +32,8 @@ extern "C" fn note() {
     PROCESS.store(process::id(), Ordering::Relaxed);
 }
 
-fn own() -> u32 {
+/// The number of this process.
+pub(crate) fn own() -> u32 {
     PROCESS.load(Ordering::Relaxed)
 }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
+import sys
+import tarfile
 from typing import Any
 
 import bowstring
@@ -13,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.tar import TarFileSystem
 from own_files import Closed, Handler, Own
 from pyarrow import fs as arrow
 
@@ -106,6 +110,88 @@ def test_a_class_of_the_users_is_asked_whatever_its_name(table: pathlib.Path) ->
     with bowstring.Loader(table, batch_size=1000, filesystem=fs) as loader:
         assert len(next(iter(loader))["id"]) == 1000
     assert fs.given
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, NotADirectoryError, PermissionError])
+def test_a_listed_directory_that_cannot_be_listed_is_an_error(tmp_path: pathlib.Path, kind: type[OSError]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": range(10)}), tmp_path / name / "part.parquet")
+    reason = kind("the token has expired")
+
+    class Failing(Own):
+        def ls(self, path: str, detail: bool = True) -> Any:
+            if path.endswith("/b"):
+                raise reason
+            return super().ls(path, detail=detail)
+
+    with pytest.raises(bowstring.Error, match="the token has expired") as raised:
+        bowstring.Loader(tmp_path, batch_size=4, filesystem=Failing())
+    assert raised.value.__cause__ is reason
+    with bowstring.Loader(tmp_path, batch_size=4, filesystem=Own()) as loader:
+        assert loader.rows == 20
+
+
+def test_a_forked_child_does_not_wait_for_calls_of_its_parent(table: pathlib.Path) -> None:
+    program = f"""
+import os, sys, threading, time
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from bowstring import Loader
+from own_files import Own
+slow, begun = Own(), threading.Event()
+slow.before = lambda path: (begun.set(), time.sleep(30))
+threading.Thread(target=lambda: Loader({str(table)!r}, batch_size=10, filesystem=slow), daemon=True).start()
+assert begun.wait(20)
+child = os.fork()
+if child == 0:
+    with Loader({str(table)!r}, batch_size=1000, filesystem=Own()) as loader:
+        print(len(next(iter(loader))["id"]), flush=True)
+    sys.exit()
+start = time.monotonic()
+assert os.waitpid(child, 0)[1] == 0
+print(time.monotonic() - start, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    rows, seconds = done.stdout.split()
+    # A wait for calls takes ten seconds.
+    assert rows == "1000"
+    assert float(seconds) < 8
+
+
+def test_a_file_system_that_may_share_a_file_among_calls_gets_one_at_a_time(tmp_path: pathlib.Path) -> None:
+    now, most = [0], [0]
+
+    class Counting(TarFileSystem):
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Any:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            try:
+                return super().cat_file(path, start=start, end=end)
+            finally:
+                now[0] -= 1
+
+    rows, files = 5000, 8
+    with tarfile.open(tmp_path / "all.tar", "w") as tar:
+        for number in range(files):
+            ids = np.arange(number * rows, (number + 1) * rows)
+            path = tmp_path / f"{number}.parquet"
+            table = pa.table({"id": ids, "x": ids * 7 + 1})
+            pq.write_table(table, path, row_group_size=500, compression="none", use_dictionary=False)
+            tar.add(path, f"data/{number}.parquet")
+    fs = Counting(str(tmp_path / "all.tar"), skip_instance_cache=True)
+    for wrapped, url in ((fs, "data"), (DirFileSystem("data", fs), "")):
+        # Two loaders of one object take turns as well.
+        with (
+            bowstring.Loader(url, batch_size=1000, filesystem=wrapped, row_id=True, seed=1) as one,
+            bowstring.Loader(url, batch_size=1000, filesystem=wrapped, row_id=True, seed=2) as other,
+        ):
+            for batches in zip(one, other, strict=True):
+                for batch in batches:
+                    np.testing.assert_array_equal(batch["id"], batch["_row_id"])
+                    np.testing.assert_array_equal(batch["x"], batch["id"] * 7 + 1)
+    assert most[0] == 1
 
 
 def test_many_stores_of_one_kind_are_one_origin(table: pathlib.Path) -> None:

@@ -207,11 +207,13 @@ impl Own {
         self.call("read", location.as_ref(), move |files, path| files.read(path, range, version.as_deref())).await
     }
 
-    /// The entries right in `directory`.
-    async fn level(&self, directory: &str) -> Result<Vec<OwnEntry>> {
+    /// The entries right in `directory`, which the one above it listed if `is_listed`.
+    async fn level(&self, directory: &str, is_listed: bool) -> Result<Vec<OwnEntry>> {
         let mut entries = match self.call("list", directory, |files, path| files.list(path)).await {
-            // A store has no directories.
-            Err(StoreError::NotFound { .. }) => Vec::new(),
+            // A store has no directories: without files there is none.
+            Err(StoreError::NotFound { .. }) if !is_listed => Vec::new(),
+            // Its files would be missing without a word.
+            Err(StoreError::NotFound { source, .. }) => return Err(broken(source)),
             entries => entries?,
         };
         // Some list a directory in itself, and a file as all that is in it.
@@ -246,7 +248,7 @@ impl Walk {
             && let Some((directory, depth)) = self.left.pop()
         {
             let own = self.own.clone();
-            self.running.push(Box::pin(async move { Ok((own.level(&directory).await?, depth)) }));
+            self.running.push(Box::pin(async move { Ok((own.level(&directory, depth > 0).await?, depth)) }));
         }
         let Some(level) = self.running.next().await else { return Ok(None) };
         let (entries, depth) = level?;
@@ -331,7 +333,7 @@ impl ObjectStore for Own {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let directory = prefix.map(ToString::to_string).unwrap_or_default();
         let (mut objects, mut common_prefixes) = (Vec::new(), Vec::new());
-        for OwnEntry { path, file } in self.level(&directory).await? {
+        for OwnEntry { path, file } in self.level(&directory, false).await? {
             let path = Path::parse(path)?;
             match file {
                 Some(version) => objects.push(meta(path, &version)),

@@ -34,6 +34,12 @@ Fault = Callable[[Rig, Random], Iterator[Scene]]
 KINDS: dict[str, Fault] = {}
 BOTH = ("gang", "replicas")
 EXCHANGE = "certificates, tokens and keys exchanged"
+SERVER_KILLED = "SIGKILL of a server"
+SERVER_OUT_OF_MEMORY = "OOM kill of a server"
+FULL_JOURNAL = "full disk: journal of the gang"
+ROLLING = "restart of all servers in turn"
+STARTING = (SERVER_KILLED, SERVER_OUT_OF_MEMORY, FULL_JOURNAL, ROLLING)
+"""Faults that start a server."""
 
 
 def kind(name: str) -> Callable[[Fault], Fault]:
@@ -202,7 +208,7 @@ def stop_rank(rig: Rig, draw: Random) -> Iterator[Scene]:
     process.signal(signal.SIGCONT)
 
 
-@kind("SIGKILL of a server")
+@kind(SERVER_KILLED)
 def kill_server(rig: Rig, draw: Random) -> Iterator[Scene]:
     server, job = server_of(draw)
     rig.servers[server].kill()
@@ -218,7 +224,7 @@ def stop_server(rig: Rig, draw: Random) -> Iterator[Scene]:
     rig.servers[server].signal(signal.SIGCONT)
 
 
-@kind("OOM kill of a server")
+@kind(SERVER_OUT_OF_MEMORY)
 def out_of_memory(rig: Rig, draw: Random) -> Iterator[Scene]:
     name, job = server_of(draw)
     server = rig.servers[name]
@@ -240,7 +246,7 @@ def out_of_memory(rig: Rig, draw: Random) -> Iterator[Scene]:
     server.start()
 
 
-@kind("restart of all servers in turn")
+@kind(ROLLING)
 def rolling(rig: Rig, draw: Random) -> Iterator[Scene]:
     """With ``--former`` the first of two rounds goes to that binary, the second one back."""
     binaries = [rig.settings.former, rig.settings.binary] if rig.settings.former else [rig.settings.binary]
@@ -282,7 +288,7 @@ def full_cache(rig: Rig, draw: Random) -> Iterator[Scene]:
     rig.cache_disk.empty()
 
 
-@kind("full disk: journal of the gang")
+@kind(FULL_JOURNAL)
 def full_journal(rig: Rig, draw: Random) -> Iterator[Scene]:
     """A journal that cannot be written ends all gangs until the server is restarted, as an operator would do."""
     rig.journal_disk.fill()

@@ -146,17 +146,25 @@ class Server:
         return f"[server]\n{toml(server)}\n[datasets.data]\n{toml(data)}"
 
     def start(self, binary: Path | None = None, seconds: float = 60) -> None:
-        """Starts it, and waits until it listens. A second fault of the same time may have started it already."""
+        """Starts it, again if it ends as a supervisor would, and waits until it listens.
+
+        A second fault of the same time may have started it already.
+        """
         if self.alive:
             return
+        end = time.monotonic() + seconds
         command = [str(binary or self.rig.settings.binary), "serve", "--config", str(self.config), "--print-address"]
-        self.process = Process(
-            self.rig.network.command(self.host, *command), self.log, self.rig.env(self.host), stdout=True
-        )
-        if self.memory:
-            self.memory.add(self.process.popen.pid)
-        if not self.process.line(seconds):
-            raise RuntimeError(f"{self.host} does not start: {self.log.read_text()[-600:]}")
+        while True:
+            self.process = Process(
+                self.rig.network.command(self.host, *command), self.log, self.rig.env(self.host), stdout=True
+            )
+            if self.memory:
+                self.memory.add(self.process.popen.pid)
+            if self.process.line(max(0, end - time.monotonic())):
+                return
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self.host} does not start: {self.log.read_text()[-600:]}")
+            time.sleep(0.5)
 
     @property
     def alive(self) -> bool:

@@ -14,7 +14,7 @@ from random import Random
 import bowstring
 
 from chaos import audit
-from chaos.faults import EXCHANGE, KINDS, Scene, Untried
+from chaos.faults import EXCHANGE, KINDS, STARTING, Scene, Untried
 from chaos.report import Report, Tried
 from chaos.rig import Job, Rig
 
@@ -233,8 +233,9 @@ def run(
         hand = [next(cards)]
         if draw.random() < two:
             hand.append(next(cards))
-        # It waits for all servers, which the other fault may stop or cut off.
-        hand.sort(key=lambda kind: kind != EXCHANGE)
+        # What begins first ends last. An exchange waits for all servers, which the other fault may stop or cut off; a server that
+        # is started needs its store.
+        hand.sort(key=lambda kind: (kind != EXCHANGE, kind not in STARTING))
         this.fault(hand, draw)
         this.watch()
     report.packets = rig.network.counts()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::statistics::Statistics;
+use super::judge::Verdict;
 
 /// A file that is added.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -18,12 +18,12 @@ pub(super) struct Add {
     pub(super) size: i64,
     #[serde(default)]
     pub(super) deletion_vector: Option<Box<Vector>>,
-    /// Its statistics as JSON.
+    /// Its statistics as JSON, where a filter needs them and has not judged the file yet.
     #[serde(default)]
     pub(super) stats: Option<Box<str>>,
-    /// Parsed statistics, where a checkpoint or a filter had them parsed.
+    /// What the filter says of it.
     #[serde(skip)]
-    pub(super) statistics: Option<Statistics>,
+    pub(super) verdict: Option<Verdict>,
 }
 
 /// A file that is removed.

@@ -6,9 +6,8 @@ use arrow::array::{Array, ArrayRef, AsArray, MapArray, StructArray};
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 
 use super::action::{Actions, Add, Format, Metadata, Protocol, Sidecar, Vector};
-use super::statistics::Statistics;
+use super::judge::Judge;
 use crate::dataset::Dataset;
-use crate::dataset::table::Sieve;
 use crate::error::{Error, Place, Result};
 
 /// Columns to read. Statistics are most of a checkpoint, and only a filter uses them.
@@ -30,24 +29,24 @@ pub(super) enum Asked<'a> {
     /// Protocol and metadata.
     Table,
     /// Also the files, with statistics of the columns that a filter tests.
-    Files(Option<&'a Arc<Sieve>>),
+    Files(Option<&'a Arc<Judge>>),
 }
 
 /// Reads the actions in `checkpoint`, which is open.
 pub(super) async fn read(checkpoint: Dataset, asked: Asked<'_>) -> Result<Actions> {
     let known = |path: &str| checkpoint.project(&[path.to_owned()]).is_ok();
     let mut paths: Vec<String> = Vec::from(OF_TABLE.map(str::to_owned));
-    let mut sieve = None;
+    let mut judge = None;
     if let Asked::Files(filtered) = asked {
         paths.extend(OF_FILES.map(str::to_owned));
         if let Some(filtered) = filtered {
             paths.push(STATISTICS.to_owned());
             paths.push(format!("{PARSED}.numRecords"));
-            for (_, tested) in filtered.tested() {
+            for tested in filtered.tested() {
                 let name = tested.physical.join(".");
                 paths.extend(["minValues", "maxValues", "nullCount"].map(|part| format!("{PARSED}.{part}.{name}")));
             }
-            sieve = Some(Arc::clone(filtered));
+            judge = Some(Arc::clone(filtered));
         }
     }
     paths.retain(|path| known(path.as_str()));
@@ -55,13 +54,13 @@ pub(super) async fn read(checkpoint: Dataset, asked: Asked<'_>) -> Result<Action
     let mut actions = Actions::default();
     for group in 0..checkpoint.manifest().groups.len() {
         let fetched = checkpoint.fetch(group, &projection).await?;
-        let (dataset, columns, sieve) = (checkpoint.clone(), Arc::clone(&projection), sieve.clone());
+        let (dataset, columns, judge) = (checkpoint.clone(), Arc::clone(&projection), judge.clone());
         let work = tokio::task::spawn_blocking(move || {
             let mut found = Actions::default();
             for (at, root) in columns.roots().iter().enumerate() {
                 let array = dataset.decode(&fetched, &columns, at)?;
                 let place = || dataset.place(group).column(root.name());
-                take(&mut found, root.name(), &array, sieve.as_deref())
+                take(&mut found, root.name(), &array, judge.as_deref())
                     .map_err(|what| Error::corrupt(place(), what))?;
             }
             Ok(found)
@@ -82,28 +81,13 @@ pub(super) fn place(name: &str) -> Place {
 }
 
 /// Adds what is in column `name`.
-fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Sieve>) -> Result<(), String> {
+fn take(actions: &mut Actions, name: &str, array: &ArrayRef, judge: Option<&Judge>) -> Result<(), String> {
     let rows = Rows::of(array).ok_or_else(|| format!("{name} is not a struct"))?;
+    if name == "add" {
+        return files(&mut actions.adds, &rows, judge);
+    }
     for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
         match name {
-            "add" => {
-                let Some(path) = rows.text("path", row)? else { continue };
-                let partition_values = rows.map("partitionValues", row)?;
-                let size = rows.long("size", row)?.unwrap_or_default();
-                let deletion_vector = match rows.member("deletionVector") {
-                    Some(vectors) if vectors.is_valid(row) => {
-                        vector(&Rows::of(vectors).ok_or("deletionVector is not a struct")?, row)?.map(Box::new)
-                    }
-                    _ => None,
-                };
-                // Most writers keep JSON; columns are optional beside it.
-                let json = if sieve.is_some() { rows.borrowed("stats", row)? } else { None };
-                let statistics = sieve.and_then(|sieve| match json {
-                    Some(json) => Statistics::parse(json, sieve),
-                    None => Statistics::at(rows.valid("stats_parsed", row)?, row, sieve),
-                });
-                actions.adds.push(Add { path, partition_values, size, deletion_vector, stats: None, statistics });
-            }
             "protocol" => {
                 let Some(version) = rows.long("minReaderVersion", row)? else { continue };
                 let reader_features = rows.list("readerFeatures", row)?;
@@ -125,6 +109,30 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, sieve: Option<&Siev
             }
             _ => {}
         }
+    }
+    Ok(())
+}
+
+/// Adds the files in `rows`, of which there may be a million.
+fn files(adds: &mut Vec<Add>, rows: &Rows<'_>, judge: Option<&Judge>) -> Result<(), String> {
+    let vectors = rows.member("deletionVector");
+    for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
+        let Some(path) = rows.text("path", row)? else { continue };
+        let partition_values = rows.map("partitionValues", row)?;
+        let size = rows.long("size", row)?.unwrap_or_default();
+        let deletion_vector = match vectors {
+            Some(vectors) if vectors.is_valid(row) => {
+                vector(&Rows::of(vectors).ok_or("deletionVector is not a struct")?, row)?.map(Box::new)
+            }
+            _ => None,
+        };
+        // Most writers keep JSON; columns are optional beside it.
+        let json = if judge.is_some() { rows.borrowed("stats", row)? } else { None };
+        let verdict = judge.and_then(|judge| match json {
+            Some(json) => judge.by_json(json, &partition_values),
+            None => judge.by_column(rows.valid("stats_parsed", row)?, row, &partition_values),
+        });
+        adds.push(Add { path, partition_values, size, deletion_vector, stats: None, verdict });
     }
     Ok(())
 }

@@ -1,24 +1,28 @@
 //! Members of JSON at given paths. Statistics tell of every column, and a filter tests few: the others are passed over, not kept.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// The parts of statistics with a value for each column, in this order in what is found.
 pub(super) const PARTS: [&str; 3] = ["minValues", "maxValues", "nullCount"];
 
+/// The scalars at one path in each of [`PARTS`], as text.
+pub(super) type Texts<'a> = [Option<Cow<'a, str>>; PARTS.len()];
+
 /// The members of one file's statistics.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Members {
+pub(super) struct Members<'a> {
     pub(super) rows: Option<u64>,
-    /// For each path, the scalar at it in each of [`PARTS`], as text.
-    pub(super) texts: Vec<[Option<String>; 3]>,
+    /// For each path.
+    pub(super) texts: Vec<Texts<'a>>,
 }
 
-impl Members {
+impl<'a> Members<'a> {
     /// Finds the members at `paths`, the last one where a name comes twice. `None` for anything but an object.
-    pub(super) fn find(json: &str, paths: &[&[String]]) -> Option<Self> {
+    pub(super) fn find(json: &'a str, paths: &[&[String]]) -> Option<Self> {
         let mut found = Self { rows: None, texts: vec![Default::default(); paths.len()] };
         let mut reader = serde_json::Deserializer::from_str(json);
         reader.deserialize_map(Statistics { paths, found: &mut found }).ok()?;
@@ -57,12 +61,69 @@ impl<T, F: FnOnce(&str) -> T> Visitor<'_> for Named<F> {
     }
 }
 
-struct Statistics<'a> {
-    paths: &'a [&'a [String]],
-    found: &'a mut Members,
+/// Reads the text of a scalar; `None` for null, lists and objects.
+struct Scalar;
+
+impl<'de> DeserializeSeed<'de> for Scalar {
+    type Value = Option<Cow<'de, str>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_any(self)
+    }
 }
 
-impl<'de> Visitor<'de> for Statistics<'_> {
+impl<'de> Visitor<'de> for Scalar {
+    type Value = Option<Cow<'de, str>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value of a column")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Borrowed(if value { "true" } else { "false" })))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Owned(value.to_string())))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Owned(value.to_string())))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Number::from_f64(value).map(|number| Cow::Owned(number.to_string())))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+struct Statistics<'a, 'de> {
+    paths: &'a [&'a [String]],
+    found: &'a mut Members<'de>,
+}
+
+impl<'de> Visitor<'de> for Statistics<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,15 +152,15 @@ impl<'de> Visitor<'de> for Statistics<'_> {
 }
 
 /// An object whose members are at `depth` of the paths numbered in `active`, or anything else, which has none.
-struct Below<'a> {
+struct Below<'a, 'de> {
     paths: &'a [&'a [String]],
     active: &'a [usize],
     depth: usize,
     part: usize,
-    found: &'a mut Members,
+    found: &'a mut Members<'de>,
 }
 
-impl<'de> DeserializeSeed<'de> for Below<'_> {
+impl<'de> DeserializeSeed<'de> for Below<'_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
@@ -107,7 +168,7 @@ impl<'de> DeserializeSeed<'de> for Below<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Below<'_> {
+impl<'de> Visitor<'de> for Below<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,11 +185,7 @@ impl<'de> Visitor<'de> for Below<'_> {
             if meant.is_empty() {
                 map.next_value::<IgnoredAny>()?;
             } else if meant.iter().all(|at| paths[*at].len() == depth + 1) {
-                let text = match map.next_value::<Value>()? {
-                    Value::String(text) => Some(text),
-                    value @ (Value::Number(_) | Value::Bool(_)) => Some(value.to_string()),
-                    _ => None,
-                };
+                let text = map.next_value_seed(Scalar)?;
                 meant.iter().for_each(|at| found.texts[*at][part].clone_from(&text));
             } else {
                 let below = Below { paths, active: &meant, depth: depth + 1, part, found: &mut *found };
@@ -172,20 +229,20 @@ impl<'de> Visitor<'de> for Below<'_> {
 mod tests {
     use super::*;
 
-    fn find(json: &str, paths: &[&[&str]]) -> Option<Members> {
+    fn find<'a>(json: &'a str, paths: &[&[&str]]) -> Option<Members<'a>> {
         let paths: Vec<Vec<String>> =
             paths.iter().map(|path| path.iter().map(|&name| name.to_owned()).collect()).collect();
         Members::find(json, &paths.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     /// The same by way of the whole document.
-    fn parsed(json: &str, paths: &[&[&str]]) -> Option<Members> {
+    fn parsed(json: &str, paths: &[&[&str]]) -> Option<Members<'static>> {
         let all: serde_json::Map<String, Value> = serde_json::from_str(json).ok()?;
         let text = |part: &str, path: &[&str]| {
             let found = path.iter().try_fold(all.get(part)?, |found, name| found.get(name))?;
             match found {
-                Value::String(text) => Some(text.clone()),
-                Value::Number(_) | Value::Bool(_) => Some(found.to_string()),
+                Value::String(text) => Some(text.clone().into()),
+                Value::Number(_) | Value::Bool(_) => Some(found.to_string().into()),
                 _ => None,
             }
         };

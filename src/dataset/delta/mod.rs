@@ -14,6 +14,7 @@
 
 mod action;
 mod checkpoint;
+mod judge;
 mod log;
 mod members;
 mod path;

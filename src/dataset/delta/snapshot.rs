@@ -7,6 +7,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 
 use super::action::{Actions, Add, Metadata, Protocol};
 use super::checkpoint::{self, Asked};
+use super::judge::Judge;
 use super::log::{Gone, Log, Segment};
 use super::path::decoded;
 use super::replay::Replay;
@@ -37,7 +38,7 @@ pub(super) struct Listed {
 pub(super) struct Snapshot {
     pub(super) version: u64,
     /// The filter as a test of files, if there is a filter.
-    pub(super) sieve: Option<Arc<Sieve>>,
+    pub(super) judge: Option<Arc<Judge>>,
     pub(super) files: Vec<Add>,
     pub(super) protocol: Protocol,
     pub(super) metadata: Metadata,
@@ -135,13 +136,13 @@ impl Listed {
     /// Content of `version`, or of the latest one.
     pub(super) async fn snapshot(&self, version: Option<u64>, options: &OpenOptions) -> Result<Snapshot> {
         let segment = self.segment(version)?;
-        let (replay, sieve) = self.replay(&segment, true, options).await?;
+        let (replay, judge) = self.replay(&segment, true, options).await?;
         let place = || Place::file(format!("{}/{LOG}", self.url()));
         let missing = |what: &str| Error::corrupt(place(), format!("version {} has no {what}", segment.version));
         let protocol = replay.protocol.ok_or_else(|| missing("protocol"))?;
         let metadata = replay.metadata.ok_or_else(|| missing("metadata"))?;
         let managed = self.managed;
-        Ok(Snapshot { version: segment.version, sieve, files: replay.live, protocol, metadata, managed })
+        Ok(Snapshot { version: segment.version, judge, files: replay.live, protocol, metadata, managed })
     }
 
     /// Description of the table in its latest version, without its files.
@@ -155,7 +156,7 @@ impl Listed {
         segment: &Segment,
         files: bool,
         options: &OpenOptions,
-    ) -> Result<(Replay, Option<Arc<Sieve>>)> {
+    ) -> Result<(Replay, Option<Arc<Judge>>)> {
         let mut replay = Replay::default();
         let numbers: Vec<usize> = segment.commits.iter().map(|(_, at)| *at).collect();
         let mut commits =
@@ -167,16 +168,16 @@ impl Listed {
             }
         }
         let parts = segment.checkpoint.iter().map(|at| self.file(*at).cloned()).collect::<Result<Vec<_>>>()?;
-        let mut sieve = None;
+        let mut judge = None;
         if files && options.filter.is_some() {
             if replay.metadata.is_none() || replay.protocol.is_none() {
                 // The schema decides which statistics to read; they are most of a checkpoint.
                 let of_table = checkpoints(parts.clone(), Asked::Table, options).await?;
                 of_table.into_iter().for_each(|actions| replay.about(actions.protocol, actions.metadata));
             }
-            sieve = self.sieve(&replay, options).map(Arc::new);
+            judge = self.judge(&replay, options).map(Arc::new);
         }
-        let asked = if files { Asked::Files(sieve.as_ref()) } else { Asked::Table };
+        let asked = if files { Asked::Files(judge.as_ref()) } else { Asked::Table };
         let mut sidecars = Vec::new();
         for actions in checkpoints(parts, asked, options).await? {
             for sidecar in &actions.sidecars {
@@ -187,16 +188,17 @@ impl Listed {
         if files {
             checkpoints(sidecars, asked, options).await?.into_iter().for_each(|actions| replay.checkpoint(actions));
         }
-        Ok((replay, sieve))
+        Ok((replay, judge))
     }
 
     /// The filter as a test of files, by the schema in `replay`.
-    fn sieve(&self, replay: &Replay, options: &OpenOptions) -> Option<Sieve> {
+    fn judge(&self, replay: &Replay, options: &OpenOptions) -> Option<Judge> {
         let (protocol, metadata) = (replay.protocol.as_ref()?, replay.metadata.as_ref()?);
         let url = self.url();
         // Errors in them are reported where the table is built.
         let mapping = protocol::check(protocol, metadata, self.managed, &url).ok()?;
-        Sieve::new(&schema::columns(&metadata.schema_string, mapping, &url).ok()?, options)
+        let sieve = Sieve::new(&schema::columns(&metadata.schema_string, mapping, &url).ok()?, options)?;
+        Some(Judge::new(sieve, metadata.partition_columns.clone()))
     }
 
     /// The sidecar that a checkpoint names: as a rule in their directory.

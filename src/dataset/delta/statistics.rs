@@ -4,11 +4,13 @@
 //! print numbers as the shortest text of 32 or 64 bits, and may date days before the Gregorian calendar by another one than the
 //! file does. So each text stands for a range of values, and pruning uses its outer end.
 
+use std::borrow::Cow;
+
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::util::display::array_value_to_string;
 
-use super::members::{Members, PARTS};
+use super::members::{Members, PARTS, Texts};
 use crate::dataset::filter::{Bounds, Facts, Scalar, StoredStatistics};
 use crate::dataset::table::{Sieve, Tested, exact};
 
@@ -22,6 +24,9 @@ const RAILWAY: i128 = -2_208_988_800_000_000;
 const WHOLE_MINUTES: i128 = 94_694_400_000_000;
 
 const MINUTE: i128 = 60_000_000;
+
+/// Digits of a decimal that 64 bits hold.
+const NARROW: u8 = 18;
 
 /// Maximum loss of a time that is truncated to milliseconds, in microseconds.
 const CUT: i128 = 999;
@@ -47,19 +52,19 @@ impl Statistics {
         let rows = text(column, row, &["numRecords"])?.parse().ok()?;
         let of = |part: &str, tested: &Tested| {
             let path: Vec<&str> = std::iter::once(part).chain(tested.physical.iter().map(String::as_str)).collect();
-            text(column, row, &path)
+            text(column, row, &path).map(Cow::Owned)
         };
         Some(Self::new(rows, sieve, &mut |_, tested| PARTS.map(|part| of(part, tested))))
     }
 
     /// The facts that `of` tells of the nth of the tested columns: its [`PARTS`].
-    fn new(rows: u64, sieve: &Sieve, of: &mut dyn FnMut(usize, &Tested) -> [Option<String>; 3]) -> Self {
+    fn new<'a>(rows: u64, sieve: &Sieve, of: &mut dyn FnMut(usize, &Tested) -> Texts<'a>) -> Self {
         let mut facts = Vec::new();
         for (nth, (at, tested)) in sieve.tested().enumerate() {
             facts.resize(at, None);
             let [low, high, nulls] = of(nth, tested);
             let nulls = nulls.filter(|_| tested.is_top()).and_then(|count| count.parse().ok());
-            let range = |text: &Option<String>| text.as_deref().and_then(|text| range(text, &tested.kind));
+            let range = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(|text| range(text, &tested.kind));
             let extent = match (range(&low), range(&high)) {
                 (Some((low, _)), Some((_, high))) => Bounds::between(low, high),
                 _ => Bounds::Unknown,
@@ -70,9 +75,9 @@ impl Statistics {
         Self { rows, facts }
     }
 
-    /// Facts about column number `at` of the filter.
-    pub(super) fn of(&self, at: usize) -> Option<&Facts> {
-        self.facts.get(at)?.as_ref()
+    /// Takes the facts about column number `at` of the filter.
+    pub(super) fn take(&mut self, at: usize) -> Option<Facts> {
+        self.facts.get_mut(at)?.take()
     }
 }
 
@@ -124,6 +129,8 @@ fn range(text: &str, kind: &DataType) -> Option<(Scalar, Scalar)> {
             let Scalar::Whole(value) = exact(text, kind)? else { return None };
             match kind {
                 DataType::Date32 if value < GREGORIAN => None,
+                // delta-rs moves a bound that 64 bits do not hold to the nearest one that they do.
+                DataType::Decimal128(precision, _) if *precision > NARROW => None,
                 // Some writers convert decimals to 64-bit floats.
                 DataType::Decimal128(..) => {
                     let slack = value.abs() >> 50;
@@ -158,8 +165,8 @@ mod tests {
 
     fn keeps(filter: &str, kind: DataType, json: &str) -> bool {
         let sieve = sieve(filter, kind);
-        let found = Statistics::parse(json, &sieve).unwrap();
-        sieve.keeps(&mut |at, _| found.of(at).cloned().into_iter().collect())
+        let mut found = Statistics::parse(json, &sieve).unwrap();
+        sieve.keeps(&mut |at, _| found.take(at).into_iter().collect())
     }
 
     fn bounds(low: &str, high: &str) -> String {
@@ -182,6 +189,7 @@ mod tests {
             (DataType::Float64, "0.0", "-0.0", "a = 0.0", "a > 1"),
             (DataType::Float64, "-1", "1", "a != 0", "a > 2"),
             (DataType::Decimal128(9, 2), "1.5", "2", "a = '2.00'", "a > '2.00'"),
+            (DataType::Decimal128(18, 2), "1.5", "2", "a = '2.00'", "a > '2.00'"),
             (DataType::Date32, r#""2024-01-01""#, r#""2024-01-02""#, "a = '2024-01-02'", "a > '2024-01-02'"),
             (
                 ntz.clone(),
@@ -218,6 +226,9 @@ mod tests {
             (ntz, r#""2024-01-01T00:00:00Z""#, r#""2024-01-01T00:00:00Z""#, "a > '2025-01-01'"),
             (utc, r#""2024-01-01T00:00:00""#, r#""2024-01-01T00:00:00""#, "a > '2025-01-01'"),
             (DataType::Decimal128(38, 0), "1e30", "1e30", "a > 5"),
+            // Of -10^19 and 10^19.
+            (DataType::Decimal128(38, 0), "-9223372036854775808", "9223372036854775807", "a = 10000000000000000000"),
+            (DataType::Decimal128(19, 0), "-5", "5", "a > 7"),
             (DataType::Int64, "5", "1", "a > 7"),
             (DataType::Int64, "null", "5", "a > 7"),
             (DataType::Int64, r#""x""#, "5", "a > 7"),

@@ -1,18 +1,17 @@
 //! One version of a table: its files in order, with what the log says of each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::action::Vector;
+use super::judge::Verdict;
 use super::path::{locate, name};
 use super::snapshot::{Listed, Snapshot};
-use super::statistics::Statistics;
 use super::{protocol, schema, travel};
-use crate::dataset::filter::Facts;
-use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, Tested, constant, parse};
+use crate::dataset::table::{About, Column, Columns, Naming, Pruned, System, parse};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Ratified, Root};
@@ -83,7 +82,7 @@ impl Table {
     }
 
     fn new(snapshot: Snapshot, about: About, root: Root, options: &OpenOptions) -> Result<Self> {
-        let Snapshot { sieve, files, protocol, metadata, managed, .. } = snapshot;
+        let Snapshot { judge, files, protocol, metadata, managed, .. } = snapshot;
         let url = &about.url;
         let mapping = protocol::check(&protocol, &metadata, managed, url)?;
         let (mut partitions, mut columns) = (Vec::new(), Vec::new());
@@ -102,32 +101,28 @@ impl Table {
             let (asked, limit) = (files.len() as u64, options.limits.max_files as u64);
             return Err(Error::limit("the number of files", asked, limit, "limits.max_files"));
         }
-        let mut checked = Checked::default();
+        let mut checked = Checked(vec![HashSet::new(); partitions.len()]);
         // The log may lack a value whatever the schema says, and the other way round.
         partitions.iter_mut().for_each(|column| column.nullable = false);
         let names: Vec<Arc<str>> = partitions.iter().map(|column| column.name.as_str().into()).collect();
         let mut judged = Vec::new();
         for add in files {
-            let values = partitions.iter_mut().zip(&names).map(|(column, name)| {
+            let values = partitions.iter_mut().zip(&names).enumerate().map(|(at, (column, name))| {
                 // If columns are mapped, the log has their names in files too.
                 let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
-                let text = checked.value(column, text.filter(|text| !text.is_empty()), &add.path)?;
+                let text = checked.value((at, column), text.filter(|text| !text.is_empty()), &add.path)?;
                 column.nullable |= text.is_none();
                 Ok((Arc::clone(name), text))
             });
             let partitions = values.collect::<Result<hive::Values>>()?;
-            let parsed = |sieve| Statistics::parse(add.stats.as_deref()?, sieve);
-            let statistics = add.statistics.or_else(|| parsed(sieve.as_deref()?));
-            let rows = statistics.as_ref().map(|statistics| statistics.rows);
-            let facts = |at, tested: &Tested, rows| facts(&partitions, statistics.as_ref(), (at, tested), rows);
-            judged.push(match (&sieve, rows) {
-                (Some(sieve), Some(rows)) if !sieve.keeps(&mut |at, tested| facts(at, tested, rows)) => {
-                    Judged::Pruned(name(&root, add.path, options)?, rows)
-                }
-                _ => {
+            let parsed = || judge.as_ref()?.by_json(add.stats.as_deref()?, &add.partition_values);
+            judged.push(match add.verdict.or_else(parsed) {
+                Some(Verdict { rows, is_pruned: true }) => Judged::Pruned(name(&root, add.path, options)?, rows),
+                verdict => {
                     let mut found = locate(&root, &add.path, options)?;
                     found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
-                    let vector = add.deletion_vector.map(|vector| *vector);
+                    let (vector, rows) =
+                        (add.deletion_vector.map(|vector| *vector), verdict.map(|verdict| verdict.rows));
                     Judged::Left(Box::new(File { found, partitions, vector, rows }))
                 }
             });
@@ -194,30 +189,17 @@ impl Judged {
     }
 }
 
-/// Facts of the log about column number `at` of the filter, over the `rows` rows of a file.
-fn facts(
-    partitions: &hive::Values,
-    statistics: Option<&Statistics>,
-    (at, tested): (usize, &Tested),
-    rows: u64,
-) -> Vec<Facts> {
-    match partitions.iter().find(|(name, _)| **name == tested.name) {
-        Some((_, value)) => constant(value.as_deref(), &tested.kind, rows).into_iter().collect(),
-        None => statistics.into_iter().filter_map(|statistics| statistics.of(at).cloned()).collect(),
-    }
-}
-
-/// Values of partition columns that were looked at.
-#[derive(Debug, Default)]
-struct Checked(BTreeMap<(String, String), Arc<str>>);
+/// Values of partition columns that were looked at, by column.
+#[derive(Debug)]
+struct Checked(Vec<HashSet<Arc<str>>>);
 
 impl Checked {
-    /// `text`, which is a value of `column` in the log's entry of the file at `path`.
-    fn value(&mut self, column: &Column, text: Option<&str>, path: &str) -> Result<Option<Arc<str>>> {
+    /// `text`, which is a value of column number `at`, `column`, in the log's entry of the file at `path`.
+    fn value(&mut self, (at, column): (usize, &Column), text: Option<&str>, path: &str) -> Result<Option<Arc<str>>> {
         let Some(text) = text else { return Ok(None) };
-        let key = (column.name.clone(), text.to_owned());
-        if let Some(known) = self.0.get(&key) {
-            return Ok(Some(Arc::clone(known)));
+        let known = &mut self.0[at];
+        if let Some(value) = known.get(text) {
+            return Ok(Some(Arc::clone(value)));
         }
         let data_type = column.kind.data_type();
         if parse(text, &data_type).is_none() {
@@ -228,7 +210,7 @@ impl Checked {
             ));
         }
         let value: Arc<str> = text.into();
-        self.0.insert(key, Arc::clone(&value));
+        known.insert(Arc::clone(&value));
         Ok(Some(value))
     }
 }

@@ -28,6 +28,6 @@ pub(super) use naming::{Mapping, Naming};
 pub(super) use numbers::Numbers;
 pub(super) use part::Part;
 pub(super) use pruned::Pruned;
-pub(super) use sieve::{Sieve, Tested, constant, exact};
-pub(super) use value::parse;
+pub(super) use sieve::{Sieve, Tested, constant};
+pub(super) use value::{exact, parse};
 pub(super) use widen::widens;

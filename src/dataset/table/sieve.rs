@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float64Type, Int64Type, Schema, TimestampMicrosecondType,
-};
+use arrow::datatypes::{DataType, Schema};
 
 use super::column::{Column, Kind};
-use super::value::parse;
+use super::value::exact;
 use crate::dataset::OpenOptions;
-use crate::dataset::filter::{Bound, Facts, Scalar};
+use crate::dataset::filter::{Bound, Facts};
 
 /// See the module.
 #[derive(Debug)]
@@ -94,39 +90,10 @@ pub(in crate::dataset) fn constant(text: Option<&str>, kind: &DataType, rows: u6
     }
 }
 
-/// The value of type `kind` that `text` stands for.
-pub(in crate::dataset) fn exact(text: &str, kind: &DataType) -> Option<Scalar> {
-    scalar(&parse(text, kind)?)
-}
-
-/// The only value in `array`.
-fn scalar(array: &ArrayRef) -> Option<Scalar> {
-    if array.len() != 1 || array.is_null(0) {
-        return None;
-    }
-    Some(match array.data_type() {
-        DataType::Boolean => Scalar::Whole(array.as_boolean().value(0).into()),
-        kind if kind.is_integer() => {
-            Scalar::Whole(cast(array, &DataType::Int64).ok()?.as_primitive::<Int64Type>().value(0).into())
-        }
-        DataType::Float32 | DataType::Float64 => {
-            Scalar::Float(cast(array, &DataType::Float64).ok()?.as_primitive::<Float64Type>().value(0))
-        }
-        DataType::Date32 => Scalar::Whole(array.as_primitive::<Date32Type>().value(0).into()),
-        DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, _) => {
-            Scalar::Whole(array.as_primitive::<TimestampMicrosecondType>().value(0).into())
-        }
-        DataType::Decimal128(..) => Scalar::Whole(array.as_primitive::<Decimal128Type>().value(0)),
-        DataType::Utf8View => Scalar::Bytes(array.as_string_view().value(0).as_bytes().to_vec()),
-        DataType::BinaryView => Scalar::Bytes(array.as_binary_view().value(0).to_vec()),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::filter::Expr;
+    use crate::dataset::filter::{Expr, Scalar};
 
     fn leaf(name: &str, kind: DataType) -> Column {
         Column {

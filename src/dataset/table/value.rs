@@ -6,46 +6,62 @@ use arrow::array::{
     ArrayRef, BinaryViewArray, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int64Array, PrimitiveArray,
     StringViewArray,
 };
-use arrow::datatypes::{DataType, Date32Type, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Date32Type, Decimal128Type, DecimalType, TimeUnit, TimestampMicrosecondType};
 
+use crate::dataset::filter::Scalar;
 use crate::schema::cast;
 
 /// Days from 0001-01-01 to 1970-01-01 on the calendar of today.
 const EPOCH: i64 = 719_162;
 
-/// The one value that `text` stands for, as an array of `data_type`; none if it stands for none. Times are in UTC unless they say
-/// otherwise.
-pub(in crate::dataset) fn parse(text: &str, data_type: &DataType) -> Option<ArrayRef> {
-    let float = |text: &str| text.parse::<f64>().ok();
-    Some(match data_type {
-        DataType::Utf8View => Arc::new(StringViewArray::from(vec![text])),
-        DataType::BinaryView => Arc::new(BinaryViewArray::from(vec![text.as_bytes()])),
-        DataType::Boolean => Arc::new(BooleanArray::from(vec![match text {
-            "true" => true,
-            "false" => false,
-            _ => return None,
-        }])),
-        DataType::Float32 => Arc::new(Float32Array::from(vec![text.parse::<f32>().ok()?])),
-        DataType::Float64 => Arc::new(Float64Array::from(vec![float(text)?])),
-        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => {
-            let value: ArrayRef = Arc::new(Int64Array::from(vec![text.parse::<i64>().ok()?]));
-            cast(&value, data_type).ok()?
-        }
-        DataType::Date32 => {
-            let days = i32::try_from(day(text)?).ok()?;
-            Arc::new(PrimitiveArray::<Date32Type>::from_value(days, 1))
-        }
-        DataType::Timestamp(TimeUnit::Microsecond, zone) => {
-            let times = PrimitiveArray::<TimestampMicrosecondType>::from_value(instant(text)?, 1);
-            Arc::new(times.with_timezone_opt(zone.clone()))
-        }
+/// The value of type `data_type` that `text` stands for; none if it stands for none. Times are in UTC unless they say otherwise.
+pub(in crate::dataset) fn exact(text: &str, data_type: &DataType) -> Option<Scalar> {
+    let whole = |value: i64| Some(Scalar::Whole(value.into()));
+    match data_type {
+        DataType::Utf8View | DataType::BinaryView => Some(Scalar::Bytes(text.as_bytes().to_vec())),
+        DataType::Boolean => match text {
+            "true" => whole(1),
+            "false" => whole(0),
+            _ => None,
+        },
+        DataType::Float32 => Some(Scalar::Float(text.parse::<f32>().ok()?.into())),
+        DataType::Float64 => Some(Scalar::Float(text.parse().ok()?)),
+        DataType::Int8 => whole(text.parse::<i8>().ok()?.into()),
+        DataType::Int16 => whole(text.parse::<i16>().ok()?.into()),
+        DataType::Int32 => whole(text.parse::<i32>().ok()?.into()),
+        DataType::Int64 => whole(text.parse().ok()?),
+        DataType::Date32 => whole(i32::try_from(day(text)?).ok()?.into()),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => whole(instant(text)?),
         DataType::Decimal128(precision, scale) => {
             let unscaled = decimal(text, *scale)?;
-            let one = Decimal128Array::from_value(unscaled, 1).with_precision_and_scale(*precision, *scale).ok()?;
-            one.validate_decimal_precision(*precision).ok()?;
-            Arc::new(one)
+            Decimal128Type::is_valid_decimal_precision(unscaled, *precision).then_some(Scalar::Whole(unscaled))
         }
-        _ => return None,
+        _ => None,
+    }
+}
+
+/// The same value as an array of `data_type`.
+pub(in crate::dataset) fn parse(text: &str, data_type: &DataType) -> Option<ArrayRef> {
+    Some(match (exact(text, data_type)?, data_type) {
+        (Scalar::Bytes(_), DataType::Utf8View) => Arc::new(StringViewArray::from(vec![text])),
+        (Scalar::Bytes(bytes), _) => Arc::new(BinaryViewArray::from(vec![bytes.as_slice()])),
+        (Scalar::Float(value), DataType::Float32) => Arc::new(Float32Array::from(vec![value as f32])),
+        (Scalar::Float(value), _) => Arc::new(Float64Array::from(vec![value])),
+        (Scalar::Whole(value), DataType::Boolean) => Arc::new(BooleanArray::from(vec![value != 0])),
+        (Scalar::Whole(value), DataType::Date32) => {
+            Arc::new(PrimitiveArray::<Date32Type>::from_value(i32::try_from(value).ok()?, 1))
+        }
+        (Scalar::Whole(value), DataType::Timestamp(_, zone)) => {
+            let times = PrimitiveArray::<TimestampMicrosecondType>::from_value(i64::try_from(value).ok()?, 1);
+            Arc::new(times.with_timezone_opt(zone.clone()))
+        }
+        (Scalar::Whole(value), DataType::Decimal128(precision, scale)) => {
+            Arc::new(Decimal128Array::from_value(value, 1).with_precision_and_scale(*precision, *scale).ok()?)
+        }
+        (Scalar::Whole(value), _) => {
+            let value: ArrayRef = Arc::new(Int64Array::from(vec![i64::try_from(value).ok()?]));
+            cast(&value, data_type).ok()?
+        }
     })
 }
 

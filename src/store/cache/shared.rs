@@ -4,6 +4,7 @@
 //! bytes go to the caller at once, and concurrently into the cache.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -84,7 +85,7 @@ pub(crate) struct Wanted {
 
 impl Cache {
     /// Opens the cache at `place`, a directory or `memory`, that may take `limit` bytes; by default half of the free space on its disk.
-    /// Caches of one place are one; the last limit counts.
+    /// Caches of one place are one; the last limit counts. Where the disk fails or is full, it is a cache that keeps nothing.
     ///
     /// # Errors
     /// [`Error::Config`] for a place that is no cache and has other files, and for memory without a limit; [`Error::Store`] where it
@@ -109,22 +110,36 @@ impl Cache {
             let limit = limit.ok_or_else(|| Error::config("cache_bytes", "a cache in memory needs it, e.g. 8GiB"))?;
             Tier::Memory(Box::new(Memory::new(limit)))
         } else {
-            let disk = Disk::open(Path::new(place), limit.unwrap_or(u64::MAX), Arc::clone(&readers))?;
-            if limit.is_none() {
-                disk.set_limit(free(disk.path())?.saturating_add(disk.keeper().used()) / 2);
+            match disk(place, limit, &readers) {
+                Ok(disk) => Tier::Disk(Arc::new(disk)),
+                // Not remembered by its place: the next one may find a disk that works.
+                Err(error) if is_of_the_disk(&error) => return Ok(Self::keeping_nothing(place, &error)),
+                Err(error) => return Err(error),
             }
-            Tier::Disk(Arc::new(disk))
         };
-        let cache = Arc::new(Self {
+        let cache = Arc::new(Self::new(tier, readers));
+        open.push((path.map(|path| canonical(&path)), Arc::downgrade(&cache)));
+        Ok(cache)
+    }
+
+    fn new(tier: Tier, readers: Arc<Readers>) -> Self {
+        Self {
             tier,
             readers,
             counts: Counts::default(),
             flights: Mutex::default(),
             writing: Arc::new(Semaphore::new(WRITING / PERMIT)),
             ordered: Mutex::new((Instant::now(), 0)),
-        });
-        open.push((path.map(|path| canonical(&path)), Arc::downgrade(&cache)));
-        Ok(cache)
+        }
+    }
+
+    /// The cache at `place`, whose disk fails with `error`: a failing cache costs reads from the store, and nothing else.
+    pub(super) fn keeping_nothing(place: &str, error: &Error) -> Arc<Self> {
+        tracing::warn!("the cache {place} keeps nothing until it is opened again: {}", error.chain());
+        let cache = Self::new(Tier::Memory(Box::new(Memory::new(0))), Arc::default());
+        TOTAL.add(Event::Failed);
+        cache.counts.add(Event::Failed);
+        Arc::new(cache)
     }
 
     /// Bytes that it may take.
@@ -412,6 +427,41 @@ impl Cache {
 fn canonical(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
+
+/// The cache on the disk at `place`, as [`Cache::open`] has it.
+fn disk(place: &str, limit: Option<u64>, readers: &Arc<Readers>) -> Result<Disk> {
+    let disk = Disk::open(Path::new(place), limit.unwrap_or(u64::MAX), Arc::clone(readers))?;
+    if limit.is_none() {
+        disk.set_limit(free(disk.path())?.saturating_add(disk.keeper().used()) / 2);
+    }
+    Ok(disk)
+}
+
+/// True if a disk that fails, is full, or is not written to any more since it failed caused `error`: no mistake of the caller's.
+pub(super) fn is_of_the_disk(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let kinds = [
+                io::ErrorKind::StorageFull,
+                io::ErrorKind::QuotaExceeded,
+                io::ErrorKind::ReadOnlyFilesystem,
+                io::ErrorKind::StaleNetworkFileHandle,
+            ];
+            return kinds.contains(&error.kind()) || error.raw_os_error().is_some_and(|code| FAILING.contains(&code));
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Codes of a disk that fails, of which there are no kinds.
+#[cfg(target_os = "linux")]
+const FAILING: [i32; 3] = [libc::EIO, libc::EBADMSG, libc::EUCLEAN];
+#[cfg(all(unix, not(target_os = "linux")))]
+const FAILING: [i32; 2] = [libc::EIO, libc::EBADMSG];
+#[cfg(not(unix))]
+const FAILING: [i32; 0] = [];
 
 #[cfg(unix)]
 fn free(path: &Path) -> Result<u64> {

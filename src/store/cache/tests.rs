@@ -21,7 +21,7 @@ use super::foresight::{Foreseen, Spans};
 use super::keeper::Due;
 use super::ledger::Event;
 use super::readers::Readers;
-use super::shared::{Cache, Wanted};
+use super::shared::{Cache, Wanted, is_of_the_disk};
 use crate::error::{Error, Result};
 
 /// An object of any size, whose bytes tell where they are.
@@ -236,6 +236,25 @@ fn a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing() {
     assert!(matches!(disk.look(&wanted).0, Found::Miss));
     let other = block(1, 100_000);
     assert!(matches!(disk.claim(&other), Claimed::Failed) && !root.path().exists(), "it is not begun anew");
+}
+
+#[test]
+fn a_disk_that_fails_at_opening_keeps_nothing_and_stops_nobody() {
+    let failed = |error| crate::store::directory::failed("make the cache", Path::new("/nvme"), error);
+    for code in [libc::EIO, libc::ENOSPC, libc::EROFS, libc::EDQUOT, libc::ESTALE] {
+        assert!(is_of_the_disk(&failed(io::Error::from_raw_os_error(code))), "{code}");
+    }
+    for code in [libc::EACCES, libc::ENOENT, libc::ENOTDIR, libc::ENAMETOOLONG] {
+        assert!(!is_of_the_disk(&failed(io::Error::from_raw_os_error(code))), "{code}");
+    }
+    assert!(!is_of_the_disk(&Error::config("cache", "it has other files")));
+    let cache = Cache::keeping_nothing("/nvme", &failed(io::Error::from_raw_os_error(libc::EIO)));
+    let (reader, wanted, origin) = (cache.reader(), block(0, 1000), Arc::new(Origin::default()));
+    for _ in 0..3 {
+        let bytes = runtime().block_on(cache.read(&reader, wanted, Wanted::default(), origin.fetch(wanted)));
+        assert_eq!(bytes.unwrap(), content(0..1000));
+    }
+    assert_eq!((cache.used(), cache.stats().failures, cache.stats().misses), ((0, 0), 1, 3));
 }
 
 #[test]
