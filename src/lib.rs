@@ -66,6 +66,7 @@ pub mod manifest;
 pub mod memory;
 mod nearest;
 mod page;
+mod per_process;
 pub mod pipeline;
 pub mod plan;
 mod recent;

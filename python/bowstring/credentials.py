@@ -66,12 +66,18 @@ class _Asked:
             import asyncio
 
             self._loop = asyncio.new_event_loop()
-            weakref.finalize(self, self._loop.close)
+            weakref.finalize(self, _closed, self._loop)
 
         async def wait() -> Given:
             return await found
 
         return self._loop.run_until_complete(wait())
+
+
+def _closed(loop: asyncio.AbstractEventLoop) -> None:
+    # At the end of the process a call may still be under way.
+    if not loop.is_running():
+        loop.close()
 
 
 def _shaped(found: Any) -> tuple[dict[str, str], float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 
 from bowstring import _native
@@ -24,7 +25,9 @@ def wait_for_calls() -> None:
 
 
 def _wait() -> None:
-    # A forked child has none.
     for _ in range(_LAST):
-        if _waiting != os.getpid() or _native.calls_done(0.1):
-            return
+        # Ctrl-C ends the process, which this wait is a part of.
+        with contextlib.suppress(KeyboardInterrupt):
+            # A forked child has none.
+            if _waiting != os.getpid() or _native.calls_done(0.1):
+                return

@@ -277,7 +277,7 @@ class _Arrow(_Files):
 
     def list(self, directory: str) -> list[tuple[str, Version | None]]:
         kinds = self._arrow.FileType
-        selector = self._arrow.FileSelector(self._whole(directory), allow_not_found=True)
+        selector = self._arrow.FileSelector(self._whole(directory))
         return [
             (self._name(info.path), _of_info(info) if info.type == kinds.File else None)
             for info in self._fs.get_file_info(selector)

@@ -3,72 +3,74 @@
 //! A thread that comes back from such a call after the interpreter is gone is ended in the middle of Rust code, which takes the process
 //! down. So the end of the interpreter waits for the calls in progress, and no other one begins.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
 use crate::fork;
-use crate::wait::SLICE;
 
 /// Why a call is not made.
 pub(crate) const ENDING: &str = "Python is ending";
 
-struct Running {
-    /// The process whose calls these are: a forked child has none of its parent's threads.
-    process: u32,
-    running: usize,
-    over: bool,
+/// Pause between two looks at the calls in progress.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Set once no other call may begin.
+const OVER: u64 = 1 << 31;
+
+/// The number of this process, [`OVER`], and the number of calls in progress. No lock: a forked child would find it as its parent's other
+/// threads left it. The child has none of their calls either.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// The calls of this process, of which `seen` may be another one's.
+fn own(seen: u64) -> u64 {
+    let process = u64::from(fork::own()) << 32;
+    if seen >> 32 << 32 == process { seen } else { process }
 }
 
-static CALLS: Mutex<Running> = Mutex::new(Running { process: 0, running: 0, over: false });
-static ENDED: Condvar = Condvar::new();
-
-fn lock() -> MutexGuard<'static, Running> {
-    // Numbers, which agree at any time.
-    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = fork::own();
-    if calls.process != process {
-        *calls = Running { process, running: 0, over: false };
-    }
-    calls
-}
-
-/// Counts as running until it is dropped, in the process in which it began.
+/// Counts as in progress until it is dropped, in the process in which it began.
 struct Call(u32);
+
+impl Call {
+    /// `None` if no other call may begin.
+    fn begin() -> Option<Self> {
+        let begun = |seen| Some(own(seen)).filter(|calls| calls & OVER == 0).map(|calls| calls + 1);
+        CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, begun).is_ok().then(|| Self(fork::own()))
+    }
+}
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let mut calls = lock();
-        if calls.process == self.0 {
-            calls.running -= 1;
+        if self.0 == fork::own() {
+            CALLS.fetch_sub(1, Ordering::SeqCst);
         }
-        drop(calls);
-        ENDED.notify_all();
     }
 }
 
 /// Runs `work` with the GIL; `None` if the interpreter is ending.
 pub(crate) fn call<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
-    let _call = {
-        let mut calls = lock();
-        if calls.over {
-            return None;
-        }
-        calls.running += 1;
-        Call(calls.process)
-    };
+    let _call = Call::begin()?;
     Python::try_attach(work)
 }
 
-/// Waits until no call is running, for `seconds` at most, and returns true if so. No other call begins any more.
+/// Waits until no call is in progress, for `seconds` at most, and returns true if so. No other call begins any more.
 #[pyfunction]
 pub(crate) fn calls_done(py: Python<'_>, seconds: f64) -> bool {
-    let wait = Duration::try_from_secs_f64(seconds).unwrap_or(SLICE);
+    let end = Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or(PAUSE);
     py.detach(|| {
-        let mut calls = lock();
-        calls.over = true;
-        let ended = ENDED.wait_timeout_while(calls, wait, |calls| calls.running > 0);
-        ended.unwrap_or_else(PoisonError::into_inner).0.running == 0
+        let over = |seen| Some(own(seen) | OVER);
+        let begun = CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, over);
+        debug_assert!(begun.is_ok(), "it is set whatever there is");
+        loop {
+            if CALLS.load(Ordering::SeqCst) & (OVER - 1) == 0 {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            thread::sleep(PAUSE);
+        }
     })
 }

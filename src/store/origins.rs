@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::hedge::{Decision, Hedge};
 use super::latency::Latency;
 use crate::figures::{count, plain, plural, seconds};
+use crate::per_process::PerProcess;
 use crate::recent::Recent;
 
 /// Most origins that are told apart; the others are one together.
@@ -25,7 +26,7 @@ const SHOWN: usize = 8;
 const AMOUNTS: usize = 4;
 
 /// All origins of this process.
-static ALL: LazyLock<Origins> = LazyLock::new(Origins::new);
+static ALL: PerProcess<Origins> = PerProcess::new();
 
 #[derive(Debug)]
 struct Origins {
@@ -96,11 +97,13 @@ pub(super) enum Late {
     Second(Second),
 }
 
-impl Origins {
-    fn new() -> Self {
+impl Default for Origins {
+    fn default() -> Self {
         Self { born: Instant::now(), all: Mutex::default() }
     }
+}
 
+impl Origins {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Counted>> {
         // Numbers, which are consistent between any two statements.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
@@ -189,7 +192,7 @@ impl Origins {
 
 /// The origins of this process, by address.
 pub(crate) fn origins() -> Vec<OriginStats> {
-    ALL.stats()
+    ALL.get().stats()
 }
 
 /// Those of `origins` that were asked lately, the slowest first, as many as people read.
@@ -218,20 +221,20 @@ impl fmt::Display for OriginStats {
 
 /// Counts a request for so many bytes of the objects below `prefix`, or of files of this machine.
 pub(super) fn begin(prefix: &Arc<str>, local: bool, bytes: u64) -> Request {
-    let origin = if local { ALL.begin(&HERE.into()) } else { ALL.begin(prefix) };
+    let origin = if local { ALL.get().begin(&HERE.into()) } else { ALL.get().begin(prefix) };
     Request { origin, bytes, begun: Instant::now(), over: false }
 }
 
 /// Counts an answer of the store at `prefix` that it has too many requests.
 #[cfg(feature = "cloud")]
 pub(super) fn too_many(prefix: &Arc<str>) {
-    ALL.with(prefix, |counted, now| counted.hedge.too_many(now));
+    ALL.get().with(prefix, |counted, now| counted.hedge.too_many(now));
 }
 
 impl Request {
     /// What becomes of it where it has waited for an answer so long.
     pub(super) fn late(&self, waited: Duration) -> Late {
-        match ALL.late(&self.origin, self.bytes, waited) {
+        match ALL.get().late(&self.origin, self.bytes, waited) {
             Decision::Wait(time) => Late::Wait(time),
             Decision::Send => Late::Second(Second { origin: Arc::clone(&self.origin), bytes: self.bytes, won: false }),
         }
@@ -240,7 +243,7 @@ impl Request {
     /// Counts its end, and the bytes that came if it did not fail.
     pub(super) fn ended(mut self, bytes: Option<u64>) {
         self.over = true;
-        ALL.end(&self.origin, self.bytes, Some((self.begun.elapsed(), bytes)));
+        ALL.get().end(&self.origin, self.bytes, Some((self.begun.elapsed(), bytes)));
     }
 }
 
@@ -253,7 +256,7 @@ impl Second {
 
 impl Drop for Second {
     fn drop(&mut self) {
-        ALL.second_ended(&self.origin, self.bytes, self.won);
+        ALL.get().second_ended(&self.origin, self.bytes, self.won);
     }
 }
 
@@ -261,7 +264,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         // Nobody waits for it any more.
         if !self.over {
-            ALL.end(&self.origin, self.bytes, None);
+            ALL.get().end(&self.origin, self.bytes, None);
         }
     }
 }
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn durations_and_failures_are_told_by_origin() {
-        let origins = Origins::new();
+        let origins = Origins::default();
         let name = origins.begin(&"s3://b/".into());
         for millis in [1, 1, 1, 100] {
             origins.end(&name, 10, Some((Duration::from_millis(millis), Some(10))));
@@ -287,7 +290,7 @@ mod tests {
 
     #[test]
     fn no_more_than_so_many_origins_are_kept() {
-        let origins = Origins::new();
+        let origins = Origins::default();
         for number in 0..10 * MOST {
             let name = origins.begin(&format!("s3://{number}/").into());
             origins.end(&name, 1, None);
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_second_request_is_counted_beside_the_first() {
-        let origins = Origins::new();
+        let origins = Origins::default();
         let mut name = Arc::from("s3://b/");
         for _ in 0..40 {
             name = origins.begin(&name);

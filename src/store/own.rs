@@ -3,6 +3,7 @@
 //! Such a store knows no conditions, so a version is pinned by looks at the file: bytes are of the version that was asked for if that one
 //! is there after they were read. Files that say neither a tag nor a time are looked at before as well.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -223,9 +224,14 @@ impl Own {
             Some(rest) => rest.strip_prefix('/').is_some_and(|name| !name.is_empty() && !name.contains('/')),
             None => false,
         };
-        match entries.iter().find(|entry| !below(&entry.path)) {
+        if let Some(other) = entries.iter().find(|entry| !below(&entry.path)) {
+            return Err(broken(format!("it lists {:?}, which is not right in {directory:?}", other.path)));
+        }
+        // A directory may be there as such and as an object of its name.
+        let mut names = HashSet::new();
+        match entries.iter().filter(|entry| entry.file.is_some()).find(|entry| !names.insert(&entry.path)) {
+            Some(twice) => Err(broken(format!("it lists {:?} twice, and its rows would come twice", twice.path))),
             None => Ok(entries),
-            Some(other) => Err(broken(format!("it lists {:?}, which is not right in {directory:?}", other.path))),
         }
     }
 }

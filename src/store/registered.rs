@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use object_store::ObjectStore;
 
+use crate::per_process::PerProcess;
+
 /// The scheme of addresses of stores in memory.
 const MEMORY: &str = "memory";
 
@@ -14,8 +16,8 @@ pub(super) const FILES: &str = "filesystem";
 type Registered = BTreeMap<String, Weak<dyn ObjectStore>>;
 
 fn registered() -> MutexGuard<'static, Registered> {
-    static REGISTERED: Mutex<Registered> = Mutex::new(BTreeMap::new());
-    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+    static REGISTERED: PerProcess<Mutex<Registered>> = PerProcess::new();
+    REGISTERED.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes `store` the one behind addresses that begin with `prefix`, `scheme://host/`, for as long as somebody else holds it.

@@ -1,10 +1,14 @@
 //! Lines of a log, as far as they matter to a reader.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
 use super::judge::Verdict;
+
+/// Values of partition columns, by their names in data files.
+pub(super) type PartitionValues = BTreeMap<String, Option<String>>;
 
 /// A file that is added.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -12,8 +16,9 @@ use super::judge::Verdict;
 pub(super) struct Add {
     /// As it is in the log: percent-encoded, relative to the table or absolute.
     pub(super) path: String,
+    /// Neighbours in a checkpoint often have the same ones.
     #[serde(default)]
-    pub(super) partition_values: BTreeMap<String, Option<String>>,
+    pub(super) partition_values: Arc<PartitionValues>,
     #[serde(default)]
     pub(super) size: i64,
     #[serde(default)]

@@ -1,11 +1,12 @@
 //! Reading a checkpoint: Parquet files whose rows are actions; a few of their columns matter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, MapArray, StructArray};
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 
-use super::action::{Actions, Add, Format, Metadata, Protocol, Sidecar, Vector};
+use super::action::{Actions, Add, Format, Metadata, PartitionValues, Protocol, Sidecar, Vector};
 use super::judge::Judge;
 use crate::dataset::Dataset;
 use crate::error::{Error, Place, Result};
@@ -96,7 +97,7 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, judge: Option<&Judg
             "metaData" => {
                 let Some(schema_string) = rows.text("schemaString", row)? else { continue };
                 let partition_columns = rows.list("partitionColumns", row)?.unwrap_or_default();
-                let configuration = rows.map("configuration", row)?;
+                let configuration = owned(rows.entries("configuration", row)?);
                 let format = rows.member("format").and_then(Rows::of);
                 let provider = format.map(|format| format.text("provider", row)).transpose()?.flatten();
                 let format = provider.map_or_else(Format::default, |provider| Format { provider });
@@ -116,9 +117,16 @@ fn take(actions: &mut Actions, name: &str, array: &ArrayRef, judge: Option<&Judg
 /// Adds the files in `rows`, of which there may be a million.
 fn files(adds: &mut Vec<Add>, rows: &Rows<'_>, judge: Option<&Judge>) -> Result<(), String> {
     let vectors = rows.member("deletionVector");
+    let mut last: Arc<PartitionValues> = Arc::default();
     for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
         let Some(path) = rows.text("path", row)? else { continue };
-        let partition_values = rows.map("partitionValues", row)?;
+        let entries = rows.entries("partitionValues", row)?;
+        let is_last = last.len() == entries.len()
+            && entries.iter().all(|(name, value)| last.get(*name).is_some_and(|last| last.as_deref() == *value));
+        if !is_last {
+            last = Arc::new(owned(entries));
+        }
+        let partition_values = Arc::clone(&last);
         let size = rows.long("size", row)?.unwrap_or_default();
         let deletion_vector = match vectors {
             Some(vectors) if vectors.is_valid(row) => {
@@ -191,19 +199,24 @@ impl<'a> Rows<'a> {
         (0..items.len()).map(item).collect::<Result<_, _>>().map(Some)
     }
 
-    fn map<M: FromIterator<(String, Option<String>)> + Default>(&self, name: &str, row: usize) -> Result<M, String> {
-        let Some(member) = self.valid(name, row) else { return Ok(M::default()) };
+    /// The entries of a map of texts; none where it is null.
+    fn entries(&self, name: &str, row: usize) -> Result<Vec<(&'a str, Option<&'a str>)>, String> {
+        let Some(member) = self.valid(name, row) else { return Ok(Vec::new()) };
         let wrong = || format!("{name} is not a map of texts");
         let maps = member.as_any().downcast_ref::<MapArray>().ok_or_else(wrong)?;
         let (keys, values) = (maps.keys(), maps.values());
         let entry = |at: usize| {
-            let value = if values.is_null(at) { None } else { Some(text(values, at).ok_or_else(wrong)?.to_owned()) };
-            Ok((text(keys, at).ok_or_else(wrong)?.to_owned(), value))
+            let value = if values.is_null(at) { None } else { Some(text(values, at).ok_or_else(wrong)?) };
+            Ok((text(keys, at).ok_or_else(wrong)?, value))
         };
         // Not by an array of the row's own, which takes longer than most of them have entries.
         let offsets = maps.value_offsets();
         (offsets[row] as usize..offsets[row + 1] as usize).map(entry).collect()
     }
+}
+
+fn owned(entries: Vec<(&str, Option<&str>)>) -> BTreeMap<String, Option<String>> {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect()
 }
 
 fn text(array: &ArrayRef, row: usize) -> Option<&str> {
@@ -212,5 +225,55 @@ fn text(array: &ArrayRef, row: usize) -> Option<&str> {
         // Old writers say of text nothing but that it is bytes.
         DataType::BinaryView if array.is_valid(row) => std::str::from_utf8(array.as_binary_view().value(row)).ok(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{MapBuilder, StringViewArray, StringViewBuilder};
+    use arrow::buffer::NullBuffer;
+    use arrow::datatypes::Field;
+
+    use super::*;
+
+    #[test]
+    fn files_have_their_own_partition_values_and_neighbours_share_them() {
+        let rows = [
+            Some(vec![("p", Some("a")), ("q", None)]),
+            Some(vec![("p", Some("a")), ("q", None)]),
+            Some(vec![("p", Some("a")), ("q", Some(""))]),
+            Some(vec![("p", Some("a"))]),
+            Some(vec![("q", Some("a"))]),
+            Some(vec![]),
+            None,
+            Some(vec![("q", None), ("p", Some("a"))]),
+        ];
+        let mut maps = MapBuilder::new(None, StringViewBuilder::new(), StringViewBuilder::new());
+        for row in &rows {
+            for (name, value) in row.iter().flatten() {
+                maps.keys().append_value(name);
+                maps.values().append_option(*value);
+            }
+            maps.append(row.is_some()).unwrap();
+        }
+        let (paths, maps) = (StringViewArray::from_iter_values(["x"; 8]), maps.finish());
+        let field = |name: &str, array: &dyn Array| Field::new(name, array.data_type().clone(), true);
+        let fields = vec![field("path", &paths), field("partitionValues", &maps)];
+        let all = StructArray::new(fields.into(), vec![Arc::new(paths), Arc::new(maps)], None);
+        let mut adds = Vec::new();
+        files(&mut adds, &Rows(&all), None).unwrap();
+        assert_eq!(adds.len(), rows.len());
+        for (add, row) in adds.iter().zip(&rows) {
+            assert_eq!(*add.partition_values, owned(row.clone().unwrap_or_default()), "{row:?}");
+        }
+        let shared: Vec<bool> =
+            adds.windows(2).map(|pair| Arc::ptr_eq(&pair[0].partition_values, &pair[1].partition_values)).collect();
+        assert_eq!(shared, [true, false, false, false, false, true, false]);
+        // A row that is no file.
+        let (fields, columns, _) = all.into_parts();
+        let all = StructArray::new(fields, columns, Some(NullBuffer::from_iter((0..8).map(|row| row > 0))));
+        let mut adds = Vec::new();
+        files(&mut adds, &Rows(&all), None).unwrap();
+        assert_eq!(adds.len(), 7);
     }
 }

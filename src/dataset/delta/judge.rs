@@ -1,10 +1,9 @@
 //! The filter as a test of entries of the log: whether a file may have a selected row. It is asked as soon as an entry is read, so that of a
 //! file's statistics, of which there may be a million, only the row count is kept.
 
-use std::collections::BTreeMap;
-
 use arrow::array::ArrayRef;
 
+use super::action::PartitionValues;
 use super::statistics::Statistics;
 use crate::dataset::table::{Sieve, Tested, constant};
 
@@ -35,21 +34,16 @@ impl Judge {
     }
 
     /// The verdict on a file with statistics as `json`; `None` without a row count, since rows of later files could not be numbered.
-    pub(super) fn by_json(&self, json: &str, values: &BTreeMap<String, Option<String>>) -> Option<Verdict> {
+    pub(super) fn by_json(&self, json: &str, values: &PartitionValues) -> Option<Verdict> {
         Some(self.by(Statistics::parse(json, &self.sieve)?, values))
     }
 
     /// The verdict on a file with statistics in row `row` of `column`, a struct.
-    pub(super) fn by_column(
-        &self,
-        column: &ArrayRef,
-        row: usize,
-        values: &BTreeMap<String, Option<String>>,
-    ) -> Option<Verdict> {
+    pub(super) fn by_column(&self, column: &ArrayRef, row: usize, values: &PartitionValues) -> Option<Verdict> {
         Some(self.by(Statistics::at(column, row, &self.sieve)?, values))
     }
 
-    fn by(&self, mut statistics: Statistics, values: &BTreeMap<String, Option<String>>) -> Verdict {
+    fn by(&self, mut statistics: Statistics, values: &PartitionValues) -> Verdict {
         let rows = statistics.rows;
         let keeps = self.sieve.keeps(&mut |at, tested| {
             let known = if self.partitions.contains(&tested.name) {
@@ -84,7 +78,7 @@ mod tests {
     }
 
     fn is_pruned(filter: &str, partition: Option<&str>) -> bool {
-        let values = BTreeMap::from([("col-p".to_owned(), partition.map(str::to_owned))]);
+        let values = PartitionValues::from([("col-p".to_owned(), partition.map(str::to_owned))]);
         let json = r#"{"numRecords":4,"minValues":{"col-a":1,"col-p":9},"maxValues":{"col-a":5,"col-p":9},"nullCount":{"col-a":0}}"#;
         let verdict = judge(filter).by_json(json, &values).unwrap();
         assert_eq!(verdict.rows, 4);
@@ -104,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_file_without_a_row_count_has_no_verdict() {
-        let none = BTreeMap::new();
+        let none = PartitionValues::new();
         assert_eq!(judge("a = 7").by_json(r#"{"minValues":{"col-a":1},"maxValues":{"col-a":5}}"#, &none), None);
         assert_eq!(judge("p = 7").by_json("{}", &none), None);
         assert_eq!(judge("p = 7").by_json("{\"numRecords\":0}", &none), Some(Verdict { rows: 0, is_pruned: true }));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::action::Vector;
+use super::action::{PartitionValues, Vector};
 use super::judge::Verdict;
 use super::path::{locate, name};
 use super::snapshot::{Listed, Snapshot};
@@ -106,15 +106,24 @@ impl Table {
         partitions.iter_mut().for_each(|column| column.nullable = false);
         let names: Vec<Arc<str>> = partitions.iter().map(|column| column.name.as_str().into()).collect();
         let mut judged = Vec::new();
+        // Neighbours share them; they are looked at once.
+        let mut last: Option<(Arc<PartitionValues>, hive::Values)> = None;
         for add in files {
-            let values = partitions.iter_mut().zip(&names).enumerate().map(|(at, (column, name))| {
-                // If columns are mapped, the log has their names in files too.
-                let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
-                let text = checked.value((at, column), text.filter(|text| !text.is_empty()), &add.path)?;
-                column.nullable |= text.is_none();
-                Ok((Arc::clone(name), text))
-            });
-            let partitions = values.collect::<Result<hive::Values>>()?;
+            let shared = last.take().filter(|(values, _)| Arc::ptr_eq(values, &add.partition_values));
+            let (values, partitions) = match shared {
+                Some(shared) => shared,
+                None => {
+                    let values = partitions.iter_mut().zip(&names).enumerate().map(|(at, (column, name))| {
+                        // If columns are mapped, the log has their names in files too.
+                        let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
+                        let text = checked.value((at, column), text.filter(|text| !text.is_empty()), &add.path)?;
+                        column.nullable |= text.is_none();
+                        Ok((Arc::clone(name), text))
+                    });
+                    let of_columns = values.collect::<Result<hive::Values>>()?;
+                    (Arc::clone(&add.partition_values), of_columns)
+                }
+            };
             let parsed = || judge.as_ref()?.by_json(add.stats.as_deref()?, &add.partition_values);
             judged.push(match add.verdict.or_else(parsed) {
                 Some(Verdict { rows, is_pruned: true }) => Judged::Pruned(name(&root, add.path, options)?, rows),
@@ -123,9 +132,11 @@ impl Table {
                     found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
                     let (vector, rows) =
                         (add.deletion_vector.map(|vector| *vector), verdict.map(|verdict| verdict.rows));
+                    let partitions = partitions.clone();
                     Judged::Left(Box::new(File { found, partitions, vector, rows }))
                 }
             });
+            last = Some((values, partitions));
         }
         judged.sort_by(|a, b| a.name().cmp(b.name()));
         if let Some(twice) = judged.windows(2).find(|pair| pair[0].name() == pair[1].name()) {

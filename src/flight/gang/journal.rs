@@ -105,7 +105,7 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// Size right after the last compaction, in bytes.
+    /// Size right after the last compaction, in bytes; 0 before the first one of this process.
     compacted: u64,
     /// Two servers on one journal would form one generation twice. It is beside the file, which compaction replaces.
     _lock: Lock,
@@ -174,7 +174,7 @@ impl Journal {
             return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
         }
         drop(reader);
-        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: good, _lock: lock };
+        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: 0, _lock: lock };
         if good < length {
             tracing::warn!(path = %path.display(), cut = length - good, "the tail of the gang journal was torn, and is cut");
         }
@@ -214,7 +214,7 @@ impl Journal {
         self.file = File::open(&self.path).expect("the journal was just open");
     }
 
-    /// Returns true if most of the file is obsolete.
+    /// Returns true if most of the file is obsolete, or may be.
     pub(super) fn is_large(&self) -> bool {
         self.bytes > SMALL.max(self.compacted.saturating_mul(4))
     }

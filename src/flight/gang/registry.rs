@@ -113,7 +113,7 @@ impl Registry {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(Error::config("gang call", "a registry is opened within a tokio runtime"));
         };
-        let (journal, records) = match journal {
+        let (mut journal, records) = match journal {
             Some((path, lock)) => {
                 let (journal, records) = Journal::open(&path, lock)?;
                 (Some(journal), records)
@@ -121,6 +121,13 @@ impl Registry {
             None => (None, Vec::new()),
         };
         let machine = Machine::restore(options.clone(), &records);
+        // A server that is often restarted would let it grow for ever. On a full disk the old one does.
+        if let Some(journal) = &mut journal
+            && journal.is_large()
+            && let Err(error) = journal.compact(&machine.snapshot())
+        {
+            tracing::warn!(error = error.chain(), "the gang journal cannot be compacted");
+        }
         let inner = Mutex::new(Inner { machine, journal, broken: None, bells: Bells::default() });
         let registry = Arc::new(Self { options, start: Instant::now(), inner, sweeper: OnceLock::new() });
         let task = runtime.spawn(sweep(Arc::downgrade(&registry)));

@@ -22,6 +22,7 @@ use super::keeper::{Due, Keeper};
 use super::memory::Memory;
 use super::readers::{Reader, Readers};
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// The word for a cache in memory.
 pub(crate) const MEMORY: &str = "memory";
@@ -58,6 +59,9 @@ pub struct Cache {
     ordered: Mutex<(Instant, usize)>,
 }
 
+/// Caches by their directory, or none for memory.
+type Open = Vec<(Option<PathBuf>, Weak<Cache>)>;
+
 /// The place of the blocks.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one of each cache")]
@@ -91,8 +95,8 @@ impl Cache {
     /// [`Error::Config`] for a place that is no cache and has other files, and for memory without a limit; [`Error::Store`] where it
     /// cannot be made.
     pub fn open(place: &str, limit: Option<u64>) -> Result<Arc<Self>> {
-        static OPEN: Mutex<Vec<(Option<PathBuf>, Weak<Cache>)>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        static OPEN: PerProcess<Mutex<Open>> = PerProcess::new();
+        let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, cache)| cache.strong_count() > 0);
         if limit == Some(0) {
             return Err(Error::config("cache_bytes", "a cache of no bytes keeps nothing; leave cache out"));

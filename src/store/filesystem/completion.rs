@@ -21,6 +21,7 @@ use super::super::multipart::{Multipart, PartStore};
 use super::super::place::Place;
 use super::super::unavailable;
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// How often a save may be overtaken by others until it fails; each time, another one has succeeded.
 const MOST_OVERTAKEN: usize = 100;
@@ -120,11 +121,11 @@ pub(super) async fn complete(
 
 /// The store of `place` knows no conditions, which is said once of each.
 fn without_conditions(place: &Place) {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static TOLD: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
     if let Some(store) = &place.numbered {
         store.give_up_conditions();
     }
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut told = TOLD.get().lock().unwrap_or_else(PoisonError::into_inner);
     if told.len() < MOST_TOLD && told.insert(place.prefix.to_string()) {
         tracing::warn!(
             "{} knows no conditional writes: what a killed process has sent may replace what is saved after it",

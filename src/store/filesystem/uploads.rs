@@ -11,21 +11,16 @@ use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
 use super::upload::{End, Upload, give_up, now};
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// Pause between two looks at another process's upload.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Uploads that are under way or wait, and the process whose they are: a forked child has the number of its parent, and none of its own.
-static GOING: (Mutex<(u32, usize)>, Condvar) = (Mutex::new((0, 0)), Condvar::new());
+/// Uploads of this process that are under way or wait.
+static GOING: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
 
-/// The uploads of this process.
-fn going() -> MutexGuard<'static, (u32, usize)> {
-    let mut going = GOING.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if going.0 != process {
-        *going = (process, 0);
-    }
-    going
+fn going() -> MutexGuard<'static, usize> {
+    GOING.get().0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One of them.
@@ -34,7 +29,7 @@ struct Going;
 
 impl Going {
     fn new() -> Self {
-        going().1 += 1;
+        *going() += 1;
         Self
     }
 }
@@ -42,16 +37,16 @@ impl Going {
 impl Drop for Going {
     fn drop(&mut self) {
         let mut going = going();
-        going.1 = going.1.saturating_sub(1);
-        GOING.1.notify_all();
+        *going = going.saturating_sub(1);
+        GOING.get().1.notify_all();
     }
 }
 
 /// Waits until no upload of this process is under way, for `wait` at most; returns true if so. Those that failed are in the journal of
 /// their cache.
 pub fn uploads_done(wait: Duration) -> bool {
-    let waited = GOING.1.wait_timeout_while(going(), wait, |going| going.1 > 0);
-    waited.unwrap_or_else(PoisonError::into_inner).0.1 == 0
+    let waited = GOING.get().1.wait_timeout_while(going(), wait, |going| *going > 0);
+    *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
 }
 
 /// See the module.

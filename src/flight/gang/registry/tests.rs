@@ -181,3 +181,45 @@ fn a_journal_that_cannot_be_written_stops_all_answers_and_forgets_none() {
         again.call("gang.ack", &ack(u64::MAX)).await.unwrap();
     });
 }
+
+#[test]
+fn a_journal_of_obsolete_records_is_compacted_by_whoever_opens_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("journal");
+        let open = || Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap();
+        let join = JoinRequest {
+            gang: "g".into(),
+            rank: 0,
+            world_size: 1,
+            attempt: 5,
+            share: None,
+            info: MemberInfo::default(),
+            token: None,
+            timeout_ms: 1000,
+            poll_ms: 0,
+        };
+        let caller = Caller { gang: "g".into(), generation: 1, rank: 0, attempt: 5 };
+        let ack = AckRequest { caller, position: Position { epoch: 0, step: 7 }, plan: None };
+        let registry = open();
+        registry.call("gang.join", &write(&join).unwrap()).await.unwrap();
+        registry.call("gang.ack", &write(&ack).unwrap()).await.unwrap();
+        drop(registry);
+        let mut longest = 0;
+        for _ in 0..8 {
+            // Each life leaves less than what is worth compacting.
+            let (mut journal, records) = Journal::open(&path, Journal::lock_now(&path).unwrap()).unwrap();
+            journal.append(&vec![records.last().unwrap().clone(); 4000]).unwrap();
+            longest = longest.max(std::fs::metadata(&path).unwrap().len());
+            drop(journal);
+            let registry = open();
+            let state = registry.call("gang.state", br#"{"gang":"g"}"#).await.unwrap();
+            let state: State = serde_json::from_slice(&state).unwrap();
+            assert_eq!(state.acknowledged, Some(ack.position));
+            let size = std::fs::metadata(&path).unwrap().len();
+            assert!(size <= 1 << 20, "{size} bytes");
+        }
+        assert!(longest > 1 << 20, "{longest} bytes");
+    });
+}

@@ -38,6 +38,7 @@ use super::block::Block;
 use super::counts::Event;
 use super::fetched::Fetched;
 use crate::error::{Error, Result};
+use crate::per_process::PerProcess;
 
 /// Homes that are asked for a block before its origin is.
 const HOMES: usize = 2;
@@ -81,14 +82,17 @@ impl<F: Fn(Event) + Clone + Send + Sync + 'static> Count for F {}
 
 type Options = (Vec<String>, BTreeMap<String, String>);
 
+/// Clusters by their options.
+type Open = Vec<(Options, Weak<Cluster>)>;
+
 impl Cluster {
     /// The cluster of these `cache_peers` and `cache_peer_options`.
     ///
     /// # Errors
     /// [`Error::Config`] naming the option that is wrong.
     pub(super) fn open(peers: &[String], options: &BTreeMap<String, String>) -> Result<Arc<Self>> {
-        static OPEN: Mutex<Vec<(Options, Weak<Cluster>)>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        static OPEN: PerProcess<Mutex<Open>> = PerProcess::new();
+        let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, cluster)| cluster.strong_count() > 0);
         let known = open.iter().find(|(found, _)| found.0 == peers && found.1 == *options);
         if let Some(cluster) = known.and_then(|(_, cluster)| cluster.upgrade()) {
