@@ -241,19 +241,18 @@ impl Saves {
         renamed.map_err(|error| self.failed("write", error))
     }
 
-    /// Ends `save` if another one of its address was closed later: a process that was killed between the two steps has left both.
+    /// Ends all saves for `target` but the one that was closed last: a process that was killed between the two steps of a save has left the
+    /// one before as well, which would come after it in the store.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
-    pub(crate) fn end_if_replaced(&self, save: &Save) -> Result<()> {
+    pub(crate) fn end_replaced(&self, target: &Target) -> Result<()> {
         let ended = self.0.change(|disk, _| {
-            let place = |save: &Save| (save.record.sequence, save.name);
-            let (all, target) = (disk.directory().saves()?, &save.record.target);
-            let same = || all.iter().filter(|other| other.record.is_there && other.record.target == *target);
-            match same().find(|other| other.name == save.name) {
-                Some(now) if same().any(|other| place(other) > place(now)) => self.end(now),
-                _ => Ok(()),
-            }
+            let mut same = disk.directory().saves()?;
+            same.retain(|save| save.record.is_there && save.record.target == *target);
+            let last = same.iter().map(|save| (save.record.sequence, save.name)).max();
+            let replaced = same.iter().filter(|save| Some((save.record.sequence, save.name)) != last);
+            replaced.into_iter().try_for_each(|save| self.end(save))
         });
         ended.map_err(|error| self.failed("write", error))
     }

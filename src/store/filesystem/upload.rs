@@ -119,8 +119,8 @@ impl Upload {
             parts = sent;
         }
         let _turn = self.saves.turn_at(&self.save.record.target).await?;
-        let (saves, save) = (self.saves.clone(), self.save.clone());
-        blocking(move || saves.end_if_replaced(&save)).await?;
+        let (saves, target) = (self.saves.clone(), self.save.record.target.clone());
+        blocking(move || saves.end_replaced(&target)).await?;
         let found = now(&self.saves, &self.save).await?.filter(|now| now.record.is_there);
         let Some(found) = found.filter(|now| now.record.target == self.save.record.target) else {
             drop(source);
