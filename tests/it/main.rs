@@ -73,6 +73,9 @@ mod crash;
 mod dataset;
 /// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
 mod device;
+/// Names exchanged with links while data is written.
+#[cfg(target_os = "linux")]
+mod exchanged;
 /// Columns with special types of Spark and Hugging Face.
 mod features;
 /// Files of stores for programs that know only files.
