@@ -179,6 +179,8 @@ mod stored;
 mod support;
 /// The tails `short` and `even`, of plans and of loaders.
 mod tails;
+/// Each wait for another process or thread, with its end and its test.
+mod waits;
 /// Wide rows, which stay in their pages until a batch takes them: the same values as otherwise.
 mod wide;
 /// Written data is read back, and appears atomically.
