@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::pinned::{Pinned, shown};
 use crate::error::{Error, Result};
 
 /// A failure of the disk: `operation` at `path`.
 pub(crate) fn failed(operation: &str, path: &Path, error: impl Into<crate::error::Source>) -> Error {
-    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
+    Error::Store { operation: operation.to_owned(), url: shown(path).display().to_string(), source: error.into() }
 }
 
 /// The file that marks a dataset as whole. The content of bowstring's own identifies it.
@@ -58,6 +59,8 @@ pub(crate) struct Destination {
     pub(crate) path: PathBuf,
     pub(crate) parent: PathBuf,
     pub(crate) name: OsString,
+    /// The parent, once it is meant by what it is: the paths above lead through it then.
+    pinned: Option<Pinned>,
 }
 
 impl Destination {
@@ -71,6 +74,7 @@ impl Destination {
             let problem = format!("{shown} is not of this machine; give a path, and copy what is there to the store");
             return Err(Error::config(option, problem));
         }
+        check_link(path, option)?;
         let path = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
             outcome => outcome.map_err(|error| failed("open", path, error))?,
@@ -79,38 +83,80 @@ impl Destination {
             return Err(Error::config(option, format!("{} names no directory", path.display())));
         };
         let parent = above(&path).to_owned();
-        Ok(Self { path, parent, name })
+        Ok(Self { path, parent, name, pinned: None })
     }
 
-    /// Checks that a dataset may appear here, replacing what `replace` allows.
+    /// The same in the parent that is there now, or is made: whatever becomes of the names above, nothing is written or deleted elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) fn pinned(mut self) -> Result<Self> {
+        fs::create_dir_all(&self.parent).map_err(|error| failed("create", &self.parent, error))?;
+        let pinned = Pinned::open(&self.parent).map_err(|error| failed("open", &self.parent, error))?;
+        self.parent = pinned.at().to_owned();
+        self.path = self.parent.join(&self.name);
+        self.pinned = Some(pinned);
+        Ok(self)
+    }
+
+    /// Its path as people know it.
+    pub(crate) fn shown(&self) -> PathBuf {
+        shown(&self.path)
+    }
+
+    /// Checks that a dataset may appear here, replacing what `replace` allows. Returns what is replaced, if anything is: nothing else must be,
+    /// if another user gives it the name meanwhile.
     ///
     /// # Errors
     /// [`Error::Config`] naming `overwrite` or `overwrite_foreign` if something is here that only that would allow to replace;
     /// [`Error::Store`].
-    pub(crate) fn vacant(&self, replace: Replace) -> Result<()> {
-        let mut entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            outcome => outcome.map_err(|error| failed("list", &self.path, error))?,
+    pub(crate) fn vacant(&self, replace: Replace) -> Result<Option<Pinned>> {
+        let listed = |error| failed("list", &self.path, error);
+        let pinned = match Pinned::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            outcome => outcome.map_err(listed)?,
         };
-        let shown = self.path.display();
+        let directory = pinned.at();
+        let mut entries = fs::read_dir(directory).map_err(listed)?;
+        let named = self.shown();
+        let named = named.display();
         if replace.overwrite && replace.foreign || entries.next().is_none() {
-            Ok(())
+            Ok(Some(pinned))
         } else if !replace.overwrite {
-            Err(Error::config("overwrite", format!("{shown} is not empty; set overwrite to replace what is there")))
-        } else if let Some(mark) = mark(&self.path) {
-            let Some(name) = added(&self.path, &mark)? else { return Ok(()) };
+            Err(Error::config("overwrite", format!("{named} is not empty; set overwrite to replace what is there")))
+        } else if let Some(mark) = mark(directory) {
+            let Some(name) = added(directory, &mark)? else { return Ok(Some(pinned)) };
             let problem = format!(
-                "{shown} has {name}, which bowstring did not write there, so overwrite does not replace it; move it away, or set \
+                "{named} has {name}, which bowstring did not write there, so overwrite does not replace it; move it away, or set \
                  overwrite_foreign too to delete it"
             );
             Err(Error::config("overwrite_foreign", problem))
         } else {
             let problem = format!(
-                "{shown} has no {SUCCESS} of bowstring, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
+                "{named} has no {SUCCESS} of bowstring, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
             );
             Err(Error::config("overwrite_foreign", problem))
         }
     }
+}
+
+/// Refuses a link of somebody else, who could have this user's data replaced by it.
+#[cfg(unix)]
+fn check_link(path: &Path, option: &'static str) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let (owner, own) = (found.uid(), rustix::process::geteuid().as_raw());
+    if !found.is_symlink() || owner == own || owner == 0 {
+        return Ok(());
+    }
+    let problem =
+        format!("{} is a link of user {owner}, not of this one; name the directory that is meant", path.display());
+    Err(Error::config(option, problem))
+}
+
+#[cfg(not(unix))]
+fn check_link(_: &Path, _: &'static str) -> Result<()> {
+    Ok(())
 }
 
 /// The content of the `_SUCCESS` in `directory`, if it is bowstring's.
@@ -230,4 +276,28 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
         Ok(_) => fs::remove_file(path),
     };
     outcome.map_err(|error| failed("remove", path, error))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_link_of_another_user_is_not_followed_to_what_is_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let (target, link) = (root.join("target"), root.join("link"));
+        fs::create_dir(&target).unwrap();
+        symlink(&target, &link).unwrap();
+        assert_eq!(Destination::of(&link, "dst").unwrap().path, target);
+        // Only root may give it away.
+        if lchown(&link, Some(12_345), None).is_err() {
+            return;
+        }
+        let error = Destination::of(&link, "dst").unwrap_err();
+        assert!(matches!(error, Error::Config { option: "dst", .. }) && error.to_string().contains("12345"), "{error}");
+        assert_eq!(Destination::of(&target, "dst").unwrap().path, target);
+    }
 }

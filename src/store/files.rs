@@ -6,11 +6,17 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::directory::flush_names;
+use super::pinned::Pinned;
 
 /// Files and directories, by path. Errors are those of the system.
 pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// The path without links and dots.
     fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// A path of the directory `path`, which is no link, in which its name has no part; good for as long as what comes with it lives.
+    fn pinned(&self, path: &Path) -> io::Result<(PathBuf, Option<Pinned>)> {
+        Ok((path.to_owned(), None))
+    }
 
     /// Names in a directory, sorted. Names that are not Unicode are not ours.
     fn names(&self, directory: &Path) -> io::Result<Vec<String>>;
@@ -59,6 +65,10 @@ pub(crate) struct SystemFiles;
 impl Files for SystemFiles {
     fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
         fs::canonicalize(path)
+    }
+
+    fn pinned(&self, path: &Path) -> io::Result<(PathBuf, Option<Pinned>)> {
+        Pinned::unlinked(path).map(|pinned| (pinned.at().to_owned(), Some(pinned)))
     }
 
     fn names(&self, directory: &Path) -> io::Result<Vec<String>> {

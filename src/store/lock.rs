@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::directory::failed;
+use super::pinned::shown;
 use crate::error::{Error, Result};
 
 /// The longest description of a holder that is read, in bytes.
@@ -37,7 +38,7 @@ pub(crate) struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
-            tracing::debug!("the lock {} is freed when its file is closed: {error}", self.path.display());
+            tracing::debug!("the lock {} is freed when its file is closed: {error}", shown(&self.path).display());
         }
     }
 }
@@ -67,7 +68,7 @@ impl Lock {
                     let _ = file.take(LONGEST).read_to_string(&mut holder);
                     let holder = holder.trim();
                     let holder = if holder.is_empty() { "another process" } else { holder };
-                    return Ok(Attempt::Busy(format!("{holder} holds {}", path.display())));
+                    return Ok(Attempt::Busy(format!("{holder} holds {}", shown(path).display())));
                 }
                 Err(TryLockError::Error(error)) => return Err(failed("lock", path, error)),
             }
@@ -82,14 +83,14 @@ impl Lock {
             written.map_err(|error| failed("write the lock", path, error))?;
             return Ok(Attempt::Held(Self { file, path: path.to_owned() }));
         }
-        Ok(Attempt::Busy(format!("others take and remove {} all the time", path.display())))
+        Ok(Attempt::Busy(format!("others take and remove {} all the time", shown(path).display())))
     }
 
     /// Removes the file and frees the lock: for a lock whose directory must be left as it was. Without permission to remove it, the file
     /// stays, which does no harm.
     pub(crate) fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!("the lock {} stays: {error}", self.path.display());
+            tracing::debug!("the lock {} stays: {error}", shown(&self.path).display());
         }
     }
 

@@ -55,6 +55,7 @@ mod object;
 mod origins;
 mod own;
 mod percent;
+pub(crate) mod pinned;
 mod place;
 mod positional;
 #[cfg(feature = "cloud")]

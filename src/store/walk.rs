@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::directory::failed;
+use super::pinned::{NOBODY, identity};
 use crate::error::{Error, Result};
 
 /// Files that are handed over at once.
@@ -223,21 +224,6 @@ fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
     let (size, (_, inode)) = (meta.len(), identity(meta));
     let e_tag = Some(format!("\"{inode:x}-{micros:x}-{size:x}\""));
     Ok(Some(ObjectMeta { location, last_modified: modified.into(), size, e_tag, version: None }))
-}
-
-/// The identity of files where the system tells none.
-pub(crate) const NOBODY: (u64, u64) = (0, 0);
-
-/// Device and inode.
-#[cfg(unix)]
-pub(crate) fn identity(meta: &Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    (meta.dev(), meta.ino())
-}
-
-#[cfg(not(unix))]
-pub(crate) fn identity(_: &Metadata) -> (u64, u64) {
-    NOBODY
 }
 
 #[cfg(all(test, unix))]

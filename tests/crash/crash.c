@@ -28,7 +28,26 @@ __attribute__((constructor)) static void begin(void) {
     if (log) log_at = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
+/* A path through an open directory, as in /proc/self/fd/7/x, by the directory's name. */
+static const char *named(const char *path, char *out) {
+    static const char open_files[] = "/proc/self/fd/";
+    if (!path || strncmp(path, open_files, sizeof open_files - 1)) return path;
+    const char *rest = strchr(path + sizeof open_files - 1, '/');
+    char link[64];
+    size_t size = rest ? (size_t)(rest - path) : strlen(path);
+    if (size >= sizeof link) return path;
+    memcpy(link, path, size);
+    link[size] = 0;
+    ssize_t length = readlink(link, out, PATH_MAX - 1);
+    if (length < 0) return path;
+    out[length] = 0;
+    if (rest && length + strlen(rest) < PATH_MAX) strcpy(out + length, rest);
+    return out;
+}
+
 static void step(const char *what, const char *path, unsigned long long number) {
+    char own[PATH_MAX];
+    path = named(path, own);
     size_t length = root ? strlen(root) : 0;
     if (!root || !path || strncmp(path, root, length) || (path[length] && path[length] != '/')) return;
     if (log_at >= 0) {

@@ -372,7 +372,7 @@ pub(crate) fn rust_sources(under: &str) -> Sources {
     sources(under, &["rs"])
 }
 
-fn sources(under: &str, extensions: &[&str]) -> Sources {
+pub(crate) fn sources(under: &str, extensions: &[&str]) -> Sources {
     fn walk(directory: &Path, extensions: &[&str], found: &mut Sources) {
         for entry in fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
             let path = entry.unwrap().path();

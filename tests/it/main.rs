@@ -73,6 +73,9 @@ mod crash;
 mod dataset;
 /// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
 mod device;
+/// Names exchanged with links while data is written.
+#[cfg(target_os = "linux")]
+mod exchanged;
 /// Columns with special types of Spark and Hugging Face.
 mod features;
 /// Files of stores for programs that know only files.
@@ -176,6 +179,8 @@ mod stored;
 mod support;
 /// The tails `short` and `even`, of plans and of loaders.
 mod tails;
+/// Each wait for another process or thread, with its end and its test.
+mod waits;
 /// Wide rows, which stay in their pages until a batch takes them: the same values as otherwise.
 mod wide;
 /// Written data is read back, and appears atomically.

@@ -25,6 +25,7 @@ use crate::convert::source::{Batches, Nothing, Opening, Shard, Source, slices};
 use crate::convert::types::schema_json;
 use crate::convert::values::cells::as_type_of;
 use crate::error::{Error, Place, Result};
+use crate::store::pinned::shown;
 
 #[derive(Debug)]
 pub(crate) struct IpcSource {
@@ -201,7 +202,7 @@ fn write_options(compression: Option<CompressionType>) -> Result<IpcWriteOptions
 pub(crate) fn broken(path: &Path, error: ArrowError) -> Error {
     match error {
         ArrowError::IoError(_, error) => crate::store::directory::failed("write", path, error),
-        other => Error::unsupported(format!("writing {} ({other})", path.display()), ""),
+        other => Error::unsupported(format!("writing {} ({other})", shown(path).display()), ""),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::convert::format::Format;
 use crate::convert::formats;
 use crate::convert::source::Opening;
 use crate::error::{Place, Result};
+use crate::store::pinned::shown;
 
 impl Job {
     /// Checks that no row was lost: the source's rows are those read, the selected ones are those written, and the files contain them.
@@ -62,6 +63,7 @@ impl Job {
             read_bytes: self.options.read_bytes(),
             written: Some(Arc::clone(&self.schema)),
         };
+        let data = shown(data);
         let place = data.to_string_lossy();
         let source = formats::open_as(self.sink.format(), &place, &opening)?;
         let there = census::rows(&place, &*source, &opening)?;

@@ -25,6 +25,7 @@ use crate::convert::sink::Part;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush, remove};
 use crate::store::lock::{self, Attempt, Lock};
+use crate::store::pinned::{Pinned, shown};
 use crate::store::publish::{Publication, put_file, recover};
 
 /// Former content of the destination, for a moment.
@@ -40,7 +41,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The hidden directory, locked for this process.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    directory: PathBuf,
+    /// It, whatever has its name meanwhile.
+    pinned: Pinned,
+    /// Its name.
+    hidden: PathBuf,
     destination: Destination,
     replace: Replace,
     pub(crate) journal: Journal,
@@ -53,7 +57,7 @@ fn whole(path: &Path, part: &Part) -> Result<()> {
     if found == part.bytes {
         return Ok(());
     }
-    let place = Place::file(path.to_string_lossy());
+    let place = Place::file(shown(path).to_string_lossy());
     // The finished tasks are discarded with it: there is no telling which of their files are complete.
     let hint = "nothing was published; the same command starts from the beginning";
     Err(differs(place, "its size", format!("{} bytes", part.bytes), format!("{found} bytes"), hint))
@@ -72,25 +76,37 @@ impl Staging {
         replace: Replace,
         limits: &Limits,
     ) -> Result<(Self, Vec<Done>)> {
-        let (destination, directory) = places(destination)?;
-        fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
-        let lock = Lock::take(&lock::beside(&directory), &format!("convert to {}", destination.path.display()))?;
+        let destination = Destination::of(destination, "dst")?;
+        // Before anything is made beside it: a link may lead to where nothing is to be.
+        destination.vacant(replace)?;
+        let destination = destination.pinned()?;
+        let hidden = hidden(&destination);
+        let lock = Lock::take(&lock::beside(&hidden), &format!("convert to {}", destination.shown().display()))?;
         // An error removes the lock's file along with the lock.
         let mut lock = Removed(Some(lock));
-        // If a process was killed between two renames, the old dataset is put back.
-        recover(&destination.path, &directory.join(OLD))?;
+        let opened = |error| failed("open", &hidden, error);
+        let mut before = there(&hidden).map_err(opened)?;
+        if let Some(before) = &before {
+            // If a process was killed between two renames, the old dataset is put back.
+            recover(&destination.path, &before.at().join(OLD))?;
+        }
         destination.vacant(replace)?;
-        let path = directory.join(JOURNAL);
-        let found = match resume || !replace.overwrite {
-            true => Journal::reopen(&path, fingerprint, limits.max_index_bytes)?,
-            false => Found::Nothing,
+        let found = match before.take() {
+            Some(before) if resume || !replace.overwrite => {
+                match Journal::reopen(&before.at().join(JOURNAL), fingerprint, limits.max_index_bytes)? {
+                    Found::Same(journal, done) if resume => {
+                        let lock = lock.take()?;
+                        return Ok((Self { pinned: before, hidden, destination, replace, journal, lock }, done));
+                    }
+                    found => found,
+                }
+            }
+            _ => Found::Nothing,
         };
         match found {
-            Found::Same(journal, done) if resume => {
-                return Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, done));
-            }
             Found::Same(..) | Found::Other if !replace.overwrite => {
-                let shown = directory.display();
+                let shown = shown(&hidden);
+                let shown = shown.display();
                 let problem = if resume {
                     format!("{shown} is of another source or other options; set overwrite to start again")
                 } else {
@@ -100,24 +116,27 @@ impl Staging {
             }
             // A caller that asked to resume is warned that there is nothing to resume.
             Found::Nothing if resume => {
-                let shown = destination.path.display();
+                let shown = destination.shown();
                 tracing::warn!(
-                    "resume: no unfinished conversion to {shown} is there to go on with; it starts from the beginning"
+                    "resume: no unfinished conversion to {} is there to go on with; it starts from the beginning",
+                    shown.display()
                 );
             }
             _ => {}
         }
-        remove(&directory)?;
-        for path in [directory.clone(), directory.join("tasks"), directory.join("data")] {
+        remove(&hidden)?;
+        fs::create_dir(&hidden).map_err(|error| failed("create", &hidden, error))?;
+        let pinned = Pinned::own(&hidden).map_err(opened)?;
+        for path in ["tasks", "data"].map(|name| pinned.at().join(name)) {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
-        let journal = Journal::create(&path, fingerprint)?;
-        Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, Vec::new()))
+        let journal = Journal::create(&pinned.at().join(JOURNAL), fingerprint)?;
+        Ok((Self { pinned, hidden, destination, replace, journal, lock: lock.take()? }, Vec::new()))
     }
 
     /// Returns the directory of task `task`.
     pub(crate) fn files(&self, task: usize) -> PathBuf {
-        self.directory.join("tasks").join(task.to_string())
+        self.pinned.at().join("tasks").join(task.to_string())
     }
 
     /// The same, created anew and empty.
@@ -128,13 +147,14 @@ impl Staging {
         Ok(path)
     }
 
-    /// Makes the directory for the output of other processes for the conversion with `fingerprint`, removing their earlier output.
+    /// Makes the directory for the output of other processes for the conversion with `fingerprint`, removing their earlier output. They know
+    /// it by its name.
     pub(crate) fn attempts(&self, fingerprint: &str) -> Result<PathBuf> {
-        let all = self.directory.join("attempts");
+        let all = self.pinned.at().join("attempts");
         remove(&all)?;
         let path = all.join(fingerprint.get(..16).unwrap_or(fingerprint));
         fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
-        Ok(path)
+        Ok(shown(&path))
     }
 
     /// Takes over another process's output for a task in `directory`.
@@ -142,18 +162,18 @@ impl Staging {
         let path = self.task(done.task)?;
         remove(&path)?;
         fs::rename(directory, &path).map_err(|error| failed("adopt", directory, error))?;
-        flush(&self.directory.join("tasks"))?;
+        flush(&self.pinned.at().join("tasks"))?;
         self.journal.done(done)
     }
 
     /// Returns the directory for data being sorted.
     pub(crate) fn scratch(&self) -> PathBuf {
-        self.directory.join("scratch")
+        self.pinned.at().join("scratch")
     }
 
     /// Returns the directory of the files under their final names.
     pub(crate) fn data(&self) -> PathBuf {
-        self.directory.join("data")
+        self.pinned.at().join("data")
     }
 
     /// Moves the files of all tasks to their final names. It can be interrupted and repeated.
@@ -192,19 +212,19 @@ impl Staging {
         let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
         put_file(&path, &text)?;
-        self.destination.vacant(self.replace)?;
-        let old = self.directory.join(OLD);
+        let replaced = self.destination.vacant(self.replace)?.filter(|_| self.replace.overwrite);
+        let old = self.pinned.at().join(OLD);
         remove(&old)?;
+        let (path, replaced) = (&self.destination.path, replaced.as_ref());
         // No exchange: a resumed conversion continues with the content of `data`.
-        let publication = Publication { new: &data, path: &self.destination.path, aside: &old, exchange: false };
-        publication.publish(self.replace.overwrite)
+        Publication { new: &data, path, aside: &old, exchange: false, only: None, replaced }.publish()
     }
 
     /// Removes the hidden directory, and then the lock. A worker may still be creating a file in it; any rest stays hidden, and the
     /// next conversion to the same place removes it.
     pub(crate) fn clear_away(self) {
         for _ in 0..REMOVALS {
-            match remove(&self.directory) {
+            match remove(&self.hidden) {
                 Ok(()) => break,
                 Err(error) => tracing::debug!("{}", error.chain()),
             }
@@ -244,32 +264,46 @@ impl Drop for Removed {
 /// # Errors
 /// `Store` if that fails.
 pub(crate) fn sweep(destination: &Path) -> Result<()> {
-    let (_, directory) = places(destination)?;
-    let path = lock::beside(&directory);
-    if !directory.is_dir() && !path.exists() {
+    let destination = Destination::of(destination, "dst")?;
+    if !destination.parent.is_dir() {
+        return Ok(());
+    }
+    let destination = destination.pinned()?;
+    let hidden = hidden(&destination);
+    let path = lock::beside(&hidden);
+    if !hidden.is_dir() && !path.exists() {
         return Ok(());
     }
     // The holder of the lock sweeps too.
     let Attempt::Held(lock) = Lock::attempt(&path)? else { return Ok(()) };
     let lock = Removed(Some(lock));
-    remove(&directory)?;
+    remove(&hidden)?;
     drop(lock);
     Ok(())
 }
 
 /// Returns true if an interrupted conversion to `destination` can be resumed.
 pub fn is_unfinished(destination: &Path) -> bool {
-    places(destination).is_ok_and(|(_, directory)| directory.join(JOURNAL).is_file())
+    Destination::of(destination, "dst").is_ok_and(|destination| hidden(&destination).join(JOURNAL).is_file())
 }
 
-/// Returns the destination, and the hidden directory beside it.
-fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
-    let destination = Destination::of(destination, "dst")?;
+/// The hidden directory beside `destination`.
+fn hidden(destination: &Destination) -> PathBuf {
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(&destination.name);
     hidden.push(".bowstring-convert");
-    let directory = destination.parent.join(hidden);
-    Ok((destination, directory))
+    destination.parent.join(hidden)
+}
+
+/// The hidden directory, if this user has left one.
+fn there(hidden: &Path) -> io::Result<Option<Pinned>> {
+    match Pinned::own(hidden) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // A link, or something else that is removed before the work begins.
+        Err(_) if !fs::symlink_metadata(hidden)?.is_dir() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::convert::options::Packing;
 use crate::convert::rolling::Output;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
+use crate::store::pinned::shown;
 use crate::store::publish::put_file;
 
 /// The range of all draws.
@@ -97,7 +98,7 @@ impl Scattered {
                 Some(batch) => each(batch)?,
                 None => {
                     let what = format!("batch {number} has not the {} rows that were scattered", chunk.rows);
-                    return Err(Error::corrupt(Place::file(path.to_string_lossy().as_ref()), what));
+                    return Err(Error::corrupt(Place::file(shown(&path).to_string_lossy().as_ref()), what));
                 }
             }
         }

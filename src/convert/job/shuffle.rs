@@ -32,6 +32,7 @@ use crate::convert::source::slices;
 use crate::convert::values::cells;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, remove};
+use crate::store::pinned::shown;
 
 /// Most parts that a bucket is scattered into again, and most levels of that.
 const MOST_PARTS: u64 = 64;
@@ -104,7 +105,7 @@ pub(crate) fn run(
         if rows != expected {
             let (expected, found) = (format!("{expected} rows, which were scattered"), format!("{rows} rows"));
             let what = format!("bucket {bucket} of the shuffle");
-            return Err(differs(Place::file(directory.to_string_lossy()), &what, expected, found, FAULT));
+            return Err(differs(Place::file(shown(&directory).to_string_lossy()), &what, expected, found, FAULT));
         }
         progress.rows.fetch_add(rows, Ordering::Relaxed);
         Ok(Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows, read: 0 })

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::store::Names;
 use crate::store::directory::failed;
 use crate::store::glob::{self, Pattern};
-use crate::store::walk::{NOBODY, identity};
+use crate::store::pinned::{NOBODY, identity};
 
 /// Most levels of directories that are searched.
 const MAX_DEPTH: usize = 16;

@@ -32,6 +32,7 @@ use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group
 use crate::error::{Error, Place, Result};
 use crate::schema::{STORED_KEY, cast};
 use crate::store::directory::{Replace, failed, flush_file};
+use crate::store::pinned::shown;
 use staging::Staging;
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
@@ -438,10 +439,10 @@ fn unwritable(field: &Field, error: &ArrowError) -> Error {
 fn refused(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(source) => {
-            let url = path.display().to_string();
+            let url = shown(path).display().to_string();
             Error::Store { operation: "write".into(), url, source }
         }
-        other => Error::unsupported(format!("writing {} ({other})", path.display()), ""),
+        other => Error::unsupported(format!("writing {} ({other})", shown(path).display()), ""),
     }
 }
 

@@ -8,12 +8,16 @@ use std::process;
 
 use crate::error::Result;
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, remove};
+use crate::store::pinned::Pinned;
 use crate::store::publish::{Publication, put_file};
 
 /// The hidden directory. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub(super) struct Staging {
+    /// Its name.
     directory: PathBuf,
+    /// It, whatever has its name meanwhile.
+    pinned: Pinned,
     destination: Destination,
     replace: Replace,
     published: bool,
@@ -24,15 +28,15 @@ impl Staging {
     pub(super) fn create(destination: &Path, replace: Replace) -> Result<Self> {
         let destination = Destination::of(destination, "path")?;
         destination.vacant(replace)?;
-        let parent = &destination.parent;
-        fs::create_dir_all(parent).map_err(|error| failed("create", parent, error))?;
+        let destination = destination.pinned()?;
         let directory = hidden(&destination, "partial", |path| fs::create_dir(path))?;
-        Ok(Self { directory, destination, replace, published: false })
+        let pinned = Pinned::own(&directory).map_err(|error| failed("open", &directory, error))?;
+        Ok(Self { directory, pinned, destination, replace, published: false })
     }
 
     /// Path of the file `name` until it is published.
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.pinned.at().join(name)
     }
 
     /// Makes a new file.
@@ -47,18 +51,18 @@ impl Staging {
         let mark = serde_json::json!({ "bowstring": env!("CARGO_PKG_VERSION") });
         put_file(&self.path(SUCCESS), format!("{mark}\n").as_bytes())?;
         // Somebody may have been faster.
-        self.destination.vacant(self.replace)?;
+        let replaced = self.destination.vacant(self.replace)?.filter(|_| self.replace.overwrite);
         let path = self.destination.path.clone();
         let aside = hidden(&self.destination, "old", |path| match fs::symlink_metadata(path) {
             Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         })?;
-        Publication { new: &self.directory, path: &path, aside: &aside, exchange: true }
-            .publish(self.replace.overwrite)?;
+        let (only, replaced) = (Some(&self.pinned), replaced.as_ref());
+        Publication { new: &self.directory, path: &path, aside: &aside, exchange: true, only, replaced }.publish()?;
         self.published = true;
         remove(&aside)?;
-        Ok(path)
+        Ok(self.destination.shown())
     }
 }
 

@@ -31,6 +31,7 @@ use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 use crate::store::files::{Files, SystemFiles};
 use crate::store::lock::Lock;
+use crate::store::pinned::{Pinned, shown};
 use crate::store::publish::turn;
 
 const HIDDEN: &str = ".bowstring";
@@ -42,7 +43,11 @@ const LOCK: &str = "_lock";
 /// A directory of datasets, held by one process at a time.
 #[derive(Debug)]
 pub(super) struct Directory {
+    /// Where the names of the datasets are.
     root: PathBuf,
+    /// The hidden directory in it. Both are paths of what was there at the start, whatever has their names by now.
+    hidden: PathBuf,
+    pins: Pins,
     options: WriterOptions,
     disk: Arc<Disk>,
     files: Arc<dyn Files>,
@@ -53,10 +58,14 @@ pub(super) struct Directory {
     _lock: Arc<Lock>,
 }
 
+/// What the paths through a directory need: as long as one of them may be used, it is there.
+type Pins = [Option<Pinned>; 2];
+
 /// A whole attempt. Dropped, it is removed.
 #[derive(Debug)]
 pub(super) struct Piece {
     files: Arc<dyn Files>,
+    _pins: Pins,
     directory: PathBuf,
     written: Written,
     columns: Vec<String>,
@@ -80,6 +89,7 @@ const FOOTER_PART: usize = 8;
 #[derive(Debug)]
 pub(super) struct Writer {
     files: Arc<dyn Files>,
+    pins: Pins,
     directory: PathBuf,
     columns: Vec<String>,
     writer: DatasetWriter,
@@ -108,7 +118,8 @@ impl Writer {
         let written = self.writer.finish()?;
         // Dropped if the quota has no room for the footers.
         let disk = Mutex::new(self.disk);
-        let piece = Piece { files: self.files, directory: self.directory, written, columns: self.columns, disk };
+        let Self { files, pins, directory, columns, .. } = self;
+        let piece = Piece { files, _pins: pins, directory, written, columns, disk };
         piece.disk.lock().unwrap_or_else(PoisonError::into_inner).resize(written.bytes)?;
         Ok(piece)
     }
@@ -138,8 +149,13 @@ impl Directory {
     ) -> Result<Self> {
         // Targets of links are compared as text, so they must not depend on this process's working directory.
         let root = files.canonical(root).map_err(|error| failed("open", root, error))?;
+        let pinned = |path: &Path| files.pinned(path).map_err(|error| failed("open", path, error));
+        let (root, outer) = pinned(&root)?;
+        let (hidden, inner) = pinned(&root.join(HIDDEN))?;
         let directory = Self {
             root,
+            hidden,
+            pins: [outer, inner],
             options,
             disk: Disk::new(disk),
             files,
@@ -150,9 +166,9 @@ impl Directory {
         directory.sweep()?;
         // The hidden directory must be on the disk before a name leads into it.
         directory.flush(&directory.root)?;
-        let hidden = directory.root.join(HIDDEN);
+        let hidden = &directory.hidden;
         let is_dataset = |name: &&String| *name != STAGED && directory.files.is_directory(&hidden.join(name));
-        for dataset in directory.entries(&hidden)?.iter().filter(is_dataset) {
+        for dataset in directory.entries(hidden)?.iter().filter(is_dataset) {
             directory.measure(dataset, &[])?;
         }
         Ok(directory)
@@ -170,8 +186,8 @@ impl Directory {
 
     /// Removes staged attempts, and versions that no dataset leads to.
     fn sweep(&self) -> Result<()> {
-        let hidden = self.root.join(HIDDEN);
-        for dataset in self.entries(&hidden)? {
+        let hidden = &self.hidden;
+        for dataset in self.entries(hidden)? {
             let path = hidden.join(&dataset);
             if !self.files.is_directory(&path) {
                 continue;
@@ -194,7 +210,7 @@ impl Directory {
 
     /// Measures what `dataset` takes of the disk, where the files of `pieces` are its own now.
     fn measure(&self, dataset: &str, pieces: &[Arc<Piece>]) -> Result<()> {
-        let versions = self.root.join(HIDDEN).join(dataset);
+        let versions = self.hidden.join(dataset);
         self.disk.measure(dataset, &versions, pieces.iter().map(|piece| &piece.disk))
     }
 
@@ -202,32 +218,37 @@ impl Directory {
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
         // Anything else there was not written here, and is not shown.
         let path = self.version(dataset).ok()??;
-        self.files.is_directory(&path).then(|| path.to_string_lossy().into_owned())
+        self.files.is_directory(&path).then(|| shown(&path).to_string_lossy().into_owned())
     }
 
     /// A writer of attempt `number` of a write in `space`.
     pub(super) fn writer(&self, space: Option<&str>, number: u64, schema: SchemaRef) -> Result<Writer> {
-        let directory = self.root.join(HIDDEN).join(STAGED).join(number.to_string());
+        let directory = self.hidden.join(STAGED).join(number.to_string());
         let columns = columns(&schema);
         let mut options = self.options.clone();
         // Floats hardly repeat, and a dictionary of them takes five times their memory, which ends row groups early.
         let floats = schema.fields().iter().filter(|field| field.data_type().is_floating());
         options.plain.extend(floats.map(|field| field.name().clone()));
         let writer = DatasetWriter::create(&directory, schema, options)?;
-        Ok(Writer { files: Arc::clone(&self.files), directory, columns, writer, disk: self.disk.claim(space) })
+        let (files, pins, disk) = (Arc::clone(&self.files), self.pins.clone(), self.disk.claim(space));
+        Ok(Writer { files, pins, directory, columns, writer, disk })
     }
 
     /// The directory of the version that readers see.
     fn version(&self, dataset: &str) -> Result<Option<PathBuf>> {
         let path = self.root.join(dataset);
         match self.files.read_link(&path) {
-            Ok(link) if leads_to_version(&link, dataset) => Ok(Some(self.root.join(link))),
-            Ok(_) => {
+            Ok(link) => {
+                if let Some(version) = version_of(&link, dataset) {
+                    return Ok(Some(self.hidden.join(dataset).join(version)));
+                }
+                let path = shown(&path);
                 let problem = format!("{} is a link that no server made, and cannot be changed by one", path.display());
                 Err(Error::config("dataset", problem))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let path = shown(&path);
                 let problem = format!("{} was not written by a server and cannot be changed by one", path.display());
                 Err(Error::config("dataset", problem))
             }
@@ -241,7 +262,7 @@ impl Directory {
         let record = directory.join(RECORD);
         let text = self.files.read(&record).map_err(|error| failed("read", &record, error))?;
         let record = serde_json::from_slice(&text).map_err(|error| {
-            Error::corrupt_by(Place::file(record.to_string_lossy()), "the record of commits is damaged", error)
+            Error::corrupt_by(Place::file(shown(&record).to_string_lossy()), "the record of commits is damaged", error)
         })?;
         Ok(Some((directory, record)))
     }
@@ -272,14 +293,15 @@ impl Directory {
         let committed = Committed { rows: total(|written| written.rows), bytes: total(|written| written.bytes), files };
         let old = current.as_ref().map(|(_, record)| record);
         let (record, keep) = Record::after(old, (write.dataset(), once), mode, columns, committed)?;
-        let versions = Path::new(HIDDEN).join(write.dataset());
-        let own = versions.join(format!("{:08}-{}", record.version, write.id()));
-        let directory = self.root.join(&own);
+        let versions = self.hidden.join(write.dataset());
+        let version = format!("{:08}-{}", record.version, write.id());
+        let directory = versions.join(&version);
+        let own = Path::new(HIDDEN).join(write.dataset()).join(version);
         #[cfg(test)]
         let record = match self.planted {
             model::Planted::ShownFirst => self.show(write.dataset(), &own).map(|()| record)?,
             model::Planted::OldGoesFirst => {
-                self.forget(&self.root.join(&versions), &[]);
+                self.forget(&versions, &[]);
                 record
             }
             model::Planted::Unremembered => Record { commits: Vec::new(), ..record },
@@ -316,14 +338,14 @@ impl Directory {
             }
         }
         // From here on the commit stands: its record in this version answers a repeated call.
-        self.forget(&self.root.join(versions), &[Some(directory), before]);
+        self.forget(&versions, &[Some(directory), before]);
         Ok(committed)
     }
 
     /// Turns the dataset's name back to the version `before`, or takes it away if there was none.
     fn turn_back(&self, dataset: &str, before: Option<&Path>) -> Result<()> {
-        match before.map(|before| before.strip_prefix(&self.root).unwrap_or(before)) {
-            Some(before) => self.show(dataset, before),
+        match before.map(|before| before.strip_prefix(&self.hidden).unwrap_or(before)) {
+            Some(before) => self.show(dataset, &Path::new(HIDDEN).join(before)),
             None => {
                 let path = self.root.join(dataset);
                 self.files.remove_file(&path).map_err(|error| failed("remove", &path, error))
@@ -334,6 +356,7 @@ impl Directory {
     /// Removes all versions in `versions` except those that are `kept`. The commit is made: leftovers do no harm.
     fn forget(&self, versions: &Path, kept: &[Option<PathBuf>]) {
         let stays = |error: &dyn std::fmt::Display, directory: &Path| {
+            let directory = shown(directory);
             tracing::warn!(%error, directory = %directory.display(), "an old version stays until the next start");
         };
         let names = match self.entries(versions) {
@@ -359,8 +382,9 @@ impl Directory {
         self.files.remove_file(&path).map_err(|error| failed("remove", &path, error))?;
         // The link must not come back after a crash without its target.
         self.flush(&self.root)?;
-        let versions = self.root.join(HIDDEN).join(dataset);
+        let versions = self.hidden.join(dataset);
         if let Err(error) = self.files.remove_directory(&versions) {
+            let versions = shown(&versions);
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
         }
         // The dataset is dropped even if counting its disk space fails.
@@ -379,7 +403,7 @@ impl Directory {
         pieces: &[Arc<Piece>],
         old: Option<&PathBuf>,
     ) -> Result<()> {
-        let parent = self.root.join(HIDDEN).join(write.dataset());
+        let parent = self.hidden.join(write.dataset());
         self.files.create_directories(&parent).map_err(|error| failed("create", &parent, error))?;
         // A directory that could not be removed after a failure: the name on the disk may still lead to it.
         if self.files.is_directory(directory) {
@@ -404,7 +428,7 @@ impl Directory {
         }
         let json = serde_json::to_vec(record).map_err(|error| Error::Store {
             operation: "describe".to_owned(),
-            url: directory.display().to_string(),
+            url: shown(directory).display().to_string(),
             source: error.into(),
         })?;
         for (name, bytes) in [(RECORD, json.as_slice()), ("_SUCCESS", &[])] {
@@ -414,22 +438,22 @@ impl Directory {
         self.flush(directory)?;
         self.flush(&parent)?;
         // The first version makes its dataset's directory; without that name the link would lead nowhere after a power cut.
-        self.flush(&self.root.join(HIDDEN))
+        self.flush(&self.hidden)
     }
 
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
         // Each dataset has its own aside, because commits of other datasets run concurrently.
-        let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join(format!("_link.{dataset}")));
+        let (path, new) = (self.root.join(dataset), self.hidden.join(format!("_link.{dataset}")));
         turn(&*self.files, &path, version, &new)
     }
 }
 
-/// Returns true if a link is one that [`Directory::show`] makes for `dataset`: to a version of its own.
-fn leads_to_version(link: &Path, dataset: &str) -> bool {
-    let Ok(version) = link.strip_prefix(Path::new(HIDDEN).join(dataset)) else { return false };
+/// The version that a link leads to, if it is one that [`Directory::show`] makes for `dataset`.
+fn version_of(link: &Path, dataset: &str) -> Option<PathBuf> {
+    let version = link.strip_prefix(Path::new(HIDDEN).join(dataset)).ok()?;
     let mut parts = version.components();
-    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)).then(|| version.to_owned())
 }
 
 /// Holds `root`, which is made if it does not exist, against other servers; waits up to `patience` for the one that has it.
@@ -439,5 +463,7 @@ fn leads_to_version(link: &Path, dataset: &str) -> bool {
 pub(super) async fn lock(root: &Path, patience: Duration) -> Result<Lock> {
     let hidden = root.join(HIDDEN);
     std::fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
-    Lock::take_within(&hidden.join(LOCK), &format!("write to {}", root.display()), patience).await
+    // A link that another user left there leads to no lock.
+    let pinned = Pinned::unlinked(&hidden).map_err(|error| failed("open", &hidden, error))?;
+    Lock::take_within(&pinned.at().join(LOCK), &format!("write to {}", root.display()), patience).await
 }

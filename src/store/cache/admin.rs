@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::super::directory::failed;
+use super::super::pinned::shown;
 use super::beside;
 use super::block::Block;
 use super::directory::Directory;
@@ -138,12 +139,14 @@ pub fn verify(path: &Path) -> Result<Verified> {
     let (mut good, mut bytes, mut damaged) = (0, 0, Vec::new());
     for block in blocks {
         let place = directory.block(&block);
+        let named = shown(&place);
+        let named = named.display();
         let mut file = match File::open(&place) {
             Ok(file) => file,
             Err(error) => {
                 // It was evicted meanwhile, if it is not there.
                 if error.kind() != ErrorKind::NotFound {
-                    damaged.push(format!("{}: {error}", place.display()));
+                    damaged.push(format!("{named}: {error}"));
                 }
                 continue;
             }
@@ -163,9 +166,9 @@ pub fn verify(path: &Path) -> Result<Verified> {
             Err(Bad::Failed(error)) => error.to_string(),
         };
         if disk.discard(&block, &file, &place) {
-            damaged.push(format!("{}: {what}", place.display()));
+            damaged.push(format!("{named}: {what}"));
         } else if is_at(&file, &place) {
-            damaged.push(format!("{}: {what}, and it cannot be removed", place.display()));
+            damaged.push(format!("{named}: {what}, and it cannot be removed"));
         }
     }
     Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })

@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::directory::failed;
+use super::super::pinned::{Pinned, identity};
 use super::super::publish::put_file;
 use super::block::Block;
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ const SUMS: &str = "sums";
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     path: PathBuf,
+    /// The directory that was opened, whatever has its name by now: nothing is looked for, written or deleted in another one.
+    pinned: Pinned,
 }
 
 impl Directory {
@@ -58,10 +61,10 @@ impl Directory {
             }
             Err(error) => return Err(failed("open the cache", path, error)),
         }
-        let found = Self::at(path)?;
+        let found = Self::opened(path)?;
         if !found.is_marked()? {
             found.check_empty()?;
-            match put_file(&found.path.join(MARK), MARKED.as_bytes()) {
+            match put_file(&found.at().join(MARK), MARKED.as_bytes()) {
                 // Another process was faster.
                 Err(_) if found.is_marked()? => {}
                 outcome => outcome?,
@@ -79,24 +82,38 @@ impl Directory {
             let hint = "it is the directory that was given as cache".to_owned();
             return Err(Error::NotFound { what: format!("cache {}", path.display()), hint });
         }
-        let found = Self::at(path)?;
+        let found = Self::opened(path)?;
         if found.is_marked()? {
             return Ok(found);
         }
         Err(Error::config("cache", format!("{} has no {MARK}: it is no cache of bowstring", path.display())))
     }
 
-    fn at(path: &Path) -> Result<Self> {
-        let path = fs::canonicalize(path).map_err(|error| failed("open the cache", path, error))?;
-        Ok(Self { path })
+    fn opened(path: &Path) -> Result<Self> {
+        let unopened = |error| failed("open the cache", path, error);
+        let real = fs::canonicalize(path).map_err(unopened)?;
+        let pinned = Pinned::unlinked(&real).map_err(unopened)?;
+        Ok(Self { path: real, pinned })
     }
 
+    /// Its path, for people.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Its path, for what is done in it.
+    pub(super) fn at(&self) -> &Path {
+        self.pinned.at()
+    }
+
+    /// Returns true if its path still leads to it, and it is still a cache.
+    pub(super) fn is_current(&self) -> bool {
+        let named = fs::metadata(&self.path).ok().map(|found| identity(&found));
+        named.is_some() && named == self.pinned.identity().ok() && self.is_marked().unwrap_or(false)
+    }
+
     fn is_marked(&self) -> Result<bool> {
-        let mark = self.path.join(MARK);
+        let mark = self.at().join(MARK);
         match fs::symlink_metadata(&mark) {
             Ok(found) => Ok(found.is_file()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -105,7 +122,7 @@ impl Directory {
     }
 
     fn check_empty(&self) -> Result<()> {
-        let entries = fs::read_dir(&self.path).map_err(|error| failed("list", &self.path, error))?;
+        let entries = fs::read_dir(self.at()).map_err(|error| failed("list", &self.path, error))?;
         // A fresh file system has this one. And another process may have set the mark meanwhile.
         let mut others =
             entries.flatten().map(|entry| entry.file_name()).filter(|name| name != "lost+found" && name != MARK);
@@ -121,7 +138,7 @@ impl Directory {
     /// Path of the file of `block`.
     pub(super) fn block(&self, block: &Block) -> PathBuf {
         let (directory, name) = block.name();
-        self.path.join(BLOCKS).join(directory).join(name)
+        self.at().join(BLOCKS).join(directory).join(name)
     }
 
     /// Path of the checksums that lie beside `block`, a whole object.
@@ -140,15 +157,15 @@ impl Directory {
 
     /// Path of `block` while it is fetched.
     pub(super) fn fetch(&self, block: &Block) -> PathBuf {
-        self.path.join(FETCH).join(block.name().1)
+        self.at().join(FETCH).join(block.name().1)
     }
 
     pub(super) fn ledger(&self) -> PathBuf {
-        self.path.join(LEDGER)
+        self.at().join(LEDGER)
     }
 
     pub(super) fn lock(&self) -> PathBuf {
-        self.path.join(LOCK)
+        self.at().join(LOCK)
     }
 
     /// Checks that it is still a cache.
@@ -169,7 +186,7 @@ impl Directory {
     /// The blocks that have files.
     pub(super) fn blocks(&self) -> io::Result<Vec<Block>> {
         let mut found = Vec::new();
-        for directory in entries(&self.path.join(BLOCKS))? {
+        for directory in entries(&self.at().join(BLOCKS))? {
             for path in entries(&directory)? {
                 // A file under the wrong directory is not the cache's.
                 found.extend(named(&path).filter(|block| self.block(block) == path));
@@ -180,7 +197,7 @@ impl Directory {
 
     /// The blocks that are being fetched, or were when their process ended.
     pub(super) fn fetched(&self) -> io::Result<Vec<Block>> {
-        Ok(entries(&self.path.join(FETCH))?.iter().filter_map(|path| named(path)).collect())
+        Ok(entries(&self.at().join(FETCH))?.iter().filter_map(|path| named(path)).collect())
     }
 
     /// Removes the cache's own files and the directory, if nothing else is in it; returns true if it is gone.
@@ -188,7 +205,7 @@ impl Directory {
         for block in self.blocks()? {
             self.delete(&block)?;
         }
-        for directory in entries(&self.path.join(BLOCKS))? {
+        for directory in entries(&self.at().join(BLOCKS))? {
             // Checksums whose file never came, since their process was killed.
             let beside =
                 entries(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == SUMS));
@@ -201,14 +218,14 @@ impl Directory {
         for block in self.fetched()? {
             gone(fs::remove_file(self.fetch(&block)))?;
         }
-        for directory in entries(&self.path.join(BLOCKS))? {
+        for directory in entries(&self.at().join(BLOCKS))? {
             is_empty(fs::remove_dir(directory))?;
         }
         for directory in [BLOCKS, FETCH] {
-            is_empty(fs::remove_dir(self.path.join(directory)))?;
+            is_empty(fs::remove_dir(self.at().join(directory)))?;
         }
         for file in [LEDGER, LEDGER_ASIDE, MARK, LOCK] {
-            gone(fs::remove_file(self.path.join(file)))?;
+            gone(fs::remove_file(self.at().join(file)))?;
         }
         is_empty(fs::remove_dir(&self.path))
     }

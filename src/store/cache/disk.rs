@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
+use super::super::pinned::shown;
 use super::block::Block;
 use super::claim::{Claim, Claimed};
 use super::directory::{Directory, gone, writable};
@@ -168,7 +169,7 @@ impl Disk {
             Ok(bytes) => (Found::Hit(bytes), block),
             Err(Bad::Gone) => (Found::Miss, block),
             Err(Bad::Damaged(what)) => {
-                tracing::warn!("{} is read again from its origin: {what}", path.display());
+                tracing::warn!("{} is read again from its origin: {what}", shown(&path).display());
                 self.discard(&block, &file, &path);
                 (Found::Damaged, block)
             }
@@ -385,7 +386,10 @@ impl Disk {
                 Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
             if begin.elapsed() > PATIENCE {
-                return Err(io::Error::other(format!("another process holds {} for {PATIENCE:?}", path.display())));
+                return Err(io::Error::other(format!(
+                    "another process holds {} for {PATIENCE:?}",
+                    shown(&path).display()
+                )));
             }
             std::thread::sleep(PAUSE);
         }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
+use super::super::pinned::shown;
 use super::beside::{self, Beside};
 use super::block::{Block, ObjectKey};
 use super::claim::{Claim, Claimed};
@@ -48,8 +49,9 @@ pub(crate) struct Held {
 
 impl Held {
     /// The file at `path`, which this process has locked for sharing, and found good.
-    pub(super) fn new(file: File, path: PathBuf) -> Self {
-        Self { file, path }
+    pub(super) fn new(file: File, path: &Path) -> Self {
+        // It is given to other programs, which open it by its name.
+        Self { file, path: shown(path) }
     }
 
     /// The file.
@@ -144,7 +146,7 @@ impl Disk {
         match prove(&file, block, &self.directory().sums(block), patience) {
             Ok(()) => {
                 self.touch(block);
-                Ok(Holding::Held(Held { file, path }))
+                Ok(Holding::Held(Held::new(file, &path)))
             }
             Err(bad) => {
                 let (what, event) = match bad {
@@ -153,7 +155,7 @@ impl Disk {
                     Bad::Failed(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
                     Bad::Failed(error) => (error.to_string(), Event::Failed),
                 };
-                tracing::warn!("{} is read again from its origin: {what}", path.display());
+                tracing::warn!("{} is read again from its origin: {what}", shown(&path).display());
                 self.discard(block, &file, &path);
                 Ok(Holding::Unusable(event))
             }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::super::directory::flush_names;
+use super::super::pinned::shown;
 use super::block::ObjectKey;
 use super::directory::{Directory, gone, writable};
 use super::ledger::{boot, is_at};
@@ -130,7 +131,7 @@ pub(super) fn fresh() -> ObjectKey {
 
 impl Directory {
     fn saved(&self) -> PathBuf {
-        self.path().join(SAVED)
+        self.at().join(SAVED)
     }
 
     /// Path of the bytes of the save `name`.
@@ -191,7 +192,9 @@ impl Directory {
         };
         match serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))) {
             Ok(record) => Ok(Some(record)),
-            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))),
+            Err(error) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", shown(&path).display())))
+            }
         }
     }
 
@@ -211,7 +214,7 @@ impl Directory {
     pub(super) fn flush_saved(&self) -> io::Result<()> {
         flush_names(&self.saved())?;
         // The first save has made that directory.
-        flush_names(self.path())
+        flush_names(self.at())
     }
 
     /// Removes a save: its record, then the rest. Its bytes stay as long as somebody has them open; see [`reap_saves`](Self::reap_saves).

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::super::pinned::shown;
 use super::beside;
 use super::block::{Block, ObjectKey};
 use super::claim::Claimed;
@@ -70,7 +71,7 @@ impl Source {
 
 fn damaged(path: &Path, what: &str) -> Error {
     let what = format!("what was saved here and is not in its store yet is damaged: {what}");
-    Error::Corrupt { place: Place::file(path.display().to_string()), what, source: None }
+    Error::Corrupt { place: Place::file(shown(path).display().to_string()), what, source: None }
 }
 
 impl Saves {
@@ -154,7 +155,7 @@ impl Saves {
         }
         let block = Block::whole(save.name, save.record.size);
         match prove(&file, &block, &self.0.directory().saved_sums(save.name), patience) {
-            Ok(()) => Ok(Some(Held::new(file, path))),
+            Ok(()) => Ok(Some(Held::new(file, &path))),
             Err(Bad::Gone) if self.again(save)?.is_none() => Ok(None),
             Err(Bad::Gone) => Err(damaged(&path, "it has no checksums")),
             Err(Bad::Damaged(what)) => Err(damaged(&path, what)),

@@ -102,7 +102,12 @@ impl Cache {
             return Err(Error::config("cache_bytes", "a cache of no bytes keeps nothing; leave cache out"));
         }
         let path = if place == MEMORY { None } else { Some(canonical(Path::new(place))) };
-        let known = open.iter().find(|(found, _)| *found == path).and_then(|(_, cache)| cache.upgrade());
+        let mut known = open.iter().filter(|(found, _)| *found == path).filter_map(|(_, cache)| cache.upgrade());
+        let known = known.find(|cache| match &cache.tier {
+            // One whose directory was removed, or has another name by now, is left to those who read through it.
+            Tier::Disk(disk) => disk.directory().is_current(),
+            Tier::Memory(_) => true,
+        });
         if let Some(cache) = known {
             if let Some(limit) = limit {
                 cache.set_limit(limit);

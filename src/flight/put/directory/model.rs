@@ -133,6 +133,8 @@ impl Put {
     fn directory(&self, files: &Arc<CrashingFiles>) -> Directory {
         Directory {
             root: PathBuf::from("/"),
+            hidden: Path::new("/").join(HIDDEN),
+            pins: Default::default(),
             options: WriterOptions::default(),
             disk: Disk::new(DiskQuotas::default()),
             files: Arc::clone(files) as Arc<dyn Files>,
