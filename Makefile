@@ -171,6 +171,10 @@ check-deploy: ## workflows, chart and manifests by the tools that know them, as 
 image: build $(VENV)/demo ## the static server in a root filesystem in dist/image, and what it does there (Linux, root, musl-gcc)
 	bash scripts/image.sh dist/image
 
+.PHONY: container
+container: build $(VENV)/demo ## the image in containers: demo, server, two ranks, a restart; built from the Dockerfile first where IMAGE names none (docker or podman)
+	bash scripts/container.sh
+
 .PHONY: bench
 bench: $(VENV)/turbo ## Rust benches (criterion)
 	cargo bench --locked -p bowstring $(FEATURES)

@@ -107,7 +107,8 @@ impl<T: Source> Shared<T> {
     }
 }
 
-/// Opens in a thread of its own, so that Ctrl-C does not wait for a slow store.
+/// Opens in a thread of its own, so that Ctrl-C does not wait for a slow store. Warnings are logged meanwhile: a server that is not there yet
+/// has minutes to come.
 pub(crate) fn opened<T: Send + 'static>(
     py: Python<'_>,
     open: impl FnOnce() -> Result<T> + Send + 'static,
@@ -125,9 +126,12 @@ pub(crate) fn opened<T: Send + 'static>(
             (receiver, opened)
         });
         receiver = back;
+        let passed_on = log::pass_on(py);
         match opened {
-            Ok(opened) => return opened.map_err(|error| raise(py, &error)),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Ok(opened) => {
+                return opened.map_err(|error| raise(py, &error)).and_then(|opened| passed_on.map(|()| opened));
+            }
+            Err(RecvTimeoutError::Timeout) => passed_on.and_then(|()| py.check_signals())?,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(raise(py, &Error::Closed { why: "opening the dataset panicked".to_owned() }));
             }

@@ -130,6 +130,18 @@ def test_a_pods_grace_period_exceeds_the_servers_drain() -> None:
     assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > int(grace[1])
 
 
+def test_a_servers_memory_exceeds_its_budget_by_a_gibibyte() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    (stateful,) = documents(BASE / "statefulset.yaml")
+    (fleet,) = stateful["spec"]["template"]["spec"]["containers"]
+    (beside,) = pod("sidecar.yaml")["initContainers"]
+    text = (BASE / "bowstring.toml").read_text()
+    budget = int(tomllib.loads(text)["server"]["memory_budget"].removesuffix("GiB"))
+    assert fleet["resources"]["limits"]["memory"] == f"{budget + 1}Gi"
+    config = tomllib.loads(documents(KUBERNETES / "sidecar.yaml")[0]["data"]["bowstring.toml"])
+    assert beside["resources"]["limits"]["memory"] == f"{config['server']['memory_budget'] // 2**30 + 1}Gi"
+
+
 def test_a_sidecar_starts_before_training_and_ranks_find_it() -> None:
     tomllib = pytest.importorskip("tomllib")
     found = pod("sidecar.yaml")

@@ -16,6 +16,7 @@ import bowstring
 import numpy as np
 import pytest
 from bowstring.torch import DataLoader
+from conftest import free_port
 
 pa = pytest.importorskip("pyarrow")
 flight = pytest.importorskip("pyarrow.flight")
@@ -115,6 +116,15 @@ def test_a_state_moves_between_a_local_and_a_remote_loader(server: Server) -> No
         remote.load_state_dict(local.state_dict())
         theirs += [batch["_row_id"].tolist() for batch in remote]
         assert theirs == ours
+
+
+def test_a_loader_that_waits_for_its_server_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    address = f"grpc://127.0.0.1:{free_port()}/photos"
+    with pytest.raises(bowstring.TimeoutError):
+        bowstring.Loader(address, batch_size=1, timeout=2)
+    (said,) = [record for record in caplog.records if "trying for" in record.getMessage()]
+    assert said.levelname == "WARNING"
+    assert address.removesuffix("/photos") in said.getMessage()
 
 
 def test_kept_batches_keep_their_values(server: Server) -> None:

@@ -12,6 +12,7 @@
 //! | `crop` | the crop box: a pure function of size and one random number |
 //! | `jpeg`, `turbo`, `zune` | the part of a JPEG to decode; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
+//! | `scale` | pixels at another size |
 //! | `normalise`, `simd` | pixels to values in place |
 //! | `scratch` | the memory of a thread for decoding |
 //! | `deferred` | photos to be decoded by a device: their bytes, and the requested part |
@@ -31,6 +32,7 @@ mod options;
 mod preview;
 mod probe;
 mod raster;
+mod scale;
 mod scratch;
 mod simd;
 mod stored;
@@ -39,8 +41,7 @@ mod turbo;
 #[cfg(not(feature = "turbo"))]
 mod zune;
 
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::Resizer;
 #[cfg(feature = "turbo")]
 use turbo as backend;
 #[cfg(not(feature = "turbo"))]
@@ -54,10 +55,11 @@ pub use probe::{Format, Info, probe};
 pub use stored::StoredImage;
 
 use crate::codec::Decode;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 use crate::schema::DType;
 use crop::Rect;
 use jpeg::{Part, Want};
+use scale::Pixels;
 use scratch::{Scratch, grow, with_scratch};
 
 /// Name of the built-in JPEG decoder, for display.
@@ -253,44 +255,14 @@ impl Source<'_> {
 /// Resizes the requested box of `part`, whose pixels are given, to `out`: bilinear, with antialiasing.
 fn resize(
     resizer: &mut Resizer,
-    pixels: &[u8],
+    bytes: &[u8],
     part: &Part,
     want: &Want,
     channels: usize,
     out: &mut [u8],
 ) -> Result<()> {
-    let kind = match channels {
-        1 => PixelType::U8,
-        3 => PixelType::U8x3,
-        _ => PixelType::U8x4,
-    };
-    let local = part.local(&want.rect);
-    let source = ImageRef::new(part.width, part.height, pixels, kind).map_err(unfit)?;
-    let mut target = Image::from_slice_u8(want.width, want.height, out, kind).map_err(unfit)?;
-    if !want.sealed {
-        return scale(resizer, &source, &mut target, local);
-    }
-    // The filter must not see beyond the box: give it only the pixels that the box touches.
-    let (left, top) = (local.x.floor().max(0.0), local.y.floor().max(0.0));
-    let right = (local.x + local.width).ceil().min(f64::from(part.width));
-    let bottom = (local.y + local.height).ceil().min(f64::from(part.height));
-    let [x, y, w, h] = [left, top, right - left, bottom - top].map(|side| side as u32);
-    let view = CroppedImage::new(&source, x, y, w, h).map_err(unfit)?;
-    scale(resizer, &view, &mut target, Rect { x: local.x - left, y: local.y - top, ..local })
-}
-
-fn scale(resizer: &mut Resizer, source: &impl IntoImageView, target: &mut Image<'_>, rect: Rect) -> Result<()> {
-    // Rounding must not push the box over the edge.
-    let (x, y) = (rect.x.max(0.0), rect.y.max(0.0));
-    let width = rect.width.min(f64::from(source.width()) - x);
-    let height = rect.height.min(f64::from(source.height()) - y);
-    let options =
-        ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(x, y, width, height);
-    resizer.resize(source, target, &options).map_err(unfit)
-}
-
-fn unfit(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::corrupt_by(Place::default(), "image cannot be resized", error)
+    let pixels = Pixels { bytes, width: part.width, height: part.height, channels };
+    pixels.scale(resizer, part.local(&want.rect), want.sealed, (want.width, want.height), out)
 }
 
 /// Writes `pixels` (as stored, rows of `width`), turned according to the orientation, to `out`.

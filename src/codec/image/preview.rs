@@ -1,12 +1,13 @@
 //! One image of a batch as a small PNG, for viewing.
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::Resizer;
 use half::{bf16, f16};
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
+use super::crop::Rect;
 use super::options::{ImageOptions, Layout, Size};
+use super::scale::Pixels;
 use crate::error::{Error, Place, Result};
 use crate::schema::DType;
 
@@ -18,10 +19,10 @@ use crate::schema::DType;
 /// [`Error::Mismatch`] if `row` is not such an image; [`Error::Unsupported`] for an element type that images do not
 /// have.
 pub fn preview(row: &[u8], options: &ImageOptions, size: Size, side: u32) -> Result<Vec<u8>> {
-    let (colour, kind) = match options.channels {
-        1 => (ExtendedColorType::L8, PixelType::U8),
-        3 => (ExtendedColorType::Rgb8, PixelType::U8x3),
-        4 => (ExtendedColorType::Rgba8, PixelType::U8x4),
+    let colour = match options.channels {
+        1 => ExtendedColorType::L8,
+        3 => ExtendedColorType::Rgb8,
+        4 => ExtendedColorType::Rgba8,
         other => return Err(Error::config("images", format!("{other} channels; an image has 1, 3 or 4"))),
     };
     let pixels = bytes(row, options, size)?;
@@ -29,11 +30,12 @@ pub fn preview(row: &[u8], options: &ImageOptions, size: Size, side: u32) -> Res
     let scaled = if (width, height) == (size.width, size.height) {
         pixels
     } else {
-        let source = ImageRef::new(size.width, size.height, &pixels, kind).map_err(unfit)?;
-        let mut target = Image::new(width, height, kind);
-        let bilinear = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-        Resizer::new().resize(&source, &mut target, &bilinear).map_err(unfit)?;
-        target.into_vec()
+        let channels = usize::from(options.channels);
+        let source = Pixels { bytes: &pixels, width: size.width, height: size.height, channels };
+        let whole = Rect { x: 0.0, y: 0.0, width: f64::from(size.width), height: f64::from(size.height) };
+        let mut scaled = vec![0; width as usize * height as usize * channels];
+        source.scale(&mut Resizer::new(), whole, false, (width, height), &mut scaled)?;
+        scaled
     };
     let mut png = Vec::new();
     PngEncoder::new(&mut png).write_image(&scaled, width, height, colour).map_err(unfit)?;
