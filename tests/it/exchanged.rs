@@ -213,7 +213,7 @@ fn a_writer_stays_in_its_directory() {
         |shared, round| {
             let batch = batch(round);
             let options = WriterOptions { overwrite: true, ..WriterOptions::default() };
-            let mut written = || {
+            let written = || {
                 let mut writer = DatasetWriter::create(&shared.join("d"), batch.schema(), options.clone())?;
                 writer.write(&batch)?;
                 writer.finish().map(drop)

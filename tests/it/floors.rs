@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("figures", 0),
     ("hex", 0),
     ("nearest", 0),
+    ("per_process", 0),
     ("recent", 0),
 ];
 

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::judge::Verdict;
-
 /// Values of partition columns, by their names in data files.
 pub(super) type PartitionValues = BTreeMap<String, Option<String>>;
 
@@ -29,6 +27,14 @@ pub(super) struct Add {
     /// What the filter says of it.
     #[serde(skip)]
     pub(super) verdict: Option<Verdict>,
+}
+
+/// What the filter says of a file with statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) rows: u64,
+    /// It has no selected row.
+    pub(super) is_pruned: bool,
 }
 
 /// A file that is removed.

@@ -3,7 +3,7 @@
 
 use arrow::array::ArrayRef;
 
-use super::action::PartitionValues;
+use super::action::{PartitionValues, Verdict};
 use super::statistics::Statistics;
 use crate::dataset::table::{Sieve, Tested, constant};
 
@@ -13,14 +13,6 @@ pub(super) struct Judge {
     sieve: Sieve,
     /// Names of the columns whose values are in the entries.
     partitions: Vec<String>,
-}
-
-/// What is known of a file with statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Verdict {
-    pub(super) rows: u64,
-    /// It has no selected row.
-    pub(super) is_pruned: bool,
 }
 
 impl Judge {

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::action::{PartitionValues, Vector};
-use super::judge::Verdict;
+use super::action::{PartitionValues, Vector, Verdict};
 use super::path::{locate, name};
 use super::snapshot::{Listed, Snapshot};
 use super::{protocol, schema, travel};

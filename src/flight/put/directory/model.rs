@@ -168,7 +168,8 @@ impl Put {
         let written = Written { files: 1, rows: 1, row_groups: 1, bytes: 1 };
         let disk = Mutex::new(Disk::new(DiskQuotas::default()).claim(None));
         let files = Arc::clone(files) as Arc<dyn Files>;
-        Arc::new(Piece { files, directory, written, columns: vec!["id".to_owned()], disk })
+        let columns = vec!["id".to_owned()];
+        Arc::new(Piece { files, _pins: Default::default(), directory, written, columns, disk })
     }
 
     /// Does the next step of the plan on a disk with this fate.
