@@ -1,8 +1,5 @@
 //! One byte budget with first-come-first-served reservations, and the free list of batch buffers.
 
-#[cfg(test)]
-mod schedules;
-
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 #[cfg(feature = "convert")]
@@ -207,8 +204,6 @@ impl Pool {
         };
         // A waiter that leaves the queue early must wake the next one: the guard does so on every way out.
         let _leaving = Leaving(self);
-        #[cfg(test)]
-        schedules::step();
         receiver.await.map_err(|_| Error::Closed { why: "the memory pool is gone".to_owned() })
     }
 
@@ -286,8 +281,6 @@ impl Pool {
         }
         drop(evicted);
         for waiter in granted {
-            #[cfg(test)]
-            schedules::step();
             // The reservation of a waiter that left meanwhile comes back here, and dropping it wakes the next one.
             drop(waiter.granted.send(Reservation { pool: Arc::clone(self), bytes: waiter.bytes }));
         }
@@ -319,8 +312,6 @@ struct Leaving<'a>(&'a Arc<Pool>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        #[cfg(test)]
-        schedules::step();
         self.0.release(0);
     }
 }
