@@ -17,6 +17,7 @@ import fcntl
 import os
 import pathlib
 import platform
+import re
 import select
 import socket
 import struct
@@ -252,6 +253,9 @@ def path_of(process: int, arguments: list[int], place: int, relative: bool) -> s
         base = f"/proc/{process}/cwd" if directory == -100 else f"/proc/{process}/fd/{directory}"
         path = os.path.join(os.readlink(base), path)
     # What `self` means is said by who asks.
+    opened = re.match(r"/proc/self/fd/(\d+)/", path)
+    if opened:
+        path = os.path.join(os.readlink(f"/proc/{process}/fd/{opened[1]}"), path[opened.end() :])
     if path.startswith(("/proc/self/", "/proc/thread-self/")):
         return os.path.normpath(path)
     return path if path.startswith(CASE) else os.path.realpath(path)
