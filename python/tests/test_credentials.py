@@ -250,7 +250,35 @@ threading.Thread(target=opens, daemon=True).start()
 assert began.wait(30)
 """
 
+ENDS_IN_AN_ASYNC_CALL = ENDS_IN_A_CALL.replace("def slow", "async def slow").replace(
+    "time.sleep(0.0005)", "await asyncio.sleep(0.0005)"
+)
 
-def test_a_process_ends_in_the_middle_of_a_call_of_a_provider() -> None:
-    ended = subprocess.run([sys.executable, "-c", ENDS_IN_A_CALL], capture_output=True, text=True, timeout=60)
+# The wait for the call comes after the main thread's end, and is interrupted twice.
+ENDS_INTERRUPTED = (
+    ENDS_IN_A_CALL
+    + """
+import os, signal
+
+def interrupt():
+    threading.main_thread().join()
+    for _ in range(2):
+        time.sleep(0.15)
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(ENDS_IN_A_CALL, id="call"),
+        pytest.param("import asyncio\n" + ENDS_IN_AN_ASYNC_CALL, id="async"),
+        pytest.param(ENDS_INTERRUPTED, id="interrupted"),
+    ],
+)
+def test_a_process_ends_in_the_middle_of_a_call_of_a_provider(script: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
