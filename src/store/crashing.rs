@@ -297,15 +297,16 @@ impl CrashingFiles {
         self.lock().steps.is_empty()
     }
 
-    /// Every tree that may be there after a power cut, each once, with the lost steps.
+    /// Every tree that may be there after a power cut, each once, with the lost steps. Of more than twelve steps that are not flushed,
+    /// it takes those trees of which at most two steps are lost, at most two are kept, or the last ones are lost.
     pub(crate) fn after_power_cut(&self) -> Vec<(Tree, String)> {
         let inner = self.lock();
         let loose: Vec<usize> = (0..inner.steps.len()).filter(|at| !inner.steps[*at].1).collect();
-        assert!(loose.len() <= 16, "{} steps are not flushed: too many to look at each part of them", loose.len());
+        assert!(loose.len() < 64, "{} steps are not flushed: too many to number their parts", loose.len());
         let mut seen = BTreeSet::new();
         let mut all = Vec::new();
         // Trees that keep the most come first: the descriptions of the losses are then short.
-        for kept in (0..1_u32 << loose.len()).rev() {
+        for kept in kept(loose.len()) {
             let is_lost = |at: usize| loose.iter().position(|it| *it == at).is_some_and(|bit| kept >> bit & 1 == 0);
             let mut tree = inner.disk.clone();
             let here = (0..inner.steps.len()).filter(|at| !is_lost(*at));
@@ -358,6 +359,21 @@ impl CrashingFiles {
             if there { Ok(vec![Step::Remove { directory, name }]) } else { Err(error(io::ErrorKind::NotFound)) }
         })
     }
+}
+
+/// Parts of `steps` steps that may have come to the disk, as bits; those that keep the most come first.
+fn kept(steps: usize) -> Vec<u64> {
+    let all = (1_u64 << steps) - 1;
+    if steps <= 12 {
+        return (0..=all).rev().collect();
+    }
+    let one = |step: usize| 1_u64 << step;
+    let few = || std::iter::once(0).chain((0..steps).flat_map(move |a| (0..=a).map(move |b| one(a) | one(b))));
+    let first = (0..steps).map(|step| one(step) - 1);
+    let mut parts: Vec<u64> = few().chain(few().map(|lost| all & !lost)).chain(first).collect();
+    parts.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.count_ones()), *kept));
+    parts.dedup();
+    parts
 }
 
 /// A step in few words.

@@ -414,6 +414,29 @@ fn tries_at_one_thing_are_committed_once_and_aborted_together() {
 }
 
 #[test]
+fn what_a_process_before_this_one_committed_cannot_be_aborted() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let open = async || Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
+        let done = write("d", "done");
+        let staging = open().await;
+        let token = stage(&staging, &done, 0, 0, &[1]).await.unwrap().token;
+        let committed = staging.commit(&done, Mode::Create, &[token]).await.unwrap();
+        drop(staging);
+        for is_repeated in [false, true] {
+            let staging = open().await;
+            if is_repeated {
+                assert_eq!(staging.commit(&done, Mode::Create, &[token]).await.unwrap(), committed);
+            }
+            let error = staging.abort(&done).await.unwrap_err();
+            assert!(matches!(&error, Error::Closed { why } if why.contains("committed")), "{error}");
+            staging.abort(&write("d", "unknown")).await.unwrap();
+            assert_eq!(visible(&staging, "d").await.unwrap(), [1]);
+        }
+    });
+}
+
+#[test]
 fn a_dropped_dataset_takes_nothing_and_stays_away() {
     runtime().block_on(async {
         let root = tempfile::tempdir().unwrap();

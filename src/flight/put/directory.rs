@@ -272,10 +272,19 @@ impl Directory {
         Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
     }
 
+    /// [`answer`](Self::answer), once it is on the disk: a commit on a disk that failed may be one that a power cut would undo.
+    pub(super) fn repeated(&self, write: &WriteId) -> Result<Option<Committed>> {
+        let answer = self.answer(write)?;
+        if answer.is_some() {
+            self.flush(&self.root)?;
+        }
+        Ok(answer)
+    }
+
     /// Makes `pieces` visible, remembered under the name `once`. On an error, readers see the former state, and the pieces are unchanged.
     ///
     /// If the disk fails after the link was turned, the link is turned back. If even that fails, the commit is visible and is answered as
-    /// made; only a power cut could still undo it, and a warning says so.
+    /// made; only a power cut before the next commit, or its repetition, could still undo it, and a warning says so.
     pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let committed = self.make(write, once, mode, pieces)?;
         if let Err(error) = self.measure(write.dataset(), pieces) {

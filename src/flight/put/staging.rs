@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Buffers, Busy, Running};
-use super::write_ledger::{Commit, WriteLedger};
+use super::write_ledger::{Commit, WriteLedger, over};
 use super::{Committed, DiskQuotas, Mode, Staged, Token, WriteId, directory, memory};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
@@ -235,7 +235,7 @@ impl Staging {
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
         let dataset = write.clone();
         Inner::alone(&self.inner, dataset, move || {
-            if let Some(committed) = inner.target.answer(&once)? {
+            if let Some(committed) = inner.target.repeated(&once)? {
                 let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
                 drop(gone);
                 return Ok(committed);
@@ -256,8 +256,16 @@ impl Staging {
     /// Ends a write: all its attempts vanish, also those that are still being written.
     ///
     /// # Errors
-    /// [`Error::Closed`] if it is committed, or is being committed.
+    /// [`Error::Closed`] if it is committed, or is being committed, also by a process before this one if it was not begun again since;
+    /// [`Error::Store`] if the record of its dataset cannot be read.
     pub async fn abort(&self, write: &WriteId) -> Result<()> {
+        let is_known = self.inner.book().knows(write);
+        if !is_known {
+            let (inner, unknown) = (Arc::clone(&self.inner), write.clone());
+            if blocking(move || inner.target.answer(&unknown)).await?.is_some() {
+                return Err(over(write, "committed"));
+            }
+        }
         let gone = self.inner.book().abort(write, Instant::now())?;
         discard(gone).await;
         Ok(())
@@ -405,6 +413,14 @@ impl Target {
     fn answer(&self, write: &WriteId) -> Result<Option<Committed>> {
         match self {
             Self::Directory(target) => target.answer(write),
+            Self::Memory(target) => Ok(target.answer(write)),
+        }
+    }
+
+    /// [`answer`](Self::answer) to a commit that is made again, as durable as the disk lets it be.
+    fn repeated(&self, write: &WriteId) -> Result<Option<Committed>> {
+        match self {
+            Self::Directory(target) => target.repeated(write),
             Self::Memory(target) => Ok(target.answer(write)),
         }
     }

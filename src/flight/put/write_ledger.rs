@@ -36,6 +36,10 @@ struct Write<P> {
 }
 
 impl<P> Write<P> {
+    fn new(phase: Phase, now: Instant) -> Self {
+        Self { attempts: BTreeMap::new(), busy: 0, touched: now, phase }
+    }
+
     /// Returns true if nothing can come of it any more, and nothing is under way.
     fn is_over(&self) -> bool {
         self.busy == 0 && matches!(self.phase, Phase::Committed(_) | Phase::Aborted)
@@ -65,6 +69,11 @@ impl<P: Clone> WriteLedger<P> {
         Self { writes: HashMap::new(), numbers: first, max_writes, max_attempts }
     }
 
+    /// Returns true if a call named the write before, and it was not forgotten since.
+    pub(super) fn knows(&self, write: &WriteId) -> bool {
+        self.writes.contains_key(write)
+    }
+
     /// An attempt begins: its token.
     ///
     /// # Errors
@@ -73,12 +82,7 @@ impl<P: Clone> WriteLedger<P> {
         if !self.has_room(write) {
             return Err(limit("the number of writes", self.max_writes, "max_writes"));
         }
-        let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
-            attempts: BTreeMap::new(),
-            busy: 0,
-            touched: now,
-            phase: Phase::Open,
-        });
+        let known = self.writes.entry(write.clone()).or_insert_with(|| Write::new(Phase::Open, now));
         open(write, known.phase)?;
         if known.attempts.len() + known.busy >= self.max_attempts {
             return Err(limit("the number of attempts of a write", self.max_attempts, "max_attempts"));
@@ -162,20 +166,22 @@ impl<P: Clone> WriteLedger<P> {
         Ok(Commit::Publish(chosen.into_values().collect()))
     }
 
-    /// Ends a commit: `committed` if it was made. Returns attempts that are no longer needed.
+    /// Ends a commit: `committed` if it was made. Returns attempts that are no longer needed. An unknown write that was committed, by a
+    /// server before this one, is remembered: it cannot be aborted any more.
     pub(super) fn end_commit(&mut self, write: &WriteId, committed: Option<Committed>, now: Instant) -> Vec<P> {
-        let Some(known) = self.writes.get_mut(write) else { return Vec::new() };
-        known.touched = now;
-        match committed {
-            None => {
-                known.phase = Phase::Open;
-                Vec::new()
+        let Some(committed) = committed else {
+            if let Some(known) = self.writes.get_mut(write) {
+                (known.phase, known.touched) = (Phase::Open, now);
             }
-            Some(committed) => {
-                known.phase = Phase::Committed(committed);
-                std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect()
-            }
+            return Vec::new();
+        };
+        if !self.has_room(write) {
+            return Vec::new();
         }
+        let phase = Phase::Committed(committed);
+        let known = self.writes.entry(write.clone()).or_insert_with(|| Write::new(phase, now));
+        (known.phase, known.touched) = (phase, now);
+        std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect()
     }
 
     /// Ends a write. Returns attempts that are no longer needed. An unknown write is remembered as aborted, so that its stragglers are
@@ -187,12 +193,7 @@ impl<P: Clone> WriteLedger<P> {
         if !self.has_room(write) {
             return Ok(Vec::new());
         }
-        let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
-            attempts: BTreeMap::new(),
-            busy: 0,
-            touched: now,
-            phase: Phase::Aborted,
-        });
+        let known = self.writes.entry(write.clone()).or_insert_with(|| Write::new(Phase::Aborted, now));
         match known.phase {
             Phase::Committed(_) => return Err(over(write, "committed")),
             Phase::Committing => return Err(over(write, "being committed")),
@@ -247,7 +248,8 @@ fn open(write: &WriteId, phase: Phase) -> Result<()> {
     }
 }
 
-fn over(write: &WriteId, how: &str) -> Error {
+/// The error of a call that comes too late for `write`.
+pub(super) fn over(write: &WriteId, how: &str) -> Error {
     Error::Closed { why: format!("write {:?} of dataset {:?} is {how}", write.id(), write.dataset()) }
 }
 

@@ -191,7 +191,7 @@ impl Put {
                     rows.iter().map(|row| Self::piece(&staging, usize::from(*row), *row)).collect();
                 staging.meet(fate);
                 let (write, remembered) = (WriteId::new("d", id).unwrap(), WriteId::new("d", once).unwrap());
-                let outcome = match directory.answer(&remembered) {
+                let outcome = match directory.repeated(&remembered) {
                     Ok(Some(_)) => Ok(()),
                     Ok(None) => directory.publish(&write, once, mode, &pieces).map(drop),
                     Err(error) => Err(error),

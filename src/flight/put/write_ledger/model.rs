@@ -214,8 +214,12 @@ impl System for Office {
                 if self.keeps_removed {
                     desk.book = kept;
                 }
-                // A forgotten write is neither committed nor aborted for later calls.
-                desk.drivers.iter_mut().for_each(|driver| (driver.committed, driver.aborted) = (false, false));
+                // A forgotten write is neither committed nor aborted for later calls. One that is worked on is not forgotten.
+                for (write, driver) in desk.drivers.iter_mut().enumerate() {
+                    if !desk.book.knows(&id(write)) {
+                        (driver.committed, driver.aborted) = (false, false);
+                    }
+                }
             }
             Act::Restart { published } => {
                 if let Some((_, pieces)) = desk.publishing.take().filter(|_| published) {
