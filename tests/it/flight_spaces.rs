@@ -197,3 +197,39 @@ fn a_tenant_has_its_own_limits_and_sees_its_own_counts() {
     assert_eq!(sent(&bert)["sent"]["bytes"], json!(0));
     drop((held, berts, again));
 }
+
+/// Returns the value of a metric without labels.
+fn metric(server: &Server, name: &str) -> u64 {
+    let text = server.get("/metrics");
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+#[test]
+fn metrics_count_the_generations_and_members_of_gangs() {
+    let server = Server::start(&["d=fixtures/imagenet40.parquet", "--put", "memory"]);
+    let counts = || (metric(&server, "bowstring_gang_generations_total"), metric(&server, "bowstring_gang_members"));
+    assert_eq!(counts(), (0, 0));
+    let join = |rank| Gang::join(&server.listen, &BTreeMap::new(), JoinOptions::new("g", rank, 2)).unwrap();
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| join(0));
+        (join(1), first.join().unwrap())
+    });
+    assert_eq!(counts(), (1, 2));
+    first.leave(None).unwrap();
+    assert_eq!(counts(), (1, 1));
+    second.leave(None).unwrap();
+    assert_eq!(counts(), (1, 0));
+}
+
+#[test]
+fn a_written_dataset_that_is_dropped_leaves_no_label() {
+    let server = Server::start(&["d=fixtures/imagenet40.parquet", "--put", "memory"]);
+    let nobody = Caller { server: &server, tenant: None };
+    nobody.put("written", &[1, 2]).unwrap();
+    assert_eq!(nobody.read("written"), Some(vec![1, 2]));
+    let labelled = || server.get("/metrics").contains("{dataset=\"written\"}");
+    assert!(labelled());
+    assert_eq!(nobody.act("put.drop", &json!({"dataset": "written"})).unwrap()["dropped"], true);
+    assert!(!labelled());
+}

@@ -52,6 +52,7 @@ const WAITS: &[&str] = &[
     ".accept()",
     ".connect().await",
     ".next().await",
+    ".get_or_try_init(",
     ".message().await",
     ".closed()",
     ".lock().await",
@@ -133,10 +134,12 @@ src/flight/server/cache/service.rs | put | a reader, to take a message | STALL |
 src/flight/server/cache/service.rs | send | a reader, to take a block | STALL and the time of the bytes | readers_that_do_not_read_keep_nobody_out
 src/flight/server/cache/service.rs | take | a giver, for all of a block | STALL and the time of the bytes | calls_that_never_come_whole_end_and_honest_readers_are_served_meanwhile
 src/flight/server/cache/service.rs | words | the work, while the reader hears of it each WORD | that of the work; a reader that leaves ends it | who_waits_for_another_reader_does_not_wait_for_ever
-src/flight/server/catalog/dataset_cache.rs | get | another call that looks at the same files; a store | LOOK | a_slow_store_holds_nobody_up_for_long
+src/flight/server/catalog/dataset_cache.rs | get | another call that opens the same or looks at its files; a store | the timeout of opening, and LOOK; a dropped call leaves both to the next | a_client_that_stops_reading_a_list_holds_up_nobody
+src/flight/server/catalog/once.rs | get | another call that computes the same, on a thread of its own | the end of the computation; a dropped call leaves it to the next | what_all_ranks_ask_for_is_worked_out_once
 src/flight/server/catalog/turns.rs | turn | other openings | PATIENCE, and a Timeout | a_turn_that_does_not_come_is_an_error_and_one_tenant_leaves_turns_to_others
 src/flight/server/mod.rs | serve_on | the signal to end; then streams | the grace time | a_drain_ends_with_the_grace_time_despite_open_connections
 src/flight/server/ops/admin.rs | admin | the signal to end; then the last answers | LAST | a_draining_server_is_not_ready_and_a_second_signal_ends_it
+src/flight/server/ops/admin.rs | serve | a caller, for a request; the signal to end | HEAD, IDLE and AGE | a_head_that_does_not_come_is_not_waited_for
 src/flight/server/ops/background.rs | close | streams of the server | the grace time and AFTER_GRACE, and a Timeout | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
 src/flight/server/ops/connections.rs | accepted | the next caller; after an error of the system PAUSE | none: that is serving; the signal to end drops it | mute_peers_and_crowds_are_turned_away
 src/flight/server/ops/connections.rs | new | a caller, for its introduction, its requests, its age | the limits of connections | mute_idle_and_old_connections_are_closed_and_busy_ones_are_not
@@ -147,6 +150,8 @@ src/flight/server/rpc/answer.rs | open | the stream of a call | that of streamin
 src/flight/server/rpc/incoming.rs | acquire | messages of others, for memory | LONGEST, and a Timeout | what_is_announced_is_paid_for_by_its_tenant
 src/flight/server/rpc/incoming.rs | more | a writer, for the next bytes | the limit of requests | what_does_not_come_is_not_waited_for
 src/flight/server/rpc/incoming.rs | request | a caller, for a request and room for it | the limit of requests | what_does_not_come_is_not_waited_for
+src/flight/server/rpc/listing.rs | list | the task that opens the datasets | that of opening; a dropped answer ends it | a_client_that_stops_reading_a_list_holds_up_nobody
+src/flight/server/rpc/listing.rs | make | the client, to take an entry | none: nothing is held meanwhile; a dropped answer ends it | a_client_that_stops_reading_a_list_holds_up_nobody
 src/flight/server/rpc/put.rs | stage | a writer, for a message | the limit of requests, by more in incoming.rs | a_loader_reads_while_hundreds_of_writers_say_nothing
 src/flight/server/rpc/service.rs | do_action | nobody: it counts a call that waits | that of the call | calls_and_writes_of_a_tenant_are_counted_apart
 src/flight/server/rpc/streaming.rs | find | the shared stream, for a step | the reads of the store; a fence, a drain or a caller that leaves end it | a_server_told_to_end_is_gone_in_time_whoever_does_not_read

@@ -146,6 +146,8 @@ where
             metrics.memory(used, budget);
             let (row_groups, rows) = core.decoded();
             metrics.decoded(row_groups, rows);
+            let (generations, members) = core.gangs.counts();
+            metrics.gangs(generations, members);
             metrics.cache(&crate::store::cache::totals());
             metrics.hedged(&crate::store::origins());
         }

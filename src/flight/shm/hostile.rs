@@ -280,3 +280,35 @@ async fn lying_ranks_are_refused_and_the_honest_are_served() {
     done.send(()).unwrap();
     serving.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_rank_that_reads_nothing_stops_no_batch_that_is_being_made() {
+    let limits = ListenerOptions { heartbeat: Duration::from_millis(1), ..ListenerOptions::default() };
+    let listener = Listener::bind(Arc::new(SharedAllocator::new()), limits).unwrap();
+    let name = listener.name().to_owned();
+    // Other ranks wait for the lock.
+    let (lock, made) = (Arc::new(tokio::sync::Mutex::new(())), Arc::new(tokio::sync::Notify::new()));
+    let (held, ready) = (Arc::clone(&lock), Arc::clone(&made));
+    let open = move |_| {
+        let (held, ready) = (Arc::clone(&held), Arc::clone(&ready));
+        let batches = futures::stream::once(async move {
+            let _held = held.lock().await;
+            ready.notified().await;
+            Err(Refusal { code: 7, message: "that is all".to_owned() })
+        });
+        std::future::ready(Ok(Source::from(batches.boxed())))
+    };
+    let serving = tokio::spawn(listener.run(open, std::future::pending()));
+    let socket = UnixStream::connect(format!("\0{name}")).await.unwrap();
+    let mut outbox = Outbox::default();
+    assert!(outbox.push(&Frame::Hello { version: VERSION, window: 2, ticket: Bytes::from_static(b"ticket") }, None));
+    outbox.flush(&socket).await.unwrap();
+    while lock.try_lock().is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Heartbeats fill the socket.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    made.notify_one();
+    drop(tokio::time::timeout(Duration::from_secs(5), lock.lock()).await.expect("the lock is given back"));
+    serving.abort();
+}

@@ -127,7 +127,8 @@ impl Listener {
     }
 
     /// Serves until `shutdown` completes; open connections then end at once. `open` makes the batches for a ticket; its result is
-    /// polled only while the receiver has room. It must not block: meanwhile the receiver would get no heartbeats.
+    /// asked for a batch only while the receiver has room, and then polled until the batch is made. It must not block: meanwhile the
+    /// receiver would get no heartbeats.
     pub async fn run<O, F>(self, open: O, shutdown: impl Future<Output = ()>)
     where
         O: Fn(Bytes) -> F + Send + Sync + 'static,
@@ -231,9 +232,12 @@ impl Connection {
         let mut ended: BoxFuture<'static, Refusal> = future::pending().boxed();
         let mut ticks = ticker(self.options.heartbeat);
         let mut heard = Instant::now();
+        // True while the source makes a batch. It may hold locks meanwhile that others wait for, so it is polled until the batch is made,
+        // although the receiver may have stopped reading.
+        let mut asked = false;
         loop {
-            let room = self.outbox.is_empty() && self.lent.batches.len() < window;
-            let next = match source.as_mut().filter(|_| room) {
+            asked |= source.is_some() && self.outbox.is_empty() && self.lent.batches.len() < window;
+            let next = match source.as_mut().filter(|_| asked) {
                 Some(source) => Either::Left(StreamExt::next(source)),
                 None => Either::Right(future::pending()),
             };
@@ -261,17 +265,20 @@ impl Connection {
                     return Ok(());
                 }
                 sent = self.outbox.flush(&self.socket), if !self.outbox.is_empty() => sent?,
-                item = next => match item {
-                    Some(Ok(batch)) => self.send(batch)?,
-                    Some(Err(refusal)) => {
-                        source = None;
-                        self.push(&Frame::Failed(refusal), None)?;
+                item = next => {
+                    asked = false;
+                    match item {
+                        Some(Ok(batch)) => self.send(batch)?,
+                        Some(Err(refusal)) => {
+                            source = None;
+                            self.push(&Frame::Failed(refusal), None)?;
+                        }
+                        None => {
+                            source = None;
+                            self.push(&Frame::End, None)?;
+                        }
                     }
-                    None => {
-                        source = None;
-                        self.push(&Frame::End, None)?;
-                    }
-                },
+                }
                 _ = ticks.tick() => {
                     if self.outbox.is_empty() {
                         self.forget()?;

@@ -12,7 +12,7 @@ use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::stream::budget::ByteBudget;
-use crate::flight::wire::Columns;
+use crate::flight::wire::{Columns, schema_message};
 use crate::manifest::Fingerprint;
 use crate::pipeline::{HiddenColumns, LoaderOptions, MemoryNeed, PreparedPlan, Stored};
 use crate::plan::{Plan, Share};
@@ -51,6 +51,8 @@ pub(crate) const PREFETCH: usize = 4;
 pub(crate) struct OpenDataset {
     pub(crate) prepared: PreparedPlan,
     pub(crate) columns: Columns,
+    /// Bytes of the columns in an answer.
+    pub(crate) schema_bytes: usize,
     /// Plan of epoch 0 for one rank.
     pub(crate) plan: Arc<Plan>,
     pub(crate) fingerprint: Fingerprint,
@@ -75,9 +77,10 @@ impl OpenDataset {
         let _claim = if row > FREE_ROW { Some(claims.claim(&tenant, row).await?) } else { None };
         let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.empty_batch(&plan, budget)?);
+        let schema_bytes = schema_message(&columns).len();
         let fingerprint = plan.fingerprint();
         let (plans, needs) = (Once::new(PLANS), Once::new(NEEDS));
-        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, plans, needs })
+        Ok(Self { prepared, columns, schema_bytes, plan: Arc::new(plan), fingerprint, plans, needs })
     }
 
     /// Returns the memory that `share` of `plan`, a plan of this dataset, needs with `prefetch` batches ahead. Computing it takes time

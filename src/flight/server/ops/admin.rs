@@ -4,29 +4,45 @@
 //! shown without names of datasets.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use futures::StreamExt as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower_service::Service as _;
 
-use super::connections::{Admitted, Patience};
-use super::metrics::{Metrics, Open};
+use super::connections::{accepted, admit};
+use super::limits::Limits;
+use super::metrics::Metrics;
 pub use super::state::AdminState;
 use super::ui;
 use crate::error::{Error, Result};
+use crate::flight::server::stream::hangup::Hangups;
 
-/// Most connections at once; a scraper needs one.
-const CONNECTIONS: usize = 64;
-/// Longest life of a connection; scrapers reconnect.
-const PATIENCE: Patience =
-    Patience { introduction: Duration::from_secs(10), idle: Duration::from_secs(90), age: Duration::from_secs(600) };
+/// Most connections at once. A scraper needs one, and so does a probe.
+const CONNECTIONS: usize = 128;
+/// Most of them of one address, so that whoever takes all that it may leaves places to probes from elsewhere.
+const OF_ONE_ADDRESS: usize = 32;
+/// Time for the head of a request, since the connection began or since the last answer. Scrapers reconnect.
+const HEAD: Duration = Duration::from_secs(10);
+/// Longest head of a request, in bytes.
+const HEAD_BYTES: usize = 16 << 10;
+/// Longest silence of a connection, and its longest life, in seconds.
+const IDLE: u64 = 90;
+const AGE: u64 = 600;
 /// Time that answers may take after shutdown began.
 const LAST: Duration = Duration::from_millis(500);
 
@@ -39,34 +55,66 @@ pub async fn admin(
     state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
-    let address = listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+    let address = listener.local_addr().map_err(|error| Error::Remote {
+        peer: "admin port".to_owned(),
+        what: "it has no address".to_owned(),
+        source: Some(Box::new(error)),
+    })?;
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .merge(ui::routes())
-        .with_state((state, listener.local_addr().map_or(true, |address| !address.ip().to_canonical().is_loopback())));
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let shutdown = async move {
-        shutdown.await;
-        let _ = stop.send(());
+        .with_state((state, !address.ip().to_canonical().is_loopback()));
+    let limits = Limits {
+        connections: CONNECTIONS,
+        connections_per_peer: OF_ONE_ADDRESS,
+        handshake_seconds: HEAD.as_secs(),
+        idle_seconds: IDLE,
+        connection_age_seconds: AGE,
+        connection_grace_seconds: 0,
+        ..Limits::default()
     };
-    let door = Door {
-        listener,
-        places: Arc::new(Semaphore::new(CONNECTIONS)),
-        open: Metrics::new(),
-        cut: watch::channel(false).0,
-    };
-    let serving = axum::serve(door, router).with_graceful_shutdown(shutdown);
-    tokio::select! {
-        ended = serving => ended.map_err(|error| Error::Remote {
-            peer: format!("admin port {address}"),
-            what: "serving failed".to_owned(),
-            source: Some(Box::new(error)),
-        }),
-        // A slow peer does not delay the end of the process.
-        () = async { let _ = stopped.await; tokio::time::sleep(LAST).await } => Ok(()),
+    // Counts of its own: the server's counters cover its clients only. Connections end with this call.
+    let (_cut, cutting) = watch::channel(false);
+    let mut incoming = Box::pin(admit(accepted(listener), &limits, Metrics::new(), cutting, Hangups::default()));
+    let (stop, stopping) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(incoming) = incoming.next() => {
+                if let Ok(stream) = incoming {
+                    connections.spawn(serve(stream, router.clone(), stopping.clone()));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
     }
+    drop(incoming);
+    stop.send_replace(true);
+    // A slow peer does not delay the end of the process.
+    let _ = tokio::time::timeout(LAST, async { while connections.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// Answers the requests of one connection until it ends, or until its answer is sent after `stopping`.
+async fn serve<IO>(io: IO, router: Router, mut stopping: watch::Receiver<bool>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    // Its errors are those of its peer.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        // A port that is gone without notice ends its connections too.
+        _ = stopping.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
 }
 
 /// The state, and true if other hosts can reach the port.
@@ -110,41 +158,15 @@ async fn ready(State((state, _)): State<Told>) -> impl IntoResponse {
     (code, format!("{phase}\n"))
 }
 
-/// The listener, with a permit for each connection.
-struct Door {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-    /// Counts of its own: the server's counters cover its clients only.
-    open: Metrics,
-    /// Ends all connections with the listener.
-    cut: watch::Sender<bool>,
-}
-
-impl axum::serve::Listener for Door {
-    type Io = Admitted<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-            // Connections beyond the limit are closed at once.
-            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                let open: Open = self.open.connection();
-                return (Admitted::new(stream, place, PATIENCE, open, self.cut.subscribe()), peer);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::flight::server::access::auth::Tokens;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
 
     async fn ask(address: SocketAddr, path: &str) -> String {
         ask_as("localhost", address, path).await
@@ -189,6 +211,65 @@ mod tests {
                 assert!(plain.contains("# EOF"), "{plain}");
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_does_not_come_is_not_waited_for() {
+        let (_stop, stopping) = watch::channel(false);
+        let router = Router::new().route("/livez", get(|| async { "alive\n" }));
+        let begun = "GET /livez HTTP/1.1\r\nhost: x\r\nx-a: ";
+        for (sent, seconds, answers) in [
+            (begun.to_owned(), 10, 0),
+            (format!("{begun}a\r\n\r\n"), 10, 1),
+            (format!("{begun}a\r\n\r\n{begun}"), 10, 1),
+        ] {
+            let (near, far) = tokio::io::duplex(1 << 16);
+            tokio::spawn(serve(far, router.clone(), stopping.clone()));
+            let start = Instant::now();
+            let (mut answer, mut writes) = tokio::io::split(near);
+            writes.write_all(sent.as_bytes()).await.unwrap();
+            // A byte each second is no head.
+            let writing = tokio::spawn(async move {
+                while !sent.ends_with("\r\n\r\n") && writes.write_all(b"a").await.is_ok() {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                writes
+            });
+            let mut text = String::new();
+            answer.read_to_string(&mut text).await.unwrap();
+            assert_eq!((start.elapsed().as_secs(), text.matches("alive").count()), (seconds, answers), "{text}");
+            writing.abort();
+        }
+    }
+
+    // Other systems have one address of this kind.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn one_address_leaves_places_to_probes_from_another() {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let address: SocketAddr = ([127, 0, 0, 1], listener.local_addr().unwrap().port()).into();
+        tokio::spawn(admin(listener, Arc::new(AdminState::new()), std::future::pending()));
+        let mut held = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // One that finds no place may be closed already.
+            let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nx-a: ").await;
+            held.push(stream);
+        }
+        let probe = tokio::net::TcpSocket::new_v4().unwrap();
+        probe.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut probe = probe.connect(address).await.unwrap();
+        probe.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        // The first ones are served still.
+        held[0].write_all(b"a\r\nconnection: close\r\n\r\n").await.unwrap();
+        held[0].read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer.matches("HTTP/1.1 200").count(), 2, "{answer}");
+        let mut late = Vec::new();
+        let _ = held[CONNECTIONS - 1].read_to_end(&mut late).await;
+        assert!(late.is_empty(), "there was no place for it");
     }
 
     #[tokio::test]

@@ -260,14 +260,18 @@ impl Metrics {
         self.0.connections_refused.inc();
     }
 
-    /// Counts a new generation of a gang.
-    pub fn generation(&self) {
-        self.0.generations.inc();
+    /// Sets the number of generations that began since the start, over all gangs, and of members that are there now.
+    pub fn gangs(&self, generations: u64, members: u64) {
+        self.0.generations.inner().fetch_max(generations, Ordering::Relaxed);
+        self.0.members.set(i64::try_from(members).unwrap_or(i64::MAX));
     }
 
-    /// Counts a member of a gang until the returned value is dropped.
-    pub fn member(&self) -> Open {
-        Open::new(&self.0.members)
+    /// Forgets what was counted of `dataset`, which is gone: names that clients give would fill the memory.
+    pub(crate) fn forget(&self, dataset: &str) {
+        let label = OfDataset { dataset: dataset.to_owned() };
+        for family in [&self.0.streams, &self.0.batches, &self.0.rows, &self.0.bytes] {
+            family.remove(&label);
+        }
     }
 
     /// Sets the bytes in flight, and their limit.
@@ -353,8 +357,7 @@ mod tests {
         metrics.hedged(&[origin(3, 2), origin(1, 1)]);
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
-        metrics.generation();
-        let member = metrics.member();
+        metrics.gangs(1, 2);
         metrics.memory(5, 7);
         metrics.draining();
         let text = metrics.encode();
@@ -375,7 +378,7 @@ mod tests {
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",
             "bowstring_gang_generations_total 1",
-            "bowstring_gang_members 1",
+            "bowstring_gang_members 2",
             "bowstring_draining 1",
             "bowstring_memory_used_bytes 5",
             "bowstring_memory_budget_bytes 7",
@@ -383,7 +386,20 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n") && text.contains("bowstring_build_info{version="), "{text}");
-        drop(member);
+        metrics.gangs(1, 0);
         assert!(metrics.encode().contains("bowstring_gang_members 0"));
+    }
+
+    #[test]
+    fn a_dataset_that_is_gone_has_no_label() {
+        let metrics = Metrics::new();
+        let read = metrics.stream("written");
+        metrics.stream("photos").sent(1, 1);
+        metrics.forget("written");
+        // A stream that is still open counts on, for nobody.
+        read.sent(1, 1);
+        let text = metrics.encode();
+        assert!(!text.contains("written") && text.contains("bowstring_rows_total{dataset=\"photos\"} 1"), "{text}");
+        assert!(text.contains("bowstring_streams_open 1"), "{text}");
     }
 }

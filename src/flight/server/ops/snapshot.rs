@@ -22,6 +22,10 @@ pub(crate) const MOST_RANKS: usize = 4096;
 /// Most plans, and most gangs.
 pub(crate) const MOST_PLANS: usize = 16;
 pub(crate) const MOST_GANGS: usize = 64;
+/// Most bytes as JSON: of a stream, its rank and its dataset; of a dataset, beside its name; of all else, plans, gangs and errors above all.
+const OF_STREAM: usize = 2 << 10;
+const OF_DATASET: usize = 256;
+const BASE: usize = 1 << 20;
 /// Cells of a strip.
 const CELLS: usize = 240;
 /// Steps by which a rank may be behind the first without being named.
@@ -210,6 +214,11 @@ impl Strip {
 }
 
 impl Snapshot {
+    /// Returns the most bytes that it takes as JSON with this number of streams and these datasets.
+    pub(crate) fn most_bytes<'a>(streams: usize, catalogue: impl Iterator<Item = &'a str>) -> usize {
+        catalogue.fold(BASE + streams * OF_STREAM, |sum, name| sum + name.len() + OF_DATASET)
+    }
+
     /// A server of which nothing is known yet.
     pub(crate) fn new(phase: &str) -> Self {
         Self {
@@ -414,6 +423,10 @@ pub(crate) mod tests {
         assert_eq!((snapshot.ranks.len(), snapshot.plans.len()), (MOST_RANKS, MOST_PLANS));
         assert_eq!(snapshot.ranks_left_off, 5000 - MOST_RANKS as u64);
         assert!(snapshot.ranks.iter().any(|rank| rank.plan.is_none()));
+        let bytes = serde_json::to_vec(&snapshot).unwrap().len();
+        let most = Snapshot::most_bytes(5000, ["photos", "texts"].into_iter());
+        assert!(bytes <= most, "{bytes} bytes of {most}");
+        assert_eq!(Snapshot::most_bytes(0, ["photos"].into_iter()), BASE + 6 + OF_DATASET);
         let spans: Vec<_> =
             (0..100_000).map(|at| UseSpan { first: at / 10, last: at / 10 + 5, source: 0, group: 1 }).collect();
         let strip = Strip::of(&spans);

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
+use super::room::Room;
 use crate::error::{Error, Result};
 use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
@@ -27,7 +28,7 @@ use crate::flight::server::catalog::openings::Openings;
 use crate::flight::server::ops::strips::Strips;
 use crate::flight::server::stream::hangup::Hangups;
 use crate::flight::server::stream::live::LiveStreams;
-use crate::flight::server::stream::rows;
+use crate::flight::server::stream::rows::{self, schema_message};
 use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams};
 use crate::flight::server::stream::usage::Usage;
 use crate::flight::server::stream::wanted::Wanted;
@@ -224,9 +225,9 @@ impl Core {
         self.tables.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
-    /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank.
-    pub(crate) async fn describe(&self, tenant: &Tenant, asked: StreamRequest) -> Result<FlightInfo> {
-        self.describe_in(None, tenant, asked).await
+    /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank. Takes `room` before the answer is made.
+    pub(crate) async fn describe(&self, tenant: &Tenant, asked: StreamRequest, room: &Room) -> Result<FlightInfo> {
+        self.describe_in(None, tenant, asked, room).await
     }
 
     /// As [`describe`](Self::describe), for a caller with a trace, which the tickets keep.
@@ -235,9 +236,11 @@ impl Core {
         trace: Option<TraceContext>,
         tenant: &Tenant,
         mut asked: StreamRequest,
+        room: &Room,
     ) -> Result<FlightInfo> {
+        let tickets = endpoints_bytes(&asked);
         if let Some(rows) = asked.rows.take() {
-            return self.describe_rows(tenant, asked, rows).await;
+            return self.describe_rows(tenant, asked, rows, (tickets, room)).await;
         }
         if let Some(caller) = &asked.gang
             && asked.fingerprint.is_none()
@@ -268,6 +271,7 @@ impl Core {
             Some(rank) => rank..rank.saturating_add(1),
             None => all(asked.world_size, &asked, "ranks", "rank")?,
         };
+        room.take(tickets.saturating_add(offer.schema_bytes)).await?;
         let announced = StreamInfo {
             fingerprint: offer.fingerprint,
             spec: plan.spec().clone(),
@@ -294,7 +298,13 @@ impl Core {
     }
 
     /// Describes the parts of a dataset's stored rows, with a ticket for each.
-    async fn describe_rows(&self, tenant: &Tenant, mut asked: StreamRequest, rows: StoredRows) -> Result<FlightInfo> {
+    async fn describe_rows(
+        &self,
+        tenant: &Tenant,
+        mut asked: StreamRequest,
+        rows: StoredRows,
+        (tickets, room): (usize, &Room),
+    ) -> Result<FlightInfo> {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
         }
@@ -303,6 +313,7 @@ impl Core {
             Some(part) => part..part.saturating_add(1),
             None => all(rows.parts, &asked, "parts", "rows.part")?,
         };
+        room.take(tickets.saturating_add(schema_message(stored.schema()).len())).await?;
         let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
         let about = json!({
             "fingerprint": stored.fingerprint(),
@@ -346,12 +357,14 @@ impl Core {
         self.config.replicas.iter().fold(endpoint, |endpoint, replica| endpoint.with_location(replica))
     }
 
-    /// Returns the schema of the stream of `asked`.
-    pub(crate) async fn columns(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<SchemaRef> {
+    /// Returns the schema of the stream of `asked`, and its bytes in an answer.
+    pub(crate) async fn columns(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(SchemaRef, usize)> {
         if let Some(rows) = &asked.rows {
-            return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
+            let stored = self.stored(tenant, asked, rows).await?;
+            return Ok((Arc::clone(stored.schema()), schema_message(stored.schema()).len()));
         }
-        Ok(Arc::clone(self.offer(tenant, asked).await?.columns.arrow()))
+        let offer = self.offer(tenant, asked).await?;
+        Ok((Arc::clone(offer.columns.arrow()), offer.schema_bytes))
     }
 
     /// Returns the state of a loader at the position of `asked`.
@@ -376,6 +389,10 @@ impl Core {
             // A dataset written later under the same name is another one.
             self.opened.forget_at(&url);
             self.tables.forget_at(&url);
+        }
+        // The name of one in a space of its own is no label, and may be that of another dataset.
+        if dropped && !matches!(space, Space::Own(_)) && self.config.catalogue.get().get(dataset).is_err() {
+            self.config.admin.metrics().forget(dataset);
         }
         Ok(dropped)
     }
@@ -406,7 +423,7 @@ pub(super) fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
 }
 
 /// Returns the approximate bytes of the tickets for `asked`: of those for all ranks or parts, if none is named.
-pub(crate) fn endpoints_bytes(asked: &StreamRequest) -> usize {
+fn endpoints_bytes(asked: &StreamRequest) -> usize {
     let count = match (&asked.rows, asked.rank) {
         (Some(StoredRows { part: Some(_), .. }), _) | (None, Some(_)) => 1,
         (Some(rows), _) => rows.parts,

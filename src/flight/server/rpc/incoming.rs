@@ -163,7 +163,7 @@ async fn acquire(
     let acquire = async {
         let share = Arc::clone(share).acquire_many_owned(units).await;
         let whole = Arc::clone(whole).acquire_many_owned(units).await;
-        share.and_then(|share| Ok(Claim { _share: share, _whole: whole? }))
+        share.and_then(|share| Ok(Claim { share, whole: whole? }))
     };
     let late = |_| Error::Timeout { stage: "receive", culprit: culprit.to_owned(), waited: LONGEST };
     // The semaphores are never closed.
@@ -189,7 +189,7 @@ impl Keeper {
         let share = Arc::clone(&self.share).try_acquire_many_owned(units);
         let whole = Arc::clone(&self.whole).try_acquire_many_owned(units);
         match (share, whole) {
-            (Ok(share), Ok(whole)) => Ok(Claim { _share: share, _whole: whole }),
+            (Ok(share), Ok(whole)) => Ok(Claim { share, whole }),
             _ => {
                 let what = "a dictionary, beside those that open writes keep, of which one tenant's";
                 Err(Error::limit(what, bytes as u64, self.most, "memory_budget"))
@@ -201,8 +201,18 @@ impl Keeper {
 /// Memory for a message; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    _share: OwnedSemaphorePermit,
-    _whole: OwnedSemaphorePermit,
+    share: OwnedSemaphorePermit,
+    whole: OwnedSemaphorePermit,
+}
+
+impl Claim {
+    /// Gives back all but the memory for `bytes` bytes.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        for permit in [&mut self.share, &mut self.whole] {
+            let spare = permit.num_permits().saturating_sub(bytes.div_ceil(UNIT));
+            drop(permit.split(spare));
+        }
+    }
 }
 
 impl Place {
@@ -458,7 +468,13 @@ mod tests {
         second.claim(20 << 20).await.unwrap();
         enter("b").answer(20 << 20).await.unwrap();
         drop(unread);
-        second.answer(1 << 30).await.unwrap();
+        let mut most = second.answer(1 << 30).await.unwrap();
+        assert_eq!(incoming.answers.available_permits() * UNIT, LEAST_OUT as usize / 4);
+        most.shrink(UNIT + 1);
+        assert_eq!(incoming.answers.available_permits() * UNIT, LEAST_OUT as usize - 2 * UNIT, "the rest is free");
+        first.answer(90 << 20).await.unwrap();
+        most.shrink(1 << 30);
+        drop(most);
         assert_eq!(incoming.answers.available_permits() * UNIT, LEAST_OUT as usize);
     }
 

@@ -2,7 +2,7 @@
 //! copying batches.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::ipc::writer::IpcWriteOptions;
 use arrow_flight::flight_descriptor::DescriptorType;
@@ -11,13 +11,14 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
     IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
+use futures::Stream;
 use futures::future::BoxFuture;
-use futures::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::core::{Core, endpoints_bytes, json};
-use super::incoming::{Claim, Place};
-use super::put;
+use super::core::{Core, json};
+use super::incoming::Place;
+use super::room::Room;
+use super::{listing, put};
 use crate::error::Error;
 use crate::flight::gang::wire::{ACTIONS, WAITS};
 use crate::flight::request::StreamRequest;
@@ -29,9 +30,6 @@ use crate::trace::TraceContext;
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Service(pub(crate) Arc<Core>);
-
-/// Bytes of an answer that is not paid for: the number of such answers is limited by the number of calls.
-const SHORT: usize = 64 << 10;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -51,6 +49,17 @@ impl Service {
         self.0.config.admin.metrics().error_at(error, at);
         to_status(error)
     }
+
+    /// Returns the server as `tenant` sees it, as JSON.
+    async fn snapshot(&self, tenant: &Tenant, room: &Room) -> Result<Vec<u8>, Error> {
+        // It is made for the moment, so its length is known only afterwards.
+        room.take(self.0.snapshot_bytes()).await?;
+        let (core, tenant) = (Arc::clone(&self.0), tenant.clone());
+        let made = tokio::task::spawn_blocking(move || json(&core.snapshot(Some(&tenant)))).await;
+        let json = made.map_err(|error| Error::Closed { why: format!("the snapshot ended: {error}") })?;
+        room.shrink(json.len());
+        Ok(json)
+    }
 }
 
 /// Returns the sender of the request, as identified by the authentication layer.
@@ -59,17 +68,8 @@ fn tenant<T>(request: &Request<T>) -> Result<Tenant, Status> {
 }
 
 /// Returns the place of `request`, which pays for answers that the client may never read.
-fn room<T>(request: &Request<T>) -> Result<Arc<Place>, Status> {
+fn place<T>(request: &Request<T>) -> Result<Arc<Place>, Status> {
     request.extensions().get::<Arc<Place>>().cloned().ok_or_else(|| Status::internal("a call without a place"))
-}
-
-/// Attaches to `answer` the memory that it is charged to.
-fn paid<T>(answer: T, claim: Option<Claim>) -> Response<T> {
-    let mut response = Response::new(answer);
-    if let Some(claim) = claim {
-        response.extensions_mut().insert(Arc::new(claim));
-    }
-    response
 }
 
 fn unimplemented(what: &str) -> Status {
@@ -94,49 +94,21 @@ impl FlightService for Service {
     }
 
     async fn list_flights(&self, request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let tenant = tenant(&request)?;
-        let names: Vec<String> = self.0.config.catalogue.get().names().map(str::to_owned).collect();
-        let core = Arc::clone(&self.0);
-        let infos = futures::stream::iter(names).then(move |name| {
-            let (core, tenant) = (Arc::clone(&core), tenant.clone());
-            async move {
-                let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
-                // A dataset that cannot be opened does not hide the others: it is listed with its error.
-                let described = match core.describe(&tenant, StreamRequest::all(&name)).await {
-                    // The client chooses the batch size; the columns are the same for any.
-                    Err(Error::Config { option: "batch_size", .. }) => {
-                        core.describe(&tenant, StreamRequest::all(&name).in_batches_of(1)).await
-                    }
-                    described => described,
-                };
-                match described {
-                    Ok(info) => Ok(FlightInfo { endpoint: Vec::new(), ..info.with_descriptor(descriptor) }),
-                    Err(error) => Ok(FlightInfo::new()
-                        .with_descriptor(descriptor)
-                        .with_total_records(-1)
-                        .with_total_bytes(-1)
-                        .with_app_metadata(json(&serde_json::json!({ "error": error.chain() })))),
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(infos)))
+        let list = listing::list(&self.0, tenant(&request)?, place(&request)?);
+        Ok(Response::new(Box::pin(list)))
     }
 
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
         let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
-        let (place, bytes) = (room(&request)?, endpoints_bytes(&asked));
+        let room = Room::new(place(&request)?);
         let (dataset, rank) = (self.0.label(&tenant, &asked.dataset).to_owned(), asked.rank);
         let header = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
         let trace = TraceContext::of(header);
-        let described = async {
-            let claim = if bytes > SHORT { Some(place.answer(bytes).await?) } else { None };
-            Ok::<_, Error>((self.0.describe_in(trace, &tenant, asked).await?, claim))
-        };
-        let (info, claim) = described
-            .await
+        let described = self.0.describe_in(trace, &tenant, asked, &room).await;
+        let info = described
             .map_err(|error| self.failed(&error, At { call: "GetFlightInfo", dataset: Some(&dataset), rank }))?;
-        Ok(paid(info, claim))
+        Ok(room.paid(info))
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
@@ -146,14 +118,20 @@ impl FlightService for Service {
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
         let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
-        let columns = self.0.columns(&tenant, &asked).await.map_err(|error| {
+        let room = Room::new(place(&request)?);
+        let found = async {
+            let (columns, bytes) = self.0.columns(&tenant, &asked).await?;
+            room.take(bytes).await?;
+            Ok::<_, Error>(columns)
+        };
+        let columns = found.await.map_err(|error| {
             let dataset = Some(self.0.label(&tenant, &asked.dataset));
             self.failed(&error, At { call: "GetSchema", dataset, rank: asked.rank })
         })?;
         let message: IpcMessage = SchemaAsIpc::new(&columns, &IpcWriteOptions::default())
             .try_into()
             .map_err(|error: arrow::error::ArrowError| Status::internal(error.to_string()))?;
-        Ok(Response::new(SchemaResult { schema: message.0 }))
+        Ok(room.paid(SchemaResult { schema: message.0 }))
     }
 
     async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
@@ -169,29 +147,17 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        let (tenant, place) = (tenant(&request)?, room(&request)?);
+        let (tenant, place) = (tenant(&request)?, place(&request)?);
         let Action { r#type, body } = request.into_inner();
         self.0.config.limits.admit_action(body.len()).map_err(|error| to_status(&error))?;
-        let claim = Mutex::default();
+        let room = Room::new(Arc::clone(&place));
         let claimed = |bytes| -> BoxFuture<'_, Result<(), Error>> {
-            let (place, claim) = (&place, &claim);
-            Box::pin(async move {
-                let room = place.answer(bytes).await?;
-                *claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
-                Ok(())
-            })
+            let room = &room;
+            Box::pin(room.take(bytes))
         };
         let answer = match r#type.as_str() {
             "stats" => Ok(json(&self.0.stats(&tenant))),
-            "snapshot" => {
-                let core = Arc::clone(&self.0);
-                let made = tokio::task::spawn_blocking(move || json(&core.snapshot(Some(&tenant)))).await;
-                match made {
-                    Ok(json) if json.len() > SHORT => claimed(json.len()).await.map(|()| json),
-                    Ok(json) => Ok(json),
-                    Err(error) => Err(Error::Closed { why: format!("the snapshot ended: {error}") }),
-                }
-            }
+            "snapshot" => self.snapshot(&tenant, &room).await,
             "state" => match StreamRequest::from_json(&body) {
                 Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
@@ -209,8 +175,8 @@ impl FlightService for Service {
         };
         let answer = answer.map_err(|error| self.failed(&error, At::call(&r#type)))?;
         let answer = arrow_flight::Result::new(answer);
-        let claim = claim.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(paid(Box::pin(futures::stream::iter([Ok(answer)])), claim))
+        let answers: Self::DoActionStream = Box::pin(futures::stream::iter([Ok(answer)]));
+        Ok(room.paid(answers))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
@@ -228,5 +194,124 @@ impl FlightService for Service {
             .map(|name| ActionType { r#type: (*name).to_owned(), description: "see docs/protocol.md".to_owned() });
         let actions: Vec<_> = own.chain(gang).map(Ok).collect();
         Ok(Response::new(Box::pin(futures::stream::iter(actions))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use futures::{FutureExt as _, StreamExt as _};
+    use parquet::arrow::ArrowWriter;
+    use tokio::sync::watch;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::flight::gang::{Registry, RegistryOptions};
+    use crate::flight::request::StoredRows;
+    use crate::flight::server::catalog::catalogue::Catalogue;
+    use crate::flight::server::catalog::config::{Config, ServerOptions};
+    use crate::flight::server::ops::limits::Limits;
+    use crate::flight::server::rpc::core::Parts;
+    use crate::flight::server::rpc::incoming::{Incoming, Kind};
+    use crate::flight::server::stream::hangup::Hangups;
+
+    /// A server of the datasets `names`, which it writes to `directory`. Their schemas take more than an answer that is not paid for.
+    fn service(directory: &Path, names: &[&str]) -> Service {
+        let mut catalogue = Catalogue::default();
+        for name in names {
+            let path = directory.join(format!("{name}.parquet"));
+            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..8));
+            let columns = (0..64).map(|column| (format!("c{column}_{}", "x".repeat(2048)), Arc::clone(&numbers)));
+            let batch = RecordBatch::try_from_iter(columns).unwrap();
+            let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+            catalogue.add(name, vec![path.to_str().unwrap().to_owned()]).unwrap();
+        }
+        let parts = Parts {
+            gangs: Registry::open(None, RegistryOptions::default()).unwrap(),
+            staging: None,
+            socket: None,
+            shared: None,
+            hangups: Hangups::default(),
+            draining: watch::channel(false).1,
+        };
+        let config = Config::new(catalogue, &ServerOptions::default()).unwrap();
+        Service(Arc::new(Core::new(config, parts).unwrap()))
+    }
+
+    /// A call with `message`, as the authentication layer passes it on.
+    fn call<T>(incoming: &Arc<Incoming>, message: T) -> Request<T> {
+        let (mut request, tenant) = (Request::new(message), Tenant::anonymous());
+        let place = Arc::new(incoming.enter(&tenant, Kind::Call).unwrap());
+        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(place);
+        request
+    }
+
+    fn descriptor(asked: &StreamRequest) -> FlightDescriptor {
+        FlightDescriptor::new_cmd(asked.to_json())
+    }
+
+    /// Which of the calls with long answers are answered within `patience`.
+    async fn answered(service: &Service, incoming: &Arc<Incoming>, patience: Duration) -> [bool; 5] {
+        let batches = StreamRequest::all("wide").in_batches_of(1);
+        let rows = StreamRequest { rows: Some(StoredRows { part: Some(0), parts: 1 }), ..StreamRequest::all("wide") };
+        let mut answered = [false; 5];
+        for (at, asked) in [&batches, &rows].into_iter().enumerate() {
+            let info = timeout(patience, service.get_flight_info(call(incoming, descriptor(asked)))).await;
+            let schema = timeout(patience, service.get_schema(call(incoming, descriptor(asked)))).await;
+            answered[2 * at] = info.is_ok_and(|info| info.is_ok());
+            answered[2 * at + 1] = schema.is_ok_and(|schema| schema.is_ok());
+        }
+        let snapshot = timeout(patience, service.do_action(call(incoming, Action::new("snapshot", "")))).await;
+        answered[4] = snapshot.is_ok_and(|snapshot| snapshot.is_ok());
+        answered
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn long_answers_are_paid_for_before_they_are_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let service = service(directory.path(), &["wide"]);
+        let incoming = Incoming::new(Limits::default(), 0);
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(500));
+        assert_eq!(answered(&service, &incoming, long).await, [true; 5]);
+        let place = incoming.enter(&Tenant::anonymous(), Kind::Call).unwrap();
+        let unread = place.answer(1 << 30).await.unwrap();
+        assert_eq!(answered(&service, &incoming, short).await, [false; 5], "others are not read yet");
+        drop(unread);
+        assert_eq!(answered(&service, &incoming, long).await, [true; 5]);
+        // A snapshot of next to nothing gives back what it took.
+        let snapshot = service.do_action(call(&incoming, Action::new("snapshot", ""))).await.unwrap();
+        timeout(long, place.answer(1 << 30)).await.unwrap().unwrap();
+        drop(snapshot);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_that_stops_reading_a_list_holds_up_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["a", "b", "c"];
+        let service = service(directory.path(), &names);
+        let incoming = Incoming::new(Limits::default(), 0);
+        let mut list = service.list_flights(call(&incoming, Criteria::default())).await.unwrap().into_inner();
+        let first = list.next().await.unwrap().unwrap();
+        assert!(first.total_records == 8 && first.schema.len() > 64 << 10, "{}", first.total_records);
+        // As the transport: it looks whether there is more to send with it, and does not return while the window is full.
+        let _ = list.next().now_or_never();
+        for name in names {
+            let asked = StreamRequest::all(name).in_batches_of(1);
+            let info =
+                timeout(Duration::from_secs(20), service.get_flight_info(call(&incoming, descriptor(&asked)))).await;
+            assert!(info.is_ok_and(|info| info.is_ok()), "{name} is not described");
+        }
+        // What it does not read is paid for until it leaves.
+        let place = incoming.enter(&Tenant::anonymous(), Kind::Call).unwrap();
+        assert!(timeout(Duration::from_millis(500), place.answer(1 << 30)).await.is_err());
+        drop(list);
+        timeout(Duration::from_secs(20), place.answer(1 << 30)).await.unwrap().unwrap();
     }
 }

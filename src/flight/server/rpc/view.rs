@@ -16,6 +16,11 @@ use crate::flight::server::stream::live::LiveStream;
 use crate::store;
 
 impl Core {
+    /// Returns the most bytes that a snapshot takes as JSON now.
+    pub(crate) fn snapshot_bytes(&self) -> usize {
+        Snapshot::most_bytes(self.live.all().len(), self.config.catalogue.get().names())
+    }
+
     /// The server as it is now, as far as `tenant` may see it; all of it for operators, who are no tenant. May take long for the first
     /// time with a plan of very many row groups.
     pub(crate) fn snapshot(&self, tenant: Option<&Tenant>) -> Snapshot {

@@ -187,7 +187,8 @@ fn bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(|array| column(array).unwrap_or(0)).fold(0, usize::saturating_add)
 }
 
-fn schema_message(schema: &Schema) -> Bytes {
+/// Encodes `schema` as an Arrow IPC message.
+pub(crate) fn schema_message(schema: &Schema) -> Bytes {
     let mut tracker = DictionaryTracker::new(true);
     let generator = IpcDataGenerator::default();
     generator

@@ -19,7 +19,6 @@ use crate::pipeline::{Batches, Probe, Trail};
 /// The production of one share, and its last batches.
 #[derive(Debug)]
 pub(crate) struct SharedStream {
-    pub(crate) offer: Arc<OpenDataset>,
     pub(crate) steps: u64,
     pub(crate) ring: Mutex<Ring>,
     pub(crate) source: tokio::sync::Mutex<Batches>,
@@ -35,6 +34,8 @@ pub(crate) struct SharedStream {
     pub(crate) mixed: AtomicBool,
     /// Reader of the row groups, if it serves other ranks too.
     pub(crate) _plan: Option<Arc<SharedPlan>>,
+    // Dropped last: plans are found by its address, which the next dataset may get.
+    pub(crate) offer: Arc<OpenDataset>,
 }
 
 impl Drop for SharedStream {
