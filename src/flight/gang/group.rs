@@ -94,6 +94,10 @@ pub(super) struct Group {
     rounds: Collectives,
     /// The first rank that left this generation cleanly.
     gone: Option<u32>,
+    /// Number of calls of members, and of ranks that wait to be.
+    calls: u64,
+    /// That number when a rank came that does not fit them.
+    contested: Option<u64>,
     lease: Duration,
     /// Nothing is due before this; it may be too early, never too late.
     quiet_until: Duration,
@@ -123,6 +127,8 @@ impl Group {
             reads: None,
             rounds: Collectives::default(),
             gone: None,
+            calls: 0,
+            contested: None,
             lease,
             quiet_until: Duration::ZERO,
             touched: Duration::ZERO,
@@ -268,6 +274,7 @@ impl Group {
         let lease = self.lease;
         if let Some(member) = self.members.get_mut(&rank) {
             member.until = member.until.max(now + lease);
+            self.calls += 1;
         }
     }
 
@@ -302,6 +309,7 @@ impl Group {
             self.retire(rank, member.record.attempt, Arc::clone(&end));
         }
         self.phase = Phase::Forming;
+        self.contested = None;
         self.generation += 1;
         #[cfg(test)]
         if self.planted == Planted::SameNumber {

@@ -107,6 +107,8 @@ pub(super) struct Journal {
     bytes: u64,
     /// Size right after the last compaction, in bytes; 0 before the first one of this process.
     compacted: u64,
+    /// The file replaced another one, and a power cut could still bring that one back.
+    is_loose: bool,
     /// Two servers on one journal would form one generation twice. It is beside the file, which compaction replaces.
     _lock: Lock,
 }
@@ -174,7 +176,7 @@ impl Journal {
             return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
         }
         drop(reader);
-        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: 0, _lock: lock };
+        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: 0, is_loose: false, _lock: lock };
         if good < length {
             tracing::warn!(path = %path.display(), cut = length - good, "the tail of the gang journal was torn, and is cut");
         }
@@ -202,6 +204,10 @@ impl Journal {
         let bytes = encode(records)?;
         self.file.write_all(&bytes).map_err(|e| failed("append to", &self.path, e))?;
         self.bytes += bytes.len() as u64;
+        if self.is_loose {
+            flush_name(&self.path)?;
+            self.is_loose = false;
+        }
         if records.iter().any(Record::is_vital) {
             self.file.sync_data().map_err(|e| failed("sync", &self.path, e))?;
         }
@@ -219,6 +225,17 @@ impl Journal {
         self.bytes > SMALL.max(self.compacted.saturating_mul(4))
     }
 
+    /// Has the file hold `records` alone if it [is large](Self::is_large). If the disk lets no new file be made, the old one goes on, until
+    /// it is twice as large.
+    pub(super) fn compact_if_large(&mut self, records: impl FnOnce() -> Vec<Record>) {
+        if self.is_large()
+            && let Err(error) = self.compact(&records())
+        {
+            tracing::warn!(error = error.chain(), "the gang journal cannot be compacted");
+            self.compacted = self.bytes / 2;
+        }
+    }
+
     /// Replaces the file by one that holds `records` alone; at every moment the name has a whole file.
     ///
     /// # Errors
@@ -231,18 +248,19 @@ impl Journal {
         let mut name = path.clone().into_os_string();
         name.push(".new");
         let new = PathBuf::from(name);
-        let mut file =
-            private().write(true).create(true).truncate(true).open(&new).map_err(|e| failed("rewrite", e))?;
+        let mut file = private().append(true).create(true).open(&new).map_err(|e| failed("rewrite", e))?;
+        file.set_len(0).map_err(|e| failed("rewrite", e))?;
         // Readers that the owner admitted stay admitted.
         let rights = self.file.metadata().map_err(|e| failed("stat", e))?.permissions();
         file.set_permissions(rights).map_err(|e| failed("rewrite", e))?;
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
         file.sync_all().map_err(|e| failed("sync", e))?;
         std::fs::rename(&new, &path).map_err(|e| failed("replace", e))?;
-        flush_name(&path)?;
-        self.file = OpenOptions::new().append(true).open(&path).map_err(|e| failed("open", e))?;
+        // The old file has no name any more.
+        self.file = file;
         self.bytes = bytes.len() as u64;
         self.compacted = self.bytes;
+        self.is_loose = flush_name(&path).is_err();
         Ok(())
     }
 }

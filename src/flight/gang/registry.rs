@@ -56,6 +56,8 @@ struct Inner {
     /// Reason why nothing is answered any more.
     broken: Option<(String, String)>,
     bells: Bells,
+    /// Generations that began since the registry was opened.
+    generations: u64,
 }
 
 /// All gangs of one server.
@@ -121,14 +123,11 @@ impl Registry {
             None => (None, Vec::new()),
         };
         let machine = Machine::restore(options.clone(), &records);
-        // A server that is often restarted would let it grow for ever. On a full disk the old one does.
-        if let Some(journal) = &mut journal
-            && journal.is_large()
-            && let Err(error) = journal.compact(&machine.snapshot())
-        {
-            tracing::warn!(error = error.chain(), "the gang journal cannot be compacted");
+        // A server that is often restarted would let it grow for ever.
+        if let Some(journal) = &mut journal {
+            journal.compact_if_large(|| machine.snapshot());
         }
-        let inner = Mutex::new(Inner { machine, journal, broken: None, bells: Bells::default() });
+        let inner = Mutex::new(Inner { machine, journal, broken: None, bells: Bells::default(), generations: 0 });
         let registry = Arc::new(Self { options, start: Instant::now(), inner, sweeper: OnceLock::new() });
         let task = runtime.spawn(sweep(Arc::downgrade(&registry)));
         let _ = registry.sweeper.set(task.abort_handle());
@@ -293,6 +292,15 @@ impl Registry {
         self.lock().machine.running(|_| true)
     }
 
+    /// Generations that began since the registry was opened, and members that are there now, over all gangs.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let inner = self.lock();
+        let gangs = inner.machine.overview(|_| true, usize::MAX);
+        // Ranks that still wait for others are no members.
+        let members = gangs.iter().filter(|gang| gang.phase == "running").map(|gang| gang.present).sum();
+        (inner.generations, members)
+    }
+
     /// At most `most` gangs as operators see them, those that were called last: of all spaces, or of one. Names are those within their
     /// space; the second of each pair is the space.
     pub(crate) fn overview(&self, of: Option<Option<&str>>, most: usize) -> Vec<(Overview, Option<String>)> {
@@ -348,9 +356,10 @@ impl Registry {
         {
             let machine = &inner.machine;
             let long = happened.records.iter().any(Record::is_long) || journal.is_large();
-            let mut append = || {
+            let mut append = || -> Result<()> {
                 journal.append(&happened.records)?;
-                if journal.is_large() { journal.compact(&machine.snapshot()) } else { Ok(()) }
+                journal.compact_if_large(|| machine.snapshot());
+                Ok(())
             };
             let written = if long { aside(append) } else { append() };
             if let Err(error) = written {
@@ -361,6 +370,7 @@ impl Registry {
                 return Err(error);
             }
         }
+        inner.generations += happened.records.iter().filter(|it| matches!(it, Record::Formed { .. })).count() as u64;
         for name in &happened.woken {
             inner.bells.ring(name);
         }

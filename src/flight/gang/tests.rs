@@ -98,7 +98,7 @@ fn an_oversubscribed_gang_fails_at_once() {
     let _ = machine.join(at(0), &request(0, 2, 1)).unwrap();
     for (wrong, option) in [
         (request(2, 2, 2), "rank"),
-        (request(1, 3, 2), "world_size"),
+        (JoinRequest { timeout_ms: 0, ..request(1, 3, 2) }, "world_size"),
         (request(0, 2, 2), "rank"),
         (request(0, 0, 2), "world_size"),
     ] {
@@ -109,8 +109,34 @@ fn an_oversubscribed_gang_fails_at_once() {
     let _ = machine.join(at(12), &request(0, 2, 2)).unwrap();
     let _ = machine.join(at(12), &request(1, 2, 3)).unwrap();
     assert_eq!(machine.state(at(12), "g").unwrap().phase, "running");
-    assert!(matches!(machine.join(at(13), &request(0, 3, 9)), Err(Refusal::Config { .. })), "the gang has two ranks");
+    let wrong = JoinRequest { timeout_ms: 0, ..request(0, 3, 9) };
+    assert!(matches!(machine.join(at(13), &wrong), Err(Refusal::Config { .. })), "the gang has two ranks");
     assert_eq!(machine.state(at(13), "g").unwrap().phase, "running", "and goes on");
+}
+
+#[test]
+fn ranks_of_another_size_wait_for_the_lease_of_a_killed_run_and_are_refused_by_a_living_one() {
+    let is_waiting = |polled: &Result<Polled<Joined>, Refusal>| matches!(polled, Ok(Polled::Waiting { .. }));
+    let is_refused = |polled: &Result<Polled<Joined>, Refusal>| matches!(polled, Err(Refusal::Config { option, .. }) if option == "world_size");
+    // All ranks of the first run were killed.
+    let (mut machine, _) = running(2);
+    for second in [1, 4, 8] {
+        let polled = machine.join(at(second), &request(0, 1, 9));
+        assert!(is_waiting(&polled), "{second} s: {polled:?}");
+    }
+    let Ok(Polled::Done(joined)) = machine.join(at(12), &request(0, 1, 9)) else { panic!("the lease is over") };
+    assert_eq!(joined.generation, 2);
+    // One of them lives.
+    let (mut machine, callers) = running(2);
+    assert!(is_waiting(&machine.join(at(1), &request(0, 1, 9))));
+    machine.heartbeat(at(2), &callers[1]).unwrap();
+    assert!(is_refused(&machine.join(at(3), &request(0, 1, 9))));
+    // It was not restarted with another number of ranks, but started with a wrong one, beside ranks that wait.
+    let mut machine = Machine::new(RegistryOptions::default());
+    let _ = machine.join(at(0), &request(0, 2, 1)).unwrap();
+    assert!(is_waiting(&machine.join(at(1), &request(1, 3, 2))));
+    let _ = machine.join(at(2), &request(0, 2, 1)).unwrap();
+    assert!(is_refused(&machine.join(at(3), &request(1, 3, 2))));
 }
 
 #[test]
@@ -375,7 +401,8 @@ fn groups_of_ranks_hold_all_shares_or_nobody_starts() {
     for rank in 0..3 {
         let _ = join(&mut machine, rank, 1, Share { rank: 0, of: 2 }).unwrap();
     }
-    let other = join(&mut machine, 3, 1, Share { rank: 0, of: 3 }).unwrap_err();
+    let other = JoinRequest { share: Some(Share { rank: 0, of: 3 }), timeout_ms: 0, ..request(3, 4, 1) };
+    let other = machine.join(at(0), &other).unwrap_err();
     assert!(matches!(&other, Refusal::Config { option, .. } if option == "share"), "{other:?}");
     assert!(join(&mut machine, 3, 2, Share { rank: 2, of: 2 }).is_err());
     let end = join(&mut machine, 3, 3, Share { rank: 0, of: 2 }).unwrap_err();

@@ -9,6 +9,7 @@ impl Group {
     pub(in super::super) fn identify(&self, now: Duration, to: &mut DefaultHasher) {
         let left = |time: Duration| time.saturating_sub(now).as_millis();
         (self.phase as u8, self.generation, self.why.is_empty(), self.world, self.gone).hash(to);
+        self.contested.map(|calls| calls == self.calls).hash(to);
         (self.base, self.acknowledged, self.reads.as_ref().map(|reads| *reads.plan.as_bytes())).hash(to);
         for (rank, member) in &self.members {
             (rank, member.record.attempt, left(member.until), member.left, member.acked).hash(to);

@@ -42,14 +42,20 @@ impl Group {
         if self.phase == Phase::Running {
             if let Some(member) = self.members.get_mut(&rank).filter(|it| it.record.attempt == request.attempt) {
                 member.until = member.until.max(now + self.lease);
+                self.calls += 1;
                 return Ok(Polled::Done(self.joined()));
             }
-            self.agrees(request, self.world, self.members.values().next().map(|it| it.record.share.of))?;
+            let shares = self.members.values().next().map(|it| it.record.share.of);
+            if let Err(refusal) = self.agrees(request, self.world, shares) {
+                return self.contest(request, refusal);
+            }
             self.raise(format!("rank {rank} joined again: a new process is in its place"), effects);
         }
         let first = self.joiners.values().find(|it| it.request.rank != rank);
         let (world, shares) = first.map_or((request.world_size, None), |it| (self.world, Some(share(&it.request).of)));
-        self.agrees(request, world, shares)?;
+        if let Err(refusal) = self.agrees(request, world, shares) {
+            return self.contest(request, refusal);
+        }
         if let Some(there) = self.joiners.get(&rank).filter(|it| it.request.attempt != request.attempt) {
             return Err(config(
                 "rank",
@@ -62,6 +68,7 @@ impl Group {
         self.world = world;
         let deadline = now + Duration::from_millis(request.timeout_ms);
         let until = now + Duration::from_millis(request.poll_ms) + self.lease;
+        self.calls += 1;
         let joiner = self.joiners.entry(rank).or_insert_with(|| Joiner {
             request: request.clone(),
             since: now,
@@ -82,6 +89,21 @@ impl Group {
         }
         let (missing, count) = self.missing_joiners();
         Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
+    }
+
+    /// What a rank is told that does not fit the ranks that are there, by `refusal`. It may be of a new run of another size, and they of one
+    /// that was killed and whose lease is not over: it waits until one of them calls.
+    fn contest(&mut self, request: &JoinRequest, refusal: Refusal) -> Result<Polled<Joined>, Refusal> {
+        let fits_itself = self.agrees(request, request.world_size, None).is_ok();
+        let somebody_lives = self.contested.is_some_and(|calls| calls != self.calls);
+        if somebody_lives || !fits_itself || request.timeout_ms == 0 {
+            self.contested = None;
+            return Err(refusal);
+        }
+        self.contested.get_or_insert(self.calls);
+        let missing = (0..request.world_size).filter(|rank| *rank != request.rank).take(16).collect();
+        let missing_count = u64::from(request.world_size) - 1;
+        Ok(Polled::Waiting { missing, missing_count, lease_ms: millis(self.lease) })
     }
 
     /// Checks that `request` fits a gang of `world` ranks and `shares` shares.

@@ -194,3 +194,28 @@ fn compaction_keeps_what_it_is_given_and_appends_after_it() {
     let found = opened(&path).unwrap().1;
     assert_eq!(found, [records()[3].clone(), records()[0].clone()]);
 }
+
+#[test]
+fn a_journal_that_cannot_be_compacted_goes_on_and_is_compacted_later() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("j");
+    let (mut journal, _) = opened(&path).unwrap();
+    let fill = |journal: &mut Journal| {
+        while !journal.is_large() {
+            journal.append(&records()).unwrap();
+        }
+        std::fs::metadata(&path).unwrap().len()
+    };
+    let before = fill(&mut journal);
+    let in_the_way = home.path().join("j.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    journal.compact_if_large(records);
+    assert!(!journal.is_large(), "it is not tried again at each record");
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let after = fill(&mut journal);
+    assert!(after >= 2 * before, "{before} {after}");
+    journal.compact_if_large(records);
+    journal.append(&records()[..1]).unwrap();
+    drop(journal);
+    assert_eq!(opened(&path).unwrap().1, [records(), records()[..1].to_vec()].concat());
+}
