@@ -18,8 +18,12 @@ from typing import Any
 
 import bowstring
 import pytest
-from conftest import package_environment
+from conftest import free_port, package_environment
 from objects import Late, Objects
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests"))
+
+from chaos.disks import Disk
 
 SOAK = "BOWSTRING_SOAK" in os.environ
 URL = "s3://bucket/d/x.bin"
@@ -529,6 +533,9 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
         fs.touch(f"{root}/d/b", truncate=False)
         fs.mv(f"{root}/d/c", f"{root}/d/b")
         assert {path.rsplit("/", 1)[1] for path in fs.ls(f"{root}/d", detail=False)} == {"b", "e", "empty", "t.txt"}
+        fs.mv(f"{root}/d/b", f"{root}/d/b")
+        with pytest.raises(FileNotFoundError):
+            fs.mv(f"{root}/d/z", f"{root}/d/z")
         assert (fs.cat_file(f"{root}/d/b"), fs.cat_file(f"{root}/d/t.txt")) == (b"c", b"line\n" * 3)
         with fs.transaction:
             with fs.open(f"{root}/d/b", "wb") as file:
@@ -554,3 +561,66 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
                 change()
     with pytest.raises(bowstring.UnsupportedError):
         fs.mv("s3://bucket/d/a", f"{tmp_path}/a")
+
+
+KEPT = """
+import ast, os, sys
+import bowstring
+
+cache, reached, nowhere = sys.argv[1], *map(ast.literal_eval, sys.argv[2:])
+with bowstring.open("s3://bucket/d/first", "wb", cache=cache, cache_bytes="32MiB", storage_options=reached) as file:
+    file.write(b"first" * 1000)
+if nowhere:
+    options = {"cache": cache, "cache_bytes": "32MiB", "storage_options": nowhere, "upload": "background"}
+    with bowstring.open("s3://bucket/d/before", "wb", **options) as file:
+        file.write(b"before" * 3_000_000)
+os._exit(0)
+"""
+
+CHANGED = """
+import ast, sys
+import bowstring
+from bowstring.fs import BowstringFileSystem
+
+options = {"cache": sys.argv[1], "cache_bytes": "32MiB", "storage_options": ast.literal_eval(sys.argv[2])}
+fs = BowstringFileSystem(**options)
+if len(sys.argv) > 3:
+    bowstring.flush(cache=options["cache"], storage_options=options["storage_options"])
+for name in ("a", "b"):
+    with bowstring.open(f"s3://bucket/d/{name}", "wb", **options) as file:
+        file.write(name.encode() * 100_000)
+fs.mv("s3://bucket/d/a", "s3://bucket/d/c")
+fs.rm("s3://bucket/d/b")
+"""
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_full_or_read_only_disk_of_the_cache_keeps_nothing_from_the_store(
+    trouble: str, objects: Objects, script: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    options = objects.storage_options
+    try:
+        disk = Disk(tmp_path / "disk", 64 << 20)
+    except RuntimeError as error:
+        pytest.skip(f"a disk of its own cannot be mounted: {error}")
+
+    def runs(*arguments: Any) -> None:
+        child = script(*arguments)
+        out, err = child.communicate(timeout=60)
+        assert (child.returncode, out) == (0, ""), err
+
+    try:
+        # On a disk that is only full, what a killed process saved is uploaded too.
+        nowhere = {**options, "aws_endpoint": f"http://127.0.0.1:{free_port()}"} if trouble == "full" else None
+        runs(KEPT, disk.path / "cache", options, nowhere)
+        if trouble == "full":
+            disk.fill()
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+        runs(CHANGED, disk.path / "cache", options, *["flush"] * (nowhere is not None))
+        sizes = {"bucket/d/first": 5000, "bucket/d/c": 100_000}
+        if nowhere:
+            sizes["bucket/d/before"] = 18_000_000
+        assert {name: len(content) for name, content in objects.content.items()} == sizes
+    finally:
+        disk.close()

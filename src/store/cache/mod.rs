@@ -52,6 +52,7 @@ pub(crate) use saves::{Saves, Source, Turn};
 #[cfg(all(feature = "cli", feature = "flight"))]
 pub(crate) use shared::MEMORY;
 pub(crate) use shared::Wanted;
+pub(in crate::store) use shared::is_of_the_disk;
 pub use shared::{Cache, totals};
 pub(crate) use staged::Staged;
 pub use through::CachePlace;

@@ -18,7 +18,7 @@ use super::hold::{Held, prove};
 use super::keeper::Due;
 use super::ledger::is_at;
 use super::saved::{Record, Save, Target};
-use super::shared::{Cache, Tier};
+use super::shared::{Cache, Tier, is_of_the_disk};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 use crate::store::lock::{Attempt, Lock};
@@ -371,6 +371,21 @@ impl Saves {
         self.0.directory().prepare(&path).map_err(|error| self.failed("write to", error))?;
         let lock = Lock::take_within(&path, &format!("put {}", target.url), PATIENCE).await?;
         Ok(Turn(Some(lock)))
+    }
+
+    /// [`turn_at`](Self::turn_at) for what is done in the store alone. If the cache's disk fails, is full or read-only, it is done without a
+    /// turn, with a warning: the store is not to blame.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if another process has it for too long; [`Error::Store`] for a directory that is not as it should be.
+    pub(crate) async fn turn_if_any(&self, target: &Target) -> Result<Turn> {
+        match self.turn_at(target).await {
+            Err(error) if is_of_the_disk(&error) => {
+                tracing::warn!("{} is changed without regard to other processes: {}", target.url, error.chain());
+                Ok(Turn(None))
+            }
+            turn => turn,
+        }
     }
 }
 

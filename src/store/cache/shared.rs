@@ -447,7 +447,7 @@ fn disk(place: &str, limit: Option<u64>, readers: &Arc<Readers>) -> Result<Disk>
 }
 
 /// True if a disk that fails, is full, or is not written to any more since it failed caused `error`: no mistake of the caller's.
-pub(super) fn is_of_the_disk(error: &Error) -> bool {
+pub(in crate::store) fn is_of_the_disk(error: &Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {

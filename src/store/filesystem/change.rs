@@ -38,8 +38,11 @@ fn rename_here(from: &FsPath, to: &FsPath) -> Result<()> {
 }
 
 async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place, from: &Path, to: &Path) -> Result<()> {
+    if from == to {
+        return stays(origins, place, from).await;
+    }
     if let (Some((all, old)), Some((_, new))) = (saves(place, from), saves(place, to)) {
-        let _turn = all.turn_at(&old).await?;
+        let _turn = all.turn_if_any(&old).await?;
         if let Some(save) = all.at(&old)? {
             let (all, save, new) = (all.clone(), save, new.clone());
             if blocking(move || all.rename(&save, &new)).await? {
@@ -58,7 +61,7 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
     let url = place.url(from);
     let work = async {
         let turn = match saves(place, to) {
-            Some((all, new)) => Some((all.turn_at(&new).await?, all, new)),
+            Some((all, new)) => Some((all.turn_if_any(&new).await?, all, new)),
             None => None,
         };
         if let Some((_, all, new)) = &turn {
@@ -76,6 +79,23 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
     origins.means.in_time(&url, work).await
 }
 
+/// Checks that there is something at `path`, which gets the name that it has: a copy onto itself would be removed with its source.
+async fn stays(origins: &Arc<Origins>, place: &Place, path: &Path) -> Result<()> {
+    let is_saved = match saves(place, path) {
+        Some((all, target)) => all.at(&target)?.is_some(),
+        None => false,
+    };
+    let url = place.url(path);
+    let look = async {
+        match place.store.head(path).await {
+            Err(object_store::Error::NotFound { .. }) if is_saved => Ok(()),
+            Err(object_store::Error::NotFound { .. }) => Err(missing(&url)),
+            found => found.map(drop).map_err(|error| place.failed("look up", path, error)),
+        }
+    };
+    origins.means.in_time(&url, look).await
+}
+
 /// See [`FileSystem::remove`](super::FileSystem::remove).
 pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
     let (place, path) = match origins.at(url)? {
@@ -89,7 +109,7 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
     };
     origins.run(url, async {
         let turn = match saves(&place, &path) {
-            Some((all, target)) => Some((all.turn_at(&target).await?, all, target)),
+            Some((all, target)) => Some((all.turn_if_any(&target).await?, all, target)),
             None => None,
         };
         let was_saved = match &turn {

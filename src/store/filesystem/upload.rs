@@ -8,7 +8,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutResult};
 
-use super::super::cache::{Begun, ObjectKey, Save, Saves, Source, Target};
+use super::super::cache::{Begun, ObjectKey, Save, Saves, Source, Target, is_of_the_disk};
 use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
 use super::super::place::Place;
 use super::super::stamp::Stamp;
@@ -97,6 +97,22 @@ impl Upload {
         blocking(move || saves.note(&save)).await
     }
 
+    /// [`note`](Self::note) of what was sent, so that another process need not send it again. A disk that takes no note, because it is full
+    /// for example, does not keep the bytes from the store.
+    async fn note_progress(&self) -> Result<bool> {
+        match self.note().await {
+            Err(error) if is_of_the_disk(&error) => {
+                let url = &self.save.record.target.url;
+                tracing::warn!(
+                    "nobody resumes or ends the upload of {url} if this process is killed: {}",
+                    error.chain()
+                );
+                Ok(true)
+            }
+            noted => noted,
+        }
+    }
+
     fn failed(&self, error: object_store::Error) -> Error {
         self.place.failed("upload", &self.path, error)
     }
@@ -182,7 +198,7 @@ impl Upload {
         let begun = Multipart::begin(&self.place.store, self.place.numbered.as_ref(), &self.path).await;
         let begun = begun.map_err(|error| self.failed(error))?;
         self.save.record.upload = begun.id().map(|id| Begun { id: id.to_owned(), parts: Vec::new() });
-        self.note().await?;
+        self.note_progress().await?;
         Ok(begun)
     }
 
@@ -219,7 +235,7 @@ impl Upload {
             }
             if let Some(begun) = &mut self.save.record.upload {
                 begun.parts.clone_from(&sent);
-                if !self.note().await? {
+                if !self.note_progress().await? {
                     return Ok(None);
                 }
             }

@@ -343,7 +343,7 @@ impl Saving {
         let Some((saves, target)) = &self.saves else {
             return sending.complete(&ready).await.map(drop);
         };
-        let _turn = saves.turn_at(target).await?;
+        let _turn = saves.turn_if_any(target).await?;
         before_later(saves, target, &self.place, &self.path).await?;
         let put = sending.complete(&ready).await?;
         // What was saved before must not come after it.
