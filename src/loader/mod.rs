@@ -64,6 +64,8 @@ pub struct Loader {
     consumed: Consumed,
     /// Since when the next batch is waited for, if steps are traced.
     asked: Option<Instant>,
+    /// The latest error of the source, which may have ended it.
+    failed: Option<String>,
 }
 
 impl Loader {
@@ -99,7 +101,7 @@ impl Loader {
 
     /// Wraps `source`, which has not been moved yet.
     pub fn of(source: Box<dyn BatchSource>) -> Self {
-        Self { source, cursor: Cursor::default(), consumed: Consumed::default(), asked: None }
+        Self { source, cursor: Cursor::default(), consumed: Consumed::default(), asked: None, failed: None }
     }
 
     /// Steps of one epoch: exact, and the same on every rank.
@@ -191,7 +193,7 @@ impl Loader {
     /// # Errors
     /// As [`next_any`](Self::next_any), except for the time-out.
     pub fn next_within(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        self.source.check()?;
+        self.check()?;
         if let Some(again) = self.cursor.again() {
             return Ok(again);
         }
@@ -203,11 +205,25 @@ impl Loader {
                 if let Some((root, asked)) = traced {
                     self.trace(root, asked, &next);
                 }
-                next?
+                self.noted(next)?
             }
         };
         self.cursor.advance(&next, AnyBatch::at);
         Ok(next)
+    }
+
+    /// Checks that batches can be had: nobody closed the loader, and no error ended it.
+    fn check(&self) -> Result<()> {
+        self.source.check().map_err(|error| match (&self.failed, error) {
+            (Some(failed), Error::Closed { .. }) => Error::Closed {
+                why: format!("an error ended the loader; open it again from its state. The error: {failed}"),
+            },
+            (_, error) => error,
+        })
+    }
+
+    fn noted<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.failed = Some(error.chain()))
     }
 
     /// Exports the wait for the next step since `asked`, if it is over.
@@ -390,5 +406,6 @@ impl Loader {
     pub fn close(&mut self) {
         self.cursor.close();
         self.source.close();
+        self.failed = None;
     }
 }

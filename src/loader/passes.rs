@@ -20,7 +20,8 @@ impl Loader {
     /// one. Batches made ahead for that one are dropped without waiting.
     ///
     /// # Errors
-    /// Any error of planning the epoch; the previous pass then continues.
+    /// Any error of planning the epoch; the previous pass then continues. [`Error::Closed`] after [`close`](Self::close), or if an error
+    /// ended the loader, whose position stays.
     pub fn begin(&mut self) -> Result<Pass> {
         self.send(self.cursor.beginning())?;
         Ok(self.cursor.pass())
@@ -32,7 +33,7 @@ impl Loader {
     /// As [`next_within`](Self::next_within), and [`Error::Closed`] if another pass began, or the loader was moved
     /// after something was taken.
     pub fn next_in(&mut self, pass: Pass, wait: Duration) -> Result<Next<AnyBatch>> {
-        self.source.check()?;
+        self.check()?;
         match self.cursor.standing(pass) {
             Standing::Open => self.next_within(wait),
             Standing::Over => Ok(Next::End),
@@ -62,7 +63,7 @@ impl Loader {
     /// # Errors
     /// As [`peek`](Self::peek), except for the time-out.
     pub fn peek_within(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        self.source.check()?;
+        self.check()?;
         if self.steps() == 0 {
             return Ok(Next::End);
         }
@@ -71,7 +72,8 @@ impl Loader {
             if let Some(batch) = self.cursor.peek() {
                 return batch.copied().map(Next::Item);
             }
-            match self.source.next(wait.saturating_sub(started.elapsed()))? {
+            let next = self.source.next(wait.saturating_sub(started.elapsed()));
+            match self.noted(next)? {
                 Next::Pending => return Ok(Next::Pending),
                 found => self.cursor.look(found),
             }
@@ -83,7 +85,7 @@ impl Loader {
     /// very epoch stays where it is, so that a resumed loader keeps its place.
     ///
     /// # Errors
-    /// Any error of planning the epoch.
+    /// Any error of planning the epoch; [`Error::Closed`] after [`close`](Self::close), or if an error ended the loader.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
         if self.cursor.is_fresh() && epoch == self.epoch() {
             return Ok(());
@@ -91,8 +93,9 @@ impl Loader {
         self.send((epoch, 0))
     }
 
-    /// Moves to `at`, where a pass may begin.
+    /// Moves to `at`, where a pass may begin. A loader that an error ended stays: its position is the one to resume from.
     fn send(&mut self, at: At) -> Result<()> {
+        self.check()?;
         let left = self.cursor.position();
         if !self.cursor.begin(at) {
             self.source.seek(at.0, at.1)?;

@@ -65,6 +65,7 @@ table!(
     ends::an_interrupted_wait_loses_nothing,
     ends::a_wait_that_is_too_long_names_its_culprit,
     ends::a_closed_loader_says_so_and_its_batches_stay,
+    ends::an_error_leaves_the_position_and_no_pass_begins_after_it,
     ends::a_loader_is_dropped_while_it_waits,
 );
 

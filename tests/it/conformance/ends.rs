@@ -64,6 +64,26 @@ pub(super) fn a_closed_loader_says_so_and_its_batches_stay(way: &Way) {
     assert_eq!(seen(&kept), before, "{}: a delivered batch outlives its loader", way.name);
 }
 
+/// Trainers retry an epoch that failed: a pass that began there would leave out the rest of the epoch.
+pub(super) fn an_error_leaves_the_position_and_no_pass_begins_after_it(way: &Way) {
+    let mut loader = way.open(0, 1, |options| {
+        options.columns.exclude = vec!["f0".to_owned()];
+        options.columns.images = [("image".to_owned(), serde_json::from_str(r#"{"size": 1}"#).unwrap())].into();
+        (options.global_batch_size, options.shuffle) = (Some(2), false);
+    });
+    let error = std::iter::from_fn(|| loader.next_any().transpose()).find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::Corrupt { .. }), "{}: {error:?}", way.name);
+    let state = loader.state();
+    assert!(loader.step() > 0 || !way.borders.is_empty(), "{}: the first batch is bad", way.name);
+    for _ in 0..2 {
+        for again in [loader.begin().map(drop), loader.set_epoch(1), loader.next_any().map(drop)] {
+            let again = again.expect_err(way.name).to_string();
+            assert!(again.contains("an error ended the loader") && again.contains("image"), "{}: {again}", way.name);
+        }
+        assert_eq!(loader.state(), state, "{}", way.name);
+    }
+}
+
 pub(super) fn a_loader_is_dropped_while_it_waits(way: &Way) {
     for wait in [0, 1, 5] {
         let mut loader = way.open(0, 1, |options| options.prefetch = 1);
