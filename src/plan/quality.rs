@@ -1,8 +1,10 @@
 //! The shuffle quality of a plan, as one number to compare lanes and windows by.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use super::share::Share;
+use super::recent::Recent;
+use super::share::{Share, length};
 use super::steps::{Plan, RowRef};
 use crate::manifest::RowGroup;
 
@@ -11,7 +13,7 @@ const BINS: u64 = 64;
 /// Minimum rows of a sample, in whole batches.
 const SAMPLE_ROWS: u64 = 64;
 /// Maximum rows of a sample that are examined.
-const MOST_ROWS: usize = 4096;
+const MOST_ROWS: u64 = 4096;
 /// Samples, evenly spaced over the epoch.
 const SAMPLES: u64 = 32;
 
@@ -41,22 +43,20 @@ impl Plan {
         let steps_each = SAMPLE_ROWS.div_ceil(self.spec().global_batch).min(self.steps().max(1));
         let samples = (self.steps() / steps_each).clamp(1, SAMPLES);
         let (mut sum, mut weight) = (0.0, 0.0);
-        let mut expected = HashMap::new();
+        let (mut expected, recent) = (HashMap::new(), Recent::default());
         for sample in 0..samples {
             let first = (u128::from(self.steps() - steps_each.min(self.steps())) * u128::from(sample)
                 / u128::from(samples.max(2) - 1)) as u64;
+            let steps = first..first + steps_each;
+            let real: u64 = steps.clone().map(|step| self.real_rows(step, Share::whole())).sum();
             let mut rows: Vec<RowRef> = Vec::new();
-            for step in first..first + steps_each {
-                let step = self.step(step, Share::whole());
-                rows.extend(&step.rows[..step.real]);
-            }
-            let stride = rows.len().div_ceil(MOST_ROWS).max(1);
+            self.each_nth(steps, real.div_ceil(MOST_ROWS).max(1), &recent, |row| rows.push(row));
             for (source, before) in (0..).zip(&before) {
                 let total = self.sources[source as usize].rows();
                 let bins = total.min(BINS);
                 let mut counts = vec![0_u64; bins as usize];
                 let mut n = 0_u64;
-                for row in rows.iter().step_by(stride).filter(|row| row.source == source) {
+                for row in rows.iter().filter(|row| row.source == source) {
                     let at = before[row.group as usize] + u64::from(row.row);
                     counts[(u128::from(at) * u128::from(bins) / u128::from(total)) as usize] += 1;
                     n += 1;
@@ -70,6 +70,29 @@ impl Plan {
             }
         }
         if weight > 0.0 { sum / weight } else { 1.0 }
+    }
+
+    /// Calls `visit` with the first of every `stride` rows that all ranks deliver for the first time in `steps`, in order. The others are
+    /// not even listed: a batch may have billions.
+    fn each_nth(&self, steps: Range<u64>, stride: u64, recent: &Recent, mut visit: impl FnMut(RowRef)) {
+        let mut before = 0;
+        for step in steps {
+            self.runs(step, Share::whole(), |run| {
+                let source = &self.sources[run.source];
+                self.each_window(&run, |pass, window, range| {
+                    let mut row_of = |group, row| visit(RowRef { source: run.source as u32, group, row });
+                    let first = range.start + (stride - before % stride) % stride;
+                    before += length(&range);
+                    if stride == 1 {
+                        source.each_row(recent, pass, run.lane, &window, range, row_of);
+                        return;
+                    }
+                    for at in (first..range.end).step_by(stride as usize) {
+                        source.each_row(recent, pass, run.lane, &window, at..at + 1, &mut row_of);
+                    }
+                });
+            });
+        }
     }
 }
 
@@ -98,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::plan::{PlanSpec, Shuffle};
+    use crate::plan::{PlanSpec, Shuffle, Tail};
 
     #[test]
     fn expected_entropy_is_that_of_enumeration() {
@@ -108,6 +131,42 @@ mod tests {
         let split = 3_f64.ln() - 2.0 / 3.0 * 2_f64.ln();
         assert!((expected_entropy(3, 2) - 0.75 * split).abs() < 1e-12);
         assert!((expected_entropy(4096, 64) - 64_f64.ln()).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_batch_beyond_memory_costs_what_its_real_rows_cost() {
+        let manifests = [Arc::new(Manifest::imaginary(&[100; 10], 100))];
+        let quality = |tail| {
+            let spec = PlanSpec { lanes: Some(4), window_rows: Some(100), tail, ..PlanSpec::new(3, 1 << 31) };
+            Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap().quality()
+        };
+        // Nearly all of this batch are rows that are repeated.
+        assert_eq!(quality(Tail::Repeat).to_bits(), quality(Tail::Pad).to_bits());
+    }
+
+    #[test]
+    fn every_nth_row_is_that_of_the_steps() {
+        let manifests = [Arc::new(Manifest::imaginary(&[100; 640], 100))];
+        for (lanes, window_rows, shuffle) in
+            [(1, None, Shuffle::None), (1, Some(400), Shuffle::Windows), (8, Some(1 << 40), Shuffle::Windows)]
+        {
+            let spec = PlanSpec { lanes: Some(lanes), window_rows, shuffle, ..PlanSpec::new(3, 10_000) };
+            let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap();
+            let steps = 4..plan.steps();
+            let all: Vec<RowRef> = steps
+                .clone()
+                .flat_map(|step| {
+                    let step = plan.step(step, Share::whole());
+                    step.rows.into_iter().take(step.real)
+                })
+                .collect();
+            for stride in [1, 2, 7, 5000, 1 << 40] {
+                let mut found = Vec::new();
+                plan.each_nth(steps.clone(), stride, &Recent::default(), |row| found.push(row));
+                let expected: Vec<RowRef> = all.iter().step_by(stride as usize).copied().collect();
+                assert_eq!(found, expected, "{lanes} lanes, every {stride}");
+            }
+        }
     }
 
     #[test]

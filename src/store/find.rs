@@ -27,6 +27,7 @@ use super::stores::Stores;
 use super::table::{FoundTable, Table};
 #[cfg(feature = "cloud")]
 use super::walk::below;
+use super::walk::{is_staged, staged};
 use crate::error::{Error, Result};
 
 /// Files or a table that were found, and their directory.
@@ -270,6 +271,9 @@ fn look(path: &FsPath) -> Result<Look> {
             // The directory is made canonical, the file keeps the name it was given.
             let parent = above(path);
             let name = path.file_name().ok_or_else(missing)?;
+            if name.to_str().is_some_and(is_staged) {
+                return Err(staged(&shown));
+            }
             let path = std::fs::canonicalize(parent).map_err(store)?.join(name);
             Ok(Look::File(absolute(&path)?, meta.len()))
         }

@@ -4,8 +4,8 @@
 //! the time of opening them from an index. The result is the same, to the entity tag, which reads are held against.
 
 use std::collections::HashMap;
-use std::fs::{DirEntry, Metadata, ReadDir};
-use std::io::{Error as IoError, ErrorKind};
+use std::fs::{DirEntry, File, Metadata, ReadDir};
+use std::io::{Error as IoError, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path as FsPath, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -22,17 +22,32 @@ use crate::error::{Error, Result};
 const AT_ONCE: usize = 1024;
 /// Such hand-overs that wait to be taken.
 const WAITING: usize = 16;
+/// Bytes of the smallest file of Parquet, and its last ones: plain, and with an encrypted footer.
+const LEAST_BYTES: u64 = 12;
+const ENDS: [[u8; 4]; 2] = [*b"PAR1", *b"PARE"];
 
-/// A file that a walk met.
+/// A file that a walk met, or a name where there may be one.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) meta: ObjectMeta,
-    /// Real path, if a link led to it or to a directory above it.
-    real: Option<Path>,
+    way: Way,
 }
 
-/// The files at any depth below a directory: some at a time, in no order. Links are followed; links that lead nowhere and files that
-/// disappear meanwhile are left out.
+/// The way from a name to its file.
+#[derive(Debug)]
+enum Way {
+    /// No link led to it.
+    Plain,
+    /// Real path, since a link led to it or to a directory above it.
+    Linked(Path),
+    /// It is a link to this, where nothing is.
+    Nowhere(PathBuf),
+    /// The name is one of a file that is being written, but the file is whole.
+    Staged,
+}
+
+/// The files at any depth below a directory: some at a time, in no order. Links are followed. Files that disappear meanwhile and
+/// unfinished ones of `object_store` are left out; names of data without a file that can be read are for [`Ways`] to refuse.
 #[derive(Debug)]
 pub(super) struct Walk {
     files: mpsc::Receiver<Vec<Met>>,
@@ -92,9 +107,15 @@ impl<'a> Ways<'a> {
     /// Takes a file that was found; `accept` says which names below the directory are.
     ///
     /// # Errors
-    /// [`Error::Config`] naming both ways to one that a link led to, if there is another.
-    pub(super) fn take(&mut self, Met { meta, real }: &Met, accept: &impl Fn(&str) -> bool) -> Result<()> {
-        let Some(real) = real else { return Ok(()) };
+    /// [`Error::Config`] naming both ways to one that a link led to, if there is another, and for a [staged](is_staged) name;
+    /// [`Error::Store`] for a link to nothing: its rows would be missing.
+    pub(super) fn take(&mut self, Met { meta, way }: &Met, accept: &impl Fn(&str) -> bool) -> Result<()> {
+        let real = match way {
+            Way::Plain => return Ok(()),
+            Way::Linked(real) => real,
+            Way::Nowhere(target) => return Err(nowhere(FsPath::new(&format!("/{}", meta.location)), target)),
+            Way::Staged => return Err(staged(&format!("/{}", meta.location))),
+        };
         let found = real.prefix_matches(self.base) && accept(below(self.base, real));
         let before = if found { Some(real.clone()) } else { self.linked.insert(real.clone(), meta.location.clone()) };
         match before {
@@ -133,18 +154,29 @@ fn each(root: PathBuf, visit: &mut dyn FnMut(Met) -> bool) -> Result<()> {
         let linked = level.linked;
         match look(&entry) {
             Ok((Look::Directory, link)) => enter(&mut levels, entry.path(), linked || link)?,
-            Ok((Look::File(meta), link)) => {
-                let Some(meta) = object(&entry.path(), &meta)? else { continue };
-                let real = if linked || link {
+            Ok((Look::File(found), link)) => {
+                let meta = object(&entry.path(), &found)?;
+                let way = if meta.location.filename().is_some_and(is_staged) {
+                    if !is_whole(&entry.path(), &found) {
+                        continue;
+                    }
+                    Way::Staged
+                } else if linked || link {
                     match std::fs::canonicalize(entry.path()) {
-                        Ok(real) => Some(location(&real)?),
+                        Ok(real) => Way::Linked(location(&real)?),
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => return Err(failed("look up", &entry.path(), error)),
                     }
                 } else {
-                    None
+                    Way::Plain
                 };
-                if !visit(Met { meta, real }) {
+                if !visit(Met { meta, way }) {
+                    return Ok(());
+                }
+            }
+            Ok((Look::Nowhere(target, found), _)) => {
+                let meta = object(&entry.path(), &found)?;
+                if !visit(Met { meta, way: Way::Nowhere(target) }) {
                     return Ok(());
                 }
             }
@@ -159,7 +191,9 @@ fn each(root: PathBuf, visit: &mut dyn FnMut(Met) -> bool) -> Result<()> {
 enum Look {
     Directory,
     File(Metadata),
-    /// A pipe, a socket, a link that leads nowhere.
+    /// A link to what is not there, and what is known of the link.
+    Nowhere(PathBuf, Metadata),
+    /// A pipe, a socket.
     Other,
 }
 
@@ -172,8 +206,13 @@ fn look(entry: &DirEntry) -> Result<(Look, bool), IoError> {
     let link = kind.is_symlink();
     // A link's own length is nobody's.
     let meta = if link {
-        let Ok(meta) = std::fs::metadata(entry.path()) else { return Ok((Look::Other, link)) };
-        meta
+        match std::fs::metadata(entry.path()) {
+            // The link itself may have gone meanwhile.
+            Err(error) if leads_nowhere(&error) => {
+                return Ok((Look::Nowhere(std::fs::read_link(entry.path())?, entry.metadata()?), link));
+            }
+            outcome => outcome?,
+        }
     } else {
         entry.metadata()?
     };
@@ -183,6 +222,20 @@ fn look(entry: &DirEntry) -> Result<(Look, bool), IoError> {
         _ => Look::Other,
     };
     Ok((found, link))
+}
+
+/// Returns true if a path could not be followed because nothing is there.
+fn leads_nowhere(error: &IoError) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// The error for a link to nothing at `path`, a name of data.
+fn nowhere(path: &FsPath, target: &FsPath) -> Error {
+    let problem = format!(
+        "it is a link to {}, where nothing is, and its rows would be missing; fetch what it leads to, or remove the link",
+        target.display()
+    );
+    failed("look up", path, problem)
 }
 
 /// Goes into the directory at `path`; nothing if it is gone.
@@ -212,18 +265,44 @@ fn location(path: &FsPath) -> Result<Path> {
     Path::parse(name).map_err(|error| failed("list", path, error))
 }
 
-/// The file at `path` as `object_store` describes it; none if one of its writers has not finished it.
-fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
+/// The file at `path` as `object_store` describes it.
+fn object(path: &FsPath, meta: &Metadata) -> Result<ObjectMeta> {
     let location = location(path)?;
-    let staged = location.filename().and_then(|name| name.split_once('#')).map(|(_, number)| number);
-    if staged.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
-        return Ok(None);
-    }
     let modified = meta.modified().map_err(|error| failed("look up", path, error))?;
     let micros = modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let (size, (_, inode)) = (meta.len(), identity(meta));
     let e_tag = Some(format!("\"{inode:x}-{micros:x}-{size:x}\""));
-    Ok(Some(ObjectMeta { location, last_modified: modified.into(), size, e_tag, version: None }))
+    Ok(ObjectMeta { location, last_modified: modified.into(), size, e_tag, version: None })
+}
+
+/// Returns true for a name that `object_store` gives a file while it writes it: it neither lists nor opens such names.
+pub(super) fn is_staged(name: &str) -> bool {
+    let number = name.split_once('#').map(|(_, number)| number);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The error for a file at `path` whose name [is taken](is_staged) for one of an unfinished file.
+pub(super) fn staged(path: &str) -> Error {
+    let problem = format!(
+        "{path} has the name of a file that is being written, which ends in # and a number, and is not read by that name; rename it, or \
+         remove it if its writer left it there"
+    );
+    Error::config("urls", problem)
+}
+
+/// Returns true if a file ends as those of Parquet do, so that its writer has nothing left to write. What cannot be looked at may.
+fn is_whole(path: &FsPath, meta: &Metadata) -> bool {
+    let end = || -> Result<[u8; 4], IoError> {
+        let (mut file, mut end) = (File::open(path)?, [0; 4]);
+        file.seek(SeekFrom::End(-4))?;
+        file.read_exact(&mut end)?;
+        Ok(end)
+    };
+    meta.len() >= LEAST_BYTES
+        && match end() {
+            Ok(end) => ENDS.contains(&end),
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        }
 }
 
 #[cfg(all(test, unix))]
@@ -241,7 +320,7 @@ mod tests {
         let mut found = Vec::new();
         let mut walk = Walk::below(&Path::from_absolute_path(root).unwrap());
         while let Some(some) = walk.next().await? {
-            found.extend(some.into_iter().map(|met| met.meta));
+            found.extend(some.into_iter().filter(|met| !matches!(met.way, Way::Nowhere(_))).map(|met| met.meta));
         }
         found.sort_by(|a, b| a.location.cmp(&b.location));
         Ok(found)
@@ -321,6 +400,59 @@ mod tests {
             assert!(error.contains("twice") && names.iter().all(|name| error.contains(name)), "{error}");
             fs::remove_file(root.join(link)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_name_of_data_that_cannot_be_read_is_an_error_that_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir(root.join("data")).unwrap();
+        fs::write(root.join("data/a.parquet"), b"a").unwrap();
+        let base = Path::from_absolute_path(root.join("data")).unwrap();
+        let accept = |name: &str| !name.ends_with(".txt");
+        let ways = || {
+            let (mut ways, mut outcome) = (Ways::new(&base), Ok(()));
+            each(root.join("data"), &mut |met| {
+                if accept(below(&base, &met.meta.location)) {
+                    outcome = ways.take(&met, &accept);
+                }
+                outcome.is_ok()
+            })?;
+            outcome
+        };
+        for target in ["../annex/key", "a.parquet/key"] {
+            symlink(target, root.join("data/b.parquet")).unwrap();
+            let error = ways().unwrap_err();
+            let said = error.chain();
+            assert!(matches!(error, Error::Store { .. }) && said.contains("data/b.parquet"), "{said}");
+            assert!(said.contains(target) && said.contains("fetch"), "{said}");
+            // Notes that lead nowhere are nobody's rows.
+            fs::rename(root.join("data/b.parquet"), root.join("data/b.txt")).unwrap();
+            ways().unwrap();
+        }
+        symlink("loop.txt", root.join("data/loop.txt")).unwrap();
+        let said = ways().unwrap_err().chain();
+        assert!(said.contains("data/loop.txt"), "{said}");
+        fs::remove_file(root.join("data/loop.txt")).unwrap();
+        // Unfinished ones, of which the first has no more than the mark in front, and whole ones.
+        for (content, whole) in [
+            ("PAR1", false),
+            ("PAR1 rows of it", false),
+            ("PAR1 rows PAR1", true),
+            ("PAR1 r PARE", false),
+            ("PAR1 rows PARE", true),
+        ] {
+            fs::write(root.join("data/part#7"), content).unwrap();
+            match ways() {
+                Ok(()) => assert!(!whole, "{content}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(whole && said.contains("data/part#7") && said.contains("rename"), "{content}: {said}");
+                }
+            }
+        }
+        fs::rename(root.join("data/part#7"), root.join("data/part#7.txt")).unwrap();
+        ways().unwrap();
     }
 
     #[tokio::test]

@@ -55,7 +55,9 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
             tree.find(&names)?
         }
     };
-    let width = source.schema().fields().len();
+    // Columns of directories stand in no line.
+    let above = source.texts().first().map_or(0, |text| text.directories.len());
+    let width = source.schema().fields().len().saturating_sub(above);
     let count = |found: &Found| match format {
         Format::Arrow | Format::Datasets => frames::count(found),
         Format::Tfrecord => tfrecord::count(found, limits),

@@ -268,7 +268,7 @@ impl Judge {
                 ("false", _) | ("0", true) => nanos(INTEGER, 0),
                 _ => Err("it is not a boolean".to_owned()),
             },
-            DataType::Date32 | DataType::Date64 if text.len() <= 10 => {
+            DataType::Date32 | DataType::Date64 if !text.contains(['T', ' ', ':']) => {
                 nanos(WALL, instant(&format!("{text}T00:00:00"))?)
             }
             DataType::Date32 => Err("it is not a date".to_owned()),
@@ -381,6 +381,9 @@ mod tests {
         same("bool", "true", bare("TRUE"), false);
         same("string", "\"7\"", quoted("7"), true);
         same("date32", "\"2024-02-29\"", bare("2024-02-29"), false);
+        same("date32", "\"+12345-02-28\"", bare("+12345-02-28"), false);
+        same("date32", "\"-0044-03-15\"", quoted("-0044-03-15"), true);
+        same("date64", "\"+12345-02-28\"", bare("+12345-02-28"), false);
         same("timestamp[us]", "\"2024-02-29T01:02:03.5\"", bare("2024-02-29 01:02:03.500"), false);
         same("timestamp[us]", "\"+12345-02-28T01:02:03\"", bare("+12345-02-28T01:02:03"), false);
         same("timestamp[ns, -05:00]", "\"2024-02-29T01:02:03-05:00\"", bare("2024-02-29T06:02:03Z"), false);
@@ -413,6 +416,8 @@ mod tests {
             ("timestamp[us, +00:00]", "\"2024-06-01T23:30:00Z\"", bare("2024-06-01T23:30:00"), false),
             ("date32", "\"2024-06-02\"", bare("2024-06-01T23:30:00-05:00"), false),
             ("date32", "\"2024-06-02\"", bare("2024-06-01"), false),
+            ("date32", "\"+12345-06-02\"", bare("+12345-06-02T00:00:00"), false),
+            ("date32", "\"+12345-06-02\"", bare("12345-06-02"), false),
             ("string", "\"7\"", bare("7"), true),
             ("list<int64>", "[1]", Raw::List(vec![bare("1"), bare("2")]), true),
             ("struct<a: int64>", "{\"a\": 1}", Raw::Object(vec![("b".into(), bare("1"))]), true),

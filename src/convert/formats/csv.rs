@@ -313,6 +313,11 @@ pub(crate) fn sink(
     options: &ConvertOptions,
 ) -> Result<Box<dyn Sink>> {
     for field in schema.fields() {
+        if field.name().is_empty() {
+            let hint =
+                "a header without a name is read as the number of its column; rename it, or choose with --columns";
+            return Err(refused(format, field, hint));
+        }
         if !holds(&plain(field.data_type())) {
             let hint = "choose columns with --columns, or another type with --schema";
             return Err(refused(format, field, hint));

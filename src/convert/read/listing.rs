@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::files::{Found, is_hidden, missing};
@@ -131,11 +132,11 @@ impl Listing {
     }
 
     /// Lists the files below whose names `accept` takes, by name; if it is a file, that file, whatever its name. Hidden names are
-    /// skipped, and links are followed, except broken ones.
+    /// skipped, and links are followed.
     ///
     /// # Errors
     /// `NotFound` if a pattern matches no file, `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to one
-    /// of its own parent directories.
+    /// of its own parent directories, and for one that `accept` takes and that leads nowhere.
     pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
         if let Some(file) = self.file()? {
             return Ok(vec![file]);
@@ -241,7 +242,7 @@ fn descend(
                 return Err(Error::limit(what, asked, limit, "the depth of directories"));
             }
             descend(&path, &full, above, limits, accept, found)?;
-        } else if accept(&full) && fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+        } else if accept(&full) && is_file(&path)? {
             if found.len() >= limits.max_files {
                 let (asked, limit) = (found.len() as u64 + 1, limits.max_files as u64);
                 let what = format!("files below {}", directory.display());
@@ -252,6 +253,25 @@ fn descend(
     }
     above.pop();
     Ok(())
+}
+
+/// Returns true for a file, or a link to one; false also for what is gone.
+///
+/// # Errors
+/// `Store` for what cannot be looked at. The rows behind a link to nothing would be missing.
+fn is_file(path: &Path) -> Result<bool> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_file()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            let Ok(target) = fs::read_link(path) else { return Ok(false) };
+            let problem = format!(
+                "it is a link to {}, where nothing is; fetch what it leads to, or remove the link",
+                target.display()
+            );
+            Err(failed("look up", path, problem))
+        }
+        Err(error) => Err(failed("look up", path, error)),
+    }
 }
 
 /// Returns true for a directory, or a link to one.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use parquet::basic::{ConvertedType, Repetition};
+use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::errors::ParquetError;
 use parquet::schema::types::{Type, TypePtr};
 
@@ -14,6 +14,9 @@ use super::column::{Column, Kind};
 
 /// Mark on the name of a column of a file that the table does not have, if the name is another one's now.
 const GONE: &str = " (not in the table)";
+
+/// Name of the repeated group of a list that says that it is an item itself, whatever the list is called.
+const ITEM: &str = "array";
 
 /// The way in which columns are found in data files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +91,15 @@ impl Naming {
         let none = BTreeSet::new();
         let inner = |ty: &Type, kind: &Kind| self.node(ty, ty.name(), Some(kind));
         match (kind, ty.get_fields()) {
-            (Some(Kind::Struct(members)), _) => self.group(ty, name, Some(members), &none),
+            (Some(Kind::Struct(members)), _) => {
+                self.check_numbered(ty, members)?;
+                self.group(ty, name, Some(members), &none)
+            }
             (Some(Kind::List(item, _)), [repeated]) if is_repeated(repeated) => {
-                // A list of three levels has its items below the repeated group; one of two has them in it.
-                let old = repeated.is_primitive() || repeated.get_fields().len() != 1 || is_item(ty, repeated);
-                let below = if old {
-                    inner(repeated, item)?
+                let below = if is_item(ty, repeated) {
+                    // The list may get another name, which its group's name would not begin with.
+                    let called = if is_named_item(ty, repeated) { ITEM } else { repeated.name() };
+                    self.node(repeated, called, Some(item))?
                 } else {
                     let element = repeated.get_fields().iter().map(|element| inner(element, item));
                     self.renamed(repeated, repeated.name(), element.collect::<Result<_, _>>()?)?
@@ -110,6 +116,19 @@ impl Naming {
             }
             _ => self.renamed(ty, name, ty.get_fields().to_vec()),
         }
+    }
+
+    /// Refuses a struct without any number where the table finds `members` by those and the struct has some of their names: all would
+    /// be null.
+    fn check_numbered(&self, ty: &Type, members: &[Column]) -> Result<(), ParquetError> {
+        let fields = ty.get_fields();
+        let is_known = |field: &TypePtr| members.iter().any(|column| column.physical == field.name());
+        if self.mapping != Mapping::Id || fields.iter().any(|field| id(field).is_some()) || !fields.iter().any(is_known)
+        {
+            return Ok(());
+        }
+        let what = format!("the members of {:?} have no numbers, and its table finds them by those", ty.name());
+        Err(ParquetError::General(what))
     }
 
     /// The group `ty` under `name`, with these fields.
@@ -142,9 +161,32 @@ pub(super) fn is_repeated(ty: &Type) -> bool {
     ty.get_basic_info().has_repetition() && ty.get_basic_info().repetition() == Repetition::REPEATED
 }
 
-/// Returns true if the repeated group of a list is an item itself, by the names that old writers gave it.
-fn is_item(list: &Type, repeated: &Type) -> bool {
-    repeated.name() == "array" || repeated.name() == format!("{}_tuple", list.name())
+/// Returns true if a group says that it is a list.
+pub(super) fn is_list(ty: &Type) -> bool {
+    let info = ty.get_basic_info();
+    info.logical_type_ref() == Some(&LogicalType::List) || info.converted_type() == ConvertedType::LIST
+}
+
+/// Returns true if a group says that it is a map. Old writers marked maps as what is in them.
+pub(super) fn is_map(ty: &Type) -> bool {
+    let info = ty.get_basic_info();
+    info.logical_type_ref() == Some(&LogicalType::Map)
+        || matches!(info.converted_type(), ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE)
+}
+
+/// Returns true if the repeated field of a list is an item itself: a list of two levels. One of three has its items below it.
+pub(super) fn is_item(list: &Type, repeated: &Type) -> bool {
+    // What only repeats a field, as a list in a list may, has no level for its items.
+    if repeated.is_primitive() || !is_list(list) {
+        return true;
+    }
+    let [only] = repeated.get_fields() else { return true };
+    is_repeated(only) || is_named_item(list, repeated)
+}
+
+/// Returns true if the repeated group of a list is an item itself by the names that old writers gave it.
+fn is_named_item(list: &Type, repeated: &Type) -> bool {
+    repeated.name() == ITEM || repeated.name() == format!("{}_tuple", list.name())
 }
 
 /// The leaf `ty` under `name` and number `id`.
@@ -219,6 +261,35 @@ mod tests {
         let expected =
             "message s { OPTIONAL group l (LIST) { REPEATED group array { OPTIONAL INT32 x; OPTIONAL INT32 y; } } }";
         assert_eq!(named(message, &columns, Mapping::Name), expected);
+    }
+
+    #[test]
+    fn items_by_their_name_stay_items_under_another_name_of_the_list() {
+        let item = Kind::Struct(vec![column("x", "c3", 3, leaf())]);
+        let columns = [column("l", "c2", 2, Kind::List(Box::new(item), true))];
+        let message = |group: &str| {
+            format!("message s {{ optional group c2 (LIST) {{ repeated group {group} {{ optional int32 c3; }} }} }}")
+        };
+        let expected = "message s { OPTIONAL group l (LIST) { REPEATED group array { OPTIONAL INT32 x; } } }";
+        for group in ["array", "c2_tuple"] {
+            assert_eq!(named(&message(group), &columns, Mapping::Name), expected);
+        }
+    }
+
+    #[test]
+    fn members_without_numbers_are_no_nulls() {
+        let columns = [column("s", "s", 1, Kind::Struct(vec![column("x", "x", 2, leaf())]))];
+        let outcome = |members: &str| {
+            let root = parse_message_type(&format!("message s {{ optional group s = 1 {{ {members} }} }}")).unwrap();
+            let naming = Naming { columns: columns.to_vec(), taken: BTreeSet::new(), mapping: Mapping::Id };
+            naming.named(&root).map(|_| ()).map_err(|error| error.to_string())
+        };
+        let error = outcome("optional int32 x;").unwrap_err();
+        assert!(error.contains("\"s\"") && error.contains("no numbers"), "{error}");
+        // These are other columns than the table's.
+        for members in ["optional int32 x = 7;", "optional int32 y = 2; optional int32 x;", "optional int32 y;"] {
+            assert_eq!(outcome(members), Ok(()), "{members}");
+        }
     }
 
     #[test]

@@ -118,6 +118,19 @@ fn given_types_decide_over_values_of_directories() {
 }
 
 #[test]
+fn nulls_of_a_single_column_are_counted_below_directories() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    file(&src, "k=1/a.csv", "id\n1\n\n3\n\n");
+    file(&src, "k=2/a.csv", "id\n\n\n");
+    let report = run(&src, &out, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+    assert!(report.verified && report.rows == 6, "{report:?}");
+    let found = rows(&out, &ConvertOptions::default()).unwrap();
+    let ids: Vec<_> = found.column_by_name("id").unwrap().as_primitive::<Int64Type>().iter().collect();
+    assert_eq!(ids, [Some(1), None, Some(3), None, None, None]);
+}
+
+#[test]
 fn trees_whose_columns_are_in_doubt_are_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

@@ -1,11 +1,12 @@
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow::array::Array;
+use arrow::array::{Array, ArrayRef, Int64Array};
 use arrow::util::display::array_value_to_string;
 use bowstring::Error;
 use bowstring::convert::{ConvertOptions, Format, Types, type_text};
 
-use super::{kind, rows, run, to};
+use super::{batch, kind, parquet, rows, run, to};
 
 /// Makes a file of one column `x`, whose last line is beyond every sample.
 fn late(format: Format, sample: &[&str], last: &str) -> String {
@@ -228,9 +229,25 @@ fn lines_that_end_in_returns_alone_are_refused() {
 }
 
 #[test]
+fn a_column_without_a_name_is_not_written_to_come_back_with_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("x.parquet"), directory.path().join("out"));
+    let ints = || -> ArrayRef { Arc::new(Int64Array::from(vec![1, 2])) };
+    parquet(&src, &batch(vec![("id", ints()), ("", ints())]));
+    for format in [Format::Csv, Format::Tsv] {
+        let (error, said) = kind(run(&src, &out, &to(format)));
+        assert!(matches!(error, Error::Unsupported { .. }) && said.contains("column \"\""), "{format}: {said}");
+        assert!(said.contains("without a name") && !out.exists(), "{format}: {said}");
+    }
+}
+
+#[test]
 fn verify_counts_what_stands_in_the_text() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("dates.csv"), "d\n2024-02-29\n+12345-02-28\n-0044-03-15\n").unwrap();
+    let options = ConvertOptions { verify: true, ..to(Format::Parquet) };
+    assert!(run(&at("dates.csv"), &at("dates"), &options).unwrap().verified);
     let lines: String = (0..5000).map(|row| format!("{row},{}.5,\"t {row}\"\n", row % 7)).collect();
     std::fs::write(at("x.csv"), format!("id,f,t\n{lines}")).unwrap();
     let filter = Some(bowstring::dataset::filter::Expr::parse("id >= 1000 and f > 2").unwrap());

@@ -219,6 +219,12 @@ fn linked_directories_are_read() {
     symlink(at("nowhere"), at("src/broken")).unwrap();
     run(&at("src"), &at("out"), &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
     assert_eq!(ids(&at("out")), [2, 1]);
+    // One that would be data is not left out without a word.
+    symlink("../../annex/key", at("src/own/c.csv")).unwrap();
+    let (error, said) = kind(run(&at("src"), &at("more"), &to(Format::Parquet)));
+    let told = ["own/c.csv", "../../annex/key", "fetch"].iter().all(|part| said.contains(part));
+    assert!(matches!(error, Error::Store { .. }) && told, "{said}");
+    fs::remove_file(at("src/own/c.csv")).unwrap();
     symlink(at("src"), at("src/own/again")).unwrap();
     let (error, said) = kind(run(&at("src"), &at("more"), &to(Format::Parquet)));
     assert!(matches!(error, Error::Store { .. }) && said.contains("own/again"), "{said}");

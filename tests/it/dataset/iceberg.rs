@@ -3,10 +3,14 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bowstring::dataset::{Dataset, Index, Limits, OpenOptions};
 use bowstring::{Error, Loader, LoaderOptions, Result};
-use serde_json::json;
+use parquet::data_type::Int64Type;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use serde_json::{Value, json};
 
 use super::http::Server;
 use super::iceberg_table::{File, Manifest, Table, ints, words};
@@ -364,6 +368,63 @@ fn columns_are_found_by_their_numbers_whatever_they_were_called() {
     assert_eq!(latest(&table), ["b=null renamed=3"]);
     table.metadata["properties"]["schema.name-mapping.default"] = "nonsense".into();
     assert!(matches!(opened(&table).unwrap_err(), Error::Corrupt { .. }));
+}
+
+/// Values of a column, with the levels of their definition and repetition.
+type Levels = (&'static [i64], &'static [i16], Option<&'static [i16]>);
+
+/// A file of one row without numbers, whose list has two levels and whose map is marked as what is in it, as old writers left them.
+fn old_forms(path: &Path, list_of: &str) {
+    let message = format!(
+        "message t {{ optional int64 id; optional group li (LIST) {{ repeated group {list_of} {{ optional int64 u; }} }}
+        optional group m (MAP_KEY_VALUE) {{ repeated group map {{ required int64 key; optional group value {{ optional int64 u; }} }} }} }}"
+    );
+    let columns: [Levels; 4] =
+        [(&[1], &[1], None), (&[7, 8], &[3, 3], Some(&[0, 1])), (&[5], &[2], Some(&[0])), (&[9], &[4], Some(&[0]))];
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let schema = Arc::new(parse_message_type(&message).unwrap());
+    let mut writer = SerializedFileWriter::new(fs::File::create(path).unwrap(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for (values, definition, repetition) in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(values, Some(definition), repetition).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn structs_in_lists_and_maps_of_old_writers_are_read_by_the_names_that_the_table_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "long")]);
+    let of =
+        |id: i64| json!({"type": "struct", "fields": [{"id": id, "name": "u", "required": false, "type": "long"}]});
+    let list = json!({"type": "list", "element-id": 3, "element-required": false, "element": of(4)});
+    let map =
+        json!({"type": "map", "key-id": 6, "key": "long", "value-id": 7, "value-required": false, "value": of(8)});
+    let fields = table.metadata["schemas"][0]["fields"].as_array_mut().unwrap();
+    fields.push(json!({"id": 2, "name": "li", "required": false, "type": list}));
+    fields.push(json!({"id": 5, "name": "m", "required": false, "type": map}));
+    let mapping = |of_list: Value| {
+        json!([{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["li"], "fields": of_list},
+            {"field-id": 5, "names": ["m"], "fields": [{"field-id": 6, "names": ["key"]},
+                {"field-id": 7, "names": ["value"], "fields": [{"field-id": 8, "names": ["u"]}]}]}])
+        .to_string()
+    };
+    let elements = json!([{"field-id": 3, "names": ["element"], "fields": [{"field-id": 4, "names": ["u"]}]}]);
+    table.metadata["properties"]["schema.name-mapping.default"] = mapping(elements).into();
+    for (snapshot, list_of, name) in [(1, "array", "li"), (2, "li_tuple", "li"), (3, "li_tuple", "lists")] {
+        let path = table.path.join(format!("data/{snapshot}.parquet"));
+        old_forms(&path, list_of);
+        table.snapshot(snapshot, snapshot, &[Manifest(0, snapshot, vec![File::data(&path)])]);
+        table.metadata["schemas"][0]["fields"][1]["name"] = name.into();
+        assert_eq!(latest(&table), [format!("id=1 {name}=[{{u: 7}}, {{u: 8}}] m={{5: {{u: 9}}}}")], "{list_of}");
+    }
+    table.metadata["properties"]["schema.name-mapping.default"] =
+        mapping(json!([{"field-id": 3, "names": ["element"]}])).into();
+    let error = opened(&table).unwrap_err().chain();
+    assert!(error.contains("no numbers") && error.contains("li_tuple"), "{error}");
 }
 
 #[test]

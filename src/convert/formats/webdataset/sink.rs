@@ -26,6 +26,11 @@ use crate::error::{Error, Result};
 /// Extensions of image files by format; others use `bmp`, or `bin` for bytes that are not an image.
 const IMAGES: [(&str, &str); 4] = [("JPEG", "jpg"), ("PNG", "png"), ("WebP", "webp"), ("GIF", "gif")];
 
+/// An ending of files as webdataset's own reader tells it from others, in small letters.
+fn folded(ending: &str) -> String {
+    ending.to_lowercase()
+}
+
 /// Mapping of a column to members.
 #[derive(Debug, Clone)]
 enum Member {
@@ -66,7 +71,7 @@ struct TarSink {
 
 pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
     let mut members = Vec::with_capacity(schema.fields().len());
-    let mut names = HashSet::new();
+    let (mut names, mut known_endings) = (HashSet::new(), HashSet::new());
     let anew = options.resize.is_some() || options.image_quality.is_some();
     for field in schema.fields() {
         let name = field.name().as_str();
@@ -97,9 +102,12 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
             let hint = "samples hold text, integers, bytes, and numbers and lists as JSON; choose with --columns";
             return Err(refused(Format::Webdataset, field, hint));
         };
-        if !names.insert(member.file().to_owned()) {
-            return Err(refused(Format::Webdataset, field, "another column has the same ending"));
+        if !known_endings.insert(folded(member.file())) {
+            let hint = "another column has the same ending, or one that differs in case alone, which webdataset does not tell apart; \
+                        rename one, or choose with --columns";
+            return Err(refused(Format::Webdataset, field, hint));
         }
+        names.insert(member.file().to_owned());
         members.push(member);
     }
     for (member, field) in members.iter().zip(schema.fields()) {
@@ -114,7 +122,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
         let ends = IMAGES.iter().map(|(_, end)| *end).chain(["bmp", "bin"]);
         if let Some(other) = ends
             .map(|end| format!("{name}.{end}"))
-            .find(|other| names.contains(other) || schema.field_with_name(other).is_ok())
+            .find(|other| known_endings.contains(&folded(other)) || schema.field_with_name(other).is_ok())
         {
             let hint =
                 format!("its images may be {other:?}, as another column is; rename one, or choose with --columns");
@@ -287,6 +295,7 @@ mod tests {
                 assert!(error.contains(other), "{error}");
             }
         }
+        sink(&["image", "Image.jpg"]).unwrap_err();
         sink(&["image", "mask.jpg"]).unwrap();
     }
 
@@ -306,6 +315,12 @@ mod tests {
                 assert!(error.contains(member), "{error}");
             }
         }
+        // webdataset makes all endings small, and refuses two that are the same then.
+        for (one, other) in [("Caption", "caption"), ("a.TXT", "a"), ("É", "é")] {
+            let error = sink(&[(one, DataType::Utf8), (other, DataType::Utf8)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("{other:?}")) && error.contains("case"), "{error}");
+        }
+        sink(&[("Caption", DataType::Utf8), ("caption", DataType::Int64)]).unwrap();
         sink(&[("a", DataType::Utf8), ("b.txt", DataType::Binary)]).unwrap();
         sink(&[("a.txt", DataType::Utf8), ("a", DataType::Binary)]).unwrap();
     }
