@@ -87,7 +87,6 @@ class Rank:
         self.task = task
         self.home = Path(task.home)
         self.journal = Writer(self.home / f"journal-{task.rank}")
-        self.lives = 0
 
     def options(self) -> dict[str, Any]:
         return {
@@ -112,8 +111,8 @@ class Rank:
 
     def train(self, loader: Any, life: int, committed: Callable[[int, int], None]) -> None:
         """Steps until the end of the run."""
-        self.lives += 1
-        certificate = self.home / "certificates" / f"{self.task.rank}-{os.getpid()}-{self.lives}.json"
+        # Numbers of processes come again within an hour.
+        certificate = self.home / "certificates" / f"{self.task.rank}-{loader.certificate()['loader']}.json"
         while loader.step > 0 or not self.ends(loader.epoch):
             for batch in self.batches(loader):
                 epoch, step = loader.epoch, loader.step - 1
