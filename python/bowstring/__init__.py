@@ -10,6 +10,7 @@
 gangs, :mod:`bowstring.inference` serves models. :func:`bowstring.open` and :mod:`bowstring.fs` read and save files of stores.
 """
 
+import bowstring.ending  # noqa: F401 - the first to be registered is the last at the end
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
 from bowstring.batch import Batch
 from bowstring.certificates import audit

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bowstring.ending import wait_for_calls
 from bowstring.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ def provider(given: CredentialProvider | None) -> tuple[str, Callable[[], tuple[
     if not callable(asked):
         kind = type(asked).__name__
         raise ConfigError(f"option {_OPTION}: a {kind} cannot be called; give what returns credentials", option=_OPTION)
-    wait_for_calls()
     return _name(given), _Asked(given)
 
 

@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 from bowstring import _native
-from bowstring.ending import wait_for_calls
 from bowstring.errors import ConfigError
 from bowstring.options import TABLE
 
@@ -69,7 +68,6 @@ def addresses(
             f"{', '.join(_WANTED)}",
             option="filesystem",
         )
-    wait_for_calls()
     store = _native.OwnStore(files, type(found).__name__, _timeout() if timeout is None else timeout)
     return [store.url(path if above else path[len(root) :]) for path in paths], store
 

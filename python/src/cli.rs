@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use bowstring::cli::{self, Program};
 use pyo3::prelude::*;
 
+use crate::calls::detached;
 use crate::log;
 
 /// Runs the command line and returns its exit code. `command` holds the words before `arguments`. It takes over the log of the process.
 #[pyfunction]
 pub(crate) fn command_line(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
     let program = Program { command, log: log::give_way };
-    py.detach(|| cli::run(&program, arguments))
+    detached(py, || cli::run(&program, arguments))
 }

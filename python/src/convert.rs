@@ -10,6 +10,7 @@ use bowstring::convert::{Begun, Conversion, ConvertOptions, Progress};
 use bowstring::error::Result;
 use pyo3::prelude::*;
 
+use crate::calls::detached;
 use crate::errors::raise;
 
 /// Longest wait between two checks for signals.
@@ -31,7 +32,7 @@ fn run<T: Send + 'static>(
     // Nobody receives after Ctrl-C; the outcome is then dropped here.
     let thread = thread.spawn(move || drop(sender.send(work()))).map_err(no_thread)?;
     loop {
-        let (back, outcome) = py.detach(move || {
+        let (back, outcome) = detached(py, move || {
             let outcome = receiver.recv_timeout(SLICE);
             (receiver, outcome)
         });
@@ -42,13 +43,13 @@ fn run<T: Send + 'static>(
                 if let Err(interrupted) = py.check_signals() {
                     stop();
                     // Batches in flight are completed, and the hidden directory is left in order.
-                    py.detach(move || drop(receiver.recv()));
+                    detached(py, move || drop(receiver.recv()));
                     return Err(interrupted);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
                 // The thread has reported the panic.
-                py.detach(|| drop(thread.join()));
+                detached(py, || drop(thread.join()));
                 return Err(raise(py, &Error::Closed { why: "the conversion panicked".to_owned() }));
             }
         }

@@ -6,6 +6,7 @@ use bowstring::{Error, Place};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::calls::entered;
 use crate::raised::Raised;
 
 /// Returns the class of `bowstring.errors` for `error`.
@@ -64,5 +65,6 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// Makes the exception for `error`: its class, its whole chain as the message, its place as attributes; its cause is the exception of the
 /// user's code that it came of, if there is one.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let _entry = entered(py);
     build(py, error).unwrap_or_else(|failure| failure)
 }

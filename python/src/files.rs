@@ -8,6 +8,7 @@ use bowstring::{Error, Next};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::calls::detached;
 use crate::credentials::{Provider, provide};
 use crate::errors::raise;
 use crate::fork::Owned;
@@ -303,5 +304,5 @@ impl PyFileWriter {
 #[pyfunction]
 pub(crate) fn uploads_done(py: Python<'_>, seconds: f64) -> bool {
     let wait = Duration::try_from_secs_f64(seconds).unwrap_or(SLICE);
-    py.detach(|| bowstring::store::uploads_done(wait))
+    detached(py, || bowstring::store::uploads_done(wait))
 }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use serde::Deserialize;
 
+use crate::calls::detached;
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::wait::SLICE;
@@ -42,7 +43,7 @@ impl Drop for PyGang {
     fn drop(&mut self) {
         if let Ok(gang) = self.0.checked() {
             let gang = Arc::clone(gang);
-            Python::attach(|py| py.detach(move || gang.abandon()));
+            Python::attach(|py| detached(py, move || gang.abandon()));
         }
     }
 }
@@ -50,7 +51,7 @@ impl Drop for PyGang {
 /// Returns the outcome of `wait`, checking for signals in between. Any exception cancels it.
 fn waited<T: Send>(py: Python<'_>, mut wait: impl FnMut(Duration) -> Option<Result<T>> + Send) -> PyResult<T> {
     loop {
-        let outcome = py.detach(|| wait(SLICE));
+        let outcome = detached(py, || wait(SLICE));
         match outcome {
             Some(outcome) => return outcome.map_err(|error| raise(py, &error)),
             None => py.check_signals()?,

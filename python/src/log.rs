@@ -14,6 +14,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, NoSubscriber};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
+use crate::calls::entered;
+
 /// Most warnings kept until the next batch is requested; later ones are dropped. The ledger counts them all.
 const KEPT: usize = 256;
 
@@ -53,6 +55,7 @@ pub(crate) fn pass_on(py: Python<'_>) -> PyResult<()> {
     if warnings.is_empty() {
         return Ok(());
     }
+    let _entry = entered(py);
     let logger = py.import("logging")?.call_method1("getLogger", ("bowstring",))?;
     for Warning { error, text } in warnings {
         logger.call_method1(if error { "error" } else { "warning" }, ("%s", text))?;

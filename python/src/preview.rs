@@ -6,6 +6,7 @@ use bowstring::codec::image::{self, Layout, Size};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::calls::detached;
 use crate::errors::raise;
 use crate::tensor::PyTensor;
 
@@ -38,6 +39,6 @@ pub(crate) fn preview<'py>(
     let bytes = axes.iter().product::<usize>() * tensor.dtype().size();
     let start = at.checked_mul(bytes).ok_or_else(no_image)?;
     let row = start.checked_add(bytes).and_then(|end| tensor.bytes().get(start..end)).ok_or_else(no_image)?;
-    let png = py.detach(|| image::preview(row, &options, size, side)).map_err(|error| raise(py, &error))?;
+    let png = detached(py, || image::preview(row, &options, size, side)).map_err(|error| raise(py, &error))?;
     Ok(PyBytes::new(py, &png))
 }

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::arrow::batches;
+use crate::calls::detached;
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::traces;
@@ -78,7 +79,7 @@ impl PyServer {
         data: &Bound<'_, PyAny>,
     ) -> PyResult<String> {
         let batches = batches(py, data)?;
-        let staged = py.detach(|| {
+        let staged = detached(py, || {
             let schema = batches.schema();
             self.writes()?.stage(&WriteId::new(dataset, write)?, task, schema, batches)
         });
@@ -87,7 +88,7 @@ impl PyServer {
 
     /// Makes staged rows visible, all at once. Returns rows, bytes and files, as JSON. `mode` and `tokens` are JSON.
     fn commit(&self, py: Python<'_>, dataset: &str, write: &str, mode: &str, tokens: &str) -> PyResult<String> {
-        let committed = py.detach(|| {
+        let committed = detached(py, || {
             let wrong = |option| move |error: serde_json::Error| Error::config(option, error.to_string());
             let mode: Mode = serde_json::from_str(mode).map_err(wrong("mode"))?;
             let tokens: Vec<Token> = serde_json::from_str(tokens).map_err(wrong("tokens"))?;
@@ -98,12 +99,12 @@ impl PyServer {
 
     /// Ends a write and removes its staged rows.
     fn abort(&self, py: Python<'_>, dataset: &str, write: &str) -> PyResult<()> {
-        py.detach(|| self.writes()?.abort(&WriteId::new(dataset, write)?)).map_err(|error| raise(py, &error))
+        detached(py, || self.writes()?.abort(&WriteId::new(dataset, write)?)).map_err(|error| raise(py, &error))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.running.checked().map_err(|error| raise(py, &error))?;
-        let closed = py.detach(|| {
+        let closed = detached(py, || {
             let server = running.lock().unwrap_or_else(PoisonError::into_inner).take();
             server.map_or(Ok(()), |mut server| server.close())
         });

@@ -11,6 +11,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
+use crate::calls::{detached, entered};
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::{arrow, dlpack};
@@ -133,7 +134,7 @@ impl PyTensor {
     /// Lets `consumer` read a tensor that is on a device.
     fn give_to(&self, py: Python<'_>, tensor: &DeviceTensor, consumer: Consumer) -> PyResult<()> {
         self.0.checked().map_err(|error| raise(py, &error))?;
-        py.detach(|| tensor.give_to(consumer)).map_err(|error| raise(py, &error))
+        detached(py, || tensor.give_to(consumer)).map_err(|error| raise(py, &error))
     }
 }
 
@@ -168,6 +169,7 @@ pub(crate) fn by_dlpack<'py>(
     other: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = columns.py();
+    let _entry = entered(py);
     let arrays = PyDict::new(py);
     for (name, value) in columns {
         let array = match value.cast::<PyTensor>() {
@@ -245,7 +247,7 @@ impl PyTensor {
             Held::Host(tensor) => Ok(tensor.as_ptr().addr() as u64),
             Held::Device(tensor) => {
                 self.give_to(py, tensor, Consumer::Unordered)?;
-                py.detach(|| tensor.synchronize()).map_err(|error| raise(py, &error))?;
+                detached(py, || tensor.synchronize()).map_err(|error| raise(py, &error))?;
                 Ok(tensor.address())
             }
         }
@@ -258,7 +260,7 @@ impl PyTensor {
             return Ok(slf.clone());
         }
         let held = tensor.0.checked().map_err(|error| raise(py, &error))?;
-        let copied = py.detach(|| held.copied()).map_err(|error| raise(py, &error))?;
+        let copied = detached(py, || held.copied()).map_err(|error| raise(py, &error))?;
         Bound::new(py, Self::new(copied))
     }
 
@@ -348,7 +350,7 @@ impl PyTensor {
             let consumer = consumer(stream)?;
             if copy == Some(true) {
                 self.0.checked().map_err(|error| raise(py, &error))?;
-                let copied = py.detach(|| tensor.copied(consumer)).map_err(|error| raise(py, &error))?;
+                let copied = detached(py, || tensor.copied(consumer)).map_err(|error| raise(py, &error))?;
                 return dlpack::capsule(py, Held::Device(copied), versioned, true);
             }
             self.give_to(py, tensor, consumer)?;
@@ -359,7 +361,7 @@ impl PyTensor {
                 Held::Device(_) => self.0.checked().map_err(|error| raise(py, &error))?,
                 Held::Host(_) => self.held(py)?,
             };
-            let copied = py.detach(|| held.copied()).map_err(|error| raise(py, &error))?;
+            let copied = detached(py, || held.copied()).map_err(|error| raise(py, &error))?;
             return dlpack::capsule(py, Held::Host(copied), versioned, true);
         }
         dlpack::capsule(py, self.held(py)?.clone(), versioned, false)

@@ -7,6 +7,8 @@ use bowstring::trace;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::calls::detached;
+
 static STARTED: Once = Once::new();
 
 /// Starts to export, and sees to the last spans at the end of the process. Not at import, which has to be quick.
@@ -15,7 +17,7 @@ pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     // It makes an HTTP client, which reads certificates.
-    py.detach(|| STARTED.call_once(trace::start));
+    detached(py, || STARTED.call_once(trace::start));
     if trace::is_on() {
         py.import("atexit")?.call_method1("register", (wrap_pyfunction!(flush_traces, py)?,))?;
     }
@@ -40,5 +42,5 @@ pub(crate) fn within(py: Python<'_>, options: &mut LoaderOptions) -> PyResult<()
 
 #[pyfunction]
 fn flush_traces(py: Python<'_>) {
-    py.detach(trace::flush);
+    detached(py, trace::flush);
 }

@@ -8,6 +8,7 @@ use bowstring::error::Result;
 use bowstring::{Error, Next};
 use pyo3::prelude::*;
 
+use crate::calls::{detached, entered};
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::log;
@@ -42,7 +43,7 @@ impl<T: Source> Shared<T> {
     /// Runs `work` on the source without the GIL.
     pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut T) -> Result<R> + Send) -> PyResult<R> {
         let Turns { turn, source } = self.0.checked().map_err(|error| raise(py, &error))?;
-        py.detach(|| {
+        detached(py, || {
             // A source is consistent between calls, and turns a panic inside into an error.
             let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,6 +82,7 @@ impl<T: Source> Shared<T> {
         loop {
             let left = timeout.saturating_sub(started.elapsed());
             let next = self.with(py, |source| take(source, left.min(SLICE)));
+            let _entry = entered(py);
             let passed_on = log::pass_on(py);
             match next? {
                 Next::Item(item) => {
@@ -121,7 +123,7 @@ pub(crate) fn opened<T: Send + 'static>(
         .spawn(move || drop(sender.send(open())))
         .map_err(no_thread)?;
     loop {
-        let (back, opened) = py.detach(move || {
+        let (back, opened) = detached(py, move || {
             let opened = receiver.recv_timeout(SLICE);
             (receiver, opened)
         });

@@ -12,6 +12,7 @@ use bowstring::schema::Stored;
 use pyo3::prelude::*;
 
 use crate::arrow::{batches, imported_schema};
+use crate::calls::detached;
 use crate::errors::raise;
 
 /// A dataset being written; nothing of it is visible before `finish`.
@@ -49,7 +50,7 @@ impl PyDatasetWriter {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, schema: &Bound<'_, PyAny>, stored: &str, options: &str) -> PyResult<Self> {
         let schema = imported_schema(py, schema)?;
-        let made = py.detach(|| {
+        let made = detached(py, || {
             let options: WriterOptions = bowstring::document::read(options)?;
             DatasetWriter::create(&path, Arc::new(described(&schema, stored)?), options)
         });
@@ -59,7 +60,7 @@ impl PyDatasetWriter {
     /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let batches = batches(py, data)?;
-        py.detach(|| {
+        detached(py, || {
             let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let writer = writer.as_mut().ok_or_else(closed)?;
             batches.into_iter().try_for_each(|batch| writer.write(&batch?))
@@ -69,7 +70,7 @@ impl PyDatasetWriter {
 
     /// Publishes the dataset. Returns files, rows, row groups and bytes, as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
-        let written = py.detach(|| {
+        let written = detached(py, || {
             let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
             writer.ok_or_else(closed)?.finish()
         });
@@ -79,6 +80,6 @@ impl PyDatasetWriter {
 
     /// Removes everything written.
     fn abort(&self, py: Python<'_>) {
-        py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        detached(py, || drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }

@@ -16,6 +16,7 @@ import bowstring
 import numpy
 import pytest
 from bowstring import Loader
+from conftest import ROOT
 
 Script = Callable[..., "subprocess.Popen[str]"]
 
@@ -252,6 +253,31 @@ def test_children_end_and_their_parent_continues(how: str, when: str, numbers: p
     child = script(CHILDREN, numbers, how, when, times)
     out, err = child.communicate(timeout=60 * times)
     assert (child.returncode, out) == (0, f"{times} children\n"), err
+
+
+DAEMONS = """
+import sys, threading, time
+import bowstring
+
+def reads(loader):
+    while True:
+        for _ in loader:
+            pass
+
+loaders = [bowstring.Loader(sys.argv[1], batch_size=2, threads=1) for _ in range(2)]
+for loader in loaders:
+    threading.Thread(target=reads, args=(loader,), daemon=True).start()
+time.sleep(0.3)
+print("done", flush=True)
+"""
+
+
+def test_a_process_ends_while_its_daemon_threads_read(script: Script) -> None:
+    """Without the wait for threads on their way into the interpreter, five of six aborted."""
+    for _ in range(50 if "BOWSTRING_SOAK" in os.environ else 5):
+        child = script(DAEMONS, ROOT / "fixtures" / "imagenet40.parquet")
+        out, err = child.communicate(timeout=60)
+        assert (child.returncode, out, err) == (0, "done\n", "")
 
 
 def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:
