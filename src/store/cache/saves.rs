@@ -263,6 +263,10 @@ impl Saves {
     /// # Errors
     /// [`Error::Store`] if the disk fails.
     pub(crate) fn end_all(&self, target: &Target) -> Result<bool> {
+        // A disk that takes no change has nothing to be ended, as a rule.
+        if self.at(target)?.is_none() {
+            return Ok(false);
+        }
         let ended = self.0.change(|disk, _| {
             let all = disk.directory().saves()?;
             let mut ended = false;

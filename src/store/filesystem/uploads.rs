@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use object_store::path::Path;
 
-use super::super::cache::{Save, Saves, Turn};
+use super::super::cache::{Save, Saves, Turn, is_of_the_disk};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
 use super::upload::{End, Upload, give_up, now};
@@ -123,7 +123,13 @@ impl Uploads {
                 outcome = outcome.and(done);
             }
         }
-        outcome.and(blocking(move || all.reap()).await)
+        let reaped = blocking(move || all.reap()).await;
+        match reaped {
+            // What is left over takes space, and nothing else.
+            Err(error) if is_of_the_disk(&error) => tracing::warn!("what saves left stays: {}", error.chain()),
+            reaped => outcome = outcome.and(reaped),
+        }
+        outcome
     }
 
     /// Waits until `save` is in its store.
