@@ -216,6 +216,10 @@ impl BatchSource for DeviceSource {
         Ok(())
     }
 
+    fn check_maker(&self) -> Result<()> {
+        self.ahead.lock().source.check()
+    }
+
     fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
         self.ahead.lock().source.wide_integers(wait)
     }

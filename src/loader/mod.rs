@@ -214,16 +214,37 @@ impl Loader {
 
     /// Checks that batches can be had: nobody closed the loader, and no error ended it.
     fn check(&self) -> Result<()> {
-        self.source.check().map_err(|error| match (&self.failed, error) {
+        self.source.check().map_err(|error| self.told(error))
+    }
+
+    /// Checks that no error ended the loader.
+    fn check_alive(&self) -> Result<()> {
+        if self.failed.is_none() { Ok(()) } else { self.source.check_maker().map_err(|error| self.told(error)) }
+    }
+
+    /// Remembers an error of the source, which may have ended it.
+    fn noted<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        match outcome {
+            Ok(found) => {
+                self.failed = None;
+                Ok(found)
+            }
+            Err(error @ Error::Closed { .. }) if self.failed.is_some() => Err(self.told(error)),
+            Err(error) => {
+                self.failed = Some(error.chain());
+                Err(error)
+            }
+        }
+    }
+
+    /// The error that ended the loader, in place of one that only says that it is closed.
+    fn told(&self, error: Error) -> Error {
+        match (&self.failed, error) {
             (Some(failed), Error::Closed { .. }) => Error::Closed {
                 why: format!("an error ended the loader; open it again from its state. The error: {failed}"),
             },
             (_, error) => error,
-        })
-    }
-
-    fn noted<T>(&mut self, outcome: Result<T>) -> Result<T> {
-        outcome.inspect_err(|error| self.failed = Some(error.chain()))
+        }
     }
 
     /// Exports the wait for the next step since `asked`, if it is over.

@@ -20,8 +20,8 @@ impl Loader {
     /// one. Batches made ahead for that one are dropped without waiting.
     ///
     /// # Errors
-    /// Any error of planning the epoch; the previous pass then continues. [`Error::Closed`] after [`close`](Self::close), or if an error
-    /// ended the loader, whose position stays.
+    /// Any error of planning the epoch; the previous pass then continues. [`Error::Closed`] if an error ended the loader, whose
+    /// position stays.
     pub fn begin(&mut self) -> Result<Pass> {
         self.send(self.cursor.beginning())?;
         Ok(self.cursor.pass())
@@ -85,7 +85,7 @@ impl Loader {
     /// very epoch stays where it is, so that a resumed loader keeps its place.
     ///
     /// # Errors
-    /// Any error of planning the epoch; [`Error::Closed`] after [`close`](Self::close), or if an error ended the loader.
+    /// As [`begin`](Self::begin).
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
         if self.cursor.is_fresh() && epoch == self.epoch() {
             return Ok(());
@@ -95,7 +95,7 @@ impl Loader {
 
     /// Moves to `at`, where a pass may begin. A loader that an error ended stays: its position is the one to resume from.
     fn send(&mut self, at: At) -> Result<()> {
-        self.check()?;
+        self.check_alive()?;
         let left = self.cursor.position();
         if !self.cursor.begin(at) {
             self.source.seek(at.0, at.1)?;

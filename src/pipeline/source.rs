@@ -107,6 +107,15 @@ pub trait BatchSource: Debug + Send {
     /// the gang continued without this rank.
     fn check(&self) -> Result<()>;
 
+    /// As [`check`](Self::check), of the source that makes the batches: it may have ended while one that takes them from it has not. May
+    /// wait for a batch that is being made.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    fn check_maker(&self) -> Result<()> {
+        self.check()
+    }
+
     /// Integers delivered in 64 bits that need more than 32: the first one of each column, as far as that is known
     /// before rows are read; [`Next::Pending`] if the search takes longer than `wait`. Nothing is known of a server's
     /// data.

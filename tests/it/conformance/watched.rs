@@ -67,6 +67,10 @@ impl BatchSource for Watched {
         self.inner.check()
     }
 
+    fn check_maker(&self) -> Result<()> {
+        self.inner.check_maker()
+    }
+
     fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
         self.inner.wide_integers(wait)
     }
