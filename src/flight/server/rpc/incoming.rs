@@ -331,8 +331,9 @@ impl Arrivals {
             return Ok(None);
         }
         let patience = Duration::from_secs(self.place.incoming.limits.put_message_seconds);
-        let mut deadline = Instant::now() + patience;
         let mut claim = self.place.claim(MAX_HEADER).await?;
+        // The writer is not to blame for the wait for this server's memory.
+        let mut deadline = Instant::now() + patience;
         let (mut head, mut body) = (Head::default(), MutableBuffer::new(0));
         loop {
             match self.reader.read(&mut self.piece).map_err(named)? {
