@@ -82,8 +82,10 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(plain, value), key=repr)
-    if hasattr(value, "item"):  # a NumPy scalar
-        return plain(value.item())
+    if hasattr(value, "tolist"):  # an array of NumPy or of a library like it, or one of its scalars
+        if type(value).__module__ == "numpy" and value.dtype.kind == "M":
+            value = value.astype(str)  # nanoseconds would become bare integers
+        return plain(value.item() if getattr(value, "ndim", 1) == 0 else value.tolist())
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [plain(item) for item in value]
     raise TypeError(f"an option cannot hold a {type(value).__name__}: {value!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 import subprocess
@@ -9,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+import pyarrow.flight as flight  # noqa: E402
 from bowstring.inference import ModelClient, ModelServer, serve_model  # noqa: E402
+from bowstring.inference import client as client_module  # noqa: E402
 from bowstring.inference.arrays import predicted, rebatched, tensors  # noqa: E402
 from bowstring.inference.streams import Stream, Streams  # noqa: E402
 
@@ -157,8 +161,7 @@ def test_failures_of_the_model_reach_the_client(model: Model) -> None:
                 assert client.predict(rows(1, 1)).num_rows == 1
                 with pytest.raises(bowstring.RemoteError, match=word):
                     client.predict(rows(number, 1))
-                with pytest.raises(bowstring.RemoteError, match=word):
-                    client.submit(rows(1, 1))
+                assert client.predict(rows(1, 1)).num_rows == 1, "later calls are not concerned"
         address = server.url
     with ModelClient(address, timeout=0.5) as client, pytest.raises(bowstring.TimeoutError, match="no answer for"):
         client.predict(rows(1, 1))
@@ -169,6 +172,302 @@ def test_failures_of_the_model_reach_the_client(model: Model) -> None:
             client.predict(rows(1, 1))
         with ModelClient(server.url, storage_options={"token": "a-token-of-the-tests"}) as client:
             assert client.predict(rows(1, 1)).num_rows == 1
+
+
+def test_an_exit_of_the_model_does_not_end_the_server() -> None:
+    class Silent(BaseException):
+        def __str__(self) -> str:
+            raise SystemExit(1)
+
+    errors: list[BaseException] = [SystemExit(3), Silent()]
+
+    def leaving(batch: dict[str, Any]) -> dict[str, Any]:
+        if errors:
+            raise errors.pop(0)
+        return {"double": batch["id"] * 2}
+
+    with serve_model(leaving, deadline_ms=0) as server, ModelClient(server.url, timeout=20) as client:
+        with pytest.raises(bowstring.RemoteError, match="the model failed: SystemExit: 3"):
+            client.predict(rows(1, 1))
+        with pytest.raises(bowstring.RemoteError, match="the model failed: Silent"):
+            client.predict(rows(1, 1))
+        assert client.predict(rows(1, 1))["double"].to_pylist() == [2]
+        with ModelClient(server.url, timeout=20) as later:
+            assert later.predict(rows(4, 1))["double"].to_pylist() == [8]
+
+
+def categories(prefix: str) -> Any:
+    """A pandas.Categorical with 100 categories: two of them together have too many for their indices."""
+    values = pa.array([f"{prefix}{number}" for number in range(100)])
+    return pa.record_batch({"c": pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), values)})
+
+
+def test_rows_that_cannot_be_joined_run_apart() -> None:
+    def texts(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"text": batch["c"].cast(pa.string())}
+
+    with (
+        serve_model(texts, deadline_ms=300, batch_size=1000) as server,
+        ModelClient(server.url, timeout=20) as a,
+        ModelClient(server.url, timeout=20) as b,
+    ):
+        for _ in range(2):
+            # The second client has two such calls, in one message if they could be joined.
+            futures = [a.submit(categories("a")), b.submit(categories("b")), b.submit(categories("c"))]
+            found = [future.result(60)["text"].to_pylist() for future in futures]
+            assert found == [[f"{prefix}{number}" for number in range(100)] for prefix in "abc"]
+        with ModelClient(server.url, timeout=20) as later:
+            assert later.predict(categories("d"))["text"][99].as_py() == "d99"
+
+
+def test_rows_of_one_client_do_not_fail_anothers(model: Model) -> None:
+    bad_row = pa.record_batch({"id": pa.array([None, 1], pa.int64())})
+    with (
+        serve_model(model, deadline_ms=500, batch_size=1000) as server,
+        ModelClient(server.url, timeout=20) as good,
+        ModelClient(server.url, timeout=20) as bad,
+    ):
+        for run in range(2):
+            model.sizes.clear()
+            before = server.stats()["batches"]
+            answered, failed = good.submit(rows(1, 3)), bad.submit(bad_row)
+            assert answered.result(60)["double"].to_pylist() == [2, 4, 6]
+            with pytest.raises(bowstring.RemoteError, match="'id' has 1 nulls"):
+                failed.result(60)
+            assert model.sizes == [3]
+            # Together and then alone; a client whose rows failed runs alone at once.
+            assert server.stats()["batches"] - before == 3 - run
+        assert good.predict(rows(5, 1))["double"].to_pylist() == [10]
+        assert bad.predict(rows(6, 1))["double"].to_pylist() == [12]
+        model.sizes.clear()
+        futures = [good.submit(rows(1, 3)), bad.submit(rows(4, 2))]
+        assert [future.result(60).num_rows for future in futures] == [3, 2]
+        assert model.sizes == [5], "together again"
+
+
+def test_failed_rows_fail_once_through_broken_connections() -> None:
+    seen: list[int] = []
+
+    def odd(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(int(batch["id"][0]))
+        if batch["id"][0] % 2:
+            raise ValueError("odd")
+        return {"double": batch["id"] * 2}
+
+    with serve_model(odd, batch_size=1, deadline_ms=0) as server, ModelClient(server.url) as client:
+        futures = []
+        for number in range(200):
+            futures.append(client.submit(rows(number, 1)))
+            if number % 50 == 49 and client._call is not None:
+                client._call[1].cancel()
+        for number, future in enumerate(futures):
+            if number % 2:
+                assert "odd" in str(future.exception(60))
+            else:
+                assert future.result(60)["double"].to_pylist() == [2 * number]
+        # A call fails as a whole, when some of its rows do.
+        with pytest.raises(bowstring.RemoteError, match="odd"):
+            client.predict(rows(200, 4))
+        assert client.predict(rows(204, 1))["double"].to_pylist() == [408]
+    assert sorted(seen) == [*range(204), 204]
+
+
+class Peer:
+    """A client over bare Flight, which reads only when it is told to."""
+
+    def __init__(self, url: str, command: dict[str, Any], schema: Any) -> None:
+        self._client = flight.FlightClient(url.replace("grpc://", "grpc+tcp://"))
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        self._writer, self.reader = self._client.do_exchange(descriptor)
+        self._writer.begin(schema)
+        self.sent = 0
+
+    def send(self, batch: Any, times: int = 1) -> None:
+        for _ in range(times):
+            self._writer.write_with_metadata(batch, json.dumps({"first": self.sent, "acked": 0}).encode())
+            self.sent += batch.num_rows
+
+    def said(self) -> Any:
+        return json.loads(self.reader.read_chunk().app_metadata.to_pybytes())
+
+    def close(self) -> None:
+        self.reader.cancel()
+        with contextlib.suppress(pa.ArrowException):
+            self._writer.close()
+        self._client.close()
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 60
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    return true()
+
+
+def test_a_client_that_knows_no_failed_rows_ends_with_them(model: Model) -> None:
+    with serve_model(model, deadline_ms=0) as server:
+        bad = pa.record_batch({"id": pa.array([None], pa.int64())})
+        for errors in (False, True):
+            peer = Peer(
+                server.url, {"stream": f"p{errors}", "next": 0} | ({"errors": True} if errors else {}), bad.schema
+            )
+            peer.send(bad)
+            said = peer.said()
+            if errors:
+                assert said.pop("error").startswith("the model failed: UnsupportedError: column 'id' has 1 nulls")
+                assert said == {"first": 0, "rows": 1}
+                peer.send(rows(7, 1))
+                assert peer.said() == {"first": 1}
+            else:
+                assert said.pop("failed").startswith("the model failed: UnsupportedError: column 'id' has 1 nulls")
+                assert said == {"again": False, "kind": "remote"}
+            peer.close()
+
+
+def wide(megabytes: float, count: int = 1) -> Any:
+    return pa.record_batch({"id": pa.array([b"x" * int(megabytes * (1 << 20))] * count, pa.binary())})
+
+
+def test_rows_that_wait_are_limited_in_bytes() -> None:
+    go_on = threading.Event()
+
+    def waiting(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0].as_py():
+            go_on.wait(120)
+        return {"size": [len(value.as_py()) for value in batch["id"]]}
+
+    with serve_model(waiting, batch_size=1, deadline_ms=0, queue_bytes=16 << 20) as server:
+        batcher = server._batcher
+        peer = Peer(server.url, {"stream": "p", "next": 0}, wide(4).schema)
+        peer.send(wide(0))
+        assert peer.said() == {"first": 0}
+        sending = threading.Thread(target=peer.send, args=(wide(4), 40), daemon=True)
+        sending.start()
+        assert eventually(lambda: len(batcher._waiting) >= 4)
+        time.sleep(0.5)
+        assert len(batcher._waiting) == 4, "beside one at the model, and one that is being received"
+        go_on.set()
+        assert [peer.said()["first"] for _ in range(40)] == list(range(1, 41))
+        sending.join(60)
+        assert batcher._bytes == 0
+        peer.close()
+
+
+def test_a_micro_batch_does_not_wait_for_rows_beyond_the_limit() -> None:
+    """Rows that no longer may come cannot fill a micro-batch."""
+    with (
+        serve_model(lambda batch: {"n": [1] * len(batch["id"])}, deadline_ms=60_000, queue_bytes=16 << 20) as server,
+        ModelClient(server.url, timeout=20) as client,
+    ):
+        assert client.predict(wide(4, 4)).num_rows == 4
+
+
+def test_a_message_above_the_limit_is_refused() -> None:
+    with serve_model(lambda batch: {"n": [1] * len(batch["id"])}, deadline_ms=0, queue_bytes=20 << 20) as server:
+        with ModelClient(server.url) as client:
+            # Large calls go in several messages, small ones join.
+            assert client.predict(wide(5, 10)).num_rows == 10
+            assert [answers.num_rows for answers in client.map([wide(1, 3)] * 20)] == [3] * 20
+            with pytest.raises(bowstring.LimitError, match=r"a message of 209\d+ bytes for 1 rows, above queue_bytes"):
+                client.predict(wide(20))
+        with ModelClient(server.url) as client:
+            assert client.predict(wide(1)).num_rows == 1
+    for wrong in (0, -1, 1 << 23, 1.5, True, "1", None, float("nan")):
+        with pytest.raises(bowstring.ConfigError, match="option queue_bytes"):
+            serve_model(lambda batch: batch, queue_bytes=wrong)  # type: ignore[arg-type]
+
+
+def test_a_call_is_cut_by_bytes_and_not_by_dictionaries() -> None:
+    uneven = pa.record_batch({"id": pa.array([b""] * 1000 + [b"x" * (5 << 20)] * 8 + [b""] * 1000, pa.binary())})
+    sizes = [(batch.num_rows, batch.nbytes) for batch in client_module._messages([uneven])]
+    assert sum(count for count, _ in sizes) == 2008
+    assert max(size for _, size in sizes) <= 8 << 20
+    assert len(sizes) < 40
+    words = pa.array([f"{number:01000}" for number in range(20_000)]).dictionary_encode()
+    assert len(list(client_module._messages([pa.record_batch({"id": words})]))) == 1
+
+
+def test_remembered_answers_are_limited_in_bytes() -> None:
+    def large(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"large": np.zeros((len(batch["id"]), 1 << 17))}
+
+    with (
+        serve_model(large, batch_size=2, deadline_ms=5, remember_bytes=4 << 20) as server,
+        ModelClient(server.url, timeout=60) as a,
+        ModelClient(server.url, timeout=60) as b,
+    ):
+        for number in range(20):
+            futures = [a.submit(rows(number, 1)), b.submit(rows(number, 1))]
+            assert [future.result(60).num_rows for future in futures] == [1, 1]
+        streams = list(server._streams._all.values())
+        assert len(streams) == 2
+        server._streams.trim()
+        assert 0 < sum(stream.bytes for stream in streams) <= 4 << 20
+        # An answer keeps no other rows in memory.
+        kept = [batch for stream in streams for _, batch in stream._answers]
+        assert all(batch.get_total_buffer_size() < 1.1 * batch.nbytes for batch in kept)
+
+
+def test_a_client_that_reads_no_answers_is_waited_for_and_then_refused(model: Model) -> None:
+    count = 400
+
+    def large(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"large": np.zeros((len(batch["id"]), 1 << 16))}
+
+    with serve_model(large, batch_size=8, deadline_ms=0, queue_bytes=64 << 20, remember_bytes=0) as server:
+        peer = Peer(server.url, {"stream": "p", "next": 0}, rows(0, 1).schema)
+        sending = threading.Thread(target=peer.send, args=(rows(0, 1), count), daemon=True)
+        sending.start()
+        stream = server._streams._all["p"] if eventually(lambda: "p" in server._streams._all) else None
+        assert stream is not None
+        assert eventually(lambda: stream.unsent() >= 8 << 20)
+        time.sleep(1)
+        # Its rows wait, at most those that were received before.
+        assert stream.failed is None
+        assert stream.bytes <= 64 << 20
+        with ModelClient(server.url, timeout=20) as other:
+            assert other.predict(rows(0, 1)).num_rows == 1
+        last = 0
+        while last < count - 8:
+            last = peer.said()["first"]
+        sending.join(60)
+        peer.close()
+
+    taken: list[Any] = []
+    streams = Streams(max_streams=9, remember_rows=1000, remember_bytes=1000, unread_bytes=2000)
+    read, unread = (streams.attach(name, 0)[0] for name in ("read", "unread"))
+    for stream in (read, unread):
+        stream.take(0, rows(0, 100), lambda first, batch: taken.append(batch))
+        for number in range(10):
+            stream.answer(10 * number, rows(0, 10))
+    read.sent = 90
+    unread.sent = 10
+    streams.trim()
+    assert read.failed is unread.failed is None
+    assert read.after(90) is not None, "only answers that were sent are forgotten"
+    assert unread.after(10) is not None
+    assert (read.bytes, unread.bytes) == (80, 800)
+    for number in range(10, 30):
+        unread.answer(10 * number, rows(0, 10))
+    streams.trim()
+    assert "raise queue_bytes" in str(unread.failed)
+    assert unread.bytes == 0
+    assert read.failed is None
+    unread.answer(300, rows(0, 10))
+    assert unread.bytes == 0
+
+
+def test_a_model_whose_columns_change_fails_at_once() -> None:
+    def changing(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"n": [1] if batch["id"][0] else [0.5]}
+
+    with (
+        serve_model(changing, deadline_ms=0) as server,
+        ModelClient(server.url, timeout=60) as client,
+    ):
+        assert client.predict(rows(0, 1)).num_rows == 1
+        with pytest.raises(bowstring.RemoteError, match=r"returned n \(int64\) after n \(double\): give schema"):
+            client.submit(rows(1, 1)).result(20)
 
 
 def test_a_stream_keeps_answers_that_may_be_requested_again() -> None:

@@ -257,7 +257,7 @@ def test_numbers_of_inference(server: bowstring.flight.Server) -> None:
     for value in VALUES:
         for name in ("first", "window", "timeout"):
             judge(name, value, lambda options={name: value}: client(options))  # type: ignore[misc]
-        for name in ("batch_size", "deadline_ms", "max_streams", "remember_rows", "remember_bytes"):
+        for name in ("batch_size", "deadline_ms", "max_streams", "remember_rows", "remember_bytes", "queue_bytes"):
             judge(name, value, lambda options={name: value}: model(options))  # type: ignore[misc]
 
 
@@ -335,7 +335,18 @@ def test_every_number_of_a_signature_is_tried() -> None:
     from bowstring.spark.handle import serve
 
     tried = {*NUMBERS, *SERVER, *WRITER, *CONVERSION, "shuffle", "first", "window", "deadline_ms", "remember_rows"}
-    tried |= {"remember_bytes", "rate", "epoch", "step", "tasks", "memory", "patience", "attempts", "share"}
+    tried |= {
+        "remember_bytes",
+        "queue_bytes",
+        "rate",
+        "epoch",
+        "step",
+        "tasks",
+        "memory",
+        "patience",
+        "attempts",
+        "share",
+    }
     surfaces: list[Any] = [
         *(
             kind.__init__

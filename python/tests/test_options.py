@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bowstring
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from bowstring import base, words
-from bowstring.options import NAMES, TABLE
+from bowstring.options import NAMES, TABLE, plain
 
 ROWS = 50
 
@@ -150,6 +152,38 @@ def test_options_accept_common_python_types(data: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(Path(data).parent))
     loader = bowstring.Loader(Path("~/data.parquet"), batch_size=np.int64(5), columns=("id",))  # type: ignore[arg-type]
     assert loader.batch_size == 5
+
+
+ARRAYS: list[tuple[str, Callable[[list[Any]], Any]]] = [
+    ("numpy", np.array),
+    ("numpy objects", lambda values: np.array(values, object)),
+    ("pandas series", lambda values: pytest.importorskip("pandas").Series(values)),
+    ("pandas index", lambda values: pytest.importorskip("pandas").Index(values)),
+    ("pandas unique", lambda values: pytest.importorskip("pandas").Series(values).unique()),
+]
+
+
+@pytest.mark.parametrize("array", [array for _, array in ARRAYS], ids=[name for name, _ in ARRAYS])
+def test_arrays_are_values_of_options(data: str, array: Callable[[list[Any]], Any]) -> None:
+    def ids(**given: Any) -> list[int]:
+        with bowstring.Loader(data, batch_size=50, shuffle=False, tail="short", **given) as loader:
+            return [int(value) for value in next(iter(loader))["id"]]
+
+    for some in ([3, 7, 41], [7]):
+        assert ids(columns=array(["id"]), filter=[("id", "in", array(some))]) == some
+    assert ids(columns=array(["id"]), filter=[("word", "in", array(["c"]))]) == list(range(4, 50, 5))
+    assert ids(exclude=array(["word", "on", "part"])) == list(range(50))
+    with bowstring.Loader([data, data], batch_size=5, columns="id", weights=array([0.25, 0.75])) as loader:
+        assert len(next(iter(loader))["id"]) == 5
+
+
+def test_arrays_become_plain_values() -> None:
+    assert plain(np.array(["2024-01-02T03:04:05"], "datetime64[ns]")) == ["2024-01-02T03:04:05.000000000"]
+    assert plain(np.datetime64("2024-01-02T03:04:05", "ns")) == "2024-01-02T03:04:05.000000000"
+    assert plain(np.array([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    assert plain(np.array([])) == []
+    assert plain(np.array(5)) == plain(np.int64(5)) == 5
+    assert plain(np.float32("nan")) == "nan"
 
 
 FIELD = pc.field

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from bowstring.errors import MismatchError, NotFoundError, UnsupportedError
 
-__all__ = ["Model", "predicted", "rebatched", "tensors"]
+__all__ = ["Model", "compact", "joined", "predicted", "rebatched", "tensors"]
 
 Model: TypeAlias = "Callable[[dict[str, Any]], Mapping[str, Any] | Any]"
 
@@ -138,3 +138,12 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         [pa.concat_arrays([batch.column(index) for batch in batches]) for index in range(batches[0].num_columns)],
         schema=batches[0].schema,
     )
+
+
+def compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of their own: a slice keeps all rows of its batch, and whatever their memory is part of."""
+    try:
+        columns = [pa.concat_arrays([column]) for column in batch.columns]
+    except pa.ArrowException:  # a type that Arrow cannot copy
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch

@@ -16,15 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from bowstring.errors import ClosedError, MismatchError, RemoteError, TimeoutError
+from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.inference.arrays import joined
+from bowstring.inference.streams import Answer, Failed
 from bowstring.ranges import seconds, whole
 
 __all__ = ["ModelClient"]
 
-# Most waiting rows that are sent in one message.
+# Most waiting rows that are sent in one message, and bytes with which no more rows join it.
 _TOGETHER = 4096
+_TOGETHER_BYTES = 8 << 20
 # Seconds between two messages while answers are outstanding: rows in quick succession go together, since a message
 # costs both sides far more than a row. A caller that waits for each answer is not delayed.
 _APART = 0.001
@@ -40,6 +42,20 @@ class _Asked:
         self.future: Future[pa.RecordBatch] = Future()
         self.answers: list[pa.RecordBatch] = []
         self.answered = 0
+        self.why: str | None = None
+        """The failure of some of its rows."""
+
+    def settle(self, url: str) -> None:
+        """Completes the future, when all rows have answers."""
+        if self.why is not None:
+            self.future.set_exception(RemoteError(f"{url}: {self.why}"))
+            return
+        try:
+            answers = joined(self.answers)
+        except pa.ArrowException as error:
+            self.future.set_exception(MismatchError(f"{url}: the parts of an answer cannot be joined: {error}"))
+        else:
+            self.future.set_result(answers)
 
 
 class ModelClient:
@@ -80,7 +96,7 @@ class ModelClient:
         # Those that this connection has not sent.
         self._unsent: deque[_Asked] = deque()
         self._next = self._sent = self._used = whole("first", first)
-        self._early: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._early: deque[tuple[int, Answer]] = deque()
         self._rows = 0
         self._heard = time.monotonic()
         self._broken: Exception | None = None
@@ -93,7 +109,11 @@ class ModelClient:
     # ---- the public methods -----------------------------------------------------------------------------------------------
 
     def submit(self, batch: pa.RecordBatch) -> Future[pa.RecordBatch]:
-        """Sends rows and returns a future of as many answers. Waits while the window is full."""
+        """Sends rows and returns a future of as many answers. Waits while the window is full.
+
+        The future raises :class:`bowstring.RemoteError` if the model fails with its rows; later calls are not concerned. A call
+        may fail with another one of this client, if the model failed with rows of both at once.
+        """
         with self._changed:
             while (
                 self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
@@ -116,7 +136,7 @@ class ModelClient:
             done = self._matched()
             self._changed.notify_all()
         for one in done:
-            one.future.set_result(joined(one.answers))
+            one.settle(self._url)
         return asked.future
 
     def predict(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -181,7 +201,9 @@ class ModelClient:
 
     def _end_unless_transient(self, error: Exception) -> None:
         silent = time.monotonic() - self._heard
-        if isinstance(error, pa.ArrowInvalid):
+        if isinstance(error, Error):
+            self._failed = error
+        elif isinstance(error, pa.ArrowInvalid):
             self._failed = MismatchError(f"{self._url}: {_words(error)}")
         elif not isinstance(error, (*_TRANSIENT, ConnectionError)):
             self._failed = RemoteError(f"{self._url}: {_words(error)}")
@@ -204,7 +226,7 @@ class ModelClient:
                 self._sent = self._waiting[0].first + self._waiting[0].answered
                 self._unsent = deque(self._waiting)
                 self._early.clear()
-                command = json.dumps({"stream": self.stream, "next": self._sent}).encode()
+                command = json.dumps({"stream": self.stream, "next": self._sent, "errors": True}).encode()
             descriptor = flight.FlightDescriptor.for_command(command)
             # A connection may live for as long as the client does.
             writer, reader = connection._client.do_exchange(descriptor, connection.options(timeout=365 * 86400.0))
@@ -245,15 +267,20 @@ class ModelClient:
                     self._changed.wait(min(1.0, self._timeout / 4))
                 first, batches = found
                 acked = self._used
-            batch = joined(batches)
             if schema is None:
-                schema = batch.schema
+                schema = batches[0].schema
                 writer.begin(schema)
-            said = {"first": first, "acked": acked}
-            writer.write_with_metadata(batch, json.dumps(said).encode())
-            with self._changed:
-                self._sent = first + batch.num_rows
-                more = self._outstanding() > batch.num_rows
+            sent = 0
+            for batch in _messages(batches):
+                if self._closed or self._broken is not None:
+                    return
+                said = {"first": first, "acked": acked}
+                writer.write_with_metadata(batch, json.dumps(said).encode())
+                first += batch.num_rows
+                sent += batch.num_rows
+                with self._changed:
+                    self._sent = first
+                    more = self._outstanding() > sent
             if more:
                 time.sleep(_APART)
 
@@ -264,8 +291,8 @@ class ModelClient:
     def _to_send(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
         """Takes rows to send, as long as they have one schema, and the number of the first. None if the rest has another schema."""
         found: list[pa.RecordBatch] = []
-        rows, first = 0, self._sent
-        while self._unsent and rows < _TOGETHER:
+        rows, size, first = 0, 0, self._sent
+        while self._unsent and rows < _TOGETHER and size < _TOGETHER_BYTES:
             asked = self._unsent[0]
             skip = max(asked.answered, self._sent - asked.first)
             if skip < asked.batch.num_rows:
@@ -276,6 +303,7 @@ class ModelClient:
                     first = asked.first + skip  # rows before it were answered without being sent again
                 found.append(asked.batch.slice(skip))
                 rows += found[-1].num_rows
+                size += found[-1].nbytes
             self._unsent.popleft()
         return (first, found) if found else None
 
@@ -285,9 +313,9 @@ class ModelClient:
                 chunk = reader.read_chunk()
                 said = json.loads(chunk.app_metadata.to_pybytes())
                 if "failed" in said:
-                    kind = flight.FlightUnavailableError if said["again"] else flight.FlightServerError
-                    raise kind(said["failed"])
-                self._answered(int(said["first"]), chunk.data)
+                    raise self._failure(said)
+                answers = Failed(int(said["rows"]), str(said["error"])) if "error" in said else chunk.data
+                self._answered(int(said["first"]), answers)
         except StopIteration:
             broken: Exception | None = None
         except Exception as error:
@@ -297,7 +325,13 @@ class ModelClient:
             self._broken = self._broken or broken or (ended if self._waiting and not self._closed else None)
             self._changed.notify_all()
 
-    def _answered(self, first: int, answers: pa.RecordBatch) -> None:
+    def _failure(self, said: Mapping[str, Any]) -> Exception:
+        if said.get("kind") == "limit":
+            return LimitError(f"{self._url}: {said['failed']}")
+        kind: type[Exception] = flight.FlightUnavailableError if said["again"] else flight.FlightServerError
+        return kind(said["failed"])
+
+    def _answered(self, first: int, answers: Answer) -> None:
         with self._changed:
             self._heard = time.monotonic()
             # A server that remembers this stream sends answers for rows before they are submitted again.
@@ -305,7 +339,7 @@ class ModelClient:
             done = self._matched()
             self._changed.notify_all()
         for asked in done:
-            asked.future.set_result(joined(asked.answers))
+            asked.settle(self._url)
 
     def _matched(self) -> list[_Asked]:
         """Assigns received answers to the waiting rows, and returns those that are complete."""
@@ -321,13 +355,37 @@ class ModelClient:
                 self._early.popleft()
             if not piece.num_rows:
                 continue  # answered before
-            asked.answers.append(piece)
+            if isinstance(piece, Failed):
+                asked.why = asked.why or piece.why
+            else:
+                asked.answers.append(piece)
             asked.answered += piece.num_rows
             if asked.answered == asked.batch.num_rows:
                 self._waiting.popleft()
                 self._rows -= asked.batch.num_rows
                 done.append(asked)
         return done
+
+
+def _messages(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in few messages of moderate size."""
+    try:
+        together = [joined(batches)]
+    except pa.ArrowException:  # such as dictionaries that have too many values together
+        together = batches
+    for batch in together:
+        yield from _halved(batch)
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halves of halves, as long as they are too large and that helps: a part has all of a dictionary."""
+    size, half = batch.nbytes, batch.num_rows // 2
+    parts = [batch.slice(0, half), batch.slice(half)]
+    if size <= _TOGETHER_BYTES or not half or sum(part.nbytes for part in parts) > 1.5 * size:
+        yield batch
+        return
+    for part in parts:
+        yield from _halved(part)
 
 
 def _words(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Mapping
@@ -14,13 +15,17 @@ from bowstring.endpoint import Endpoint, answer
 from bowstring.errors import Error, MismatchError
 from bowstring.inference.arrays import Model, predicted, tensors
 from bowstring.inference.batcher import Batcher
-from bowstring.inference.streams import Stream, Streams
+from bowstring.inference.streams import Answer, Failed, Stream, Streams
 from bowstring.ranges import LONGEST, seconds, whole
 
 __all__ = ["ModelServer", "serve_model"]
 
 # Most rows of a micro-batch, as of a loader's batch.
 _MOST_ROWS = 1 << 31
+# Least ``queue_bytes``: twice a message of a client.
+_LEAST_QUEUE = 16 << 20
+# Part of ``queue_bytes`` that one client may leave unread before the server takes no more of its rows.
+_UNREAD = 8
 
 
 def serve_model(
@@ -40,6 +45,7 @@ def serve_model(
     max_streams: int = 1024,
     remember_rows: int = 65_536,
     remember_bytes: int = 256 << 20,
+    queue_bytes: int = 256 << 20,
 ) -> ModelServer:
     """Serves a model on threads of this process, for calls by :class:`bowstring.inference.ModelClient`.
 
@@ -50,7 +56,8 @@ def serve_model(
 
     Rows of all streams go to the model together, once there are ``batch_size`` or the oldest has waited ``deadline_ms``. The
     answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
-    the server remembers the last answers of each stream.
+    the server remembers the last answers of each stream. Only when the model fails, rows go to it again: those of each client
+    alone, so that one client's rows do not fail the others'.
 
     :param fn: maps a mapping of tensors to a mapping of arrays with as many rows, see :func:`bowstring.spark.predict`.
     :param batch_size: most rows of a micro-batch.
@@ -66,18 +73,23 @@ def serve_model(
     :param insecure: be open to other machines without TLS and a token.
     :param max_streams: most streams at once; those without a client are dropped, oldest first.
     :param remember_rows: answered rows that each stream remembers.
-    :param remember_bytes: bytes of them that are kept for streams without a client.
+    :param remember_bytes: bytes of them, of all streams together: streams without a client are forgotten first, then the oldest
+        answers of the others.
+    :param queue_bytes: bytes of rows that wait for the model, at least 16 MiB. Beyond them clients wait with theirs, as they do
+        beyond ``remember_rows`` or 16 micro-batches; one message may come from each meanwhile. A message above it is refused
+        with :class:`bowstring.LimitError`, and so is a client that has most of more than so many bytes of unread answers.
     """
     rows = whole("batch_size", batch_size, 1, _MOST_ROWS)
     deadline = seconds("deadline_ms", deadline_ms, LONGEST, unit="milliseconds", zero=True) / 1000
     remembered = whole("remember_rows", remember_rows, 1)
-    streams = Streams(whole("max_streams", max_streams, 1), remembered, whole("remember_bytes", remember_bytes))
+    queued = whole("queue_bytes", queue_bytes, _LEAST_QUEUE)
+    streams = Streams(whole("max_streams", max_streams, 1), remembered, whole("remember_bytes", remember_bytes), queued)
 
     def model(batch: pa.RecordBatch) -> pa.RecordBatch:
         return predicted(fn(tensors(batch, columns, device)), batch.num_rows, schema)
 
     door = {"token": token, "tls_cert": tls_cert, "tls_key": tls_key, "client_ca": client_ca, "insecure": insecure}
-    batcher = Batcher(model, rows, deadline, max(16 * rows, remembered))
+    batcher = Batcher(model, rows, deadline, max(16 * rows, remembered), queued, streams.trim)
     try:
         return ModelServer(batcher, streams, listen, **door)
     except BaseException:
@@ -112,21 +124,24 @@ class ModelServer(Endpoint):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection of one stream.
 
-        The command is ``{"stream": name, "next": row}``. A batch has ``{"first": row, "acked": row}`` as ``app_metadata``: the
-        number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``. Metadata
-        without a batch, ``{"failed": why, "again": bool}`` (true if another connection may help), are the last.
+        The command is ``{"stream": name, "next": row, "errors": bool}``. A batch has ``{"first": row, "acked": row}`` as
+        ``app_metadata``: the number of its first row, and of the first whose answer may still be needed. Answers have
+        ``{"first": row}``. Metadata without a batch, ``{"failed": why, "again": bool, "kind": name}`` (true if another connection
+        may help; the kind of error), are the last. With ``errors``, ``{"first": row, "rows": count, "error": why}`` without a
+        batch is the answer for rows that the model failed with; the stream continues. Without, it ends.
         """
         try:
             asked = json.loads(descriptor.command)
             name, wanted = str(asked["stream"]), int(asked["next"])
+            errors = asked.get("errors") is True
             stream, number = self._streams.attach(name, wanted)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise pa.ArrowInvalid(f'the command is {{"stream": name, "next": row}}: {error}') from error
         except Error as error:
             raise pa.ArrowInvalid(str(error)) from error
-        sender = _Sender(stream, number, wanted, writer)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise pa.ArrowInvalid(f'the command is {{"stream": name, "next": row}}: {error}') from error
+        sender = _Sender(stream, number, wanted, writer, errors)
         try:
-            self._receive(stream, number, reader)
+            self._receive(stream, number, reader, sender)
             sender.finish()
         except Error as error:
             raise pa.ArrowInvalid(str(error)) from error
@@ -135,9 +150,11 @@ class ModelServer(Endpoint):
             stream.detach(number)
             self._streams.trim()
 
-    def _receive(self, stream: Stream, number: int, reader: Any) -> None:
+    def _receive(self, stream: Stream, number: int, reader: Any, sender: _Sender) -> None:
+        most = self._batcher.max_bytes
         while stream.connection == number and stream.failed is None:
             self._batcher.room()
+            sender.room(most // _UNREAD, self._batcher.batch_size)
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
@@ -145,23 +162,47 @@ class ModelServer(Endpoint):
             if chunk.data is None or chunk.app_metadata is None:
                 raise MismatchError('a batch comes with {"first": row, "acked": row} as app_metadata')
             said: Mapping[str, int] = json.loads(chunk.app_metadata.to_pybytes())
+            # Of whole buffers, since parts of them are kept whole.
+            size = chunk.data.get_total_buffer_size()
+            if size > most:
+                stream.fail(
+                    f"a message of {size} bytes for {chunk.data.num_rows} rows, above queue_bytes of {most}",
+                    kind="limit",
+                )
+                return
             stream.forget(int(said.get("acked", 0)))
-            stream.take(int(said["first"]), chunk.data, lambda first, batch: self._batcher.put(stream, first, batch))
+            put = functools.partial(self._batcher.put, stream, size=size)
+            stream.take(int(said["first"]), chunk.data, put)
 
 
 class _Sender:
     """A thread that sends a connection's answers while another one reads."""
 
-    def __init__(self, stream: Stream, number: int, first: int, writer: Any) -> None:
+    def __init__(self, stream: Stream, number: int, first: int, writer: Any, errors: bool) -> None:
         self._stream = stream
         self._number = number
         self._next = first
         self._writer = writer
+        self._errors = errors
+        """True if the client knows failures of rows."""
+        self._ended = False
         self._end: int | None = None
         self._stopped = False
         self._schema: pa.Schema | None = None
         self._thread = threading.Thread(target=self._run, name="bowstring-answers", daemon=True)
         self._thread.start()
+
+    def room(self, unread: int, rows: int) -> None:
+        """Waits while ``rows`` or more are not answered whose answers, with those not sent, may be ``unread`` bytes or more."""
+        stream = self._stream
+        with stream.changed:
+            while (
+                not self._ended
+                and stream.connection == self._number
+                and stream.failed is None
+                and stream.ahead(unread, rows)
+            ):
+                stream.changed.wait(1.0)
 
     def finish(self) -> None:
         """Waits until all received rows are answered."""
@@ -177,7 +218,7 @@ class _Sender:
             self._stream.changed.notify_all()
         self._thread.join()
 
-    def _wait(self) -> pa.RecordBatch | None:
+    def _wait(self) -> Answer | None:
         stream = self._stream
         with stream.changed:
             while True:
@@ -195,18 +236,46 @@ class _Sender:
     def _tell(self) -> None:
         """The reason why no more answers come, as metadata: the call itself ends only when its client does."""
         stream = self._stream
-        why = {"failed": stream.failed, "again": stream.again}
+        why = {"failed": stream.failed, "again": stream.again, "kind": stream.kind}
         self._writer.write_metadata(json.dumps(why).encode())
 
+    def _send(self, answers: Answer) -> None:
+        if isinstance(answers, Failed):
+            said = {"first": self._next, "rows": answers.num_rows, "error": answers.why}
+            self._writer.write_metadata(json.dumps(said).encode())
+            return
+        if self._schema is None:
+            self._schema = answers.schema
+            self._writer.begin(self._schema)
+        self._writer.write_with_metadata(answers, json.dumps({"first": self._next}).encode())
+
     def _run(self) -> None:
+        stream = self._stream
         try:
-            while (batch := self._wait()) is not None:
-                if self._schema is None:
-                    self._schema = batch.schema
-                    self._writer.begin(self._schema)
-                self._writer.write_with_metadata(batch, json.dumps({"first": self._next}).encode())
-                self._next += batch.num_rows
-            if self._stream.failed is not None and not self._stopped:
+            while (answers := self._wait()) is not None:
+                if isinstance(answers, Failed) and not self._errors:
+                    stream.fail(answers.why)
+                    break
+                if isinstance(answers, pa.RecordBatch) and not answers.schema.equals(self._schema or answers.schema):
+                    stream.fail(
+                        f"the model returned {_names(answers.schema)} after {_names(self._schema)}: give schema"
+                    )
+                    break
+                self._send(answers)
+                self._next += answers.num_rows
+                with stream.changed:
+                    if stream.connection == self._number:
+                        stream.sent = self._next
+                    stream.changed.notify_all()
+            if stream.failed is not None and not self._stopped:
                 self._tell()
         except (pa.ArrowException, OSError):
             pass  # the client is gone: its next connection gets the answers
+        finally:
+            with stream.changed:
+                self._ended = True
+                stream.changed.notify_all()
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)

@@ -310,8 +310,9 @@ class Reader:
         self._settings = settings
         self._pieces = 0
         self._unordered: Piece[Any] | None = None
+        self._ordered: Piece[Any] | None = None
         self._work: Ordered[Piece[Any], deque[Any]] = Ordered(
-            self._read, shape.finish, settings.workers if shape.calls_user else 0
+            self._read, shape.finish, settings.workers if shape.calls_user else 0, self._kept
         )
         self._rows: deque[Any] = deque()
         self._lock = Lock()
@@ -320,16 +321,21 @@ class Reader:
         self.stopped = False
 
     def _read(self) -> Piece[Any] | None:
-        """The next piece, with its rows in their final order."""
+        """The next piece, with its rows in their final order: the same one until it is kept elsewhere."""
+        if self._ordered is not None:
+            return self._ordered
         # Kept until it is ordered, so that an interrupt in between does not lose it.
         if self._unordered is None:
             self._unordered = self._feed.next()
         if self._unordered is None:
             return None
-        piece = self._shape.ordered(self._unordered)
+        self._ordered = self._shape.ordered(self._unordered)
         self._unordered = None
         self._pieces += 1
-        return piece
+        return self._ordered
+
+    def _kept(self) -> None:
+        self._ordered = None
 
     def _check(self, settings: Settings) -> None:
         if self.ngram is not None and settings.batched:
@@ -392,6 +398,8 @@ class Reader:
                         continue
                 try:
                     found = self._work.next()
+                    if found is not None:
+                        self._rows = found
                     if found:
                         self._patience.came()
                     elif found is not None:
@@ -402,7 +410,6 @@ class Reader:
                 if found is None:
                     self.last_row_consumed = True
                     raise StopIteration
-                self._rows = found
 
     def reset(self) -> None:
         """Begins again; only after the last row, and without effect on a reader that was stopped."""

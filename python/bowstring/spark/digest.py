@@ -34,9 +34,9 @@ def _array(array: Any, before: int) -> int:
             before = _array(child, before)
         return before
     if pa.types.is_map(kind):
-        array = pa.ListArray.from_arrays(
-            array.offsets, _entries(array), mask=array.is_null() if array.null_count else None
-        )
+        # Without nulls, since a list cannot be made of offsets that begin within an array and a mask.
+        array = array.drop_null()
+        array = pa.ListArray.from_arrays(array.offsets, _entries(array))
         kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         before = _bytes(pc.list_value_length(array).drop_null(), before)
@@ -59,4 +59,6 @@ def _bytes(array: Any, before: int) -> int:
         width = array.type.bit_width // 8
         values = array.buffers()[1]
         return zlib.crc32(values.slice(array.offset * width, len(array) * width), before) if len(array) else before
+    # A copy: of a slice, Arrow also writes bytes of the values after it, as padding.
+    array = pa.concat_arrays([array])
     return zlib.crc32(pa.record_batch([array], names=[""]).serialize(), before)

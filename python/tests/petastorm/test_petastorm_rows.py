@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bowstring.errors import Error
 from bowstring.petastorm import make_reader
+from bowstring.petastorm._pool import Ordered
 from bowstring.petastorm.errors import NoDataAvailableError
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
@@ -216,6 +217,75 @@ def test_an_interrupt_costs_no_row(at: At) -> None:
             except KeyboardInterrupt:
                 continue
     assert interrupted
+    assert seen == list(range(40))
+
+
+def test_an_interrupt_before_a_piece_is_passed_to_a_thread_costs_no_row() -> None:
+    fed = iter(range(1, 21))
+    piece: list[int] = []
+
+    def feed() -> int | None:
+        if not piece:
+            piece.append(next(fed, 0))
+        return piece[0] or None
+
+    ordered: Ordered[int, int] = Ordered(feed, lambda number: 10 * number, 2, piece.clear)
+    assert ordered._pool is not None
+    submit, calls = ordered._pool.submit, [0]
+
+    def interrupted(*given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] % 3 == 1:
+            raise KeyboardInterrupt
+        future = submit(*given)
+        if calls[0] % 3 == 2:
+            raise KeyboardInterrupt  # as the call returns
+        return future
+
+    ordered._pool.submit = interrupted  # type: ignore[assignment, method-assign]
+    seen: list[int] = []
+    while True:
+        try:
+            found = ordered.next()
+        except KeyboardInterrupt:
+            continue
+        if found is None:
+            break
+        seen.append(found)
+    ordered.close()
+    assert seen == [10 * number for number in range(1, 21)]
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_an_interrupt_as_a_piece_is_passed_on_costs_no_row(at: At, workers: int) -> None:
+    spec = TransformSpec(lambda row: row) if workers else None
+    with make_reader(
+        at(CODECS),
+        schema_fields=["id"],
+        transform_spec=spec,
+        workers_count=max(workers, 1),
+        shuffle_row_groups=False,
+    ) as reader:
+        assert (reader._work._pool is not None) == bool(workers)
+        read, calls = reader._work._feed, [0]
+
+        def interrupted() -> Any:
+            piece = read()
+            calls[0] += 1
+            if calls[0] % 2:
+                raise KeyboardInterrupt  # as the call returns
+            return piece
+
+        reader._work._feed = interrupted
+        seen: list[int] = []
+        while len(seen) < 40:
+            try:
+                seen.append(int(next(reader).id))
+            except KeyboardInterrupt:
+                continue
+            except StopIteration:
+                break
+    assert calls[0] > 2
     assert seen == list(range(40))
 
 
