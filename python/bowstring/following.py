@@ -1,57 +1,186 @@
-"""The Keras callback that keeps the position of a TensorFlow dataset at that of training, not of stages that read ahead."""
+"""The position of a TensorFlow dataset's consumer, and the Keras callback that keeps it at that of training."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 if TYPE_CHECKING:
     from bowstring.tensorflow import Dataset
 
-__all__ = ["callback"]
+__all__ = ["Course", "callback"]
+
+# An epoch, and a number of its steps.
+Position: TypeAlias = tuple[int, int]
+
+
+class Course:
+    """Where the passes over a dataset begin, and how far they were consumed.
+
+    Outside ``fit``, a batch that leaves the dataset is consumed. In ``fit``, stages after the dataset may be ahead of training, so
+    batches queue here until the model has trained on them. Keras says neither whether an epoch gets a new iterator nor how many
+    batches an execution had; the requests show both. A pass that follows the end of the last one is ``repeat()`` going on, maybe
+    long before training gets there. Otherwise, the first pass that begins with Keras' epoch is that of a new iterator, and begins
+    where training is.
+    """
+
+    def __init__(self, steps: int, position: Position) -> None:
+        # Apart from the dataset's own, which is held while a batch is waited for.
+        self._lock = threading.Lock()
+        self._steps = steps
+        self.consumed = position
+        # Where the next pass begins, if it was set, and the next fit.
+        self.start: Position | None = None
+        self.origin: Position | None = None
+        self.training = False
+        # Keras is about to make an iterator, if it does not keep its own.
+        self.opening = False
+        # Nothing was requested from the iterator since Keras' epoch began.
+        self._fresh = False
+        # Passes in fits have numbers from 1. Those from ``_first`` on are of the iterator that training takes from.
+        self._passes = 0
+        self._first = 1
+        self._ahead: deque[Position] = deque()
+        # The epoch that comes next, if the last request was for the end of one.
+        self._ended: int | None = None
+        # Everything before the last pass was trained on when it began, and nothing of it.
+        self._untried = False
+
+    def place(self, position: Position) -> None:
+        """Makes the next pass and the next fit begin at ``position``."""
+        with self._lock:
+            self._leave()
+            self.start = self.consumed = self.origin = position
+
+    def _leave(self) -> None:
+        self.training = self.opening = False
+        self._cut()
+
+    def _cut(self) -> None:
+        """Leaves the passes that have begun: what is requested from them later does not count."""
+        self._first = self._passes + 1
+        self._ahead.clear()
+        self._ended = None
+
+    # ---- what the dataset reports -----------------------------------------------------------------------------------------
+
+    def iterated(self) -> None:
+        """Somebody iterates over the dataset itself: Keras at the start of an epoch, or a loop after a fit that was interrupted."""
+        with self._lock:
+            if self.training and not self.opening:
+                self.training = False
+                self.origin = None
+
+    def begin(self) -> tuple[int, Position | None]:
+        """The number of a pass that begins now, 0 outside of ``fit``; and where, if not at the epoch after the last pass."""
+        with self._lock:
+            at, goes_on = self.start, False
+            if self.training and at is None:
+                if self._ended is not None and not (self._fresh and self._untried):
+                    at, goes_on = (self._ended, 0), True
+                elif self._fresh:
+                    at = self.consumed
+                else:
+                    goes_on = True
+            self.start = self._ended = None
+            if not self.training:
+                return 0, at
+            if not goes_on:
+                self._cut()
+            self._passes += 1
+            self._untried = not self._ahead
+            return self._passes, at
+
+    def take(self, number: int, epoch: int, step: int) -> None:
+        """The batch ``step`` of ``epoch`` leaves the dataset in the pass ``number``."""
+        with self._lock:
+            if number >= self._first:
+                self._ahead.append((epoch, step))
+                self._fresh = False
+            elif number == 0 and not self.training:
+                self.consumed = (epoch, step + 1)
+
+    def end(self, number: int, epoch: int) -> None:
+        """A batch after the last one of ``epoch`` was requested in the pass ``number``."""
+        with self._lock:
+            if number >= self._first:
+                self._ended = epoch + 1
+                self._fresh = False
+            elif number == 0 and not self.training:
+                self.consumed = max(self.consumed, (epoch + 1, 0))
+
+    # ---- what Keras reports -----------------------------------------------------------------------------------------------
+
+    def train(self, origin: Position) -> None:
+        """A fit begins, at ``origin``."""
+        with self._lock:
+            self._leave()
+            epochs, step = divmod(origin[1], self._steps)
+            self.start = self.consumed = self.origin = (origin[0] + epochs, step)
+            self.training = True
+
+    def expect(self, opening: bool) -> None:
+        """Keras' epoch begins, or its first batch: older iterators are gone by then, unless Keras keeps one."""
+        with self._lock:
+            self.training = self._fresh = True
+            self.opening = opening
+
+    def trained(self, batches: int) -> None:
+        """The model has trained on so many more batches, or on all that there were."""
+        with self._lock:
+            for _ in range(min(batches, len(self._ahead))):
+                epoch, step = self._ahead.popleft()
+                self.consumed = (epoch, step + 1) if step + 1 < self._steps else (epoch + 1, 0)
+                self._untried = False
+            self.origin = self.consumed
+
+    def finish(self) -> None:
+        """The fit ends. Training stopped within an epoch is an abandoned pass."""
+        with self._lock:
+            self._leave()
+            epoch, step = self.consumed
+            self.start = self.origin = (epoch + (step > 0), 0)
 
 
 def callback(data: Dataset) -> Any:
     """A callback for ``fit`` over ``data`` or stages behind it."""
+    course = data._course
 
     class Follow(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow has no types
         """Keeps the dataset at the position that the model has trained to."""
 
         def __init__(self) -> None:
             super().__init__()
-            with data._lock:
-                self.origin = data._beginning()
-            self.before = self.done = 0
+            # A fit that was interrupted goes on. Known before the fit: a strategy may read a batch first, to build the model.
+            course.origin = course.consumed if course.training else data._next()
+            self.counted = self.epoch = 0
             self.ended = False
 
-        def at(self, batches: int) -> tuple[int, int]:
-            epochs, step = divmod(self.origin[1] + batches, data._steps)
-            return self.origin[0] + epochs, step
-
         def on_train_begin(self, logs: Any = None) -> None:
-            # A strategy may have read a batch already, to build the model.
-            data._followed = True
-            data._start = data._consumed = self.origin = self.at(0)
-            self.before = self.done = 0
+            course.train(data._next() if course.origin is None else course.origin)
             self.ended = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            # A new iterator, if Keras makes one, continues where training is; with steps_per_epoch Keras may keep the old one.
-            self.before = self.done
-            data._start = self.at(self.done)
+            self.counted = 0
+            self.epoch = course.consumed[0]
+            course.expect(opening=True)
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.counted == 0:
+                course.expect(opening=False)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not report.
-            asked = self.params.get("steps")
-            whole = asked in (None, data._steps)
-            rest = data._steps - (self.origin[1] + self.before) % data._steps
-            self.done = self.before + min(batch + 1, rest if whole else asked)
-            data._consumed = self.at(self.done)
-            if data._consumed[1] == 0:
-                data._start = data._consumed
+            course.trained(batch + 1 - self.counted)
+            self.counted = batch + 1
+            if course.consumed[0] > self.epoch:
                 # Keras would request another batch, and count an optimizer step without a batch.
-                self.ended = whole and batch + 1 != asked and not self.model.stop_training
+                asked = self.params.get("steps")
+                left = asked is None or (asked == data._steps and batch + 1 < asked and course.consumed[1] == 0)
+                self.ended = left and not self.model.stop_training
                 if self.ended:
                     self.model.stop_training = True
 
@@ -60,9 +189,6 @@ def callback(data: Dataset) -> Any:
                 self.ended = self.model.stop_training = False
 
         def on_train_end(self, logs: Any = None) -> None:
-            data._followed = False
-            # Training stopped within an epoch is an abandoned pass.
-            epoch, step = data._consumed
-            data._start = self.origin = (epoch + (step > 0), 0)
+            course.finish()
 
     return Follow()

@@ -29,13 +29,16 @@ from bowstring.accelerator import placed, wanted
 from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, LimitError, NotFoundError, UnsupportedError
-from bowstring.following import callback
+from bowstring.following import Course, Position, callback
 from bowstring.options import Url
 from bowstring.ranges import whole
 from bowstring.stats import Stats
 from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
+
+# Requests carry the number of their pass above the epoch: iterators that `tf.train.Checkpoint` saved without one go on.
+_EPOCHS = 1 << 32
 
 # Most bytes of one message of Protocol Buffers.
 _MOST_TEXT = (1 << 31) - (1 << 20)
@@ -137,11 +140,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
                 raise ConfigError(f"option arrow: {problem}; deliver it as a tensor", option="arrow")
         self._lock = threading.Lock()
         self._steps = len(loader)
-        # The position consumed as far as known here, and the start of the next iterator if it was set: older iterators,
-        # whose later stages read ahead, may move the loader meanwhile.
-        self._consumed = (loader.epoch, loader.step)
-        self._start: tuple[int, int] | None = None
-        self._followed = False
+        # The loader itself is where the last request was: stages of older iterators may read ahead meanwhile.
+        self._course = Course(self._steps, (loader.epoch, loader.step))
         self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
         self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
@@ -150,6 +150,10 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _inputs(self) -> list[Any]:
         return [self._inner]
+
+    def __iter__(self) -> Any:
+        self._course.iterated()
+        return super().__iter__()
 
     @property
     def element_spec(self) -> Any:
@@ -165,12 +169,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     @property
     def epoch(self) -> int:
         """The epoch of :meth:`state_dict`."""
-        return self._consumed[0]
+        return self._course.consumed[0]
 
     @property
     def step(self) -> int:
         """Number of consumed steps of that epoch."""
-        return self._consumed[1]
+        return self._course.consumed[1]
 
     @property
     def rank(self) -> int:
@@ -187,32 +191,37 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
         A small JSON document, the same on every rank, for every world size and in every loader of bowstring.
         """
-        return self.state_at(self._consumed[1], self._consumed[0])
+        epoch, step = self._course.consumed
+        return self.state_at(step, epoch)
 
     def state_at(self, step: int, epoch: int | None = None) -> dict[str, Any]:
         """The position after ``step`` batches of ``epoch``, by default of the current one."""
-        epoch = self._consumed[0] if epoch is None else whole("epoch", epoch)
+        epoch = self._course.consumed[0] if epoch is None else whole("epoch", epoch)
         return self._loader._native.state_at(epoch, whole("step", step))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next iterator begin at a position that ``state_dict`` of any loader returned, on any rank of any world size."""
         with self._lock:
             self._loader.load_state_dict(state_dict)
-            self._start = self._consumed = (self._loader.epoch, self._loader.step)
+            self._course.place((self._loader.epoch, self._loader.step))
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iterator begin with ``epoch``, as :meth:`bowstring.Loader.set_epoch` does."""
         with self._lock:
-            if self._start is None or self._start[0] != epoch:
+            course = self._course
+            due = course.consumed if course.opening else course.start
+            if due is None or due[0] != epoch:
                 self._loader.set_epoch(epoch)
-                self._start = self._consumed = (self._loader.epoch, self._loader.step)
+                due = (self._loader.epoch, self._loader.step)
+            if not course.opening or due != course.consumed:
+                course.place(due)
 
     def peek(self) -> Any:
         """A copy of the next batch, as from :meth:`bowstring.Loader.peek`, in this dataset's structure."""
         with self._lock:
-            if self._start is not None:
-                self._seek(*self._start)
-                self._start = None
+            if self._course.start is not None:
+                self._seek(*self._course.start)
+                self._course.start = None
             arrays = self._loader._native.peek(self._arrays)
         if arrays is None:
             raise NotFoundError("there is no batch to look at: an epoch of this dataset has no steps")
@@ -221,9 +230,10 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def callback(self) -> Any:
         """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then the position that the model has trained to.
 
-        It also sets the epoch at which each iterator begins, independently of reading ahead in later stages, and ends Keras'
+        It also sets where each new iterator of Keras begins, independently of reading ahead in later stages, and ends Keras'
         epoch where the data's ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch.
-        Put it before callbacks that save or stop.
+        A fit that was interrupted continues at the batch. Put it before callbacks that save or stop; docs/frameworks.md has its
+        limits.
         """
         return callback(self)
 
@@ -294,17 +304,24 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _begin(self) -> Any:
         with self._lock:
-            epoch, step = self._beginning()
-        return [_int64(epoch), _int64(step), _int64(self._steps)]
+            number, at = self._course.begin()
+            epoch, step = self._beginning(at)
+        return [_int64(number * _EPOCHS + epoch), _int64(step), _int64(self._steps)]
 
-    def _beginning(self) -> tuple[int, int]:
-        """The start of a pass that begins now. Batches are requested by their numbers, so earlier passes may continue."""
+    def _beginning(self, at: Position | None) -> Position:
+        """The start of a pass that begins now, ``at`` if given. Requests have numbers, so earlier passes may continue."""
         native = self._loader._native
-        if self._start is not None:
-            self._seek(*self._start)
-            self._start = None
+        # A loader that has just ended an epoch is at the next one, whose batches may already be on their way.
+        if at is not None and (at[1] > 0 or at != (native.epoch, native.step)):
+            self._seek(*at)
         native.begin(self._arrays)
         return native.epoch, native.step
+
+    def _next(self) -> Position:
+        """Where a pass would begin now."""
+        with self._lock:
+            at, self._course.start = self._course.start, None
+            return self._beginning(at)
 
     def _seek(self, epoch: int, step: int) -> None:
         native = self._loader._native
@@ -312,17 +329,17 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _end(self, epoch: Any) -> Any:
         """Reports the end of ``epoch``, as a loader does."""
-        after = (int(epoch) + 1, 0)
+        number, ended = divmod(int(epoch), _EPOCHS)
         with self._lock:
             native = self._loader._native
-            if (native.epoch, native.step) == (int(epoch), self._steps):
+            if (native.epoch, native.step) == (ended, self._steps):
                 native.next(self._arrays)
-            if not self._followed and self._consumed < after:
-                self._consumed = after
+            self._course.end(number, ended)
         return _int64(0)
 
     def _take(self, epoch: Any, step: Any) -> list[Any]:
-        wanted = (int(epoch), int(step))
+        number, of = divmod(int(epoch), _EPOCHS)
+        wanted = (of, int(step))
         with self._lock:
             native = self._loader._native
             if (native.epoch, native.step) != wanted:
@@ -330,8 +347,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             arrays = native.next(self._arrays)
             if arrays is None:
                 raise UnsupportedError(f"epoch {wanted[0]} has no step {wanted[1]}")
-            if not self._followed:
-                self._consumed = (wanted[0], wanted[1] + 1)
+            self._course.take(number, *wanted)
         return arrays
 
     def _arrays(self, batch: Mapping[str, _native.Tensor | _native.ArrowArray]) -> list[Any]:

@@ -304,6 +304,194 @@ def test_fit_without_stages_in_one_call(kinds: pathlib.Path) -> None:
     assert (data.epoch, data.step) == (1, 7)
 
 
+class Reader(Recorder):
+    """Records the rows, and learns nothing."""
+
+    def train_step(self, data: Any) -> Any:
+        self.seen.append(data[0]["id"].numpy().tolist())
+        return {"loss": tf.constant(0.0)}
+
+    def test_step(self, data: Any) -> Any:
+        return {"loss": tf.constant(0.0)}
+
+
+class Tally(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Keeps the number of batches trained on in each epoch of Keras, and the position of the data after each execution."""
+
+    def __init__(self, data: Dataset, model: Recorder, stop_after: int | None = None) -> None:
+        super().__init__()
+        self.data, self.recorder, self.stop_after = data, model, stop_after
+        self.lengths: list[int] = []
+        self.positions: list[tuple[int, dict[str, Any]]] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.before = len(self.recorder.seen)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.positions.append((len(self.recorder.seen), self.data.state_dict()))
+        if self.stop_after is not None and len(self.recorder.seen) >= self.stop_after:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.lengths.append(len(self.recorder.seen) - self.before)
+
+
+def recorded(steps_per_execution: int = 1) -> Recorder:
+    model = Reader()
+    model.compile(optimizer="sgd", loss="mse", run_eagerly=True, steps_per_execution=steps_per_execution)
+    return model
+
+
+def labelled(path: pathlib.Path, **options: Any) -> Dataset:
+    return opened(path, columns=["id", "x", "flag"], targets="flag", **options)
+
+
+STAGES: dict[str, Callable[[Dataset], Any]] = {
+    "itself": lambda data: data,
+    "prefetch": lambda data: data.prefetch(3),
+    "prefetch more than an epoch": lambda data: data.prefetch(30),
+    "map": lambda data: data.map(lambda x, y: (x, y)),
+    "map ahead": lambda data: data.map(lambda x, y: (x, y), num_parallel_calls=4, deterministic=True),
+    "repeat": lambda data: data.repeat(),
+    "repeat, prefetch": lambda data: data.repeat().prefetch(3),
+    "repeat, prefetch more than an epoch": lambda data: data.repeat().prefetch(30),
+    "repeat, map, prefetch": lambda data: data.repeat().map(lambda x, y: (x, y)).prefetch(2),
+    "repeat twice": lambda data: data.repeat(2).prefetch(3),
+}
+ONCE = ["itself", "prefetch", "prefetch more than an epoch"]
+REPEATED = ["repeat", "repeat, prefetch", "repeat, prefetch more than an epoch"]
+# Stages, options of fit, steps per execution, and the batches in each epoch of Keras; an epoch of the data has 13.
+FITS: list[tuple[str, dict[str, Any], int, list[int]]] = [
+    *((stages, {"epochs": 3}, 1, [13] * 3) for stages in [*ONCE, *REPEATED, "map", "map ahead"]),
+    *((stages, {"epochs": 3, "initial_epoch": 1}, 1, [13] * 2) for stages in ("prefetch", "repeat, prefetch")),
+    *((stages, {"epochs": 4, "steps_per_epoch": 5}, 1, [5, 5, 3, 5]) for stages in ONCE),
+    *((stages, {"epochs": 2, "steps_per_epoch": 13}, 1, [13] * 2) for stages in ONCE),
+    *((stages, {"epochs": 2, "steps_per_epoch": 20}, 1, [13] * 2) for stages in ONCE),
+    *((stages, {"epochs": 8, "steps_per_epoch": 5}, 1, [5] * 8) for stages in [*REPEATED, "repeat, map, prefetch"]),
+    *((stages, {"epochs": 3, "steps_per_epoch": 13}, 1, [13] * 3) for stages in REPEATED),
+    *((stages, {"epochs": 3, "steps_per_epoch": 20}, 1, [20] * 3) for stages in REPEATED),
+    ("repeat twice", {"epochs": 2}, 1, [26] * 2),
+    *((stages, {"epochs": 3}, 4, [13] * 3) for stages in ONCE),
+    # Keras' executions are whole.
+    *((stages, {"epochs": 3}, 4, [16, 12, 12]) for stages in REPEATED),
+    *((stages, {"epochs": 4, "steps_per_epoch": 5}, 4, [8, 5, 8, 5]) for stages in ONCE),
+    *((stages, {"epochs": 5, "steps_per_epoch": 8}, 4, [8] * 5) for stages in REPEATED),
+    ("repeat, prefetch", {"epochs": 3, "steps_per_epoch": 5}, 4, [8] * 3),
+    ("repeat, prefetch", {"epochs": 2, "steps_per_epoch": 13}, 4, [16] * 2),
+]
+
+
+@pytest.mark.parametrize(("stages", "options", "per_execution", "lengths"), FITS)
+def test_fit_has_every_batch_once_behind_any_stages(
+    kinds: pathlib.Path, stages: str, options: dict[str, Any], per_execution: int, lengths: list[int]
+) -> None:
+    want = expected(kinds, epochs=6)
+    data, model = labelled(kinds), recorded(per_execution)
+    tally = Tally(data, model)
+    # Readers run ahead while a model is validated.
+    options = {**options, "validation_data": labelled(kinds, shuffle=False), "validation_steps": 2}
+    model.fit(STAGES[stages](data), **options, callbacks=[data.callback(), tally], verbose=0)
+    assert model.seen == want[: len(model.seen)]
+    assert tally.lengths == lengths
+    assert [(s["epoch"], s["step"]) for _, s in tally.positions] == [divmod(n, 13) for n, _ in tally.positions]
+    assert (data.epoch, data.step) == divmod(sum(lengths), 13)
+
+
+@pytest.mark.parametrize("per_execution", [1, 4])
+@pytest.mark.parametrize(
+    ("stages", "options", "lengths"),
+    [
+        *((stages, {"epochs": 3}, [[4, 13, 13], [4, 13, 16]]) for stages in ONCE),
+        *((stages, {"epochs": 4, "steps_per_epoch": 8}, [[8] * 4] * 2) for stages in REPEATED),
+    ],
+)
+def test_fits_go_on_where_the_last_one_was_stopped(
+    kinds: pathlib.Path, stages: str, options: dict[str, Any], lengths: list[list[int]], per_execution: int
+) -> None:
+    want = expected(kinds, epochs=9)
+    data, model = labelled(kinds), recorded(per_execution)
+    data.load_state_dict(data.state_at(9))
+    follow, tally = data.callback(), Tally(data, model)
+    model.fit(STAGES[stages](data), **options, callbacks=[follow, tally], verbose=0)
+    count = len(model.seen)
+    assert model.seen == want[9 : 9 + count]
+    assert [(s["epoch"], s["step"]) for _, s in tally.positions] == [divmod(9 + n, 13) for n, _ in tally.positions]
+    assert tally.lengths == lengths[0][: len(tally.lengths)]
+    # The next fit begins an epoch: an abandoned pass is not continued.
+    start = -(-(9 + count) // 13)
+    model.seen.clear()
+    tally = Tally(data, model, stop_after=4)
+    model.fit(STAGES[stages](data), **options, callbacks=[follow, tally], verbose=0)
+    assert model.seen == want[13 * start : 13 * start + 4]
+    assert (data.epoch, data.step) == (start, 4)
+    if stages == "repeat, prefetch more than an epoch":
+        # The abandoned iterator may begin an epoch of its own just now.
+        return
+    model.seen.clear()
+    model.fit(STAGES[stages](data), epochs=1, steps_per_epoch=8, callbacks=[follow], verbose=0)
+    assert model.seen == want[13 * (start + 1) :][:8]
+    assert (data.epoch, data.step) == (start + 1, 8)
+    # So does a loop.
+    assert [ids(x) for x, _ in data] == want[13 * (start + 2) :][:13]
+    assert (data.epoch, data.step) == (start + 3, 0)
+
+
+@pytest.mark.parametrize("stages", ["itself", "prefetch", "repeat, prefetch"])
+def test_a_position_set_after_the_callback_was_made_holds(kinds: pathlib.Path, stages: str) -> None:
+    want = expected(kinds)
+    data, model = labelled(kinds), recorded()
+    follow = data.callback()
+    data.load_state_dict(data.state_at(9))
+    model.fit(STAGES[stages](data), epochs=2, callbacks=[follow], verbose=0)
+    assert model.seen == want[9:26]
+    for epoch in (2, 1, 1):
+        model.seen.clear()
+        data.set_epoch(epoch)
+        model.fit(STAGES[stages](data), epochs=1, callbacks=[follow], verbose=0)
+        assert model.seen == want[13 * epoch :][:13]
+    # Setting the epoch that is due changes nothing, in fit too.
+    model.seen.clear()
+    data.set_epoch(0)
+    setting = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: data.set_epoch(epoch))
+    model.fit(STAGES[stages](data), epochs=3, callbacks=[follow, setting], verbose=0)
+    assert model.seen == want
+
+
+@pytest.mark.parametrize("stages", ["itself", "prefetch more than an epoch", "repeat", "repeat, prefetch"])
+def test_an_interrupted_fit_goes_on_at_the_batch(kinds: pathlib.Path, stages: str) -> None:
+    want = expected(kinds)
+
+    def interrupted() -> tuple[Dataset, Any, Recorder]:
+        data, model = labelled(kinds), recorded()
+        follow = data.callback()
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(STAGES[stages](data), epochs=2, callbacks=[follow, Stop(data, 5)], verbose=0)
+        assert (model.seen, data.epoch, data.step) == (want[:5], 0, 5)
+        return data, follow, model
+
+    data, follow, model = interrupted()
+    model.fit(STAGES[stages](data), epochs=2, callbacks=[follow], verbose=0)
+    assert model.seen == want[:26]
+    data, _, model = interrupted()
+    model.fit(STAGES[stages](data), epochs=2, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[:26]
+    assert (data.epoch, data.step) == (2, 0)
+    # A loop counts its own batches, and fit begins the next epoch.
+    data, follow, model = interrupted()
+    for count, (x, _) in enumerate(data):
+        assert ids(x) == want[13 + count]
+        assert (data.epoch, data.step) == (1, count + 1)
+        if count == 6:
+            break
+    model.seen.clear()
+    model.fit(STAGES[stages](data), epochs=1, callbacks=[follow], verbose=0)
+    assert model.seen == want[26:]
+    # A state that is loaded, too.
+    data, follow, model = interrupted()
+    data.load_state_dict(data.state_at(3))
+    assert ids(next(iter(data.prefetch(2)))[0]) == want[3]
+
+
 def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
