@@ -201,6 +201,16 @@ bench-tables: build-release .venv-peers/ready ## tables of Delta Lake and Iceber
 version-sets: build ## the tests without frameworks, with the libraries of Databricks' supported images
 	bash scripts/version-sets.sh
 
+# make mixed FORMER=v0.1.0 MIXED_ARGS="-k gang"
+.PHONY: mixed
+mixed: build $(VENV)/ready ## this version and a former one (FORMER: a git ref, or a checkout that is built) as clients, servers, readers of each other
+	@test -n "$(FORMER)" || { echo "make mixed needs FORMER=<git ref>" >&2; exit 2; }
+	PY="$(PY)" TURBO="$(TURBO)" bash scripts/mixed.sh "$(FORMER)" $(MIXED_ARGS)
+
+.PHONY: peers
+peers: build ## records what this version says and writes, in fixtures/peers, for the tests of later versions
+	$(LINTED) BOWSTRING_BLESS=1 cargo test $(WORLD) --test it -- peers::this_version_is_recorded_on_request
+
 # make long-run LONG_SECONDS=7200
 LONG_SECONDS ?= 300
 

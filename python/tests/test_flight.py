@@ -235,6 +235,28 @@ def test_pyarrow_sees_tensors(server: Server) -> None:
     np.testing.assert_array_equal(image, local["image"])
 
 
+def test_a_server_of_another_version_is_named_with_both_versions() -> None:
+    class Version(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
+        def sending_headers(self) -> dict[str, str]:
+            return {"bowstring-version": "0.0.9"}
+
+    class Versions(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+        def start_call(self, info: Any, headers: Any) -> Any:
+            return Version()
+
+    class Former(flight.FlightServerBase):  # type: ignore[misc]
+        def do_action(self, context: Any, action: Any) -> Any:
+            raise NotImplementedError("this action is not known")
+
+    with (
+        Former("grpc://127.0.0.1:0", middleware={"version": Versions()}) as former,
+        bowstring.flight.Connection(f"grpc://127.0.0.1:{former.port}") as connection,
+        pytest.raises(bowstring.Error, match="not known") as raised,
+    ):
+        connection.action("later", {})
+    assert f"(bowstring 0.0.9; this is {bowstring.__version__})" in str(raised.value)
+
+
 def test_a_gang_meets_and_restarts(server: Server) -> None:
     seen: dict[int, list[Any]] = {rank: [] for rank in range(3)}
 

@@ -223,7 +223,8 @@ impl Known {
         }
         let of_table = bytes.get(version) == Some(&OF_TABLE);
         if bytes.get(version) != MAGIC.last() && !of_table {
-            let what = format!("{place}: an index of another version");
+            let (found, own) = (bytes.get(version).copied().unwrap_or_default(), env!("CARGO_PKG_VERSION"));
+            let what = format!("{place}: an index of form {found}; bowstring {own} reads forms 1 and {OF_TABLE}");
             return Err(Error::unsupported(what, "make it again with bowstring index"));
         }
         let end = bytes.len().checked_sub(DIGEST_BYTES).filter(|end| *end >= MAGIC.len());

@@ -5,6 +5,7 @@
 //! | [`request`], [`ticket`] | the request of a client; the same, signed |
 //! | [`wire`] | a batch as one Arrow message, and back, without a copy |
 //! | `grpc_codec`, [`status`] | framing of gRPC messages; errors as statuses |
+//! | `version` | the version of the other side, for errors |
 //! | [`server`] | streams of batches from datasets by name |
 //! | [`client`] | a stream of batches that survives the loss of servers |
 //! | [`shm`] | the same batches through shared memory, on one host |
@@ -22,4 +23,5 @@ pub mod server;
 pub mod shm;
 pub mod status;
 pub mod ticket;
+pub(crate) mod version;
 pub mod wire;

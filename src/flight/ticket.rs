@@ -51,6 +51,9 @@ impl Ticket {
     /// # Errors
     /// [`Denied`], which reveals nothing that helps a forger.
     pub fn verify(bytes: &[u8], key: &[u8], now: SystemTime) -> Result<Self, Denied> {
+        if let [b'B', b'T', form @ b'2'..=b'9', ..] = bytes {
+            return Err(Denied::Newer(form - b'0'));
+        }
         let rest = bytes.strip_prefix(MAGIC).filter(|_| bytes.len() <= MAX_BYTES).ok_or(Denied::Malformed)?;
         let (code, json) = rest.split_at_checked(MAC_BYTES).ok_or(Denied::Malformed)?;
         // Compared in constant time, before the JSON is parsed.
@@ -84,6 +87,9 @@ pub enum Denied {
     /// Not a ticket.
     #[error("this is no ticket of bowstring; ask for one with GetFlightInfo")]
     Malformed,
+    /// Of a newer form.
+    #[error("the ticket has form {0}, and this server, bowstring {own}, reads form 1; replicas must have one version", own = env!("CARGO_PKG_VERSION"))]
+    Newer(u8),
     /// Not signed with this server's key, or changed since.
     #[error("this server did not sign the ticket; replicas must share one key file")]
     Forged,
@@ -131,6 +137,7 @@ mod tests {
         assert_eq!(Ticket::verify(&bytes, key, at(1000)), Ok(ticket));
         assert_eq!(Ticket::verify(&bytes, key, at(1001)), Err(Denied::Expired));
         assert_eq!(Ticket::verify(&bytes, b"0123456789abcdeg", at(0)), Err(Denied::Forged));
+        assert_eq!(Ticket::verify(b"BT2", key, at(0)), Err(Denied::Newer(2)));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -154,6 +154,9 @@ mod npy;
 mod options;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
+/// Golden peers: what former versions said and wrote, against what there is today.
+#[cfg(all(feature = "flight", unix))]
+mod peers;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
 mod petastorm;
 /// Writes that are staged, committed, aborted, forgotten and killed: exactly the committed rows are visible.

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from bowstring import _native
 from bowstring.errors import (
     ClosedError,
     ConfigError,
@@ -49,6 +50,8 @@ _MESSAGE_BYTES = 16 << 20
 _COMMIT_TRIES = 4
 # The trailer with the server's description of an error, and the class of each kind.
 _DETAIL = "bowstring-error-bin"
+# The header with its version.
+_VERSION = "bowstring-version"
 _KINDS: dict[str, type[Error]] = {
     "closed": ClosedError,
     "config": ConfigError,
@@ -128,6 +131,7 @@ class _Refusals(flight.ClientMiddlewareFactory):  # type: ignore[misc]  # pyarro
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.local()
+        self._version = ""
 
     def start_call(self, info: flight.CallInfo) -> flight.ClientMiddleware:
         """Called by Flight as a call begins."""
@@ -137,6 +141,15 @@ class _Refusals(flight.ClientMiddlewareFactory):  # type: ignore[misc]  # pyarro
     def arrived(self, error: bytes) -> None:
         """Takes the error of a call, as JSON."""
         self._thread.error = json.loads(error)
+
+    def heard(self, version: str) -> None:
+        """Takes the version of the server."""
+        self._version = version
+
+    def named(self, server: str) -> str:
+        """The server, with both versions if its own differs."""
+        is_other = self._version not in ("", _native.__version__)
+        return f"{server} (bowstring {self._version}; this is {_native.__version__})" if is_other else server
 
     def taken(self) -> dict[str, Any] | None:
         """The error of this thread's last call, once, if the server described one."""
@@ -152,6 +165,8 @@ class _Trailers(flight.ClientMiddleware):  # type: ignore[misc]  # pyarrow has n
 
     def received_headers(self, headers: Mapping[str, list[str | bytes]]) -> None:
         """Called by Flight with headers, and at the end with trailers."""
+        for version in headers.get(_VERSION, ()):
+            self._refusals.heard(version if isinstance(version, str) else version.decode(errors="replace"))
         for value in headers.get(_DETAIL, ()):
             self._refusals.arrived(value if isinstance(value, bytes) else value.encode())
 
@@ -164,7 +179,7 @@ def _reported(server: str, what: str, refusals: _Refusals) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         text = str(error).partition(" gRPC client debug context:")[0]
         text = text.partition("with message: ")[2] or text
-        message = f"{what} at {server}: {text}"
+        message = f"{what} at {refusals.named(server)}: {text}"
         detail = refusals.taken()
         if detail is None or detail.get("kind") not in _KINDS:
             raise _by_code(error)(message) from error

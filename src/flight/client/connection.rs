@@ -22,6 +22,7 @@ use tower_service::Service;
 use super::address::Address;
 use crate::error::{Error, Result};
 use crate::flight::status::{from_status, is_transient};
+use crate::flight::version::Theirs;
 use crate::store::caller::{Authorization, Credentials};
 use crate::trace::{Root, TraceContext};
 
@@ -83,6 +84,7 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
 pub(super) struct Connection {
     channel: Channel,
     peer: Arc<str>,
+    theirs: Theirs,
     authorization: Option<Authorization>,
 }
 
@@ -116,15 +118,16 @@ impl Connection {
             endpoint = endpoint.tls_config(credentials.tls(None).map_err(Failure::Final)?).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
-        Ok(Self { channel, peer, authorization: credentials.authorization().cloned() })
+        Ok(Self { channel, peer, theirs: Theirs::default(), authorization: credentials.authorization().cloned() })
     }
 
-    /// Returns the server's address, for messages.
-    pub(super) fn peer(&self) -> &str {
-        &self.peer
+    /// Returns the server's address, for messages; with both versions if it is known to have another one.
+    pub(super) fn peer(&self) -> String {
+        self.theirs.named(&self.peer)
     }
 
     fn failed(&self, status: &Status) -> Failure {
+        self.theirs.hear(status.metadata().as_ref());
         if let Some(error) = crossed(&self.peer, status) {
             return Failure::Final(error);
         }
@@ -132,7 +135,7 @@ impl Connection {
             let problem = format!("{} takes no headers as long as with this token (its header_list_bytes)", self.peer);
             return Failure::Final(Error::config("token", problem));
         }
-        let error = from_status(&self.peer, status);
+        let error = from_status(&self.peer(), status);
         // A failure of the transport itself carries none of our details.
         if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
     }
@@ -163,7 +166,9 @@ impl Connection {
         }
         let asking = client.get_flight_info(request);
         let info = within(deadline, &self.peer, "GetFlightInfo", asking).await?;
-        info.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+        let info = info.map_err(|status| self.failed(&status))?;
+        self.theirs.hear(info.metadata().as_ref());
+        Ok(info.into_inner())
     }
 
     /// Requests the descriptions of all datasets of the server.
@@ -171,7 +176,9 @@ impl Connection {
     pub(super) async fn list(&self, deadline: Duration) -> Result<Vec<FlightInfo>, Failure> {
         let mut client = self.stock();
         let asking = async {
-            let mut infos = client.list_flights(self.request(arrow_flight::Criteria::default())).await?.into_inner();
+            let infos = client.list_flights(self.request(arrow_flight::Criteria::default())).await?;
+            self.theirs.hear(infos.metadata().as_ref());
+            let mut infos = infos.into_inner();
             let (mut all, mut length) = (Vec::new(), 0_usize);
             while let Some(info) = infos.next().await {
                 let info = info?;
@@ -190,7 +197,9 @@ impl Connection {
     pub(super) async fn action(&self, action: &str, body: Vec<u8>, deadline: Duration) -> Result<Vec<u8>, Failure> {
         let mut client = self.stock();
         let asking = async {
-            let mut answers = client.do_action(self.request(Action::new(action, body))).await?.into_inner();
+            let answers = client.do_action(self.request(Action::new(action, body))).await?;
+            self.theirs.hear(answers.metadata().as_ref());
+            let mut answers = answers.into_inner();
             let mut whole = Vec::new();
             while let Some(answer) = answers.next().await {
                 let answer = answer?;
@@ -238,6 +247,7 @@ impl Connection {
             })
         })?;
         let (parts, body) = response.into_parts();
+        self.theirs.hear(&parts.headers);
         if parts.status != http::StatusCode::OK {
             return Err(self.failed(&Status::unavailable(format!("HTTP status {}", parts.status))));
         }

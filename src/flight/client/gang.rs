@@ -41,7 +41,8 @@ impl Actions {
 
 impl Wire for Actions {
     fn peer(&self) -> String {
-        self.address.server()
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.as_ref().map_or_else(|| self.address.server(), Connection::peer)
     }
 
     fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>, CallError>> {

@@ -115,8 +115,8 @@ impl Source {
         let asked = StreamRequest { dataset: address.dataset.clone(), ..asked.clone() };
         self.wait_for(format!("{} to open {}", connection.peer(), address.dataset));
         let info = connection.info(FlightDescriptor::new_cmd(asked.to_json()), None, self.silence()).await?;
-        let announced = announced(&info).map_err(Failure::Final)?;
-        Ok((announced, columns(connection.peer(), info).map_err(Failure::Final)?))
+        let announced = announced(&connection.peer(), &info).map_err(Failure::Final)?;
+        Ok((announced, columns(&connection.peer(), info).map_err(Failure::Final)?))
     }
 }
 
@@ -173,9 +173,9 @@ impl<'a> Attempts<'a> {
     }
 }
 
-pub(super) fn announced(info: &FlightInfo) -> Result<StreamInfo> {
+pub(super) fn announced(peer: &str, info: &FlightInfo) -> Result<StreamInfo> {
     serde_json::from_slice(&info.app_metadata).map_err(|error| Error::Mismatch {
-        what: "what the server says of the stream".to_owned(),
+        what: format!("what {peer} says of the stream"),
         expected: "fingerprint, plan, steps and rows".to_owned(),
         found: error.to_string(),
         hint: "the server is not bowstring, or of another version".to_owned(),
@@ -225,11 +225,14 @@ impl Receiver {
     async fn attempt(&mut self, address: &Address, sender: &mpsc::Sender<Result<Batch>>) -> Result<(), Failure> {
         let source = Arc::clone(&self.source);
         let connection = source.connect(address).await?;
-        let (peer, silence) = (connection.peer(), source.silence());
+        let silence = source.silence();
         self.asked.dataset.clone_from(&address.dataset);
-        self.source.wait_for(format!("{peer} to open {}", address.dataset));
+        self.source.wait_for(format!("{} to open {}", connection.peer(), address.dataset));
         let info = connection.info(FlightDescriptor::new_cmd(self.asked.to_json()), self.root, silence).await?;
-        let found = announced(&info).map_err(Failure::Final)?;
+        // Its version is known by now.
+        let named = connection.peer();
+        let peer = named.as_str();
+        let found = announced(peer, &info).map_err(Failure::Final)?;
         let (ours, theirs) = (&self.announced, &found);
         if (&ours.fingerprint, &ours.spec, ours.steps) != (&theirs.fingerprint, &theirs.spec, theirs.steps) {
             return Err(Failure::Final(Error::Mismatch {

@@ -98,6 +98,6 @@ fn dataset(peer: &str, info: FlightInfo) -> Result<Served> {
 }
 
 fn offered(peer: &str, info: FlightInfo) -> Result<Offered> {
-    let told = announced(&info)?;
+    let told = announced(peer, &info)?;
     Ok(Offered { info: told, schema: columns(peer, info)?.schema().clone() })
 }

@@ -69,6 +69,16 @@ impl Call<'_> {
         }
     }
 
+    /// Reads an answer; an error names the server, with its version if that is another one.
+    pub(super) fn read<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T> {
+        read(self.action, answer).map_err(|error| match error {
+            Error::Config { option, problem } => {
+                Error::config(option, format!("the answer of {}: {problem}", self.wire.peer()))
+            }
+            error => error,
+        })
+    }
+
     /// Asks again while the answer is `waiting`, each time held by the server for `hold` at most.
     pub(super) async fn poll<T: DeserializeOwned>(
         &self,
@@ -93,7 +103,7 @@ impl Call<'_> {
                 }
                 other => other?,
             };
-            match read::<Polled<T>>(self.action, &answer)? {
+            match self.read::<Polled<T>>(&answer)? {
                 Polled::Done(value) => return Ok((value, sent)),
                 Polled::Waiting { missing, missing_count, .. } => {
                     waiting_for = ranks(&missing, usize::try_from(missing_count).unwrap_or(usize::MAX));

@@ -155,10 +155,8 @@ impl Journal {
                         good += size;
                     }
                     Next::Unknown(error) => {
-                        return Err(Error::unsupported(
-                            format!("the record at byte {good} of the gang journal {}: {error}", path.display()),
-                            "a newer version wrote it: start that one, or name another file, with which all gangs begin anew",
-                        ));
+                        let what = format!("the record at byte {good} of the gang journal {}: {error}", path.display());
+                        return Err(newer(what));
                     }
                     Next::Torn => break,
                 }
@@ -171,6 +169,10 @@ impl Journal {
                 );
                 return Err(Error::corrupt(place, what));
             }
+        } else if let Some(form) =
+            head.strip_prefix(&MAGIC[..7]).and_then(<[u8]>::first).filter(|form| **form > MAGIC[7])
+        {
+            return Err(newer(format!("form {} of the gang journal {}", form.escape_ascii(), path.display())));
         } else if !MAGIC.starts_with(&head) {
             let place = Place::file(path.display().to_string());
             return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
@@ -263,6 +265,15 @@ impl Journal {
         self.is_loose = flush_name(&path).is_err();
         Ok(())
     }
+}
+
+/// The error about a file, or a part of it, that only a newer version knows.
+fn newer(what: String) -> Error {
+    let (own, form) = (crate::flight::version::OWN, MAGIC[7].escape_ascii());
+    Error::unsupported(
+        format!("{what}; bowstring {own} reads forms 1 to {form}"),
+        "a newer version wrote it: start that one, or name another file, with which all gangs begin anew",
+    )
 }
 
 /// Options for creating a journal: only its owner may read it, since it holds the secrets that make a caller a member.

@@ -420,7 +420,7 @@ impl Shared {
         let deadline = Instant::now() + longest;
         let mut make = |_| write(request);
         let (answer, _) = call.exchange(deadline, self.lease / 2, &mut make).await?;
-        read(action, &answer)
+        call.read(&answer)
     }
 }
 
@@ -451,12 +451,16 @@ async fn heartbeats(shared: Arc<Shared>) {
         let call = shared.wire.call(action, body.clone(), patience);
         match tokio::time::timeout(patience, call).await {
             Ok(Ok(answer)) => {
-                if let Ok(alive) = read::<Alive>(action, &answer) {
-                    lock(&shared.trouble).clear();
-                    lock(&shared.own_lease).renew(sent);
-                    let mut known = lock(&shared.acknowledged);
-                    *known = (*known).max(alive.acknowledged);
-                    pause = every.saturating_sub(sent.elapsed());
+                match read::<Alive>(action, &answer) {
+                    Ok(alive) => {
+                        lock(&shared.trouble).clear();
+                        lock(&shared.own_lease).renew(sent);
+                        let mut known = lock(&shared.acknowledged);
+                        *known = (*known).max(alive.acknowledged);
+                        pause = every.saturating_sub(sent.elapsed());
+                    }
+                    // Of a server of another version.
+                    Err(error) => *lock(&shared.trouble) = format!(" ({})", error.chain()),
                 }
             }
             Ok(Err(failed)) if is_trouble(&failed) => *lock(&shared.trouble) = format!(" ({})", failed.error().chain()),

@@ -10,7 +10,7 @@
 //! Only files with the name of a block, or one of these, are ever deleted, and only in a directory with the mark.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::super::directory::failed;
@@ -22,6 +22,10 @@ use crate::error::{Error, Result};
 /// The mark.
 pub(super) const MARK: &str = "BOWSTRING_CACHE";
 const MARKED: &str = "{\"bowstring_cache\": 1}\n";
+/// The form that the mark names.
+const FORM: u64 = 1;
+/// Most bytes of a mark that are read.
+const LONGEST_MARK: u64 = 4096;
 const BLOCKS: &str = "blocks";
 const FETCH: &str = "fetch";
 pub(super) const LEDGER: &str = "ledger";
@@ -115,9 +119,27 @@ impl Directory {
     fn is_marked(&self) -> Result<bool> {
         let mark = self.at().join(MARK);
         match fs::symlink_metadata(&mark) {
-            Ok(found) => Ok(found.is_file()),
+            Ok(found) if found.is_file() => self.check_form(&mark).map(|()| true),
+            Ok(_) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(failed("open the cache", &mark, error)),
+        }
+    }
+
+    /// Two forms in one directory would take each other's files for damaged ones, and delete them.
+    fn check_form(&self, mark: &Path) -> Result<()> {
+        let file = File::open(mark).map_err(|error| failed("open the cache", mark, error))?;
+        let found: Option<serde_json::Value> = serde_json::from_reader(file.take(LONGEST_MARK)).ok();
+        match found.and_then(|mark| mark.get("bowstring_cache")?.as_u64()) {
+            Some(form) if form > FORM => Err(Error::unsupported(
+                format!(
+                    "form {form} of the cache {}; bowstring {} reads form {FORM}",
+                    self.path.display(),
+                    env!("CARGO_PKG_VERSION")
+                ),
+                "a newer version made it: give another directory",
+            )),
+            _ => Ok(()),
         }
     }
 

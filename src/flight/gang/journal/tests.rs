@@ -125,7 +125,10 @@ fn what_a_newer_version_wrote_is_left_alone() {
             assert!(error.to_string().contains(&format!("byte {}", bytes.len())), "{error}");
         }
     }
-    assert!(matches!(refused(&path, b"BOWGANG3"), Error::Corrupt { .. }));
+    let newer = refused(&path, b"BOWGANG3");
+    assert!(matches!(newer, Error::Unsupported { .. }), "{newer}");
+    assert!(newer.to_string().contains("form 3 of") && newer.to_string().contains("reads forms 1 to 2"), "{newer}");
+    assert!(matches!(refused(&path, b"BOWGANG!"), Error::Corrupt { .. }));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use http::request::Parts;
 use http::{HeaderValue, Request, Response, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited};
@@ -27,6 +28,7 @@ use crate::flight::server::rpc::core::{Core, Via};
 use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
 use crate::flight::server::rpc::put;
 use crate::flight::status::to_status;
+use crate::flight::version;
 
 /// The call that this layer answers.
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
@@ -82,6 +84,8 @@ impl Door {
     }
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
 impl<S: NamedService> NamedService for AuthLayer<S> {
     const NAME: &'static str = S::NAME;
 }
@@ -93,25 +97,49 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = Answering;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
+        match self.core.tenant(&parts) {
+            Ok(tenant) => {
+                let answer = self.answer(parts, body, tenant);
+                // Strangers are not told.
+                Box::pin(async move {
+                    let mut answer = answer.await?;
+                    version::tell(answer.headers_mut());
+                    Ok(answer)
+                })
+            }
+            Err(status) => {
+                let peer = request::sender(&parts.extensions).map(|address| address.ip().to_canonical());
+                let line = AuditRecord::of(call_of(&parts), peer, None);
+                let door = self.door.clone();
+                Box::pin(async move { Ok(door.refuse(line, peer, status).await.into_http()) })
+            }
+        }
+    }
+}
+
+/// The name of a call.
+fn call_of(parts: &Parts) -> &str {
+    parts.uri.path().rsplit('/').next().unwrap_or_default()
+}
+
+impl<S> AuthLayer<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send>,
+    S: Clone + Send + 'static,
+{
+    /// Answers a call of `tenant`.
+    fn answer(&self, mut parts: Parts, body: Body, tenant: Tenant) -> Answering {
         let address = request::sender(&parts.extensions);
         let peer = address.map(|address| address.ip().to_canonical());
-        let call = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-        let tenant = match self.core.tenant(&parts) {
-            Ok(tenant) => tenant,
-            Err(status) => {
-                let line = AuditRecord::of(&call, peer, None);
-                let door = self.door.clone();
-                return Box::pin(async move { Ok(door.refuse(line, peer, status).await.into_http()) });
-            }
-        };
+        let call = call_of(&parts).to_owned();
         let kind = match parts.uri.path() {
             DO_GET => Kind::Ticket,
             DO_PUT => Kind::Write,

@@ -219,6 +219,27 @@ mod tests {
         }
     }
 
+    /// Nodes of both versions are one cluster: a message may get fields, and none may change or go without a new version.
+    #[test]
+    fn messages_of_version_1_are_these_bytes() {
+        let (block, _) = sent(7);
+        let name = block.name().1;
+        let text = crate::hex::of(&name);
+        let head = Bytes::from_static(b"head");
+        let ask = Ask { version: VERSION, block: name.clone() };
+        let given = Given { version: VERSION, block: name, lease: 9, head: head.clone() };
+        let answer = |kind: Kind, lease, head| Answer { kind: kind.into(), lease, head };
+        let bytes = |message: Vec<u8>| crate::hex::of(message);
+        assert_eq!(bytes(ask.encode_to_vec()), format!("08011224{text}"));
+        assert_eq!(bytes(answer(Kind::Waiting, 0, Bytes::new()).encode_to_vec()), "");
+        assert_eq!(bytes(answer(Kind::Block, 0, head).encode_to_vec()), "08011a0468656164");
+        assert_eq!(bytes(answer(Kind::Lease, 9, Bytes::new()).encode_to_vec()), "08021009");
+        assert_eq!(bytes(answer(Kind::Declined, 0, Bytes::new()).encode_to_vec()), "0803");
+        assert_eq!(bytes(given.encode_to_vec()), format!("08011224{text}1809220468656164"));
+        assert_eq!(bytes(Kept { kept: true }.encode_to_vec()), "0801");
+        assert_eq!(bytes(Room { bytes: 1 << 40 }.encode_to_vec()), "08808080808020");
+    }
+
     #[test]
     fn only_names_of_ranges_that_are_not_too_large_may_travel() {
         let (block, _) = sent(LARGEST);
