@@ -127,12 +127,18 @@ class Session:
 
     def __init__(self, place: pathlib.Path, wheels: pathlib.Path | None) -> None:
         self.place, self.wheels = place, wheels
-        self.python = sys.executable
         # A user has none of the options of whoever runs this.
         self.environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("BOWSTRING_", "AWS_"))
         }
         self.environment["PYTHONUNBUFFERED"] = "1"
+        self.activate(sys.executable)
+
+    def activate(self, python: str) -> None:
+        """Uses another interpreter, as `activate` of its environment does: Spark starts the `python3` that it finds."""
+        self.python = python
+        path = f"{pathlib.Path(python).parent}{os.pathsep}{self.environment.get('PATH', os.defpath)}"
+        self.environment["PATH"] = path
 
     def words(self, command: str) -> list[str]:
         """The arguments of a command line; `bowstring` and `python` are those of the environment."""
@@ -177,7 +183,7 @@ def install(session: Session) -> None:
     """The wheel, the library for its tensors, and what the comparison and the pictures need."""
     if session.wheels is not None:
         session.run("python -m venv venv")
-        session.python = str(session.place / "venv" / "bin" / "python")
+        session.activate(str(session.place / "venv" / "bin" / "python"))
         # The wheel from the directory alone; then its extras, which no index is asked for bowstring for.
         session.run(
             f"python -m pip install --quiet --no-index --find-links {shlex.quote(str(session.wheels))} bowstring"
