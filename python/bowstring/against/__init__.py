@@ -14,14 +14,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from bowstring.against.report import Round, Row, text
+from bowstring.against.report import Round, Comparison, text
 
 __all__ = ["ROUNDS", "run"]
 
 ROUNDS = 3
 """Rounds of each loader that count."""
 
-# Options that mean the same to both loaders, or nothing to the order, the columns and their values.
+# Options that mean the same to both loaders, and those of bowstring alone that change neither columns nor values.
 _SHARED = {"urls", "columns", "exclude", "images", "nulls", "batch_size", "shuffle", "seed", "threads", "timeout"}
 _OWN = {"lanes", "window_rows", "order_version", "memory_budget", "prefetch", "limits", "index"}
 
@@ -92,7 +92,7 @@ def options_of(asked: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def measured(asked: dict[str, Any]) -> Row:
+def measured(asked: dict[str, Any]) -> Comparison:
     """All rounds of all loaders."""
     options = options_of(asked)
     workers = options.get("threads") or len(os.sched_getaffinity(0))
@@ -112,7 +112,6 @@ def measured(asked: dict[str, Any]) -> Row:
             )
             contenders.append(Contender(name, process))
             assert process.stdin is not None
-            # Not as an argument, which other users could read: options may hold credentials.
             process.stdin.write(json.dumps({**about, **more}) + "\n")
             process.stdin.flush()
         for contender in contenders:
@@ -130,7 +129,7 @@ def measured(asked: dict[str, Any]) -> Row:
     if whole:
         agree(contenders)
     ours = contenders[0].about
-    return Row(
+    return Comparison(
         columns=ours["columns"],
         batch_size=options["batch_size"],
         shuffled=options.get("shuffle", True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Round", "Row", "text"]
+__all__ = ["Round", "Comparison", "text"]
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Round:
 
 
 @dataclass
-class Row:
+class Comparison:
     """A comparison."""
 
     columns: int
@@ -62,7 +62,7 @@ def rate(amount: float) -> str:
     return f"{amount:.3g}" if amount < 999.5 else f"{amount:.0f}"
 
 
-def text(found: Row) -> str:
+def text(found: Comparison) -> str:
     """The table, and what it compares."""
     versions = found.versions
     ours = next(iter(found.loaders.values()))
