@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from bowstring.against.report import Round, Comparison, text
+from bowstring.against.report import Comparison, Round, text
 
 __all__ = ["ROUNDS", "run"]
 

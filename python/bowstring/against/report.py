@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Round", "Comparison", "text"]
+__all__ = ["Comparison", "Round", "text"]
 
 
 @dataclass
