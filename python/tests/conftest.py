@@ -69,14 +69,22 @@ def needs_pyarrow(oldest: int, what: str) -> pytest.MarkDecorator:
 
 # Tests of JVMs, frameworks and several processes, whose times depend on the load of the machine.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
-SHARED_MACHINE += ("test_ui_page",)
+SHARED_MACHINE += ("test_acceptance", "test_ui_page")
 
 
 # Files that share one Spark, its JVM and its workers, and so one process of a parallel run. The last ones change its session.
 ONE_SPARK = ("test_spark_source", "test_spark_convert", "test_spark_serve", "test_spark_access", "test_spark_inference")
 ONE_SPARK += ("test_petastorm_spark", "test_spark_cluster", "test_spark_connect")
 # Then the files that take longest: a long one that starts last would run alone.
-LONG = ("test_spark_examples", "test_gpu_session", "test_readme", "test_pages", "test_device", "test_conformance")
+LONG = (
+    "test_spark_examples",
+    "test_acceptance",
+    "test_gpu_session",
+    "test_readme",
+    "test_pages",
+    "test_device",
+    "test_conformance",
+)
 ORDER = {name: place for place, name in enumerate(ONE_SPARK + LONG)}
 
 

@@ -8,6 +8,9 @@ import io
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import bowstring
@@ -15,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import ROOT, run_python
+from conftest import ROOT, free_port, package_environment, run_python
 from objects import Objects
 
 REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
@@ -205,13 +208,40 @@ def commands(page: str) -> list[str]:
 @pytest.mark.timeout(600)
 def test_the_first_page_runs_from_top_to_bottom(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
-    make, read, resume = blocks("start.md")
+    make, read, resume, train = blocks("start.md")
     run(make, tmp_path)
-    assert len(commands("start.md")) == 3
-    for line in commands("start.md"):
+    demo, inspect, plan, serve, top = commands("start.md")
+    for line in (demo, inspect, plan):
         assert command(line, tmp_path)
     assert re.fullmatch(r"\d+ steps, \d+ rows; the last batch has \d+\n", run(read, tmp_path))
     assert run(resume, tmp_path) == "the same batch\n"
+
+    # Not as long as a training step takes.
+    (tmp_path / "train.py").write_text(train.replace("time.sleep(0.05)", "time.sleep(0.001)"))
+    alone, served = re.findall(r"^torchrun (.*)$", (DOCS / "start.md").read_text("utf-8"), re.MULTILINE)
+    both = ["rank 0 of 2: 489 steps", "rank 1 of 2: 489 steps"]
+    assert launched(alone, tmp_path) == both
+    # The ports of the page may be taken here.
+    flight, admin = str(free_port()), str(free_port())
+    words = [*serve.replace("9090", admin).split(), "--listen", f"127.0.0.1:{flight}", "--print-address"]
+    with subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=tmp_path, env=package_environment(), stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"grpc://127.0.0.1:{flight}\n"
+            assert launched(served.replace("8815", flight), tmp_path) == both
+            assert "ready" in command(f"{top.partition('#')[0]} --once".replace("9090", admin), tmp_path)
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
+
+
+def launched(line: str, home: pathlib.Path) -> list[str]:
+    """Runs a line of torchrun, and returns what its ranks print, in the order of ranks."""
+    done = run_python("-m", "torch.distributed.run", *line.split(), cwd=home, timeout=300)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+    return sorted(done.stdout.splitlines())
 
 
 ERRORS = {code.splitlines()[0].removeprefix("# "): code for code in blocks("troubleshooting.md")}

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         command: std::env::current_exe().map(|path| vec![path.into_os_string()]).unwrap_or_default(),
         // No other code sets one in this process.
         log: |subscriber| drop(tracing::dispatcher::set_global_default(subscriber)),
+        against: None,
     };
     ExitCode::from(cli::run(&program, std::env::args_os().skip(1)))
 }

@@ -246,9 +246,14 @@ fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) ->
 impl LoaderArgs {
     /// Returns all options.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        LoaderOptions::from_document(self.document()?)
+    }
+
+    /// Returns all options as the document that [`LoaderArgs::options`] reads.
+    pub(crate) fn document(&self) -> Result<Map<String, Value>> {
         let mut document = self.dataset.document()?;
         lay(&mut document, &self.flags.0);
-        LoaderOptions::from_document(document)
+        Ok(document)
     }
 
     /// Returns all options, for results that are the same on every rank: a number of ranks suffices.

@@ -16,6 +16,7 @@ use crate::cli::args::LoaderArgs;
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
+use crate::cli::program::Program;
 use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
 
 /// Rows per batch by default.
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// Take one step per this many milliseconds, like a training loop
     #[arg(long, value_name = "MS", default_value_t = 0)]
     consumer_ms: u64,
+    /// Measure another loader beside bowstring, on the same columns and batches: torch, a DataLoader over pyarrow
+    #[arg(long, value_name = "LOADER", value_parser = ["torch"], conflicts_with_all = ["consumer_ms", "html"])]
+    against: Option<String>,
     #[command(flatten)]
     html: HtmlArgs,
 }
@@ -70,10 +74,13 @@ struct Report {
     stats: Stats,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     let mut options = args.loader.options()?;
     if options.batch_size.is_none() && options.global_batch_size.is_none() {
         options.batch_size = Some(BATCH_SIZE);
+    }
+    if let Some(other) = &args.against {
+        return against(args, other, options.batch_size, program, out);
     }
     let urls = options.urls.clone();
     let threads = options.threads.unwrap_or_else(machine::threads);
@@ -137,6 +144,27 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     out.report(&report)?;
     args.html.write(&format!("Bench of {}", report.urls.join(", ")), || report.plots(), &report)?;
     if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
+}
+
+/// Measures another loader too. Both are opened by the Python package, so that both pay for the way into tensors of Python.
+fn against(args: &Args, other: &str, batch_size: Option<u64>, program: &Program, out: &Out) -> Outcome {
+    let Some(run) = program.against else {
+        let remedy =
+            "is measured by the `bowstring` command of the Python package: pip install \"bowstring[torch,arrow]\"";
+        return Err(crate::Error::config("against", format!("{other} {remedy}")).into());
+    };
+    let comparison = serde_json::json!({
+        "against": other,
+        "options": args.loader.document()?,
+        "batch_size": batch_size,
+        "epochs": args.epochs,
+        "steps": args.steps,
+        "json": out.is_json(),
+    });
+    match run(&comparison.to_string()) {
+        0 => Ok(()),
+        code => Err(Failure::Told(code)),
+    }
 }
 
 /// Waits until a batch is on its device: one copy brings all of it.

@@ -159,7 +159,7 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         Verb::Plan(args) => plan::run(args, &mut out),
         Verb::Certify(args) => certify::run(args, &mut out),
         Verb::Audit(args) => audit::run(args, &mut out),
-        Verb::Bench(args) => bench::run(args, &mut out),
+        Verb::Bench(args) => bench::run(args, program, &mut out),
         Verb::Warm(args) => warm::run(args, &mut out),
         Verb::Cache(args) => cache::run(args, &mut out),
         #[cfg(all(feature = "fuse", target_os = "linux"))]
@@ -204,16 +204,30 @@ fn exit_code(outcome: Outcome) -> u8 {
             1
         }
         Err(Failure::Error(error)) => {
-            let mut text = format!("error: {}\n", table::plain(&error.to_string()));
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                text.push_str(&format!("  caused by: {}\n", table::plain(&error.to_string())));
-                cause = error.source();
-            }
-            tell(&text);
+            tell(&told(&error));
             error.kind().exit_code()
         }
     }
+}
+
+/// The text of an error and of its causes, in five lines at most: causes that those before them quote are left out, and of many
+/// the middle ones, since the first say what to do and the last says what happened.
+fn told(error: &crate::Error) -> String {
+    let mut lines = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !lines.iter().any(|line| line.contains(&text)) {
+            lines.push(text);
+        }
+        cause = error.source();
+    }
+    if lines.len() > 5 {
+        lines.drain(4..lines.len() - 1);
+    }
+    let texts = lines.iter().map(|line| table::plain(line));
+    let heads = ["error"].into_iter().chain(std::iter::repeat("  caused by"));
+    heads.zip(texts).map(|(head, text)| format!("{head}: {text}\n")).collect()
 }
 
 /// Makes a log on standard error.

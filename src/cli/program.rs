@@ -11,4 +11,7 @@ pub struct Program {
     pub command: Vec<OsString>,
     /// Installs the subscriber of the whole process.
     pub log: fn(Dispatch),
+    /// Measures another loader beside this one, as the JSON of `bench --against` says, prints the table, and returns the exit code.
+    /// None where there is no Python, which the other loaders need.
+    pub against: Option<fn(&str) -> u8>,
 }

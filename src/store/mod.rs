@@ -63,6 +63,7 @@ mod profile;
 pub(crate) mod publish;
 mod race;
 mod registered;
+mod remedy;
 mod root;
 #[cfg(feature = "cloud")]
 mod secret;

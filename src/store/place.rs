@@ -12,6 +12,7 @@ use super::cache::Through;
 use super::mounts::Mount;
 use super::multipart::PartStore;
 use super::registered::kind;
+use super::remedy::advised;
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -94,7 +95,8 @@ impl Place {
             },
             error => error,
         };
-        Error::Store { operation: operation.to_owned(), url, source: error.into() }
+        let source = advised(&url, error);
+        Error::Store { operation: operation.to_owned(), url, source }
     }
 
     /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order; those that

@@ -28,6 +28,7 @@ use super::place::{MountedAt, Place};
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
 use super::registered::{self, is_registered};
+use super::remedy::advised;
 use crate::error::{Error, Result};
 
 /// Makes stores, one per bucket or server.
@@ -261,7 +262,7 @@ impl<'a> Stores<'a> {
             if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
             }
-            Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
+            Error::Store { operation: "open".to_owned(), url: shown.clone(), source: advised(&shown, error) }
         })?;
         let lists = scheme != ObjectStoreScheme::Http;
         let place = Place { hedges: self.hedges, lists, numbered, ..Place::new(store, prefix) };

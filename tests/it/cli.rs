@@ -273,7 +273,7 @@ fn exit_codes_tell_the_kind_of_error() {
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("broken.parquet");
     std::fs::write(&broken, b"PAR1 this is no Parquet file PAR1").unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&[], 2, "Usage"),
         (&["inspect"], 2, "URL"),
         (&["inspect", "/nowhere/x.parquet"], 2, "not found"),
@@ -283,6 +283,8 @@ fn exit_codes_tell_the_kind_of_error() {
         (&["bench", text(data.path()), "--memory-budget", "1KiB"], 3, "memory_budget"),
         (&["bench", text(data.path()), "--columns", "idd"], 2, "idd"),
         (&["bench", text(data.path()), "--filter", "id <"], 2, "filter"),
+        // The other loader is Python's, which the binary does not have.
+        (&["bench", text(data.path()), "--against", "torch"], 2, "pip install"),
     ];
     for (args, code, what) in cases {
         let ran = run(args);
@@ -292,6 +294,21 @@ fn exit_codes_tell_the_kind_of_error() {
     }
     let error = run(&["inspect", "/nowhere/x.parquet"]).stderr;
     assert!(error.starts_with("error: "), "{error}");
+}
+
+#[test]
+fn a_store_without_credentials_is_an_error_of_five_lines_that_says_which_to_set() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = command(&["inspect", "s3://photos/train"]);
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"] {
+        command.env_remove(name);
+    }
+    // Nobody answers there in place of a machine's metadata service.
+    let output = command.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1").env("HOME", home.path()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(error.contains("set AWS_ACCESS_KEY_ID"), "{error}");
+    assert!(error.lines().count() <= 5, "{error}");
 }
 
 #[test]
