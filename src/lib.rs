@@ -64,6 +64,7 @@ mod hex;
 mod loader;
 pub mod manifest;
 pub mod memory;
+mod mutex;
 mod nearest;
 mod page;
 mod per_process;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 #[cfg(feature = "convert")]
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 #[cfg(feature = "convert")]
 use std::task::{Context, Poll, Wake, Waker};
 #[cfg(feature = "convert")]
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::buffer::{HostAllocator, HostBuffer, Raw};
 use super::caching_allocator;
 use crate::error::{Error, Result};
+use crate::mutex::{Mutex, MutexGuard};
 
 /// Buffers are kept by size rounded up to this, so that batches of similar size share them.
 const SIZE_CLASS: usize = 4096;
@@ -424,26 +425,36 @@ impl Charge {
 
     /// Returns the bytes to the budget, and the memory to the free list if the budget has room for it there.
     pub(super) fn recycle(&self, raw: Raw) {
+        let bytes = self.bytes.swap(0, Ordering::AcqRel);
         let may_be_kept = raw.may_be_kept();
         let unwanted = if may_be_kept {
             let mut state = self.pool.lock();
-            let bytes = self.bytes.load(Ordering::Acquire);
             let held = state.used - bytes + state.kept_bytes;
             let is_beyond = matches!(self.pool.spare, Spare::Buffers(_));
             if !is_beyond && state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
+                // Both at once: in between, the buffer would count twice. Nobody waits for the bytes.
                 state.kept_bytes += raw.capacity();
+                state.used -= bytes;
+                if self.pool.recycles {
+                    caching_allocator::lend(bytes);
+                }
                 state.kept.entry(raw.capacity()).or_default().push(raw);
-                Vec::new()
-            } else {
-                state.spare(raw, self.pool.spare)
+                return;
             }
+            state.spare(raw, self.pool.spare)
         } else {
             vec![raw]
         };
+        // The memory first: whoever gets the bytes may allocate at once.
         drop(unwanted);
-        self.release();
+        if bytes > 0 {
+            self.pool.release(bytes);
+        }
     }
 }
+
+#[cfg(test)]
+mod schedules;
 
 #[cfg(test)]
 mod tests {

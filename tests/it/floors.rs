@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("error", 0),
     ("figures", 0),
     ("hex", 0),
+    ("mutex", 0),
     ("nearest", 0),
     ("per_process", 0),
     ("recent", 0),
