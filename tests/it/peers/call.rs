@@ -5,7 +5,7 @@ use arrow_flight::{
     SchemaResult, Ticket,
 };
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use hmac::{Hmac, Mac as _};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
