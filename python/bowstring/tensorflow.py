@@ -314,7 +314,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         # A loader that has just ended an epoch is at the next one, whose batches may already be on their way.
         if at is not None and (at[1] > 0 or at != (native.epoch, native.step)):
             self._seek(*at)
-        native.begin(self._arrays)
+        native.begin(_itself)
         return native.epoch, native.step
 
     def _next(self) -> Position:
@@ -333,7 +333,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         with self._lock:
             native = self._loader._native
             if (native.epoch, native.step) == (ended, self._steps):
-                native.next(self._arrays)
+                native.next(_itself)
             self._course.end(number, ended)
         return _int64(0)
 
@@ -344,9 +344,13 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             native = self._loader._native
             if (native.epoch, native.step) != wanted:
                 self._seek(*wanted)
-            arrays = native.next(self._arrays)
-            if arrays is None:
-                raise UnsupportedError(f"epoch {wanted[0]} has no step {wanted[1]}")
+            batch = native.next(_itself)
+        if batch is None:
+            raise UnsupportedError(f"epoch {wanted[0]} has no step {wanted[1]}")
+        # Without the lock: TensorFlow may need a thread for it, and all of them may wait for the lock. A batch that fails is read
+        # again when it is requested.
+        arrays = self._arrays(batch)
+        with self._lock:
             self._course.take(number, *wanted)
         return arrays
 
@@ -449,6 +453,10 @@ def _arrangement(
         return parts if len(parts) > 1 else first
 
     return arrange
+
+
+def _itself(batch: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, _native.Tensor | _native.ArrowArray]:
+    return batch
 
 
 def _int64(number: int) -> Any:
