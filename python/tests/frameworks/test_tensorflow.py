@@ -397,8 +397,8 @@ def test_fit_has_every_batch_once_behind_any_stages(
     assert (data.epoch, data.step) == divmod(sum(lengths), 13)
 
 
-# Iterators that a fit leaves behind may be destroyed by the garbage collector in a thread that holds the dataset's lock, and then wait
-# for their own threads, which wait for it: docs/frameworks.md.
+# An iterator that a fit leaves behind may be destroyed by the garbage collector in a thread that holds the dataset's lock. It then
+# waits for its own threads, which wait for the lock: docs/frameworks.md.
 ABANDONS = pytest.mark.skipif(
     "BOWSTRING_SOAK" not in os.environ, reason="may wait without end, which is known: part of the soak"
 )
