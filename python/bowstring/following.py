@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -160,6 +161,9 @@ def callback(data: Dataset) -> Any:
             self.ended = False
 
         def on_train_begin(self, logs: Any = None) -> None:
+            # An iterator that an interrupted fit left behind waits for its threads when it is destroyed, and they may wait for the
+            # dataset. So it goes here, and not wherever the collector runs next, which may be a thread that has locked the dataset.
+            gc.collect()
             course.train(data._next() if course.origin is None else course.origin)
             self.ended = False
 

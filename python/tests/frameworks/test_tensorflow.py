@@ -397,14 +397,6 @@ def test_fit_has_every_batch_once_behind_any_stages(
     assert (data.epoch, data.step) == divmod(sum(lengths), 13)
 
 
-# An iterator that a fit leaves behind may be destroyed by the garbage collector in a thread that holds the dataset's lock. It then
-# waits for its own threads, which wait for the lock: docs/frameworks.md.
-ABANDONS = pytest.mark.skipif(
-    "BOWSTRING_SOAK" not in os.environ, reason="may wait without end, which is known: part of the soak"
-)
-
-
-@ABANDONS
 @pytest.mark.parametrize("per_execution", [1, 4])
 @pytest.mark.parametrize(
     ("stages", "options", "lengths"),
@@ -465,7 +457,6 @@ def test_a_position_set_after_the_callback_was_made_holds(kinds: pathlib.Path, s
     assert model.seen == want
 
 
-@ABANDONS
 @pytest.mark.parametrize("stages", ["itself", "prefetch more than an epoch", "repeat", "repeat, prefetch"])
 def test_an_interrupted_fit_goes_on_at_the_batch(kinds: pathlib.Path, stages: str) -> None:
     want = expected(kinds)

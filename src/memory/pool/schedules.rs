@@ -31,6 +31,23 @@ impl Held {
     }
 }
 
+/// Three tasks that ask for `leaving` bytes each and give up sooner or later, and two that stay until they have had `staying`.
+fn queue(pool: &Arc<Pool>, held: &Arc<Held>, leaving: usize, staying: [usize; 2]) -> Vec<JoinHandle<()>> {
+    let leaves = |polls| {
+        let (pool, held) = (Arc::clone(pool), Arc::clone(held));
+        spawn(async move {
+            if let Some(reservation) = impatient(polls, pool.reserve(leaving)).await {
+                held.have(reservation.unwrap()).await;
+            }
+        })
+    };
+    let stays = |bytes| {
+        let (pool, held) = (Arc::clone(pool), Arc::clone(held));
+        spawn(async move { held.have(pool.reserve(bytes).await.unwrap()).await })
+    };
+    [0, 1, 2].map(leaves).into_iter().chain(staying.map(stays)).collect()
+}
+
 /// Waits for all of `tasks`. One for which nobody will ever have memory fails the test: no task can go on then.
 fn all(tasks: Vec<JoinHandle<()>>) {
     block_on(async {
@@ -71,20 +88,8 @@ fn in_many_orders_whoever_leaves_the_queue_keeps_nobody_waiting() {
     in_many_orders(|| {
         let (pool, held) = (pool(), Arc::new(Held::default()));
         let first = pool.try_reserve(6).unwrap();
-        // They do not fit beside the first, and are in the way of those that would.
-        let leaving = |polls| {
-            let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
-            spawn(async move {
-                if let Some(reservation) = impatient(polls, pool.reserve(9)).await {
-                    held.have(reservation.unwrap()).await;
-                }
-            })
-        };
-        let staying = |bytes| {
-            let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
-            spawn(async move { held.have(pool.reserve(bytes).await.unwrap()).await })
-        };
-        let tasks = [0, 1, 2].map(leaving).into_iter().chain([2, 3].map(staying)).collect();
+        // Those that leave do not fit beside the first, and are in the way of those that would.
+        let tasks = queue(&pool, &held, 9, [2, 3]);
         // It is given back only when those that stay have had theirs.
         all(tasks);
         drop(first);
@@ -97,19 +102,7 @@ fn in_many_orders_what_is_granted_to_one_that_has_left_goes_to_the_next() {
     in_many_orders(|| {
         let (pool, held) = (pool(), Arc::new(Held::default()));
         let first = pool.try_reserve(6).unwrap();
-        let leaving = |polls| {
-            let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
-            spawn(async move {
-                if let Some(reservation) = impatient(polls, pool.reserve(8)).await {
-                    held.have(reservation.unwrap()).await;
-                }
-            })
-        };
-        let staying = |bytes| {
-            let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
-            spawn(async move { held.have(pool.reserve(bytes).await.unwrap()).await })
-        };
-        let tasks = [0, 1, 2].map(leaving).into_iter().chain([9, 5].map(staying)).collect();
+        let tasks = queue(&pool, &held, 8, [9, 5]);
         drop(first);
         all(tasks);
         is_whole(&pool, BUDGET);
