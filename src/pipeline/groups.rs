@@ -19,7 +19,7 @@ use super::trail::{Read, Way};
 use crate::codec::{RowGroupBlock, TakeOrder};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
-use crate::plan::{Order, WindowUse};
+use crate::plan::{KeptOrder, Order, TakenRows, WindowUse};
 use crate::store::fetch_time;
 use crate::trace;
 
@@ -53,12 +53,15 @@ pub(super) struct Slot {
     outcome: OnceLock<Result<Loaded, Arc<Error>>>,
 }
 
+/// The outcome of one.
 #[derive(Debug)]
-struct Loaded {
+pub(super) struct Loaded {
     cells: Arc<RowGroupBlock>,
     /// Held for as long as the cells are.
     reservation: Arc<Reservation>,
     way: Way,
+    /// Orders of windows, with which steps find the rows that they take.
+    _orders: Vec<KeptOrder>,
 }
 
 impl Slot {
@@ -130,13 +133,9 @@ impl Slot {
         self.phase.send_replace(phase);
     }
 
-    pub(super) fn finish(&self, result: Result<(Arc<RowGroupBlock>, Reservation, Way)>) {
-        let outcome = match result {
-            Ok((cells, reservation, way)) => Ok(Loaded { cells, reservation: Arc::new(reservation), way }),
-            Err(error) => Err(Arc::new(error)),
-        };
+    pub(super) fn finish(&self, result: Result<Loaded>) {
         // A slot is finished once; a second result would be a bug and is dropped with its reservation.
-        drop(self.outcome.set(outcome));
+        drop(self.outcome.set(result.map_err(Arc::new)));
         self.enter(Phase::Done);
     }
 }
@@ -164,13 +163,14 @@ pub(super) struct TakenBy {
 
 impl TakenBy {
     /// The take order of the `rows` decoded rows of row group `group`, if it is of use. Rows of an ngram lie in several
-    /// of its windows.
-    fn find(&self, source: &Source, group: usize, rows: usize) -> Option<TakeOrder> {
+    /// of its windows. With the orders of windows that its steps need.
+    fn find(&self, source: &Source, group: usize, rows: usize) -> Option<(TakeOrder, Vec<KeptOrder>)> {
         if !source.columns.sorts() || source.dataset.has_ngrams() {
             return None;
         }
-        let taken = self.plan.take_order(&self.window, u32::try_from(group).ok()?)?;
-        TakeOrder::new(taken).filter(|_| rows > 0).filter(|order| order.rows() == rows)
+        let TakenRows { rows: taken, kept } = self.plan.take_order(&self.window, u32::try_from(group).ok()?)?;
+        let order = TakeOrder::new(taken).filter(|_| rows > 0).filter(|order| order.rows() == rows)?;
+        Some((order, kept))
     }
 }
 
@@ -218,7 +218,7 @@ async fn read_and_decode(
     slot: &Arc<Slot>,
     order: TakenBy,
     mut reservation: Reservation,
-) -> Result<(Arc<RowGroupBlock>, Reservation, Way)> {
+) -> Result<Loaded> {
     let (source, group) = (slot.source as usize, slot.group as usize);
     let begun = Instant::now();
     let permit = job.reads.acquire().await.map_err(|_| closed())?;
@@ -242,13 +242,14 @@ async fn read_and_decode(
     job.counters.decode.waited(there.elapsed());
     // Only now may another row group be read: if decoding is slower, fetched bytes would pile up for nothing.
     drop(permit);
-    let (cells, shared) = job
+    let (cells, shared, orders) = job
         .on_cpu(move |job| {
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
             let place = source.dataset.place(group);
             let started = Instant::now();
             let rows = source.dataset.decoded_rows(group) as usize;
-            let order = order.find(source, group, rows);
+            let (order, orders) = order.find(source, group, rows).unzip();
+            let orders: Vec<KeptOrder> = orders.unwrap_or_default();
             let pages = |root| source.dataset.numbers(&fetched, &source.projection, root);
             let packs = source.columns.packs(rows, &pages);
             job.counters.decode.worked(started.elapsed());
@@ -285,7 +286,7 @@ async fn read_and_decode(
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
             job.workers.count(rows as u64);
             let shared = cells.shared(|address| fetched.holds(address));
-            Ok((cells, shared))
+            Ok((cells, shared, orders))
         })
         .await?;
     drop(decoding);
@@ -293,6 +294,9 @@ async fn read_and_decode(
     // only their own parts.
     let is_pinned = cost.held > cost.decoded || shared > 0 || cells.in_fetched();
     let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });
+    // Each row group of a window pays for its own rows.
+    let own = if orders.is_empty() { 0 } else { cells.rows().saturating_mul(size_of::<u32>()) };
+    let stays = stays.saturating_add(own);
     reservation.grow(stays);
     reservation.shrink_to(stays);
     let read = is_traced.then(|| {
@@ -300,5 +304,5 @@ async fn read_and_decode(
         Arc::new(Read { place, bytes: fetched_bytes as u64, requests })
     });
     let way = Way { asked: begun, fetched: there, loaded: Instant::now(), origin, read };
-    Ok((Arc::new(cells), reservation, way))
+    Ok(Loaded { cells: Arc::new(cells), reservation: Arc::new(reservation), way, _orders: orders })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::method::Method;
 use super::permute::{GROUPS, WINDOW, key};
-use super::recent::Recent;
+use super::recent::{Recent, TakenRows};
 use super::spec::{PlanSpec, Shuffle};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
@@ -268,7 +268,7 @@ impl Layout {
         pass: u64,
         (lane, number): (u64, u32),
         group: u32,
-    ) -> Option<Vec<u32>> {
+    ) -> Option<TakenRows> {
         let (method, keys) = self.shuffled?;
         if lane >= self.lanes || number >= self.windows(lane) {
             return None;
@@ -280,6 +280,7 @@ impl Layout {
         let at = groups.start + self.order.get(groups.clone())?.iter().position(|of| *of == group)?;
         let (mut row, end) = (self.starts[at], self.starts[at + 1]);
         let mut rows = Vec::with_capacity(usize::try_from(end - row).ok()?.checked_add(1)?);
+        let mut kept = Vec::new();
         for lane in self.lane_of(row)..self.lanes {
             let span = self.span(lane);
             let part = row.max(span.start)..end.min(span.end);
@@ -295,7 +296,7 @@ impl Layout {
             let key = window_key(keys, pass, lane, &window);
             let len = window.rows.end - window.rows.start;
             // Steps take the same rows later.
-            method.keep(len, key, recent);
+            kept.extend(method.keep(len, key, recent));
             let (first, count, before) = (part.start - window.low, part.end - part.start, part.start - self.starts[at]);
             // Chance decides which rows of the window are in the part, so a branch would be mispredicted: all are written, the others
             // to a place that is written again.
@@ -309,7 +310,7 @@ impl Layout {
             rows.truncate(end);
             row = part.end;
         }
-        Some(rows)
+        Some(TakenRows { rows, kept })
     }
 
     /// The lane of row `row` of the permuted sequence.
@@ -440,7 +441,7 @@ mod tests {
                         let found = layout.take_order(&recent, 5, (lane, number), *group);
                         assert!(found.is_some() || full > 1, "windows of one row group");
                         if let Some(found) = found {
-                            assert_eq!(found, taken[*group as usize], "{lanes} lanes, row group {group}");
+                            assert_eq!(found.rows, taken[*group as usize], "{lanes} lanes, row group {group}");
                             sorted += 1;
                         }
                     }
@@ -449,7 +450,7 @@ mod tests {
             assert!(sorted > 0, "{lanes} lanes, windows of {full} rows");
         }
         let plain = Layout::new(&Manifest::imaginary(&[3], 1), [0; 3], None, 1, sizes(1, 1)).unwrap();
-        assert_eq!(plain.take_order(&Recent::default(), 0, (0, 0), 0), None, "file order");
+        assert!(plain.take_order(&Recent::default(), 0, (0, 0), 0).is_none(), "file order");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::feistel::{Cheap, Strong};
 use super::permute::{Permutation, shuffle};
-use super::recent::Recent;
+use super::recent::{KeptOrder, Recent};
 use super::version::OrderVersion;
 
 /// Maximum rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
@@ -62,16 +62,17 @@ impl Method {
         }
     }
 
-    /// Keeps the order of all `n` rows of the window of `key`, of which parts will be wanted again.
-    pub(super) fn keep(self, n: u64, key: u64, recent: &Recent) {
-        if matches!(self, Self::Drawn { most } if n > most) {
-            recent.keep_large(n, key, || {
-                let mut order = Vec::with_capacity(n as usize);
-                // A window of at most 2^32 rows.
-                Strong::new(n, key).each(0..n, |row| order.push(row as u32));
-                order
-            });
+    /// Keeps the order of all `n` rows of the window of `key`, of which parts will be wanted again. `None` if it is not worth keeping.
+    pub(super) fn keep(self, n: u64, key: u64, recent: &Recent) -> Option<KeptOrder> {
+        if !matches!(self, Self::Drawn { most } if n > most) {
+            return None;
         }
+        recent.keep_large(n, key, || {
+            let mut order = Vec::with_capacity(n as usize);
+            // A window of at most 2^32 rows.
+            Strong::new(n, key).each(0..n, |row| order.push(row as u32));
+            order
+        })
     }
 }
 

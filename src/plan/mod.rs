@@ -70,6 +70,7 @@ pub(crate) use order::Listed;
 pub use order::Order;
 pub use permute::random;
 pub use reads::{Read, Reads};
+pub use recent::{KeptOrder, TakenRows};
 pub use share::Share;
 pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_WINDOW_ROWS};
 pub use spec::{Mix, PlanSpec, Shuffle, Stop};

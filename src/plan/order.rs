@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use super::recent::TakenRows;
 use super::share::Share;
 use super::steps::{Plan, RowRef, Step, WindowUse};
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ pub trait Order: Debug + Send + Sync {
     fn masked(&self) -> bool;
     /// The rows of row group `group` of `window` in the order in which the epoch takes them; `None` if that is their
     /// own order, or if finding it takes longer than it saves.
-    fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+    fn take_order(&self, window: &WindowUse, group: u32) -> Option<TakenRows> {
         let _ = (window, group);
         None
     }
@@ -61,7 +62,7 @@ impl Order for Plan {
         self.masked()
     }
 
-    fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+    fn take_order(&self, window: &WindowUse, group: u32) -> Option<TakenRows> {
         self.take_order(window, group)
     }
 }

@@ -1,43 +1,68 @@
 //! Recently drawn orders of windows. A step takes a few rows of a window, and drawing makes the order of all of them.
 //!
-//! The order of a large window is computed row by row. It is kept where all of it was needed at once: steps then look its rows up.
+//! The order of a large window is computed row by row. Where all of it was needed at once, it stays for as long as somebody
+//! [holds](KeptOrder) it: steps then look its rows up.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::permute::shuffle;
 
 /// Maximum bytes kept of small windows: two of each of 32 lanes at two positions of the epoch, or more of smaller ones. Evicted
 /// orders are drawn again.
 const MOST_BYTES: usize = 4 << 20;
-/// The same of large windows, whose rows take much more than the four bytes of a row here: two of each of 8 lanes of a million rows,
-/// or more of smaller ones.
-const MOST_LARGE_BYTES: usize = 64 << 20;
-/// Maximum rows of a large window: sixteen of them fit.
-const MOST_ROWS: u64 = (MOST_LARGE_BYTES / 16 / size_of::<u32>()) as u64;
+/// Maximum rows of a large window.
+const MOST_ROWS: u64 = 1 << 20;
+/// Fewer large orders are not worth scanning.
+const FEW: usize = 64;
 /// Approximate bytes of an order besides its rows.
 const OVERHEAD: usize = 96;
 
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Recent {
-    small: Mutex<Orders<Arc<[u16]>>>,
-    large: Mutex<Orders<Large>>,
+    small: Mutex<Orders>,
+    large: Mutex<LargeOrders>,
+}
+
+/// The order of a large window. Steps find it while it lives.
+#[derive(Debug, Clone)]
+pub struct KeptOrder(Arc<Large>);
+
+/// The rows of a row group in the order in which an epoch takes them.
+#[derive(Debug)]
+pub struct TakenRows {
+    /// The rows, each once.
+    pub rows: Vec<u32>,
+    /// What was computed of whole windows on the way. The steps that take the rows are found faster while these live. They have four
+    /// bytes for each row of their windows.
+    pub kept: Vec<KeptOrder>,
 }
 
 /// An order that is computed once: the row groups of a window are decoded at about the same time.
-type Large = Arc<OnceLock<Arc<[u32]>>>;
+type Large = OnceLock<Arc<[u32]>>;
 
-struct Orders<T> {
-    /// By key and number of rows, which fully determine an order.
-    orders: HashMap<(u64, u64), Used<T>>,
+/// By key and number of rows, which fully determine an order.
+type Key = (u64, u64);
+
+#[derive(Default)]
+struct LargeOrders {
+    /// Some of them are gone.
+    orders: HashMap<Key, Weak<Large>>,
+    /// Number of entries at which gone ones are next removed.
+    most: usize,
+}
+
+#[derive(Default)]
+struct Orders {
+    orders: HashMap<Key, Used>,
     bytes: usize,
     uses: u64,
 }
 
-struct Used<T> {
-    order: T,
+struct Used {
+    order: Arc<[u16]>,
     bytes: usize,
     last: u64,
 }
@@ -54,7 +79,7 @@ impl Recent {
         shuffle(&mut order, key);
         let order: Arc<[u16]> = order.into();
         let mut small = lock(&self.small);
-        small.keep(n, key, Arc::clone(&order), size_of_val(&*order));
+        small.keep(n, key, Arc::clone(&order));
         if small.bytes > MOST_BYTES {
             small.forget_half();
         }
@@ -62,35 +87,28 @@ impl Recent {
         order
     }
 
-    /// The order of the `n` rows of the large window of `key`, if it was [kept](Self::keep_large).
+    /// The order of the `n` rows of the large window of `key`, if it is [kept](Self::keep_large).
     pub(super) fn large(&self, n: u64, key: u64) -> Option<Arc<[u32]>> {
-        lock(&self.large).take(n, key)?.get().cloned()
+        lock(&self.large).find(n, key)?.0.get().cloned()
     }
 
-    /// Keeps the order of the `n` rows of the large window of `key`, which `compute` returns unless it is kept already, or is too long.
-    pub(super) fn keep_large(&self, n: u64, key: u64, compute: impl FnOnce() -> Vec<u32>) {
+    /// Keeps the order of the `n` rows of the large window of `key` until the last of those that it is returned to drops it. `compute`
+    /// makes it unless it is kept already. `None` if it is too long.
+    pub(super) fn keep_large(&self, n: u64, key: u64, compute: impl FnOnce() -> Vec<u32>) -> Option<KeptOrder> {
         if n > MOST_ROWS {
-            return;
+            return None;
         }
-        let order = {
-            let mut large = lock(&self.large);
-            large.take(n, key).unwrap_or_else(|| {
-                let order = Large::default();
-                large.keep(n, key, Arc::clone(&order), n as usize * size_of::<u32>());
-                // One by one: windows that lanes come to next were used as little as those that they have left.
-                while large.bytes > MOST_LARGE_BYTES {
-                    large.forget_oldest();
-                }
-                order
-            })
-        };
+        let mut large = lock(&self.large);
+        let order = large.find(n, key).unwrap_or_else(|| large.add(n, key));
+        drop(large);
         // Outside of the lock; only callers that need the same order wait.
-        order.get_or_init(|| compute().into());
+        order.0.get_or_init(|| compute().into());
+        Some(order)
     }
 
-    /// Approximate bytes held.
+    /// Approximate bytes held, without kept orders.
     pub(super) fn memory(&self) -> usize {
-        lock(&self.small).bytes + lock(&self.large).bytes
+        lock(&self.small).bytes
     }
 }
 
@@ -104,32 +122,37 @@ impl fmt::Debug for Recent {
     }
 }
 
-impl<T> Default for Orders<T> {
-    fn default() -> Self {
-        Self { orders: HashMap::new(), bytes: 0, uses: 0 }
+impl LargeOrders {
+    fn find(&self, n: u64, key: u64) -> Option<KeptOrder> {
+        self.orders.get(&(key, n))?.upgrade().map(KeptOrder)
+    }
+
+    /// An order that is not computed yet.
+    fn add(&mut self, n: u64, key: u64) -> KeptOrder {
+        // At twice as many as were left the last time, so that an order costs one check however many live.
+        if self.orders.len() >= self.most.max(FEW) {
+            self.orders.retain(|_, order| order.strong_count() > 0);
+            self.most = 2 * self.orders.len();
+        }
+        let order = Arc::default();
+        self.orders.insert((key, n), Arc::downgrade(&order));
+        KeptOrder(order)
     }
 }
 
-impl<T: Clone> Orders<T> {
-    fn take(&mut self, n: u64, key: u64) -> Option<T> {
+impl Orders {
+    fn take(&mut self, n: u64, key: u64) -> Option<Arc<[u16]>> {
         self.uses += 1;
         let used = self.orders.get_mut(&(key, n))?;
         used.last = self.uses;
-        Some(used.order.clone())
+        Some(Arc::clone(&used.order))
     }
 
-    /// Keeps `order`, which has `bytes`.
-    fn keep(&mut self, n: u64, key: u64, order: T, bytes: usize) {
-        let used = Used { order, bytes: bytes + OVERHEAD, last: self.uses };
+    /// Keeps `order`.
+    fn keep(&mut self, n: u64, key: u64, order: Arc<[u16]>) {
+        let used = Used { bytes: size_of_val(&*order) + OVERHEAD, order, last: self.uses };
         self.bytes += used.bytes;
         self.bytes -= self.orders.insert((key, n), used).map_or(0, |before| before.bytes);
-    }
-
-    /// Drops the least recently used order.
-    fn forget_oldest(&mut self) {
-        let oldest = self.orders.iter().min_by_key(|(_, used)| used.last).map(|(key, _)| *key);
-        let dropped = oldest.and_then(|key| self.orders.remove(&key));
-        self.bytes -= dropped.map_or(self.bytes, |used| used.bytes);
     }
 
     /// Drops the least recently used half, so that dropping costs little per order.
@@ -144,6 +167,8 @@ impl<T: Clone> Orders<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     #[test]
@@ -162,24 +187,30 @@ mod tests {
     }
 
     #[test]
-    fn large_windows_are_kept_within_their_bytes_and_computed_once() {
+    fn the_order_of_a_large_window_is_computed_once_and_stays_while_it_is_held() {
         let recent = Recent::default();
-        let n = MOST_ROWS / 4;
+        let n = 1000;
         let order = |key: u64| (0..n as u32).map(|row| row.rotate_left(key as u32)).collect::<Vec<_>>();
-        for key in 0..100 {
+        let mut held = VecDeque::new();
+        for key in 0..1000 {
             assert!(recent.large(n, key).is_none());
-            recent.keep_large(n, key, || {
+            let first = recent.keep_large(n, key, || {
                 assert!(recent.large(n, key).is_none(), "others do not wait for it");
                 order(key)
             });
-            recent.keep_large(n, key, || unreachable!("it is kept"));
+            let second = recent.keep_large(n, key, || unreachable!("it is kept"));
+            drop(first);
             assert_eq!(*recent.large(n, key).unwrap(), order(key));
             assert!(recent.large(n - 1, key).is_none(), "another window of the same key");
-            assert!(recent.memory() <= MOST_LARGE_BYTES);
+            held.push_back(second);
+            if held.len() > 8 {
+                held.pop_front();
+                assert!(recent.large(n, key - 8).is_none(), "nobody holds it");
+            }
+            assert!(lock(&recent.large).orders.len() <= FEW);
         }
-        assert!(recent.large(n, 0).is_none(), "the oldest went");
-        assert!(recent.large(n, 40).is_some(), "and only as many as had to");
-        recent.keep_large(MOST_ROWS + 1, 7, || unreachable!("too long"));
+        assert!(recent.large(n, 995).is_some(), "it is held");
+        assert!(recent.keep_large(MOST_ROWS + 1, 7, || unreachable!("too long")).is_none());
         assert_eq!(recent.order(1000, 99).len(), 1000, "small windows have a place of their own");
     }
 }

@@ -12,7 +12,7 @@ use super::cuts::Cuts;
 use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
 use super::mixture::{fingerprint, mixed_rows};
-use super::recent::Recent;
+use super::recent::{Recent, TakenRows};
 use super::share::{Share, length};
 use super::spec::PlanSpec;
 use super::tail::Tail;
@@ -281,7 +281,7 @@ impl Plan {
     }
 
     /// See [`Order::take_order`](super::Order::take_order).
-    pub(super) fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+    pub(super) fn take_order(&self, window: &WindowUse, group: u32) -> Option<TakenRows> {
         let layout = self.sources.get(window.source as usize)?;
         layout.take_order(&self.recent, window.source_epoch, (u64::from(window.lane), window.window), group)
     }
