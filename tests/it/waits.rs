@@ -147,11 +147,10 @@ src/flight/server/ops/limits.rs | apply | a caller, for an answer to a ping | ke
 src/flight/server/ops/request.rs | whole | a caller, for a request | its patience | mute_peers_and_crowds_are_turned_away
 src/flight/server/rpc/answer.rs | next | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
 src/flight/server/rpc/answer.rs | open | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
+src/flight/server/rpc/in_task.rs | poll_next | the stream whose item it makes | that of the stream; a dropped answer ends it | an_item_that_nobody_polls_for_gives_back_what_it_was_granted
 src/flight/server/rpc/incoming.rs | acquire | messages of others, for memory | LONGEST, and a Timeout | what_is_announced_is_paid_for_by_its_tenant
 src/flight/server/rpc/incoming.rs | more | a writer, for the next bytes | the limit of requests | what_does_not_come_is_not_waited_for
 src/flight/server/rpc/incoming.rs | request | a caller, for a request and room for it | the limit of requests | what_does_not_come_is_not_waited_for
-src/flight/server/rpc/listing.rs | list | the task that opens the datasets | that of opening; a dropped answer ends it | a_client_that_stops_reading_a_list_holds_up_nobody
-src/flight/server/rpc/listing.rs | make | the client, to take an entry | none: nothing is held meanwhile; a dropped answer ends it | a_client_that_stops_reading_a_list_holds_up_nobody
 src/flight/server/rpc/put.rs | stage | a writer, for a message | the limit of requests, by more in incoming.rs | a_loader_reads_while_hundreds_of_writers_say_nothing
 src/flight/server/rpc/service.rs | do_action | nobody: it counts a call that waits | that of the call | calls_and_writes_of_a_tenant_are_counted_apart
 src/flight/server/rpc/streaming.rs | find | the shared stream, for a step | the reads of the store; a fence, a drain or a caller that leaves end it | a_server_told_to_end_is_gone_in_time_whoever_does_not_read

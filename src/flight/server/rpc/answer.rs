@@ -9,6 +9,7 @@ use tonic::{Code, Status};
 
 use super::body::Message;
 use super::core::{Core, Via, WINDOW, same_data};
+use super::in_task::InTask;
 use super::streaming::{Streaming, draining};
 use crate::error::{Error, Result};
 use crate::flight::request::StoredRows;
@@ -37,7 +38,7 @@ impl Core {
         let opened = self.begin(via, hangup, ticket, &mut entry).await;
         let (stream, tenant, of) = opened.inspect_err(|status| entry.end(Some(status)))?;
         let open = OpenStream::new(Arc::clone(self), tenant);
-        Ok(futures::stream::unfold(Some((stream, open, of, entry)), async |streaming| {
+        let messages = futures::stream::unfold(Some((stream, open, of, entry)), async |streaming| {
             let (mut stream, open, of, mut entry) = streaming?;
             match stream.next().await {
                 Ok(Some(message)) => {
@@ -58,7 +59,8 @@ impl Core {
                     Some((Err(status), None))
                 }
             }
-        }))
+        });
+        Ok(InTask::new(messages))
     }
 
     async fn begin(

@@ -4,50 +4,35 @@ use std::sync::Arc;
 
 use arrow_flight::{FlightDescriptor, FlightInfo};
 use futures::Stream;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tonic::Status;
 
 use super::core::{Core, json};
+use super::in_task::InTask;
 use super::incoming::{Claim, Place};
 use super::room::Room;
 use crate::error::Error;
 use crate::flight::request::StreamRequest;
 use crate::flight::server::access::auth::Tenant;
 
-/// A dataset of the list, and the memory that it is charged to.
-type Entry = (FlightInfo, Option<Claim>);
-
 /// Lists the datasets as `tenant` sees them.
 ///
-/// A task makes the entries: opening a dataset holds its place in the cache, turns and memory that others wait for, and a stream is not
-/// polled while its client's window is full. Dropping the stream ends the task.
+/// Opening a dataset holds its place in the cache, turns and memory that others wait for, so it does not depend on the client.
 pub(crate) fn list(
     core: &Arc<Core>,
     tenant: Tenant,
     place: Arc<Place>,
 ) -> impl Stream<Item = Result<FlightInfo, Status>> + Send + use<> {
-    let (entries, made) = mpsc::channel(1);
-    let mut task = JoinSet::new();
-    task.spawn(make(Arc::clone(core), tenant, place, entries));
-    futures::stream::unfold((made, task, None), |(mut made, task, paid)| async move {
-        // The transport asks for an entry once it has sent the one before.
-        drop(paid);
-        let (info, claim) = made.recv().await?;
-        Some((Ok(info), (made, task, claim)))
-    })
-}
-
-/// Makes the entries, one ahead of the client.
-async fn make(core: Arc<Core>, tenant: Tenant, place: Arc<Place>, entries: mpsc::Sender<Entry>) {
+    let core = Arc::clone(core);
     let names: Vec<String> = core.config.catalogue.get().names().map(str::to_owned).collect();
-    for name in names {
-        let room = Room::new(Arc::clone(&place));
-        let info = entry(&core, &tenant, &name, &room).await;
-        if entries.send((info, room.into_claim())).await.is_err() {
-            return;
+    InTask::new(futures::stream::unfold((names.into_iter(), None::<Claim>), move |(mut names, paid)| {
+        let (core, tenant, room) = (Arc::clone(&core), tenant.clone(), Room::new(Arc::clone(&place)));
+        async move {
+            // The transport asks for an entry once it has sent the one before.
+            drop(paid);
+            let info = entry(&core, &tenant, &names.next()?, &room).await;
+            Some((Ok(info), (names, room.into_claim())))
         }
-    }
+    }))
 }
 
 /// Describes the dataset `name`. One that cannot be opened does not hide the others: it is listed with its error.

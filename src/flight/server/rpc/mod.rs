@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod body;
 pub(crate) mod core;
+mod in_task;
 pub(crate) mod incoming;
 mod listing;
 pub(crate) mod local;
