@@ -60,6 +60,7 @@ def addresses(
     root = above or _root(paths[0])
     if not above and any(_root(path) != root for path in paths):
         raise ConfigError(f"{paths[0]} and {paths[-1]} are not below one root of the file system", option="url")
+    _check_current(found)
     files = _files(found, root)
     if files is None:
         kind = f"{type(filesystem).__module__}.{type(filesystem).__qualname__}"
@@ -137,6 +138,20 @@ def _unwrapped(filesystem: Any) -> tuple[Any, str]:
     if arrow is not None and type(filesystem) is arrow.PyFileSystem and type(filesystem.handler) is arrow.FSSpecHandler:
         filesystem = filesystem.handler.fs
     return filesystem, above
+
+
+def _check_current(filesystem: Any) -> None:
+    """Refuses a cache of fsspec that gives the bytes of an old version of a file with the size and time of a new one."""
+    cached = sys.modules.get("fsspec.implementations.cached")
+    if cached is None or not isinstance(filesystem, cached.CachingFileSystem):
+        return
+    # `simplecache` has the option of its base class, and does not look at it.
+    if isinstance(filesystem, cached.SimpleCacheFileSystem) or not filesystem.check_files:
+        raise ConfigError(
+            f"option filesystem: {type(filesystem).__name__} keeps files that have changed in their store; give the file system "
+            "that it caches with the loader's own cache=, or a filecache with check_files=True",
+            option="filesystem",
+        )
 
 
 def _files(filesystem: Any, root: str) -> _Files | None:

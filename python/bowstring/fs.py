@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -209,10 +208,15 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._files.flush()
 
     def mv(self, path1: str, path2: str, recursive: bool = False, **_: Any) -> None:
-        """Gives one file another name in its store, in place of what may be there; a directory only on this machine."""
+        """Gives one file another name in its store, in place of what may be there; a directory only on this machine.
+
+        If ``path2`` is a directory, or ends with a slash, the file goes into it under its own name.
+        """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if recursive and not _is_local(source):
             raise UnsupportedError(f"{source}: stores have no directories to move; move its files one by one")
+        if os.fspath(path2).endswith("/") or (source != target and self.isdir(target)):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
         self._files.rename(source, target)
 
     def rm_file(self, path: str) -> None:
@@ -220,18 +224,15 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._files.remove(self._strip_protocol(path))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Removes files; with ``recursive`` also all that is below a directory."""
+        """Removes files; with ``recursive`` also all that is below a directory, and links without what they lead to."""
         if maxdepth is not None:
             raise UnsupportedError("rm with maxdepth is not supported; remove what find(path, maxdepth=..) gives")
         for one in [path] if isinstance(path, (str, os.PathLike)) else path:
             url = self._strip_protocol(one)
-            if not recursive or not self.isdir(url):
-                self._files.remove(url)
-            elif _is_local(url):
-                shutil.rmtree(url)
+            if recursive:
+                self._files.remove_all(url)
             else:
-                for file in self.find(url):
-                    self._files.remove(file)
+                self._files.remove(url)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Makes a directory and those above it, on this machine; stores need none."""

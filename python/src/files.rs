@@ -106,6 +106,10 @@ impl PyFileSystem {
         self.run(py, move |files| files.remove(&url))
     }
 
+    fn remove_all(&self, py: Python<'_>, url: String) -> PyResult<()> {
+        self.run(py, move |files| files.remove_all(&url))
+    }
+
     fn make_directory(&self, py: Python<'_>, url: String) -> PyResult<()> {
         self.run(py, move |files| files.make_directory(&url))
     }

@@ -233,3 +233,17 @@ def test_a_delta_table_is_read_in_place(tmp_path: pathlib.Path) -> None:
     (root / "left.parquet").write_bytes(b"no longer of the table")
     with bowstring.Loader(root, batch_size=10, shuffle=False, filesystem=Own()) as loader:
         assert [batch["id"].tolist() for batch in loader] == [list(range(10))]
+
+
+def test_a_cache_that_does_not_look_for_changes_is_refused(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import fsspec
+
+    def cached(kind: str, **options: object) -> Any:
+        where = str(tmp_path / kind)
+        return fsspec.filesystem(kind, target_protocol="file", cache_storage=where, skip_instance_cache=True, **options)
+
+    for found in (cached("simplecache"), cached("filecache"), cached("simplecache", check_files=True)):
+        with pytest.raises(bowstring.ConfigError, match="check_files=True"):
+            bowstring.Loader(str(table), batch_size=5, filesystem=found)
+    checks = cached("filecache", check_files=True)
+    assert sum(len(batch["id"]) for batch in bowstring.Loader(str(table), batch_size=5, filesystem=checks)) > 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from objects import Objects
+from objects import Handler, Objects
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -160,3 +160,109 @@ def test_a_distributed_checkpoint_is_loaded_through_it(objects: Objects, tmp_pat
     assert all(torch.equal(found[name], value) for name, value in state.items() if name != "step")
     given = objects.count()
     assert given <= sum(len(content) for path, content in objects.content.items() if "checkpoint" in path)
+
+
+def test_a_file_moves_into_a_directory(
+    objects: Objects, files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
+    fs = files()
+    for root in ("s3://bucket/m", f"{tmp_path}/m"):
+        fs.makedirs(f"{root}/there", exist_ok=True)
+        fs.pipe_file(f"{root}/there/z.pt", b"z")
+        for name in "abcd":
+            fs.pipe_file(f"{root}/{name}.pt", name.encode())
+        fs.mv(f"{root}/a.pt", f"{root}/there/")
+        fs.mv(f"{root}/b.pt", f"{root}/there")
+        fs.mv(f"{root}/c.pt", f"{root}/c.pt")
+        fs.mv(f"{root}/d.pt", f"{root}/e.pt")
+        names = {one.removeprefix(f"{root}/"): fs.cat_file(one) for one in fs.find(root)}
+        assert names == {"there/z.pt": b"z", "there/a.pt": b"a", "there/b.pt": b"b", "c.pt": b"c", "e.pt": b"d"}
+    fs.mv("s3://bucket/m/c.pt", "s3://bucket/")
+    assert fs.cat_file("s3://bucket/c.pt") == b"c"
+    with pytest.raises(bowstring.ConfigError, match="no address of a file"):
+        fs._files.rename("s3://bucket/c.pt", "s3://bucket")
+    assert fs.exists("s3://bucket/c.pt")
+
+
+def test_a_tree_is_removed_without_what_links_lead_to(
+    files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
+    mounts = tmp_path / "mounts.toml"
+    mounts.write_text(f'[mounts."data"]\nurl = "{tmp_path}/data"\n')
+    for root in ("bow://data", f"{tmp_path}/data"):
+        precious = tmp_path / "precious"
+        (tmp_path / "data" / "old" / "below").mkdir(parents=True)
+        precious.mkdir(exist_ok=True)
+        (precious / "x").write_bytes(b"x")
+        (tmp_path / "data" / "old" / "below" / "y").write_bytes(b"y")
+        (tmp_path / "data" / "old" / "latest").symlink_to(precious)
+        (tmp_path / "data" / "old" / "below" / "loop").symlink_to(tmp_path / "data" / "old")
+        fs = files(mounts=mounts)
+        if root.startswith("bow"):
+            assert sorted(fs.find(f"{root}/old")) == [f"{root}/old/below/y", f"{root}/old/latest/x"]
+        fs.rm(f"{root}/old", recursive=True)
+        assert not fs.exists(f"{root}/old")
+        assert (precious / "x").read_bytes() == b"x"
+        with pytest.raises(bowstring.NotFoundError):
+            fs.rm(f"{root}/old", recursive=True)
+    (tmp_path / "data").rmdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_bytes(b"")
+    mounts.write_text(f'[mounts."a/data"]\nurl = "{tmp_path}/data"\n')
+    with pytest.raises(bowstring.UnsupportedError, match="name one mount"):
+        files(mounts=mounts).rm("bow://a", recursive=True)
+
+
+def test_marks_of_directories_are_no_files(objects: Objects, files: Callable[..., BowstringFileSystem]) -> None:
+    objects.content |= {"bucket/k/": b"", "bucket/k/empty/": b"", "bucket/k/full/": b"", "bucket/k/full/x": b"x"}
+    fs = files()
+    assert fs.ls("s3://bucket/k", detail=False) == ["s3://bucket/k/empty", "s3://bucket/k/full"]
+    assert fs.ls("s3://bucket/k/full", detail=False) == ["s3://bucket/k/full/x"]
+    fs.rm("s3://bucket/k", recursive=True)
+    assert "bucket/k/full/x" not in objects.content
+
+
+def test_keys_keep_their_blanks(objects: Objects, files: Callable[..., BowstringFileSystem]) -> None:
+    content = {"bucket/w/x": b"1", "bucket/w/x ": b"2", "bucket/w/a /b": b"3"}
+    objects.content |= content
+    fs = files()
+    found = fs.find("s3://bucket/w")
+    assert sorted(fs.cat_file(one) for one in found) == sorted(content.values())
+    fs.rm(next(one for one in found if fs.cat_file(one) == b"2"))
+    assert "bucket/w/x" in objects.content
+    assert "bucket/w/x " not in objects.content
+    with pytest.raises(bowstring.ConfigError, match="new%09tab"):
+        fs.pipe_file("s3://bucket/w/new\ttab", b"5")
+
+
+def test_a_list_without_its_end_is_an_error(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that knows ListObjects alone, which goes on from a marker."""
+    whole = Handler.listing
+
+    def cut(self: Handler, bucket: str, query: dict[str, str]) -> bytes:
+        return whole(self, bucket, query).replace(b"<IsTruncated>false", b"<IsTruncated>true")
+
+    monkeypatch.setattr(Handler, "listing", cut)
+    for url in ("s3://bucket/d", "s3://bucket/d/*.parquet"):
+        with pytest.raises(bowstring.StoreError, match="cut short"):
+            bowstring.Loader(url, batch_size=1, storage_options=objects.storage_options)
+
+
+def test_a_web_server_that_answers_no_head_is_read(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    def no_head(self: Handler) -> None:
+        self.reply(405, b"", False, {})
+
+    monkeypatch.setattr(Handler, "do_HEAD", no_head)
+    fs = BowstringFileSystem(skip_instance_cache=True)
+    url = f"{objects.url}/bucket/d/a.bin"
+    assert fs.exists(url)
+    assert not fs.exists(f"{objects.url}/bucket/d/none.bin")
+    assert fs.cat_file(url) == objects.content["bucket/d/a.bin"]
+    with bowstring.open(url) as file:
+        assert file.read() == objects.content["bucket/d/a.bin"]
+    pq.write_table(pa.table({"id": range(10)}), tmp_path / "t.parquet")
+    objects.content["bucket/t.parquet"] = (tmp_path / "t.parquet").read_bytes()
+    loader = bowstring.Loader(f"{objects.url}/bucket/t.parquet", batch_size=5, cache=tmp_path / "cache")
+    assert sum(len(batch["id"]) for batch in loader) == 10

@@ -250,6 +250,41 @@ def test_no_credential_of_a_mount_is_sent_to_the_store_of_another(
     checked(*stores)
 
 
+def test_no_credential_of_the_environment_goes_where_options_have_some(
+    four: tuple[Stores, dict[str, Objects]], data: pathlib.Path
+) -> None:
+    stores, servers = four
+    key = {"azure_storage_account_key": "a2V5", "azure_storage_token": None}
+    others = {"gs": {"hf_token": "hf_other"}, "az": key}
+    for name, (url, options) in stores.items():
+        for more in ({}, others.get(name, {})):
+            given = {key: value for key, value in (options | more).items() if value is not None}
+            loader = bowstring.Loader(url, batch_size=50, storage_options=given)
+            assert sum(len(batch["id"]) for batch in loader) == 3 * ROWS
+            heard = "".join(servers[name].heard)
+            servers[name].heard.clear()
+            assert heard, name
+            assert not any(value in heard for value in SPARE.values()), (name, more)
+    # Credentials of another cloud are none of this one.
+    url, options = stores["s3"]
+    bare = {key: value for key, value in options.items() if "key" not in key}
+    bowstring.Loader(url, batch_size=50, storage_options=bare | {"hf_token": "hf_other"}).close()
+    assert SPARE["AWS_SESSION_TOKEN"] in "".join(servers["s3"].heard)
+
+
+def test_an_object_comes_once_under_all_of_its_names(
+    objects: Objects, data: pathlib.Path, mount: Mount, tmp_path: pathlib.Path
+) -> None:
+    upload(objects, data, "bucket/d")
+    options = objects.storage_options
+    for urls in (["s3://bucket/d", "s3a://bucket/d"], ["s3://bucket/d/*.parquet", "s3a://bucket/d/part-1.parquet"]):
+        with pytest.raises(bowstring.ConfigError, match="found twice"):
+            bowstring.Loader(urls, batch_size=50, storage_options=options)
+    twice = mount(one=(str(data), {}), two=(str(data), {}))
+    with pytest.raises(bowstring.ConfigError, match="two mounts lead to it"):
+        bowstring.Loader("bow://data", batch_size=50, mounts=twice)
+
+
 def test_an_index_of_several_mounts_replaces_their_footers(
     four: tuple[Stores, dict[str, Objects]], data: pathlib.Path, mount: Mount, tmp_path: pathlib.Path
 ) -> None:

@@ -2,7 +2,10 @@
 //!
 //! A peer may close a connection before a request is sent on it: it restarts, or it speaks another protocol. hyper calls such a request
 //! cancelled, a failure that `object_store` does not know and therefore never repeats. It does repeat a request that a busy store refuses,
-//! so that only this client sees these answers in time. Nor does it know conditions of the request that completes an upload in parts.
+//! so that only this client sees these answers in time. Nor does it know conditions of the request that completes an upload in parts, or
+//! servers that cut a list short without a way to the rest.
+//!
+//! Nothing follows a redirect to another host, where the session token, or the signature in an address, would go along.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,12 +14,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use object_store::client::{
     ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
-    ReqwestConnector,
 };
 use reqwest::header::{self, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 
 use super::origins;
+use super::transport::{self, Redirects};
 
 tokio::task_local! {
     /// The condition of the upload that this task completes.
@@ -44,19 +47,20 @@ impl StdError for Unconditional {}
 #[derive(Debug)]
 pub(super) struct Connector {
     origin: Arc<str>,
-    inner: ReqwestConnector,
+    redirects: Redirects,
 }
 
 impl Connector {
     /// To the store whose addresses begin with `prefix`.
-    pub(super) fn new(prefix: &Arc<str>) -> Self {
-        Self { origin: Arc::clone(prefix), inner: ReqwestConnector::default() }
+    pub(super) fn new(prefix: &Arc<str>, redirects: Redirects) -> Self {
+        Self { origin: Arc::clone(prefix), redirects }
     }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner: self.inner.connect(options)? }))
+        let inner = HttpClient::new(transport::client(options, self.redirects)?);
+        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner }))
     }
 }
 
@@ -75,7 +79,7 @@ impl HttpService for Client {
             // S3 lets headers that are not its own come without a signature.
             request.headers_mut().insert(name, value);
         }
-        let is_conditional = is_conditional(&request);
+        let (is_conditional, lists) = (is_conditional(&request), is_list(&request));
         let answer = self.inner.execute(request).await.map_err(classified)?;
         if has_too_many(answer.status().as_u16()) {
             origins::too_many(&self.origin);
@@ -84,8 +88,41 @@ impl HttpService for Client {
             // Otherwise it would be sent again and again, as after other answers of 500 and above.
             return Err(HttpError::new(HttpErrorKind::Unknown, Unconditional));
         }
-        Ok(answer)
+        if !lists {
+            return Ok(answer);
+        }
+        // A page of at most a thousand names.
+        let (parts, body) = answer.into_parts();
+        let page = body.bytes().await?;
+        if is_cut_short(&page) {
+            return Err(HttpError::new(HttpErrorKind::Unknown, CutShort));
+        }
+        Ok(HttpResponse::from_parts(parts, page.into()))
     }
+}
+
+/// The store's list of objects ends before its end.
+#[derive(Debug)]
+struct CutShort;
+
+impl fmt::Display for CutShort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the list of objects is cut short, and the store does not say where it goes on: it does not know ListObjectsV2")
+    }
+}
+
+impl StdError for CutShort {}
+
+/// Returns true if `page`, of a list of objects of S3, is not the last one and names no next one.
+fn is_cut_short(page: &[u8]) -> bool {
+    let has = |text: &str| page.windows(text.len()).any(|found| found == text.as_bytes());
+    has("<IsTruncated>true</IsTruncated>") && !has("<NextContinuationToken>")
+}
+
+/// Returns true if `request` asks for a list of objects, in the language of S3.
+fn is_list(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    request.method() == Method::GET && query.split('&').any(|part| part == "list-type=2")
 }
 
 /// Returns true if `request` completes an upload in parts, in the language of S3.
@@ -160,7 +197,9 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         });
-        let client = Connector::new(&url.as_str().into()).connect(&ClientOptions::new().with_allow_http(true)).unwrap();
+        let client = Connector::new(&url.as_str().into(), Redirects::Anywhere)
+            .connect(&ClientOptions::new().with_allow_http(true))
+            .unwrap();
         let asked = async |method: Method, query: &str| {
             let mut request = HttpRequest::new(HttpRequestBody::empty());
             *request.method_mut() = method;
@@ -179,6 +218,23 @@ mod tests {
         assert_eq!(peer.join().unwrap(), [true, false, false, false]);
     }
 
+    #[test]
+    fn a_list_that_is_cut_short_without_a_next_page_is_known() {
+        let page =
+            |more: &str| format!("<ListBucketResult><IsTruncated>{more}<Contents/></ListBucketResult>").into_bytes();
+        assert!(is_cut_short(&page("true</IsTruncated>")), "the answer of a server that knows ListObjects alone");
+        assert!(!is_cut_short(&page("true</IsTruncated><NextContinuationToken>x</NextContinuationToken>")));
+        assert!(!is_cut_short(&page("false</IsTruncated>")));
+        let asks = |method: Method, query: &str| {
+            let mut request = HttpRequest::new(HttpRequestBody::empty());
+            *request.method_mut() = method;
+            *request.uri_mut() = format!("http://store/bucket?{query}").parse().unwrap();
+            is_list(&request)
+        };
+        assert!(asks(Method::GET, "delimiter=%2F&list-type=2&prefix=a"));
+        assert!(!asks(Method::GET, "prefix=list-type=2") && !asks(Method::PUT, "list-type=2"));
+    }
+
     #[tokio::test]
     async fn answers_come_through_the_client() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -188,7 +244,9 @@ mod tests {
             let _ = stream.read(&mut [0; 1024]).unwrap();
             stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").unwrap();
         });
-        let client = Connector::new(&url.as_str().into()).connect(&ClientOptions::new().with_allow_http(true)).unwrap();
+        let client = Connector::new(&url.as_str().into(), Redirects::Anywhere)
+            .connect(&ClientOptions::new().with_allow_http(true))
+            .unwrap();
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = url.parse().unwrap();
         assert_eq!(client.execute(request).await.unwrap().status(), 204);

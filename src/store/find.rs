@@ -18,10 +18,11 @@ use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
 use super::hits::{By, Common, Hits, Seen};
+use super::keys;
 use super::logs::{LOG, METADATA, is_metadata};
 use super::mounts::{Mount, Resolved, is_mounted};
 use super::place::{Place, check_count};
-use super::root::Root;
+use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::table::{FoundTable, Table};
@@ -98,16 +99,17 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
         all.extend(hits);
     }
     let common = Common::of(&all);
-    // By name, the address it was first found at, and whether that names it in full.
-    let mut seen: BTreeMap<Arc<str>, (&str, bool)> = BTreeMap::new();
+    // By store, the address it was first found at, and whether that names it in full.
+    let mut seen: BTreeMap<String, (&str, bool)> = BTreeMap::new();
+    let are_many = all.len() > 1;
     let mut found = Vec::new();
     for (hits, url) in all.iter().zip(named_by) {
         for (path, size, stamp) in &hits.files {
             let name = common.name(hits, path);
             // One address leads to nothing twice.
-            if urls.len() > 1 {
+            if are_many {
                 let named = hits.by == By::Name;
-                match seen.entry(Arc::clone(&name)) {
+                match seen.entry(identity(&hits.place, path)) {
                     Entry::Vacant(entry) => {
                         entry.insert((url.as_str(), named));
                     }
@@ -139,7 +141,23 @@ fn among_others(url: &str) -> Error {
 }
 
 /// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
+/// The same for the same object, under whatever address: Hadoop has three names for S3, and two mounts may lead to one directory.
+fn identity(place: &Place, path: &Path) -> String {
+    let url = place.url(path);
+    let (is_s3, bare) = one_name(&url);
+    let bare = if is_s3 { format!("s3://{bare}") } else { url.clone() };
+    let Some(mounted) = &place.mount else { return bare };
+    // Two endpoints may have buckets of one name. Credentials only say who reads.
+    let options: Vec<_> = mounted.mount.options().iter().filter(|(key, _)| !keys::is_credential(key)).collect();
+    format!("{bare}\n{options:?}")
+}
+
 fn twice(file: &str, first: &str, second: &str) -> Error {
+    if first == second {
+        let problem =
+            format!("{file} is found twice below {}: two mounts lead to it; read one of them", display(first));
+        return Error::config("urls", problem);
+    }
     let problem = format!(
         "{file} is found twice, at {} and at {}; name it in full as often as it is to be read, or leave one address out",
         display(first),
@@ -164,10 +182,16 @@ async fn mounted(stores: &mut Stores<'_>, url: &str, max_files: usize) -> Result
     let mut all = Vec::new();
     for mount in &above.mounts {
         let start = above.below(mount);
-        let wanted = above.pattern.as_deref().map(|pattern| Wanted { pattern: Pattern::new(pattern), start });
-        if wanted.as_ref().is_some_and(|wanted| !wanted.may_be_below(above.pattern.as_deref().unwrap_or_default())) {
-            continue;
-        }
+        let wanted = match above.pattern.as_deref() {
+            Some(pattern) => {
+                let wanted = Wanted { pattern: Pattern::new(pattern)?, start };
+                if !wanted.may_be_below(pattern)? {
+                    continue;
+                }
+                Some(wanted)
+            }
+            None => None,
+        };
         let mut inner = stores.enter(mount)?;
         let found = match &wanted {
             Some(wanted) => matching(&mut inner, mount, wanted, max_files).await,
@@ -214,7 +238,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
         }
-        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::of(&pattern)), max_files).await,
+        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::of(&pattern)?), max_files).await,
     }
 }
 
@@ -277,7 +301,8 @@ fn look(path: &FsPath) -> Result<Look> {
             let path = std::fs::canonicalize(parent).map_err(store)?.join(name);
             Ok(Look::File(absolute(&path)?, meta.len()))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        // A pattern may be longer than a name.
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidFilename) => {
             let text = path.to_str().filter(|text| glob::is_pattern(text)).ok_or_else(missing)?;
             let (fixed, pattern) = glob::split(text);
             let fixed = if fixed.is_empty() { "." } else { fixed };
@@ -330,7 +355,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if glob::is_pattern(path) && !(http && path.contains('?')) {
         let (fixed, pattern) = glob::split(path);
         let (place, base) = stores.remote(&format!("{authority}{host}{fixed}"))?;
-        return directory(place, base, Some(&Wanted::of(pattern)), max_files).await;
+        return directory(place, base, Some(&Wanted::of(pattern)?), max_files).await;
     }
     let (place, path) = stores.remote(text)?;
     let name = path.filename().unwrap_or_default();
@@ -370,8 +395,8 @@ struct Wanted<'s> {
 }
 
 impl Wanted<'_> {
-    fn of(pattern: &str) -> Self {
-        Self { pattern: Pattern::new(pattern), start: "" }
+    fn of(pattern: &str) -> Result<Self> {
+        Ok(Self { pattern: Pattern::new(pattern)?, start: "" })
     }
 
     fn is_meant(&self, name: &str) -> bool {
@@ -383,12 +408,12 @@ impl Wanted<'_> {
     }
 
     /// False if nothing below the start can be meant by `pattern`, this one's text; so nothing there needs to be listed.
-    fn may_be_below(&self, pattern: &str) -> bool {
+    fn may_be_below(&self, pattern: &str) -> Result<bool> {
         let depth = self.start.split('/').count();
         let head = pattern.split('/').take(depth).collect::<Vec<_>>().join("/");
         // Braces may have slashes in them.
         let is_plain = !pattern.contains(['{', '}']) && !head.contains("**");
-        !is_plain || Pattern::new(&head).matches(self.start).is_some()
+        Ok(!is_plain || Pattern::new(&head)?.matches(self.start).is_some())
     }
 }
 
@@ -424,7 +449,7 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
         return Err(kind.refused(&place.url(&base)));
     }
     let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
-    let files = found.into_iter().map(file).collect();
+    let files = found.into_iter().filter(|meta| !marks_partition(meta)).map(file).collect();
     let path = base.clone().join(INDEX);
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
     let index = wanted.is_none().then(|| (beside, index.get().is_some()));
@@ -438,6 +463,9 @@ fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     Hits { place, base, by: By::Directory, files: Vec::new(), index: None, table: Some(table), seen: None }
 }
 
+/// End of the names of objects with which Hadoop's older stores mark a directory.
+const FOLDER: &str = "_$folder$";
+
 /// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
 fn is_data(below: &str, named: usize) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
@@ -445,6 +473,12 @@ fn is_data(below: &str, named: usize) -> bool {
     let file_named = named == parts.len();
     !parts.iter().skip(named).any(|part| glob::is_hidden(part))
         && (file_named || extension(name).is_none_or(is_parquet))
+        && !name.ends_with(FOLDER)
+}
+
+/// Returns true for an empty object in the name of a partition, which some tools leave when its files go.
+fn marks_partition(meta: &ObjectMeta) -> bool {
+    meta.size == 0 && meta.location.filename().is_some_and(|name| name.contains('='))
 }
 
 fn extension(name: &str) -> Option<&str> {

@@ -1,6 +1,8 @@
 //! Shell patterns over `/`-separated paths: `*`, `?`, `[a-z]`, `{a,b}` within a part, `**` over any number of parts. Listing goes down part by
 //! part, so patterns are matched and cut by parts; `globset` compiles whole paths to one regular expression, of a size that the pattern decides.
 
+use crate::error::{Error, Result};
+
 /// Returns true if `text` contains a character that has a meaning in patterns.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
@@ -13,22 +15,43 @@ pub(crate) fn split(pattern: &str) -> (&str, &str) {
     pattern.split_at(cut)
 }
 
-/// Alternatives beyond this make a pattern match nothing; `{a,b}{a,b}...` doubles with every brace.
-const ALTERNATIVES: usize = 4096;
+/// Maximum number of texts that the braces of a pattern stand for: `{a,b}{a,b}...` doubles with every brace. Braces within parts count by
+/// part: three regions with the days of five years are 1,829.
+const ALTERNATIVES: usize = 1 << 16;
 
 /// A pattern, made ready.
 #[derive(Debug)]
 pub(crate) struct Pattern {
-    /// One list of parts per alternative of the braces.
-    alternatives: Vec<Vec<String>>,
+    /// One list of parts per alternative of braces that have slashes in them; mostly one.
+    alternatives: Vec<Vec<Part>>,
 }
 
+/// The alternatives of one part.
+type Part = Vec<Vec<char>>;
+
 impl Pattern {
-    pub(crate) fn new(pattern: &str) -> Self {
-        let mut alternatives = Vec::new();
-        expand(pattern, &mut alternatives);
-        let parts = |text: &String| text.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        Self { alternatives: alternatives.iter().map(parts).collect() }
+    /// # Errors
+    /// [`Error::Config`] if its braces stand for more than 65,536 texts.
+    pub(crate) fn new(pattern: &str) -> Result<Self> {
+        let too_many = || {
+            let problem = format!(
+                "the braces of pattern {pattern} stand for more than {ALTERNATIVES} texts; use * or a list of addresses"
+            );
+            Error::config("urls", problem)
+        };
+        let whole = if has_slash_in_braces(pattern) {
+            expand(pattern, ALTERNATIVES).ok_or_else(too_many)?
+        } else {
+            vec![pattern.to_owned()]
+        };
+        let mut left = ALTERNATIVES;
+        let mut part = |text: &str| {
+            let texts = expand(text, left).ok_or_else(too_many)?;
+            left = left.saturating_sub(texts.len().saturating_sub(1));
+            Ok(texts.iter().map(|text| text.chars().collect()).collect())
+        };
+        let mut parts = |text: &String| text.split('/').filter(|part| !part.is_empty()).map(&mut part).collect();
+        Ok(Self { alternatives: whole.iter().map(&mut parts).collect::<Result<_>>()? })
     }
 
     /// Number of parts of `path` that the pattern names, if it names `path` or a directory above it.
@@ -42,21 +65,39 @@ impl Pattern {
     }
 }
 
-/// Writes out the braces: `a{b,c}` becomes `ab` and `ac`.
-fn expand(pattern: &str, found: &mut Vec<String>) {
-    let mut waiting = vec![pattern.to_owned()];
+/// Returns true if a choice of a brace may be more than one part.
+fn has_slash_in_braces(pattern: &str) -> bool {
+    let mut depth = 0_usize;
+    pattern.chars().any(|letter| {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == '/' && depth > 0
+    })
+}
+
+/// Writes out the braces: `a{b,c}` becomes `ab` and `ac`. `None` if these are more than `most`.
+fn expand(pattern: &str, most: usize) -> Option<Vec<String>> {
+    let (mut waiting, mut found) = (vec![pattern.to_owned()], Vec::new());
     while let Some(text) = waiting.pop() {
         let braces = text.rfind('{').and_then(|open| {
             let (before, rest) = text.split_at(open);
             let (inside, after) = rest.get(1..)?.split_once('}')?;
-            Some(inside.split(',').map(|choice| format!("{before}{choice}{after}")).collect::<Vec<_>>())
+            Some((before, inside, after))
         });
         match braces {
-            Some(choices) if waiting.len() + found.len() + choices.len() <= ALTERNATIVES => waiting.extend(choices),
-            Some(_) => return,
+            Some((before, inside, after)) => {
+                if waiting.len() + found.len() + inside.split(',').count() > most {
+                    return None;
+                }
+                waiting.extend(inside.split(',').map(|choice| format!("{before}{choice}{after}")));
+            }
             None => found.push(text),
         }
     }
+    Some(found)
 }
 
 /// Returns true if a file or directory of this name is no data unless it is named on purpose.
@@ -65,21 +106,18 @@ pub(super) fn is_hidden(part: &str) -> bool {
 }
 
 /// Wildcards do not name what is hidden: `*` means what a directory would give.
-fn path_matches(pattern: &[String], parts: &[&str]) -> bool {
-    match (pattern.split_first(), parts.split_first()) {
-        (None, None) => true,
-        (Some((first, rest)), _) if first == "**" => {
-            let further = |(part, parts): (&&str, &[&str])| !is_hidden(part) && path_matches(pattern, parts);
-            path_matches(rest, parts) || parts.split_first().is_some_and(further)
-        }
-        (Some((first, rest)), Some((part, parts))) => {
-            let meant = !is_hidden(part) || first.chars().next() == part.chars().next();
-            let pattern: Vec<char> = first.chars().collect();
-            let part: Vec<char> = part.chars().collect();
-            meant && part_matches(&pattern, &part) && path_matches(rest, parts)
-        }
-        _ => false,
-    }
+fn path_matches(pattern: &[Part], parts: &[&str]) -> bool {
+    let Some((first, rest)) = pattern.split_first() else { return parts.is_empty() };
+    // `**` is any number of parts.
+    let (any, one): (Vec<_>, Vec<_>) = first.iter().partition(|choice| choice.as_slice() == ['*', '*']);
+    let next = parts.split_first();
+    let here = |(part, parts): (&&str, &[&str])| {
+        let (hidden, letters): (bool, Vec<char>) = (is_hidden(part), part.chars().collect());
+        let mut one = one.iter().filter(|choice| !hidden || choice.first() == letters.first());
+        one.any(|choice| part_matches(choice, &letters)) && path_matches(rest, parts)
+    };
+    let further = |(part, parts): (&&str, &[&str])| !is_hidden(part) && path_matches(pattern, parts);
+    next.is_some_and(here) || (!any.is_empty() && (path_matches(rest, parts) || next.is_some_and(further)))
 }
 
 /// Linear in practice: on a mismatch only the last `*` is tried again.
@@ -154,11 +192,11 @@ mod tests {
 
     #[test]
     fn patterns_match_parts_directories_and_alternatives() {
-        let yes = |pattern: &str, path: &str| Pattern::new(pattern).matches(path).is_some();
+        let yes = |pattern: &str, path: &str| Pattern::new(pattern).unwrap().matches(path).is_some();
         assert!(yes("*.parquet", "a.parquet"));
         assert!(!yes("*.parquet", "d/a.parquet"));
         assert!(yes("year=20*", "year=2020/x.parquet"), "a directory stands for what is in it");
-        assert_eq!(Pattern::new("year=20*").matches("year=2020/x/y"), Some(1));
+        assert_eq!(Pattern::new("year=20*").unwrap().matches("year=2020/x/y"), Some(1));
         assert!(yes("**/*.parquet", "a.parquet") && yes("**/*.parquet", "b/c/a.parquet"));
         assert!(!yes("**/*", "_temporary/a") && !yes("*", ".a") && yes("_temp*/*", "_temporary/a") && yes("*", "_k=1"));
         assert!(yes("part-[0-3]?.{parquet,pq}", "part-12.pq"));
@@ -167,6 +205,30 @@ mod tests {
         assert!(!yes("a*b*c", "a_b_d") && yes("a*b*c", "a_bb_c"));
         assert_eq!(split("/data/x/*/y"), ("/data/x/", "*/y"));
         assert_eq!(split("*.parquet"), ("", "*.parquet"));
-        assert!(!yes(&"{a,b}".repeat(40), "a"), "bounded");
+    }
+
+    #[test]
+    fn braces_stand_for_all_of_their_choices_or_are_refused() {
+        let yes = |pattern: &str, path: &str| Pattern::new(pattern).unwrap().matches(path).is_some();
+        // A pattern of a job over five years in three regions.
+        let days: Vec<String> = (0..1827).map(|day| format!("day-{day}")).collect();
+        let all = format!("{{us,eu,ap}}/{{{}}}.parquet", days.join(","));
+        for region in ["us", "eu", "ap"] {
+            assert!(days.iter().step_by(91).all(|day| yes(&all, &format!("{region}/{day}.parquet"))));
+        }
+        assert!(!yes(&all, "us/day-1827.parquet"));
+        let digits = format!("part-{}", "{0,1,2,3,4,5,6,7,8,9}".repeat(4));
+        assert!(yes(&digits, "part-0000") && yes(&digits, "part-9999") && !yes(&digits, "part-999a"));
+        assert!(yes("{a/b,c}/{d,e{f,g}}", "a/b/eg") && yes("{a/{x,y},c}/d", "a/y/d") && yes("{a/{x,y},c}/d", "c/d"));
+        assert!(
+            !yes("{a/b,c}/d", "a/d")
+                && yes("{**,_x}/d", "_x/d")
+                && yes("{**,_x}/d", "a/b/d")
+                && yes("{_k,k}*", "_kx")
+                && !yes("{*,k}", "_kx")
+        );
+        for pattern in ["{a,b}".repeat(40), "{a,b}".repeat(17), "{a/b,c}".repeat(17), "{a,b/}{a,b}".repeat(30)] {
+            assert!(matches!(Pattern::new(&pattern), Err(Error::Config { option: "urls", .. })), "{pattern}");
+        }
     }
 }

@@ -105,12 +105,6 @@ pub(super) fn has_credentials(options: &BTreeMap<String, String>) -> bool {
     options.keys().any(|key| is_credential(key))
 }
 
-/// Local files have none.
-#[cfg(not(feature = "cloud"))]
-pub(super) fn has_credentials(_: &BTreeMap<String, String>) -> bool {
-    false
-}
-
 /// Refuses credentials among `options` if a provider gives them.
 ///
 /// # Errors
@@ -140,26 +134,68 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
 /// Returns true if `key` is a name of a credential.
 #[cfg(feature = "cloud")]
 pub(super) fn is_credential(key: &str) -> bool {
-    use object_store::aws::AmazonS3ConfigKey as S3;
-    use object_store::azure::AzureConfigKey as Azure;
-    use object_store::gcp::GoogleConfigKey as Google;
-
-    let key = key.to_ascii_lowercase();
-    let s3 = [S3::AccessKeyId, S3::SecretAccessKey, S3::Token, S3::WebIdentityTokenFile, S3::SkipSignature];
-    let google =
-        [Google::ServiceAccount, Google::ServiceAccountKey, Google::ApplicationCredentials, Google::BearerToken];
-    let azure = [Azure::AccessKey, Azure::SasKey, Azure::Token, Azure::ClientSecret, Azure::FederatedTokenFile];
-    key.parse().is_ok_and(|key| s3.contains(&key))
-        || key.parse().is_ok_and(|key| google.contains(&key))
-        || key.parse().is_ok_and(|key| azure.contains(&key))
-        || key == "aws_profile"
-        || key == "hf_token"
+    Cloud::ALL.into_iter().any(|cloud| cloud.is_credential(key)) || key.eq_ignore_ascii_case("hf_token")
 }
 
 /// Local files have none.
 #[cfg(not(feature = "cloud"))]
 pub(super) fn is_credential(_: &str) -> bool {
     false
+}
+
+/// A cloud whose credentials may come from options or from variables.
+#[cfg(feature = "cloud")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cloud {
+    S3,
+    Google,
+    Azure,
+}
+
+#[cfg(feature = "cloud")]
+impl Cloud {
+    const ALL: [Self; 3] = [Self::S3, Self::Google, Self::Azure];
+
+    /// Returns true if `key` is a name of one of its credentials.
+    pub(super) fn is_credential(self, key: &str) -> bool {
+        use object_store::aws::AmazonS3ConfigKey as S3;
+        use object_store::azure::AzureConfigKey as Azure;
+        use object_store::gcp::GoogleConfigKey as Google;
+
+        let key = key.to_ascii_lowercase();
+        match self {
+            Self::S3 => {
+                let of = [S3::AccessKeyId, S3::SecretAccessKey, S3::Token, S3::WebIdentityTokenFile, S3::SkipSignature];
+                key == "aws_profile" || key.parse().is_ok_and(|key| of.contains(&key))
+            }
+            Self::Google => {
+                let of = [
+                    Google::ServiceAccount,
+                    Google::ServiceAccountKey,
+                    Google::ApplicationCredentials,
+                    Google::BearerToken,
+                ];
+                key.parse().is_ok_and(|key| of.contains(&key))
+            }
+            Self::Azure => {
+                let of =
+                    [Azure::AccessKey, Azure::SasKey, Azure::Token, Azure::ClientSecret, Azure::FederatedTokenFile];
+                key.parse().is_ok_and(|key| of.contains(&key))
+            }
+        }
+    }
+
+    /// Returns true if `options` say with which of its credentials a store is reached.
+    pub(super) fn has_credentials(self, options: &BTreeMap<String, String>) -> bool {
+        use object_store::aws::AmazonS3ConfigKey::SkipSignature;
+
+        // That requests are signed is no credential.
+        let signs = |key: &str, value: &str| {
+            key.to_ascii_lowercase().parse().is_ok_and(|key| SkipSignature == key)
+                && !["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+        };
+        options.iter().any(|(key, value)| self.is_credential(key) && !signs(key, value))
+    }
 }
 
 /// Local files take no options.

@@ -72,6 +72,8 @@ mod sigv4;
 mod stamp;
 mod stores;
 mod table;
+#[cfg(feature = "cloud")]
+mod transport;
 #[cfg(feature = "convert")]
 mod tree;
 mod unavailable;

@@ -149,8 +149,10 @@ impl Found {
             Some(stamp) => stamp,
             None => match self.place.store.head(&self.path).await {
                 Ok(meta) => Stamp::of(&meta),
-                Err(error @ object_store::Error::NotFound { .. }) => return Err(self.tail_error(length, error)),
-                // Not all servers answer to that.
+                Err(error @ object_store::Error::NotFound { .. }) if self.place.lists => {
+                    return Err(self.tail_error(length, error));
+                }
+                // Not all web servers answer to that, and 405 Method Not Allowed comes as not found.
                 Err(_) => return Ok(None),
             },
         };

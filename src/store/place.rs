@@ -42,9 +42,23 @@ pub(super) struct MountedAt {
     pub(super) root: Path,
 }
 
-/// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else is.
+/// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else, or drops, is.
 pub(super) fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
+    kept(&text.replace('%', "%25").replace('?', "%3F").replace('#', "%23")).replace(" /", "%20/")
+}
+
+/// `text` with what a URL would drop encoded: control characters, and blanks at its end.
+pub(super) fn kept(text: &str) -> String {
+    let blanks = text.len() - text.trim_end_matches(' ').len();
+    let mut kept = String::with_capacity(text.len());
+    for letter in text.trim_end_matches(' ').chars() {
+        if letter.is_ascii_control() {
+            kept.push_str(&format!("%{:02X}", u32::from(letter)));
+        } else {
+            kept.push(letter);
+        }
+    }
+    kept + &"%20".repeat(blanks)
 }
 
 /// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
@@ -169,7 +183,24 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::percent::decoded;
     use super::*;
+
+    #[test]
+    fn an_address_keeps_every_character_of_a_key() {
+        for (key, address) in [
+            ("m/x ", "m/x%20"),
+            ("t\tab\nx", "t%09ab%0Ax"),
+            ("a /b  /c d", "a%20/b %20/c d"),
+            ("100%?#", "100%25%3F%23"),
+            (" ", "%20"),
+        ] {
+            assert_eq!(escaped(key), address);
+            let url = url::Url::parse(&format!("s3://b/k/{address}")).unwrap();
+            assert_eq!(decoded(url.path()), Some(format!("/k/{key}")));
+        }
+        assert_eq!(kept("s3://b/as typed\t "), "s3://b/as typed%09%20");
+    }
 
     #[test]
     fn directories_above_a_file() {

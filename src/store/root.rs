@@ -166,7 +166,7 @@ fn family(url: &str) -> &str {
 }
 
 /// Hadoop has three names for S3.
-fn one_name(prefix: &str) -> (bool, &str) {
+pub(super) fn one_name(prefix: &str) -> (bool, &str) {
     let bucket = ["s3://", "s3a://", "s3n://"].iter().find_map(|scheme| prefix.strip_prefix(scheme));
     bucket.map_or((false, prefix), |bucket| (true, bucket))
 }

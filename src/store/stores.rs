@@ -24,7 +24,7 @@ use super::keys;
 use super::mounts::Resolved;
 use super::mounts::{Mount, Mounts, Target, is_mounted};
 use super::multipart::Opened;
-use super::place::{MountedAt, Place};
+use super::place::{MountedAt, Place, kept};
 #[cfg(feature = "cloud")]
 use super::profile::{self, Chosen};
 use super::registered::{self, is_registered};
@@ -207,6 +207,7 @@ impl<'a> Stores<'a> {
     }
 
     fn open_at(&mut self, text: &str) -> Result<(Place, Path)> {
+        let text = &kept(text);
         let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
         let shown = shown(&url);
         if url.query().is_some() || url.fragment().is_some() {
@@ -354,22 +355,24 @@ impl<'a> Stores<'a> {
 
     /// The environment first, then the options, which win. Keys are object_store's own.
     fn settings(&self, url: &Url, scheme: &ObjectStoreScheme) -> Vec<(String, String)> {
-        let of_cloud = match scheme {
-            ObjectStoreScheme::AmazonS3 => "AWS_",
-            ObjectStoreScheme::GoogleCloudStorage => "GOOGLE_",
-            ObjectStoreScheme::MicrosoftAzure => "AZURE_",
-            _ => "",
-        };
         let mut settings = Vec::new();
-        if !of_cloud.is_empty() {
+        #[cfg(feature = "cloud")]
+        if let Some((cloud, start)) = match scheme {
+            ObjectStoreScheme::AmazonS3 => Some((keys::Cloud::S3, "AWS_")),
+            ObjectStoreScheme::GoogleCloudStorage => Some((keys::Cloud::Google, "GOOGLE_")),
+            ObjectStoreScheme::MicrosoftAzure => Some((keys::Cloud::Azure, "AZURE_")),
+            _ => None,
+        } {
             // `vars` panics on names that are not Unicode; those are not ours.
             let texts = std::env::vars_os()
                 .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-            // A mount with credentials of its own gets no part of another's: a session token beside its keys, say.
-            let has_own = self.mount.is_some() && keys::has_credentials(self.access.options);
-            let ours = |key: &str| key.starts_with(of_cloud) && !(has_own && keys::is_credential(key));
+            // Beside credentials of its own a store gets no part of others: a session token beside keys, or a token that wins over them.
+            let has_own = cloud.has_credentials(self.access.options);
+            let ours = |key: &str| key.starts_with(start) && !(has_own && cloud.is_credential(key));
             settings.extend(texts.filter(|(key, _)| ours(key)));
         }
+        #[cfg(not(feature = "cloud"))]
+        let _ = scheme;
         if url.scheme() == "http" {
             // A user who writes http:// means it.
             settings.push(("allow_http".to_owned(), "true".to_owned()));

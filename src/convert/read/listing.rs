@@ -76,7 +76,7 @@ impl Listing {
         if is_pattern(src) {
             let (start, pattern) = glob::split(src);
             let below = Self::open(if start.is_empty() { "." } else { start }, storage_options, read_bytes)?;
-            let matching = Matching { below, pattern: Pattern::new(pattern), shown: src.to_owned() };
+            let matching = Matching { below, pattern: Pattern::new(pattern)?, shown: src.to_owned() };
             return Ok(Self::Matching(Box::new(matching)));
         }
         if is_remote(src) {

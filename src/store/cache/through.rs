@@ -8,6 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "cloud")]
+use super::super::profile;
 use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
 #[cfg(feature = "flight")]
@@ -161,6 +163,10 @@ impl Through {
         mount: Option<&str>,
     ) -> Self {
         let mut origin = origin(prefix, options, std::env::vars_os().filter_map(text));
+        #[cfg(feature = "cloud")]
+        if let Some(endpoint) = profile::endpoint(prefix, options, &|name| std::env::var_os(name)) {
+            origin.push_str(&format!("\nprofile {endpoint}"));
+        }
         if let Some(mount) = mount {
             origin.push_str(&format!("\nmount {mount}"));
         }

@@ -12,6 +12,7 @@ use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
 use url::{Position, Url};
 
 use super::super::client::Connector;
+use super::super::transport::Redirects;
 use super::renewing::{Renewing, RenewingParts};
 use super::source::{CredentialSource, store_error};
 use crate::error::Error;
@@ -59,11 +60,13 @@ pub(in crate::store) fn open(
     settings: Vec<(String, String)>,
     source: Option<&CredentialSource>,
 ) -> crate::error::Result<Result<Opened>> {
+    // Requests to plain web servers have no credentials.
+    let redirects = if *scheme == ObjectStoreScheme::Http { Redirects::Anywhere } else { Redirects::Within };
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! builder {
         ($builder:ty, $key:ty, $url:expr) => {
             settings.into_iter().fold(
-                <$builder>::new().with_url($url.to_string()).with_http_connector(Connector::new(prefix)),
+                <$builder>::new().with_url($url.to_string()).with_http_connector(Connector::new(prefix, redirects)),
                 |builder, (key, value)| match key.to_ascii_lowercase().parse::<$key>() {
                     Ok(key) => builder.with_config(key, value),
                     Err(_) => builder,

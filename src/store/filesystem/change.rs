@@ -38,6 +38,10 @@ fn rename_here(from: &FsPath, to: &FsPath) -> Result<()> {
 }
 
 async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place, from: &Path, to: &Path) -> Result<()> {
+    if let Some(none) = [from, to].into_iter().find(|path| path.as_ref().is_empty()) {
+        // A request for it would be one for the bucket.
+        return Err(Error::config("urls", format!("{} is no address of a file", place.url(none))));
+    }
     if from == to {
         return stays(origins, place, from).await;
     }
@@ -123,6 +127,17 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
         };
         place.store.delete(&path).await.map_err(|error| place.failed("remove", &path, error))
     })
+}
+
+/// Removes what is at `path` of this machine, without what links lead to.
+pub(super) fn remove_tree(path: &FsPath) -> Result<()> {
+    let shown = path.display().to_string();
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing(&shown)),
+        found => found.map_err(|error| failed("look up", path, error))?,
+    };
+    let removed = if found.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.map_err(|error| failed("remove", path, error))
 }
 
 /// See [`FileSystem::make_directory`](super::FileSystem::make_directory).

@@ -114,9 +114,9 @@ impl Origins {
         let found = Found { place, path, name, size: None, stamp: None };
         match found.place.store.head(&found.path).await {
             Ok(meta) => Ok(found.pinned(Stamp::of(&meta))),
-            Err(object_store::Error::NotFound { .. }) => Err(missing(&found.url())),
-            // Not all servers answer to that.
+            Err(object_store::Error::NotFound { .. }) if found.place.lists => Err(missing(&found.url())),
             Err(error) if found.place.lists => Err(found.place.failed("look up", &found.path, error)),
+            // Not all web servers answer to that, and 405 Method Not Allowed comes as not found.
             Err(_) => Ok(found.tail(1).await?.object),
         }
     }

@@ -1,5 +1,6 @@
 //! The stores that are reached with one set of options, as a file system.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path as FsPath;
 use std::sync::Arc;
@@ -151,7 +152,6 @@ impl FileSystem {
                     match place.store.head(&path).await {
                         Ok(meta) => return Ok(Entry::file(&place, &meta)),
                         Err(object_store::Error::NotFound { .. }) if place.lists => {}
-                        Err(object_store::Error::NotFound { .. }) => return Err(missing(&place.url(&path))),
                         Err(error) if place.lists => return Err(place.failed("look up", &path, error)),
                         // Not all servers answer to that.
                         Err(_) => {
@@ -213,12 +213,18 @@ impl FileSystem {
     pub fn find(&self, url: &str) -> Result<Vec<Entry>> {
         let most = self.origins.options.max_files;
         let (mut found, mut left) = (Vec::new(), vec![url.to_owned()]);
+        // A link may lead to a directory above it.
+        let mut entered = HashSet::new();
         while let Some(url) = left.pop() {
             match self.origins.above(&url)? {
                 Some((_, below)) => left.extend(below.into_iter().map(|entry| entry.url)),
                 None => match self.at(&url)? {
                     At::Store(place, path) => found.extend(self.find_in(&url, &place, &path)?),
-                    At::Here(_, Some(_)) => {
+                    At::Here(path, Some(_)) => {
+                        let real = std::fs::canonicalize(&path);
+                        if real.is_ok_and(|path| path.is_dir() && !entered.insert(path)) {
+                            continue;
+                        }
                         let (directories, files): (Vec<_>, Vec<_>) =
                             self.list(&url)?.into_iter().partition(Entry::is_directory);
                         left.extend(directories.into_iter().map(|entry| entry.url));
@@ -324,6 +330,34 @@ impl FileSystem {
         change::remove(&self.origins, url)
     }
 
+    /// Removes the file at `url`, or all that is below the directory at `url`: of this machine with the directory itself, and links as
+    /// links, without what they lead to. Objects that go meanwhile, and marks of directories, which have no name of their own, are
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is nothing; [`Error::Unsupported`] for a directory above mounts; [`Error::Store`].
+    pub fn remove_all(&self, url: &str) -> Result<()> {
+        if self.origins.above(url)?.is_some() {
+            return Err(Error::unsupported(format!("to remove {url}, a directory of mounts,"), "name one mount"));
+        }
+        match self.at(url)? {
+            At::Here(path, _) => change::remove_tree(&path),
+            At::Store(place, path) => {
+                let found = if place.lists { self.find_in(url, &place, &path)? } else { Vec::new() };
+                if found.is_empty() {
+                    return self.remove(url);
+                }
+                for entry in found {
+                    match self.remove(&entry.url) {
+                        Ok(()) | Err(Error::NotFound { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Makes the directory at `url`, and those above it, if it is of this machine: stores need none.
     ///
     /// # Errors
@@ -388,8 +422,10 @@ async fn children(place: &Place, path: &Path) -> Result<Vec<Entry>> {
     }
     let found = place.store.list_with_delimiter(Some(path).filter(|path| !path.as_ref().is_empty())).await;
     let found = found.map_err(|error| place.failed("list", path, error))?;
-    // Some tools mark a directory by an empty object of its name.
-    let is_mark = |meta: &&ObjectMeta| meta.size == 0 && found.common_prefixes.contains(&meta.location);
+    // Some tools mark a directory by an empty object of its name, or of its name and a slash.
+    let is_mark = |meta: &&ObjectMeta| {
+        meta.location == *path || (meta.size == 0 && found.common_prefixes.contains(&meta.location))
+    };
     let files = found.objects.iter().filter(|meta| !is_mark(meta)).map(|meta| Entry::file(place, meta));
     Ok(files.chain(found.common_prefixes.iter().map(|path| Entry::directory(place, path.as_ref()))).collect())
 }

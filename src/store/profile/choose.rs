@@ -103,6 +103,20 @@ pub(in crate::store) fn choose(
     Ok(Chosen { source, settings })
 }
 
+/// The endpoint that a profile of this machine gives to the store whose addresses begin with `prefix`, if one does.
+pub(in crate::store) fn endpoint(
+    prefix: &str,
+    options: &BTreeMap<String, String>,
+    environment: &dyn Fn(&str) -> Option<OsString>,
+) -> Option<String> {
+    if !["s3://", "s3a://", "s3n://"].iter().any(|scheme| prefix.starts_with(scheme)) {
+        return None;
+    }
+    // One that cannot be read is an error of the store itself.
+    let chosen = choose(options, environment).ok()?;
+    chosen.settings.into_iter().find(|(key, _)| key == "aws_endpoint").map(|(_, value)| value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +134,27 @@ mod tests {
             "HOME" => Some(folder.path().into()),
             _ => variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()),
         })
+    }
+
+    #[test]
+    fn the_endpoint_of_a_profile_belongs_to_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let of = |prefix: &str, text: &str, profile: &str| {
+            std::fs::write(&file, text).unwrap();
+            let options = BTreeMap::from([("aws_profile".to_owned(), profile.to_owned())]);
+            endpoint(prefix, &options, &|name| match name {
+                "AWS_CONFIG_FILE" => Some(file.clone().into()),
+                "HOME" => Some(folder.path().into()),
+                _ => None,
+            })
+        };
+        let at = |endpoint: &str| {
+            format!("[profile lab]\naws_access_key_id=l\naws_secret_access_key=s\nendpoint_url={endpoint}\n")
+        };
+        assert_eq!(of("s3://b/", &at("http://one:9000"), "lab").unwrap(), "http://one:9000");
+        assert_eq!(of("s3a://b/", &at("http://two:9000"), "lab").unwrap(), "http://two:9000");
+        assert_eq!((of("gs://b/", &at("http://one:9000"), "lab"), of("s3://b/", "", "none")), (None, None));
     }
 
     fn said(options: &[(&str, &str)], variables: &[(&str, &str)]) -> String {

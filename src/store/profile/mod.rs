@@ -15,4 +15,4 @@ mod provider;
 mod requests;
 mod times;
 
-pub(super) use choose::{Chosen, choose};
+pub(super) use choose::{Chosen, choose, endpoint};
