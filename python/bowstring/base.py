@@ -283,11 +283,11 @@ class BaseLoader(ABC, Generic[A]):
         A ``for`` loop that Ctrl-C ends has received every batch up to :attr:`step`, and its iterator continues with the next one.
         Only a bare ``next()`` may be interrupted after it has the batch and before the batch is assigned.
         """
-        return self._pass(self._native.begin(self._batch))
+        return self._pass(self._batch)
 
-    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The iterator over ``batches`` that a loop gets."""
-        return batches
+    def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
+        """A pass of the native loader, as a loop gets it: in a Python frame between them an interrupt would cost a batch."""
+        return self._native.begin(convert, *into)
 
     def peek(self) -> dict[str, A]:
         """A copy of the next batch, to look at or to build a model with; at the end of an epoch, the first of the next one.
@@ -307,7 +307,7 @@ class BaseLoader(ABC, Generic[A]):
         >>> for batch in loader.batches():  # doctest: +SKIP
         ...     writer.write_batch(batch.to_pyarrow())
         """
-        return self._pass(self._native.begin(self._whole()))
+        return self._pass(self._whole())
 
     def preview(self) -> Batch:
         """As :meth:`peek`, a :class:`bowstring.Batch`: a notebook shows its columns and the first of its images."""
@@ -338,7 +338,7 @@ class BaseLoader(ABC, Generic[A]):
             tensors must not be used until then. The default is the legacy default stream, for torch the current one.
         """
         targets, on, filled = self._into(buffers, stream)
-        return self._pass(self._native.begin(filled, targets, on))
+        return self._pass(filled, targets, on)
 
     def _into(
         self, buffers: Mapping[str, Any], stream: Any

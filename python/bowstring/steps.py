@@ -77,8 +77,14 @@ class Steps:
         native = self._loader._native
         native.begin(self._loader._batch)
         epoch, first, steps = native.epoch, native.step, native.steps
-        # An iterator of its own, so that leaving a loop is noticed at once.
-        yield from Underway(self._loader, self._steps(epoch, first, steps))
+        underway = Underway(self._loader)
+        try:
+            for step in self._steps(epoch, first, steps):
+                underway.begin()
+                yield step
+        finally:
+            # Also of a loop that is left.
+            underway.end()
 
     def _steps(self, epoch: int, first: int, steps: int) -> Iterator[list[Step]]:
         for number in range(first, steps):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -37,11 +37,19 @@ class DataLoader(BaseLoader[Any]):
     # There are no workers; a loader rebuilt from this one must not get 2.
     prefetch_factor: int | None = None
 
-    # The iterator in use, if Accelerate was notified.
-    _underway: Iterator[Any] | None = None
+    # The pass in use, if Accelerate was notified.
+    _underway: Underway | None = None
 
-    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return Underway(self, batches) if watched() else batches
+    def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
+        if not watched():
+            return super()._pass(convert, *into)
+        underway = Underway(self)
+
+        def begun(columns: Any) -> Any:
+            underway.begin()
+            return convert(columns)
+
+        return self._native.begin(begun, *into, ended=underway.end)
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""

@@ -8,7 +8,6 @@ of that loader: ``end_of_dataloader`` and ``remainder``. This module does not im
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,29 +28,15 @@ def _state() -> Any:
 
 
 class Underway:
-    """An iterator over ``items`` of a pass of ``loader``. Several threads may take from it if they may from ``items``."""
+    """A pass of ``loader``, from its first step to its end or to the loop that leaves it."""
 
-    def __init__(self, loader: DataLoader, items: Iterator[Any]) -> None:
-        self._loader, self._items = loader, items
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
 
-    def __iter__(self) -> Underway:
-        return self
-
-    def __next__(self) -> Any:
-        self._begin()
-        try:
-            return next(self._items)
-        except BaseException:
-            self._end()
-            raise
-
-    def __del__(self) -> None:
-        # A loop that was left.
-        self._end()
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Notifies Accelerate that the current loop is over this pass, unless it was."""
         state = _state()
-        if state is None or self._loader._underway is self._items:
+        if state is None or self._loader._underway is self:
             return
         active = state.active_dataloader
         data = getattr(active, "dataset", None)
@@ -61,10 +46,11 @@ class Underway:
         # A pass that was left is over.
         state._remove_dataloader(self._loader)
         state._add_dataloader(self._loader)
-        self._loader._underway = self._items
+        self._loader._underway = self
 
-    def _end(self) -> None:
-        if self._loader._underway is self._items:
+    def end(self) -> None:
+        """Notifies Accelerate that the loop is over, if it was told of it."""
+        if self._loader._underway is self:
             self._loader._underway = None
             state = _state()
             if state is not None:

@@ -54,6 +54,8 @@ pub(crate) struct PyPass {
     into: Option<(Py<PyBuffers>, Py<PyAny>)>,
     /// True once its end was reported, which is final.
     ended: AtomicBool,
+    /// Called at its end, after an error, and when it is dropped.
+    tell: Option<Py<PyAny>>,
 }
 
 #[pymethods]
@@ -80,6 +82,13 @@ impl PyPass {
         if let Ok(None) = next {
             self.ended.store(true, Ordering::Relaxed);
         }
+        if !matches!(next, Ok(Some(_)))
+            && let Some(tell) = &self.tell
+        {
+            // An interrupt in it counts only if nothing else is raised.
+            let told = tell.call0(py);
+            return next.and_then(|next| told.map(|_| next));
+        }
         next
     }
 
@@ -89,7 +98,28 @@ impl PyPass {
             visit.call(buffers)?;
             visit.call(stream)?;
         }
+        if let Some(tell) = &self.tell {
+            visit.call(tell)?;
+        }
         visit.call(&self.convert)
+    }
+}
+
+impl Drop for PyPass {
+    fn drop(&mut self) {
+        // A loop that was left. At the end of the process nobody listens.
+        if let Some(tell) = self.tell.take() {
+            Python::try_attach(|py| {
+                // The pass may go because of an exception, which is to stay.
+                let pending = PyErr::take(py);
+                if let Err(error) = tell.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+                if let Some(error) = pending {
+                    error.restore(py);
+                }
+            });
+        }
     }
 }
 
@@ -174,19 +204,20 @@ impl PyLoader {
     }
 
     /// Begins a pass, and ends the one before. Its batches are the results of `convert` on their columns, also copied into `buffers` if
-    /// given; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`.
+    /// given; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`. `ended` is called when the pass is over, or left.
     ///
     /// No exception, Ctrl-C above all, costs a batch: one that was not converted is delivered again.
-    #[pyo3(signature = (convert, buffers=None, stream=None))]
+    #[pyo3(signature = (convert, buffers=None, stream=None, *, ended=None))]
     fn begin(
         slf: &Bound<'_, Self>,
         convert: Py<PyAny>,
         buffers: Option<Py<PyBuffers>>,
         stream: Option<Py<PyAny>>,
+        ended: Option<Py<PyAny>>,
     ) -> PyResult<PyPass> {
         let pass = slf.get().0.with(slf.py(), Loader::begin)?;
         let into = buffers.zip(stream);
-        Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false) })
+        Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false), tell: ended })
     }
 
     /// Returns the result of `convert` on the next batch's columns, of any pass; `None` at the end of the epoch.

@@ -77,3 +77,32 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
     with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:
         dcp.load({"data": alone}, checkpoint_id=tmp_path / "dcp", no_dist=True)
         assert [batch["id"].tolist() for batch in alone] == want[4:7]
+
+
+def test_no_frame_of_python_is_between_a_loop_and_its_pass(tmp_path: pathlib.Path) -> None:
+    """In one, an interrupt would cost a batch."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from accelerate import Accelerator
+    from accelerate.state import GradientState
+
+    pq.write_table(pa.table({"id": np.arange(64)}), tmp_path / "d.parquet")
+    loader = DataLoader(tmp_path, batch_size=8, shuffle=False)
+    accelerator = Accelerator(cpu=True)
+    state = GradientState()
+    found = iter(loader)
+    assert type(found) is bowstring._native.Pass
+    assert state.active_dataloader is None
+    assert [next(found)["id"][0].item() for _ in range(3)] == [0, 8, 16]
+    assert state.active_dataloader is loader
+    del found
+    assert state.active_dataloader is None, "the loop was left"
+    found = iter(loader)
+    assert [len(batch["id"]) for batch in found] == [8] * 8
+    assert state.active_dataloader is None, "it is over"
+    loader.close()
+    with pytest.raises(bowstring.ClosedError):
+        next(iter(loader))
+    assert state.active_dataloader is None
+    accelerator.end_training()
