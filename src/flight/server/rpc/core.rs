@@ -247,14 +247,12 @@ impl Core {
         {
             // A gang that resumes continues with the same files, although newer ones may exist.
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
+        let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
         }
         let offer = self.offer(tenant, &asked).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         if let Some(caller) = &asked.gang {
-            self.gangs.may_read(
-                &self.caller(tenant, caller)?,
-                &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()),
-            )?;
+            self.gangs.may_read(&self.caller(tenant, caller)?, &reading)?;
         }
         let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
         asked.step = state.step_of(plan.rows(), asked.world_size)?;
@@ -292,7 +290,12 @@ impl Core {
         for rank in ranks {
             asked.rank = Some(rank);
             plan.check_share(asked.share(rank)?)?;
-            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint, trace.clone()));
+            info = info.with_endpoint(self.endpoint(
+                tenant,
+                &asked,
+                (offer.fingerprint, Some(reading.plan)),
+                trace.clone(),
+            ));
         }
         Ok(info)
     }
@@ -331,20 +334,21 @@ impl Core {
             .with_app_metadata(json(&about));
         for part in parts {
             asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
-            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint(), None));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, (stored.fingerprint(), None), None));
         }
         asked.rows = Some(rows);
         Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
     }
 
-    /// Returns the locations that serve `asked`, with a ticket for `tenant`.
+    /// Returns the locations that serve `asked`, with a ticket for `tenant` and for these data in this plan.
     fn endpoint(
         &self,
         tenant: &Tenant,
         asked: &StreamRequest,
-        fingerprint: Fingerprint,
+        (fingerprint, plan): (Fingerprint, Option<Fingerprint>),
         trace: Option<TraceContext>,
     ) -> FlightEndpoint {
+            plan,
         let ticket = Ticket {
             asked: asked.clone(),
             fingerprint,
@@ -419,6 +423,18 @@ pub(super) fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
         expected: format!("fingerprint {}", ticket.fingerprint),
         found: format!("fingerprint {found}"),
         hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+/// Checks that a ticket is for the plan that its request has now: other ranks may read with tickets of the same time.
+pub(super) fn same_plan(ticket: &Ticket, found: &Reading) -> Result<()> {
+    let Some(plan) = ticket.plan.filter(|plan| *plan != found.plan) else { return Ok(()) };
+    Err(Error::Mismatch {
+        what: format!("plan of the ticket for dataset {}", ticket.asked.dataset),
+        expected: format!("plan {plan}"),
+        found: found.to_string(),
+        hint: "the dataset's options changed in the catalogue, or differ at this replica; ask for new tickets, for all ranks"
+            .to_owned(),
+    })
+}
+
     })
 }
 
