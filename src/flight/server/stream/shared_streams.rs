@@ -359,8 +359,7 @@ mod tests {
     async fn offer_of(path: &std::path::Path, batch: u64, tail: Tail) -> Arc<OpenDataset> {
         let options =
             LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), batch) };
-        let claims = Arc::new(ByteBudget::new(1 << 30));
-        Arc::new(OpenDataset::open(options, HiddenColumns::default(), Tenant::anonymous(), claims).await.unwrap())
+        Arc::new(OpenDataset::open(options, HiddenColumns::default(), 1 << 30).await.unwrap())
     }
 
     fn wanted(tenant: &str, offer: &Arc<OpenDataset>) -> Wanted {
