@@ -162,7 +162,7 @@ src/flight/server/stream/hangup.rs | asked | the question to hang up | none: the
 src/flight/server/stream/quota.rs | acquire | the clock, for a tenant's pace | LONGEST | bytes_wait_for_room_and_for_their_turn
 src/flight/server/stream/quota.rs | take | other streams of the tenant, for room | STALLED since one of them was read | streams_that_nobody_reads_stop_no_other_rank_for_ever
 src/flight/server/stream/rows.rs | next | the rows of a table, or the end of the server | the reads of the store; a drain or a caller that leaves end it | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
-src/flight/server/stream/shared_plan.rs | get | another call that makes the same plan | PATIENCE in turns.rs, by the other call | who_begins_has_the_plan_of_those_who_read_or_what_is_there
+src/flight/server/stream/shared_plan.rs | get | another call that makes the same plan | PATIENCE in budget.rs, by the calls of the same tenant | nobody_waits_for_a_plan_behind_another_tenant_or_is_told_what_that_holds
 src/flight/server/stream/shared_stream.rs | next | another stream that reads the same step; its source | the reads of the store; a caller that leaves gives up its turn | streams_that_are_read_keep_their_memory_unless_their_tenant_has_more_than_its_share
 src/flight/shm/client.rs | connect | a server of this host | the deadline | a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline
 src/flight/shm/client.rs | dial | a server of this host whose queue is full | the deadline, by connect | a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline
