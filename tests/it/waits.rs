@@ -148,6 +148,7 @@ src/flight/server/ops/limits.rs | apply | a caller, for an answer to a ping | ke
 src/flight/server/ops/request.rs | whole | a caller, for a request | its patience | mute_peers_and_crowds_are_turned_away
 src/flight/server/rpc/answer.rs | next | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
 src/flight/server/rpc/answer.rs | open | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
+src/flight/server/rpc/answer.rs | rows | the end of the server, beside an opening | none: the opening ends it | stored_rows_that_wait_to_be_opened_end_with_the_server
 src/flight/server/rpc/incoming.rs | acquire | messages of others, for memory | LONGEST, and a Timeout | what_is_announced_is_paid_for_by_its_tenant
 src/flight/server/rpc/incoming.rs | more | a writer, for the next bytes | the limit of requests | what_does_not_come_is_not_waited_for
 src/flight/server/rpc/incoming.rs | request | a caller, for a request and room for it | the limit of requests | what_does_not_come_is_not_waited_for

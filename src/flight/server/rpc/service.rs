@@ -341,6 +341,27 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn stored_rows_that_wait_to_be_opened_end_with_the_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let (ends, draining) = watch::channel(false);
+        let service = service_until(directory.path(), &["d"], draining);
+        let asked = StreamRequest { rows: Some(StoredRows { part: Some(0), parts: 1 }), ..StreamRequest::all("d") };
+        let ticket = tickets(&service, &asked).await.remove(0);
+        service.0.tables.forget_at(directory.path().join("d.parquet").to_str().unwrap());
+        let claims = service.0.streams.claims();
+        let _others = claims.claim(&Tenant::anonymous(), claims.budget() - (1 << 20)).await.unwrap();
+        let drains = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            ends.send_replace(true)
+        };
+        let start = std::time::Instant::now();
+        let (refused, _) = tokio::join!(opened(&service, &ticket), drains);
+        let refused = refused.unwrap_err();
+        assert!(refused.code() == tonic::Code::Unavailable && refused.message().contains("draining"), "{refused}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_client_that_stops_reading_a_list_holds_up_nobody() {
         let directory = tempfile::tempdir().unwrap();
