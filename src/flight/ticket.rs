@@ -1,7 +1,7 @@
 //! Signed tickets with everything a server needs to serve a stream, so that it keeps no session and any replica may serve it.
 //!
 //! ```text
-//!   "BT1" │ HMAC-SHA-256 of the rest, 32 bytes │ JSON: the request, the data's fingerprint, the holder, the expiry
+//!   "BT1" │ HMAC-SHA-256 of the rest, 32 bytes │ JSON: the request, the fingerprints of data and plan, the holder, the expiry
 //! ```
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,6 +26,10 @@ pub struct Ticket {
     pub asked: StreamRequest,
     /// Fingerprint of the plan's data: another replica must have the same.
     pub fingerprint: Fingerprint,
+    /// Fingerprint of the plan: the request leaves options to the catalogue, which may change before the ticket is used. Tickets of
+    /// older versions and those for stored rows name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Fingerprint>,
     /// Tenant that it was issued to.
     pub tenant: String,
     /// Expiry in seconds since 1970, after which no stream may be opened with it.
@@ -124,8 +128,9 @@ mod tests {
             let asked = StreamRequest::new("photos", &options, Share::whole()).unwrap();
             let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
             let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
-            let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();
-            Self { asked, fingerprint, tenant: "a".to_owned(), expires: 1000, trace: None }
+            let fingerprint = crate::plan::Plan::new(&manifests, spec.clone(), 0).unwrap().fingerprint();
+            let plan = Some(crate::flight::gang::Reading::fingerprint(fingerprint, &spec));
+            Self { asked, fingerprint, plan, tenant: "a".to_owned(), expires: 1000, trace: None }
         }
     }
 
@@ -138,6 +143,9 @@ mod tests {
         assert_eq!(Ticket::verify(&bytes, key, at(1001)), Err(Denied::Expired));
         assert_eq!(Ticket::verify(&bytes, b"0123456789abcdeg", at(0)), Err(Denied::Forged));
         assert_eq!(Ticket::verify(b"BT2", key, at(0)), Err(Denied::Newer(2)));
+        let old = Ticket { plan: None, ..Ticket::sample() };
+        assert!(!String::from_utf8_lossy(&old.sign(key)).contains("\"plan\""), "as older versions write them");
+        assert_eq!(Ticket::verify(&old.sign(key), key, at(0)), Ok(old));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

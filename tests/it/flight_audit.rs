@@ -61,7 +61,9 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
         (&"anna".into(), &"127.0.0.1".into(), &"numbers".into())
     );
     assert_eq!((&stream["steps"], &stream["rows"]), (&serde_json::json!([0, 10]), &40.into()));
-    assert!(stream["plan"].as_str().is_some_and(|plan| plan.len() == 64) && stream["time"].as_f64().unwrap() > 1.7e9);
+    let fingerprints = ["data", "plan"].map(|key| stream[key].as_str().unwrap_or_default());
+    assert!(fingerprints.iter().all(|it| it.len() == 64) && fingerprints[0] != fingerprints[1], "{stream}");
+    assert!(stream["time"].as_f64().unwrap() > 1.7e9);
     assert!(found.iter().any(|line| is(line, "GetFlightInfo", "ok") && line["what"] == "numbers"), "{found:?}");
 
     // Callers without a token are refused, then delayed; callers with one get through meanwhile.

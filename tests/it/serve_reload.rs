@@ -151,7 +151,7 @@ fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
     server.signal("-HUP");
     until("the new catalogue", &|| told("the catalogue was read again") == 1);
     assert_eq!(rows("second"), Ok(1000));
-    // As soon as the old files have no reader, and not after the minute of `refresh`.
+    // At once, and not after the minute of `refresh`.
     until("the new files", &|| rows("always") == Ok(27));
     let gone = rows("first").unwrap_err();
     assert!(gone.contains("first") && gone.contains("always, second"), "{gone}");

@@ -134,8 +134,9 @@ src/flight/server/cache/service.rs | put | a reader, to take a message | STALL |
 src/flight/server/cache/service.rs | send | a reader, to take a block | STALL and the time of the bytes | readers_that_do_not_read_keep_nobody_out
 src/flight/server/cache/service.rs | take | a giver, for all of a block | STALL and the time of the bytes | calls_that_never_come_whole_end_and_honest_readers_are_served_meanwhile
 src/flight/server/cache/service.rs | words | the work, while the reader hears of it each WORD | that of the work; a reader that leaves ends it | who_waits_for_another_reader_does_not_wait_for_ever
-src/flight/server/catalog/dataset_cache.rs | get | another call that opens the same or looks at its files; a store | the timeout of opening, and LOOK; a dropped call leaves both to the next | a_client_that_stops_reading_a_list_holds_up_nobody
+src/flight/server/catalog/dataset_cache.rs | get | another call that looks at the same files; a store | LOOK; a dropped call leaves it to the next | a_slow_store_holds_nobody_up_for_long
 src/flight/server/catalog/once.rs | get | another call that computes the same, on a thread of its own | the end of the computation; a dropped call leaves it to the next | what_all_ranks_ask_for_is_worked_out_once
+src/flight/server/catalog/openings.rs | open | another call that opens the same | the end of that opening, whose turn and memory are there; a dropped call leaves it to the next | a_client_that_stops_reading_a_list_holds_up_nobody
 src/flight/server/catalog/turns.rs | turn | other openings | PATIENCE, and a Timeout | a_turn_that_does_not_come_is_an_error_and_one_tenant_leaves_turns_to_others
 src/flight/server/mod.rs | serve_on | the signal to end; then streams | the grace time | a_drain_ends_with_the_grace_time_despite_open_connections
 src/flight/server/ops/admin.rs | admin | the signal to end; then the last answers | LAST | a_draining_server_is_not_ready_and_a_second_signal_ends_it
@@ -147,6 +148,7 @@ src/flight/server/ops/limits.rs | apply | a caller, for an answer to a ping | ke
 src/flight/server/ops/request.rs | whole | a caller, for a request | its patience | mute_peers_and_crowds_are_turned_away
 src/flight/server/rpc/answer.rs | next | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
 src/flight/server/rpc/answer.rs | open | the stream of a call | that of streaming.rs and rows.rs | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
+src/flight/server/rpc/answer.rs | rows | the end of the server, beside an opening | none: the opening ends it | stored_rows_that_wait_to_be_opened_end_with_the_server
 src/flight/server/rpc/in_task.rs | poll_next | the stream whose item it makes | that of the stream; a dropped answer ends it | an_item_that_nobody_polls_for_gives_back_what_it_was_granted
 src/flight/server/rpc/incoming.rs | acquire | messages of others, for memory | LONGEST, and a Timeout | what_is_announced_is_paid_for_by_its_tenant
 src/flight/server/rpc/incoming.rs | more | a writer, for the next bytes | the limit of requests | what_does_not_come_is_not_waited_for
@@ -160,7 +162,7 @@ src/flight/server/stream/hangup.rs | asked | the question to hang up | none: the
 src/flight/server/stream/quota.rs | acquire | the clock, for a tenant's pace | LONGEST | bytes_wait_for_room_and_for_their_turn
 src/flight/server/stream/quota.rs | take | other streams of the tenant, for room | STALLED since one of them was read | streams_that_nobody_reads_stop_no_other_rank_for_ever
 src/flight/server/stream/rows.rs | next | the rows of a table, or the end of the server | the reads of the store; a drain or a caller that leaves end it | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
-src/flight/server/stream/shared_plan.rs | get | another call that makes the same plan | PATIENCE in turns.rs, by the other call | who_begins_has_the_plan_of_those_who_read_or_what_is_there
+src/flight/server/stream/shared_plan.rs | get | another call that makes the same plan | PATIENCE in budget.rs, by the calls of the same tenant | nobody_waits_for_a_plan_behind_another_tenant_or_is_told_what_that_holds
 src/flight/server/stream/shared_stream.rs | next | another stream that reads the same step; its source | the reads of the store; a caller that leaves gives up its turn | streams_that_are_read_keep_their_memory_unless_their_tenant_has_more_than_its_share
 src/flight/shm/client.rs | connect | a server of this host | the deadline | a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline
 src/flight/shm/client.rs | dial | a server of this host whose queue is full | the deadline, by connect | a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline

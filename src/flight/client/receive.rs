@@ -6,6 +6,7 @@
 //!      └─────────── the next address, from the next step ───────┘
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use arrow::ipc::{MessageHeader, root_as_message};
 use arrow_flight::{FlightDescriptor, FlightInfo};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -55,6 +57,33 @@ pub(crate) struct StreamInfo {
     /// Location of the same stream in shared memory, for ranks on the server's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<Local>,
+}
+
+impl StreamInfo {
+    /// The first thing in which `other` is a stream of other rows: here and there, and the remedy.
+    fn differs(&self, other: &Self) -> Option<(String, String, &'static str)> {
+        if self.fingerprint != other.fingerprint {
+            let say = |it: &Self| format!("fingerprint {}", it.fingerprint);
+            let hint = "replicas must serve the same files, and files must not change during an epoch";
+            return Some((say(self), say(other), hint));
+        }
+        let (ours, theirs) = (self.options(), other.options());
+        let keys: BTreeSet<&String> =
+            ours.keys().chain(theirs.keys()).filter(|key| ours.get(*key) != theirs.get(*key)).collect();
+        let say = |options: &Map<String, Value>| {
+            let one = |key: &&String| format!("{key} {}", options.get(*key).unwrap_or(&Value::Null));
+            keys.iter().map(one).collect::<Vec<_>>().join(", ")
+        };
+        let hint = "replicas must serve a dataset with the same options, and these must not change during an epoch";
+        (!keys.is_empty()).then(|| (say(&ours), say(&theirs), hint))
+    }
+
+    /// What decides the rows of a step, beside the data.
+    fn options(&self) -> Map<String, Value> {
+        let Ok(Value::Object(mut options)) = serde_json::to_value(&self.spec) else { return Map::new() };
+        options.insert("steps".to_owned(), self.steps.into());
+        options
+    }
 }
 
 /// The servers to ask, and how.
@@ -233,14 +262,9 @@ impl Receiver {
         let named = connection.peer();
         let peer = named.as_str();
         let found = announced(peer, &info).map_err(Failure::Final)?;
-        let (ours, theirs) = (&self.announced, &found);
-        if (&ours.fingerprint, &ours.spec, ours.steps) != (&theirs.fingerprint, &theirs.spec, theirs.steps) {
-            return Err(Failure::Final(Error::Mismatch {
-                what: format!("dataset {} at {peer}", address.dataset),
-                expected: format!("fingerprint {}", ours.fingerprint),
-                found: format!("fingerprint {}", theirs.fingerprint),
-                hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
-            }));
+        if let Some((expected, found, hint)) = self.announced.differs(&found) {
+            let (what, hint) = (format!("dataset {} at {peer}", address.dataset), hint.to_owned());
+            return Err(Failure::Final(Error::Mismatch { what, expected, found, hint }));
         }
         // Shared memory carries no schema: its stream begins with batches.
         let schema = FlightInfo { schema: info.schema.clone(), ..FlightInfo::default() };
@@ -430,5 +454,30 @@ impl Incoming {
 
     fn decode(self, columns: &Columns) -> Result<Batch> {
         decode(columns, &self.header, &self.metadata, &Arc::new(self.slab))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_of_other_rows_is_told_by_what_differs() {
+        let of = |data: u8, seed: u64, steps: u64| StreamInfo {
+            fingerprint: Fingerprint::from_bytes([data; 32]),
+            spec: PlanSpec::new(seed, 8),
+            steps,
+            rows: 80,
+            server: String::new(),
+            local: None,
+        };
+        let ours = of(0, 1, 10);
+        let same = StreamInfo { server: "another".to_owned(), ..of(0, 1, 10) };
+        assert_eq!(ours.differs(&same), None);
+        let (expected, found, hint) = ours.differs(&of(7, 1, 10)).unwrap();
+        assert!(expected.contains(&"00".repeat(32)) && found.contains(&"07".repeat(32)) && hint.contains("same files"));
+        let (expected, found, hint) = ours.differs(&of(0, 9, 11)).unwrap();
+        assert_eq!((&*expected, &*found), ("seed 1, steps 10", "seed 9, steps 11"));
+        assert!(hint.contains("same options"), "{hint}");
     }
 }

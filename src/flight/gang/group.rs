@@ -59,6 +59,16 @@ struct Joiner {
     holders: u32,
 }
 
+/// A process that is over for the gang.
+#[derive(Debug, Clone)]
+struct Retired {
+    attempt: u128,
+    /// What a late call of it is told.
+    end: Arc<Refusal>,
+    /// The generation that it left cleanly, in a run that has ended.
+    left: Option<u64>,
+}
+
 /// The changes that a call made, besides its answer.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
@@ -83,7 +93,7 @@ pub(super) struct Group {
     /// Number of members that have left cleanly.
     left: usize,
     joiners: BTreeMap<u32, Joiner>,
-    retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
+    retired: BTreeMap<u32, VecDeque<Retired>>,
     /// Their number.
     remembered: usize,
     /// The position at which this generation began; no rank acknowledges it, or an earlier one, again.
@@ -306,7 +316,7 @@ impl Group {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
         let end = Arc::new(end);
         for (rank, member) in self.take_members() {
-            self.retire(rank, member.record.attempt, Arc::clone(&end));
+            self.retire(rank, member.record.attempt, (Arc::clone(&end), None));
         }
         self.phase = Phase::Forming;
         self.contested = None;
@@ -341,6 +351,12 @@ impl Group {
         failure: Option<&str>,
         effects: &mut Effects,
     ) -> Result<(), Refusal> {
+        // Its answer was lost, and another run has begun since.
+        if failure.is_none()
+            && self.retired(caller.rank, caller.attempt).is_some_and(|it| it.left == Some(caller.generation))
+        {
+            return Ok(());
+        }
         self.check(caller, true)?;
         if let Some(failure) = failure {
             if self.phase == Phase::Running {

@@ -308,6 +308,36 @@ fn a_clean_end_ends_the_gang_and_is_no_excuse_for_those_who_wait() {
 }
 
 #[test]
+fn a_join_that_is_refused_changes_nothing_of_an_ended_gang_and_who_has_left_may_say_so_again() {
+    let (mut machine, callers) = running(2);
+    for caller in &callers {
+        let position = Position { epoch: 0, step: 7 };
+        machine.ack(at(1), &AckRequest { caller: caller.clone(), position, plan: None }).unwrap();
+        machine.leave(at(1), &LeaveRequest { caller: caller.clone(), failure: None }).unwrap();
+    }
+    let ended = machine.state(at(2), "g").unwrap();
+    let wrong = JoinRequest { share: Some(Share { rank: 5, of: 3 }), ..request(0, 2, 300) };
+    let refusal = machine.join(at(2), &wrong).unwrap_err();
+    assert!(matches!(&refusal, Refusal::Config { option, .. } if option == "share"), "{refusal:?}");
+    assert_eq!(machine.state(at(2), "g").unwrap(), ended);
+    let leave = |rank: usize| LeaveRequest { caller: callers[rank].clone(), failure: None };
+    machine.leave(at(2), &leave(1)).unwrap();
+    // The answer to a leave may be lost, and another run begin before it comes again.
+    for rank in 0..2 {
+        let _ = machine.join(at(3), &request(rank, 2, 300 + u128::from(rank))).unwrap();
+        machine.leave(at(3), &leave(1)).unwrap();
+    }
+    assert_eq!(machine.state(at(4), "g").unwrap().phase, "running", "it goes on");
+    let late = text(machine.join(at(4), &request(1, 2, 101)).unwrap_err());
+    assert!(late.contains("rank 1 has left"), "{late}");
+    let stranger = LeaveRequest { caller: caller(1, 1, 999), failure: None };
+    assert!(matches!(machine.leave(at(4), &stranger), Err(Refusal::Fenced { .. })));
+    let failed = LeaveRequest { failure: Some("too late".into()), ..leave(1) };
+    assert!(matches!(machine.leave(at(4), &failed), Err(Refusal::Fenced { .. })));
+    assert_eq!(machine.state(at(4), "g").unwrap().phase, "running");
+}
+
+#[test]
 fn a_gang_that_all_have_left_has_ended_though_its_server_was_killed_before_it_wrote_so() {
     let (mut machine, callers) = running(2);
     for (rank, caller) in callers.iter().enumerate() {

@@ -94,7 +94,8 @@ impl<P: Clone> WriteLedger<P> {
     }
 
     /// Returns true if `write` is known or there is room for it: among the writes of its space, so that none keeps the others out, and
-    /// among all. Finished writes make room, the oldest first: their answers are repeated from the dataset's record.
+    /// among all. Finished writes make room, the oldest first: their answers are repeated from the dataset's record. That another space's
+    /// write was aborted is on no record, and is forgotten last.
     fn has_room(&mut self, write: &WriteId) -> bool {
         if self.writes.contains_key(write) {
             return true;
@@ -105,7 +106,10 @@ impl<P: Clone> WriteLedger<P> {
             return true;
         }
         let over = self.writes.iter().filter(|(known, it)| it.is_over() && (!full || known.space() == write.space()));
-        let oldest = over.min_by_key(|(_, it)| it.touched).map(|(known, _)| known.clone());
+        let is_on_no_record =
+            |known: &WriteId, it: &Write<P>| matches!(it.phase, Phase::Aborted) && known.space() != write.space();
+        let oldest =
+            over.min_by_key(|(known, it)| (is_on_no_record(known, it), it.touched)).map(|(known, _)| known.clone());
         oldest.is_some_and(|oldest| self.writes.remove(&oldest).is_some())
     }
 
@@ -350,6 +354,26 @@ mod tests {
             assert!(begun.is_ok() || book.len() == 2 * SPACES, "{space}");
         }
         assert_eq!(book.len(), 2 * SPACES, "all together are bounded");
+    }
+
+    #[test]
+    fn a_full_ledger_forgets_what_is_on_record_before_that_a_write_of_another_space_was_aborted() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut book: WriteLedger<u64> = WriteLedger::new(0, 1, 10);
+        let write = |space: usize| WriteId::new("d", "a").unwrap().within(&space.to_string());
+        book.abort(&write(0), at(0)).unwrap();
+        let token = stage(&mut book, &write(1), 0, 0, at(1));
+        book.begin_commit(&write(1), &[token], at(2)).unwrap();
+        book.end_commit(&write(1), Some(Committed { rows: 1, bytes: 1, files: 1 }), at(2));
+        for space in 2..SPACES {
+            stage(&mut book, &write(space), 0, 0, at(3));
+        }
+        book.begin(&write(SPACES), 0, 0, at(4)).unwrap();
+        assert!(book.knows(&write(0)) && !book.knows(&write(1)));
+        assert!(book.begin(&write(0), 1, 0, at(4)).is_err(), "a straggler of what was aborted");
+        book.begin(&write(SPACES + 1), 0, 0, at(5)).unwrap();
+        assert!(!book.knows(&write(0)), "none keeps the others out");
     }
 
     #[test]

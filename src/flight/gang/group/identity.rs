@@ -19,7 +19,7 @@ impl Group {
             (rank, attempt, token, left(joiner.deadline), left(joiner.until), joiner.holders).hash(to);
         }
         for (rank, ended) in self.retired.iter().filter(|(_, ended)| !ended.is_empty()) {
-            (rank, ended.iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>()).hash(to);
+            (rank, ended.iter().map(|it| (it.attempt, it.left)).collect::<Vec<_>>()).hash(to);
         }
         self.rounds.identify(to);
         // Left out, as these decide nothing: counts of the above, start times of joins, the time of the last call. `quiet_until` must not

@@ -8,7 +8,7 @@ use super::super::collectives::Collectives;
 use super::super::journal::{MemberRecord, Record};
 use super::super::refusal::millis;
 use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal};
-use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
+use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, Retired, config, share};
 use crate::figures::ranks;
 use crate::manifest::Fingerprint;
 
@@ -24,19 +24,22 @@ impl Group {
         effects: &mut Effects,
     ) -> Result<Polled<Joined>, Refusal> {
         let rank = request.rank;
-        if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err((*end.1).clone());
+        if let Some(retired) = self.retired(rank, request.attempt) {
+            return Err((*retired.end).clone());
         }
         if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.record.attempt == request.attempt) {
-            let (gang, generation) = (self.name.clone(), self.generation);
-            return Err(Refusal::Fenced { gang, generation, why: format!("rank {} has left", member.record.rank) });
+            return Err(self.departed(member.record.rank));
         }
         if self.phase == Phase::Ended {
+            // A refused call changes nothing.
+            self.agrees(request, request.world_size, None)?;
             // A new run under an old name: it starts from the beginning, or from its checkpoint.
+            for (rank, member) in self.take_members() {
+                self.retire(rank, member.record.attempt, (Arc::new(self.departed(rank)), Some(self.generation)));
+            }
             self.phase = Phase::Forming;
             self.generation += 1;
             self.why = "the run before this one has ended".into();
-            drop(self.take_members());
             (self.base, self.acknowledged, self.reads) = (None, None, None);
         }
         if self.phase == Phase::Running {
@@ -84,11 +87,17 @@ impl Group {
         }
         // A deadline that has already passed is over for all waiting ranks.
         self.tick(now, effects);
-        if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err((*end.1).clone());
+        if let Some(retired) = self.retired(rank, request.attempt) {
+            return Err((*retired.end).clone());
         }
         let (missing, count) = self.missing_joiners();
         Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
+    }
+
+    /// What a rank is told that has left cleanly.
+    fn departed(&self, rank: u32) -> Refusal {
+        let (gang, generation) = (self.name.clone(), self.generation);
+        Refusal::Fenced { gang, generation, why: format!("rank {rank} has left") }
     }
 
     /// What a rank is told that does not fit the ranks that are there, by `refusal`. It may be of a new run of another size, and they of one
@@ -230,7 +239,7 @@ impl Group {
     pub(super) fn fail_joins(&mut self, refusal: &Refusal, effects: &mut Effects) {
         let end = Arc::new(refusal.clone());
         for (rank, joiner) in std::mem::take(&mut self.joiners) {
-            self.retire(rank, joiner.request.attempt, Arc::clone(&end));
+            self.retire(rank, joiner.request.attempt, (Arc::clone(&end), None));
         }
         effects.woken = true;
     }
@@ -243,7 +252,13 @@ impl Group {
         (missing, (self.world as usize).saturating_sub(self.joiners.len()))
     }
 
-    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Arc<Refusal>) {
+    /// A process that is over, if it is remembered.
+    pub(super) fn retired(&self, rank: u32, attempt: u128) -> Option<&Retired> {
+        self.retired.get(&rank)?.iter().find(|it| it.attempt == attempt)
+    }
+
+    /// Remembers that a process is over: what it is told, and the generation that it left cleanly, if its run has ended.
+    pub(super) fn retire(&mut self, rank: u32, attempt: u128, (end, left): (Arc<Refusal>, Option<u64>)) {
         #[cfg(test)]
         if self.planted == super::Planted::EndsForgotten {
             return;
@@ -254,7 +269,7 @@ impl Group {
             all.pop_front();
             self.remembered -= 1;
         }
-        all.push_back((attempt, end));
+        all.push_back(Retired { attempt, end, left });
     }
 
     /// One more call waits for the join of this process.

@@ -20,7 +20,7 @@ impl Group {
                 let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
                 let end = Arc::new(end);
                 for (rank, member) in self.take_members() {
-                    self.retire(rank, member.record.attempt, Arc::clone(&end));
+                    self.retire(rank, member.record.attempt, (Arc::clone(&end), None));
                 }
                 self.phase = Phase::Forming;
                 self.generation = *generation;

@@ -99,6 +99,8 @@ pub(super) struct Spec {
     asking: Vec<Option<Asking>>,
     /// Processes that are over, and whether a restart may have made the gang forget that.
     over: Vec<(Process, bool)>,
+    /// Members of runs that have ended, of which each had left, the generation, and whether the gang surely knows that still.
+    departed: Vec<(Process, u64, bool)>,
     /// Processes whose lease ran out.
     pub(super) lost: Vec<Process>,
 }
@@ -121,6 +123,7 @@ impl Spec {
             broken: false,
             asking: vec![None; world],
             over: Vec::new(),
+            departed: Vec::new(),
             lost: Vec::new(),
         }
     }
@@ -195,9 +198,8 @@ impl Spec {
         for member in &mut after.members {
             member.patience = self.lease + self.grace;
         }
-        for (_, surely) in &mut after.over {
-            *surely = false;
-        }
+        after.over.iter_mut().for_each(|(_, surely)| *surely = false);
+        after.departed.iter_mut().for_each(|(.., surely)| *surely = false);
         let mut all = vec![after.clone()];
         // A new run of a gang that had ended may have been forgotten before anything of it began.
         if after.phase == Phase::Forming && after.members.iter().all(|member| member.left) && !after.members.is_empty()
@@ -292,6 +294,8 @@ impl Spec {
                 // A new run, from the beginning. The members of the last one may be forgotten.
                 self.over.extend(self.members.iter().map(|member| (member.process, false)));
                 self.over.sort_unstable();
+                self.departed.extend(self.members.iter().map(|member| (member.process, self.generation, true)));
+                self.departed.sort_unstable();
                 (self.phase, self.committed, self.plan) = (Phase::Forming, 0, None);
             }
             Phase::Forming => {}
@@ -369,6 +373,15 @@ impl Spec {
     }
 
     fn leave(&mut self, rank: usize, process: Process, generation: u64, failed: bool, answer: Answer) -> Verdict {
+        let departed = self.departed.iter().find(|it| !failed && (it.0, it.1) == (process, generation));
+        if let Some((.., surely)) = departed {
+            let is_told_so = !surely && answer == Answer::Fenced;
+            return if is_told_so {
+                Ok(())
+            } else {
+                expect("who has left may say so again", Answer::Done { all: None }, answer)
+            };
+        }
         let known = self.phase != Phase::Forming && generation == self.generation;
         if !known || self.members.get(rank).is_none_or(|member| member.process != process) {
             return expect("no member of the generation that runs is fenced", Answer::Fenced, answer);

@@ -57,8 +57,11 @@ pub(crate) struct AuditRecord {
 /// The data that a stream reads.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Read {
-    /// Fingerprint of the data and the plan.
-    plan: String,
+    /// Fingerprint of the data.
+    data: String,
+    /// Fingerprint of the plan, which covers the data too; not known of stored rows and tickets of older versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<String>,
     rank: Option<u32>,
     world_size: u32,
     epoch: u64,
@@ -72,7 +75,8 @@ impl Read {
     pub(crate) fn of(ticket: &Ticket) -> Self {
         let asked = &ticket.asked;
         Self {
-            plan: ticket.fingerprint.to_string(),
+            data: ticket.fingerprint.to_string(),
+            plan: ticket.plan.map(|plan| plan.to_string()),
             rank: asked.rank,
             world_size: asked.world_size,
             epoch: asked.epoch,
@@ -376,7 +380,8 @@ mod tests {
         assert_eq!(of(&found[0], "steps"), format!("[{},6]", ticket.asked.step));
         assert_eq!((of(&found[0], "rows"), of(&found[0], "result")), ("13".into(), "\"Cancelled\"".into()));
         assert_eq!((of(&found[0], "tenant"), of(&found[0], "peer")), ("\"a\"".into(), "\"10.0.0.7\"".into()));
-        assert_eq!(of(&found[0], "plan"), format!("\"{}\"", ticket.fingerprint));
+        assert_eq!(of(&found[0], "data"), format!("\"{}\"", ticket.fingerprint));
+        assert_eq!(of(&found[0], "plan"), format!("\"{}\"", ticket.plan.unwrap()));
         assert!(of(&found[1], "why").len() < 200 && of(&found[1], "peer") == "\"local\"");
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);

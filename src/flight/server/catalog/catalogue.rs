@@ -150,11 +150,34 @@ impl Current {
             Standing { catalogue: Arc::new(catalogue), since: Some(Instant::now()) };
     }
 
-    /// Returns the time for which knowledge of files stays valid, at most `refresh`: files seen before the catalogue was replaced are
-    /// checked again.
-    pub(crate) fn patience(&self, refresh: Duration) -> Duration {
-        let since = self.0.read().unwrap_or_else(PoisonError::into_inner).since;
-        since.map_or(refresh, |since| since.elapsed().min(refresh))
+    /// Returns how long knowledge of files stays valid: for `refresh`, and not beyond the replacement of the catalogue.
+    pub(crate) fn patience(&self, refresh: Duration) -> Patience {
+        Patience { refresh, since: self.0.read().unwrap_or_else(PoisonError::into_inner).since }
+    }
+}
+
+/// How long knowledge of files stays valid.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    refresh: Duration,
+    /// The time of the last reload: files that were seen before it are looked at again.
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Returns the same with at most `refresh`.
+    pub(crate) fn at_most(self, refresh: Duration) -> Self {
+        Self { refresh: self.refresh.min(refresh), ..self }
+    }
+
+    /// Returns true if a reload came after files were seen at `looked`.
+    pub(crate) fn is_outdated(self, looked: Instant) -> bool {
+        self.since.is_some_and(|since| looked < since)
+    }
+
+    /// Returns true if files that were seen at `looked` count as unchanged without another look.
+    pub(crate) fn lasts(self, looked: Instant) -> bool {
+        !self.is_outdated(looked) && looked.elapsed() < self.refresh
     }
 }
 
@@ -171,14 +194,21 @@ mod tests {
         };
         let (current, minute) = (Current::new(of("old")), Duration::from_secs(60));
         let (other, held) = (current.clone(), current.get());
-        assert_eq!(current.patience(minute), minute);
+        let seen = Instant::now();
+        let (lasts, outdated) =
+            (|seen| current.patience(minute).lasts(seen), |seen| current.patience(minute).is_outdated(seen));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(lasts(seen) && !outdated(seen));
         current.replace(of("new"));
         assert!(other.get().get("new").is_ok() && other.get().get("old").is_err());
         assert!(held.get("old").is_ok(), "who has it keeps it");
+        assert!(!lasts(seen) && outdated(seen));
+        let again = Instant::now();
         tokio::time::advance(Duration::from_secs(7)).await;
-        assert_eq!(current.patience(minute), Duration::from_secs(7));
+        assert!(lasts(again) && !outdated(again));
+        assert!(!current.patience(minute).at_most(Duration::from_secs(7)).lasts(again));
         tokio::time::advance(2 * minute).await;
-        assert_eq!(current.patience(minute), minute);
+        assert!(!lasts(again) && !outdated(again), "it is old, but of this catalogue");
     }
 
     #[test]

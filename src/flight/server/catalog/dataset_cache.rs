@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::catalogue::Patience;
 use super::once::Once;
+use super::openings::{Door, Slot};
 use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::stream::budget::ByteBudget;
 use crate::flight::wire::{Columns, schema_message};
 use crate::manifest::Fingerprint;
 use crate::pipeline::{HiddenColumns, LoaderOptions, MemoryNeed, PreparedPlan, Stored};
@@ -33,7 +33,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// that was opened.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Size in bytes above which a row is charged before one is made to determine the columns.
+/// Size in bytes above which the memory of an opening must have room for a row: one is made to determine the columns.
 const FREE_ROW: u64 = 1 << 20;
 
 /// Plans of epochs that are remembered per dataset: ranks of a job are in one epoch or the next, and a plan takes some 20 bytes a row
@@ -63,19 +63,19 @@ pub(crate) struct OpenDataset {
 }
 
 impl OpenDataset {
-    /// Opens a dataset for `tenant` with `options`, leaving out the `hidden` columns.
-    pub(crate) async fn open(
-        options: LoaderOptions,
-        hidden: HiddenColumns,
-        tenant: Tenant,
-        claims: Arc<ByteBudget>,
-    ) -> Result<Self> {
+    /// Opens a dataset with `options`, leaving out the `hidden` columns, on a server with a memory `budget`.
+    ///
+    /// # Errors
+    /// Those of opening; [`Error::Limit`] if a row takes more than the memory budget of `options`.
+    pub(crate) async fn open(options: LoaderOptions, hidden: HiddenColumns, budget: u64) -> Result<Self> {
         let prepared = PreparedPlan::hiding(&options, &hidden).await?;
-        prepared.check_nulls_within(claims.budget()).await?;
+        prepared.check_nulls_within(budget).await?;
         let plan = prepared.plan(0)?;
-        let row = prepared.row_bytes();
-        let _claim = if row > FREE_ROW { Some(claims.claim(&tenant, row).await?) } else { None };
-        let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
+        let (row, paid) = (prepared.row_bytes(), options.memory_budget.unwrap_or(budget));
+        if row > paid.max(FREE_ROW) {
+            return Err(Error::limit("a row of this dataset, in bytes,", row, paid, "memory_budget"));
+        }
+        let budget = usize::try_from(budget).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.empty_batch(&plan, budget)?);
         let schema_bytes = schema_message(&columns).len();
         let fingerprint = plan.fingerprint();
@@ -171,7 +171,7 @@ struct Entry<T> {
     key: Arc<Key>,
     /// Number of this opening among those of its key; a new one follows each change of the files.
     number: u64,
-    cell: OnceCell<Arc<T>>,
+    slot: Slot<Arc<T>>,
     /// Time when it was last known to be current. Locked during a check.
     looked: tokio::sync::Mutex<Instant>,
 }
@@ -200,22 +200,27 @@ impl<T: Source> DatasetCache<T> {
         Self { entries: Mutex::default(), most, taken: Mutex::default() }
     }
 
-    /// Returns the dataset for `options` without the `hidden` columns, calling `open` once however many ask at the same time.
+    /// Returns the dataset for `options` without the `hidden` columns to the tenant at the `door`, calling `open` once however many ask at
+    /// the same time.
     ///
     /// With a `fingerprint` it returns the data of that fingerprint, if open: a stream that has begun with them resumes with them. A
-    /// new stream gets the data that others read just now, or those current less than `refresh` ago, so that ranks that begin together
-    /// have one plan; else the data as they are now.
+    /// new stream gets the data that others read just now, unless the catalogue was replaced since they were looked at, or those that the
+    /// `patience` lasts for, so that ranks that begin together have one plan; else the data as they are now.
     ///
     /// # Errors
-    /// Those of `open`; [`Error::Limit`] if too much of what `tenant`, or all, have open is in use.
-    pub(crate) async fn get<F: Future<Output = Result<T>>>(
+    /// Those of [`Door::open`]; [`Error::Limit`] if too much of what the tenant, or all, have open is in use.
+    pub(crate) async fn get<F>(
         &self,
-        tenant: &Tenant,
+        door: Door<'_>,
         (mut options, hidden): (LoaderOptions, &HiddenColumns),
         fingerprint: Option<Fingerprint>,
-        refresh: Duration,
+        patience: Patience,
         open: impl Fn(LoaderOptions) -> F,
-    ) -> Result<Arc<T>> {
+    ) -> Result<Arc<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
         // The ticket determines the world; the server's environment is irrelevant.
         (options.rank, options.world_size) = (Some(0), Some(1));
         let json =
@@ -226,15 +231,15 @@ impl<T: Source> DatasetCache<T> {
         }
         loop {
             let entry = self.newest(&key);
-            let opening = async || self.admit(tenant, open(options.clone()).await?);
-            let found = entry.cell.get_or_try_init(opening).await?;
+            let found =
+                door.open(&entry.slot, options.clone(), &open, |opened| self.admit(door.tenant, opened)).await?;
             let mut looked = entry.looked.lock().await;
             // A stream resumes with data that are not open: perhaps they are newer than these.
             let (patience, used) = match fingerprint {
-                Some(_) => (refresh.min(SOON), false),
-                None => (refresh, Arc::strong_count(found) > 1),
+                Some(_) => (patience.at_most(SOON), false),
+                None => (patience, Arc::strong_count(found) > 1 && !patience.is_outdated(*looked)),
             };
-            if looked.elapsed() < patience {
+            if patience.lasts(*looked) {
                 return Ok(Arc::clone(found));
             }
             let current = used
@@ -299,7 +304,7 @@ impl<T: Source> DatasetCache<T> {
     fn close(&self, meant: &dyn Fn(&Arc<T>) -> bool) -> bool {
         let mut entries = self.lock();
         let idle =
-            |entry: &Arc<Entry<T>>| entry.cell.get().is_some_and(|found| Arc::strong_count(found) == 1 && meant(found));
+            |entry: &Arc<Entry<T>>| entry.slot.get().is_some_and(|found| Arc::strong_count(found) == 1 && meant(found));
         let closed = entries.iter().position(idle).and_then(|at| entries.remove(at));
         drop(entries);
         closed.is_some()
@@ -309,10 +314,10 @@ impl<T: Source> DatasetCache<T> {
     fn known(&self, key: &Key, fingerprint: Fingerprint) -> Option<Arc<T>> {
         let mut entries = self.lock();
         let is = |entry: &Arc<Entry<T>>| {
-            *entry.key == *key && entry.cell.get().is_some_and(|found| found.fingerprint() == fingerprint)
+            *entry.key == *key && entry.slot.get().is_some_and(|found| found.fingerprint() == fingerprint)
         };
         let at = entries.iter().position(is)?;
-        used(&mut entries, at)?.cell.get().cloned()
+        used(&mut entries, at)?.slot.get().cloned()
     }
 
     /// Returns the newest entry of `key`, adding one if there is none.
@@ -333,7 +338,7 @@ impl<T: Source> DatasetCache<T> {
 
     /// Forgets `offer`, whose data has changed.
     pub(crate) fn forget(&self, offer: &Arc<T>) {
-        self.lock().retain(|entry| entry.cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
+        self.lock().retain(|entry| entry.slot.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
     /// Forgets everything at `url`, which is gone.
@@ -359,7 +364,7 @@ fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry
 fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T>> {
     let entry = Arc::new(entry);
     entries.push_back(Arc::clone(&entry));
-    let idle = |entry: &Arc<Entry<T>>| entry.cell.get().is_none_or(|found| Arc::strong_count(found) == 1);
+    let idle = |entry: &Arc<Entry<T>>| entry.slot.get().is_none_or(|found| Arc::strong_count(found) == 1);
     while entries.len() > KEPT
         && let Some(at) = entries.iter().take(entries.len() - 1).position(idle)
     {
@@ -370,7 +375,7 @@ fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T
 
 impl<T> Entry<T> {
     fn new(key: &Arc<Key>, number: u64) -> Self {
-        Self { key: Arc::clone(key), number, cell: OnceCell::new(), looked: tokio::sync::Mutex::new(Instant::now()) }
+        Self { key: Arc::clone(key), number, slot: Slot::default(), looked: tokio::sync::Mutex::new(Instant::now()) }
     }
 }
 
@@ -378,7 +383,10 @@ impl<T> Entry<T> {
 mod tests {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+    use super::super::catalogue::{Catalogue, Current};
+    use super::super::openings::Openings;
     use super::*;
+    use crate::flight::server::stream::budget::ByteBudget;
 
     /// The data of the files, and how often they were opened.
     #[derive(Debug, Default)]
@@ -418,15 +426,39 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     async fn get(opened: &DatasetCache<Data>, files: &Arc<Files>, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
-        let open = async |_| {
-            tokio::task::yield_now().await;
-            files.opened.fetch_add(1, Ordering::Relaxed);
-            Ok(Data(Arc::clone(files), files.now.load(Ordering::Relaxed)))
+        get_of(opened, files, fingerprint, minute()).await
+    }
+
+    async fn get_of(
+        opened: &DatasetCache<Data>,
+        files: &Arc<Files>,
+        fingerprint: Option<u8>,
+        patience: Patience,
+    ) -> (Arc<Data>, u8) {
+        let open = |_| {
+            let files = Arc::clone(files);
+            async move {
+                tokio::task::yield_now().await;
+                files.opened.fetch_add(1, Ordering::Relaxed);
+                let now = files.now.load(Ordering::Relaxed);
+                Ok(Data(files, now))
+            }
         };
         let asked = (LoaderOptions::default(), &HiddenColumns::default());
-        let found = opened.get(&Tenant::anonymous(), asked, fingerprint.map(data), MINUTE, open).await.unwrap();
+        let (tenant, (openings, claims)) = (Tenant::anonymous(), means());
+        let door = openings.door(&tenant, &claims);
+        let found = opened.get(door, asked, fingerprint.map(data), patience, open).await.unwrap();
         let version = found.1;
         (found, version)
+    }
+
+    fn means() -> (Openings, ByteBudget) {
+        (Openings::new(4), ByteBudget::new(1 << 30))
+    }
+
+    /// That of a catalogue that was never replaced.
+    fn minute() -> Patience {
+        Current::new(Catalogue::default()).patience(MINUTE)
     }
 
     #[tokio::test(start_paused = true)]
@@ -450,6 +482,29 @@ mod tests {
             (1, 2),
             "nothing changed"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_shows_changed_files_even_while_others_read() {
+        let (opened, files, current) =
+            (DatasetCache::new(u64::MAX), Arc::new(Files::default()), Current::new(Catalogue::default()));
+        let begin = async || get_of(&opened, &files, None, current.patience(MINUTE)).await;
+        let (reading, _) = begin().await;
+        files.now.store(1, Ordering::Relaxed);
+        tokio::time::advance(MINUTE / 2).await;
+        assert_eq!(begin().await.1, 0, "somebody reads it");
+        tokio::time::advance(MINUTE / 60).await;
+        current.replace(Catalogue::default());
+        tokio::time::advance(MINUTE / 60).await;
+        let begun = futures::future::join_all((0..8).map(|_| begin())).await;
+        assert!(begun.iter().all(|(_, version)| *version == 1));
+        assert_eq!(files.opened.load(Ordering::Relaxed), 2, "opened once for all");
+        let known = get_of(&opened, &files, Some(0), current.patience(MINUTE)).await;
+        assert!(Arc::ptr_eq(&known.0, &reading), "who has begun goes on");
+        // The next change waits for its readers again.
+        files.now.store(2, Ordering::Relaxed);
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(begin().await.1, 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -488,9 +543,13 @@ mod tests {
         let (opened, files) = (DatasetCache::new(u64::MAX), Arc::new(Files::default()));
         let (reading, _) = get(&opened, &files, None).await;
         for seed in 0..2 * KEPT as u64 {
-            let open = async |_| Ok(Data(Arc::clone(&files), 0));
+            let open = |_| {
+                let files = Arc::clone(&files);
+                async { Ok(Data(files, 0)) }
+            };
             let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
-            opened.get(&Tenant::anonymous(), asked, None, MINUTE, open).await.unwrap();
+            let (openings, claims) = means();
+            opened.get(openings.door(&Tenant::anonymous(), &claims), asked, None, minute(), open).await.unwrap();
         }
         assert_eq!(opened.lock().len(), KEPT);
         assert!(Arc::ptr_eq(&get(&opened, &files, None).await.0, &reading), "the same for those who read with it");
@@ -513,8 +572,12 @@ mod tests {
     async fn open(opened: &DatasetCache<Data>, tenant: &str, seed: u64, bytes: u64) -> Result<Arc<Data>> {
         let files = Arc::new(Files { bytes: AtomicU64::new(bytes), ..Files::default() });
         let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
-        let tenant = Tenant::new(tenant).unwrap();
-        opened.get(&tenant, asked, None, MINUTE, async |_| Ok(Data(Arc::clone(&files), 0))).await
+        let (tenant, (openings, claims)) = (Tenant::new(tenant).unwrap(), means());
+        let open = |_| {
+            let files = Arc::clone(&files);
+            async { Ok(Data(files, 0)) }
+        };
+        opened.get(openings.door(&tenant, &claims), asked, None, minute(), open).await
     }
 
     fn limit(error: Error) -> (u64, u64, &'static str) {
@@ -528,7 +591,7 @@ mod tests {
     async fn open_datasets_are_bounded_by_their_bytes() {
         let opened = DatasetCache::new(1000);
         let held = |opened: &DatasetCache<Data>| {
-            opened.lock().iter().filter_map(|entry| entry.cell.get()).map(|data| data.bytes()).sum::<u64>()
+            opened.lock().iter().filter_map(|entry| entry.slot.get()).map(|data| data.bytes()).sum::<u64>()
         };
         // Those that nobody reads make room, oldest first, for any tenant.
         for seed in 0..20 {

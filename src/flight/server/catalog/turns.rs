@@ -41,17 +41,27 @@ impl Turns {
         Self { doing, all: Arc::new(Semaphore::new(all)), each: all / 2, tenants: Mutex::default() }
     }
 
+    /// The turns of `tenant`.
+    fn own(&self, tenant: &Tenant) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        // A tenant that has no turn and waits for none is forgotten.
+        tenants.retain(|_, own| Arc::strong_count(own) > 1);
+        Arc::clone(tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+    }
+
+    /// Returns a turn of `tenant` if one is free now.
+    pub(crate) fn try_turn(&self, tenant: &Tenant) -> Option<Turn> {
+        let own = self.own(tenant).try_acquire_owned().ok()?;
+        let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some(Turn { _own: own, _all: all })
+    }
+
     /// Waits for the next free turn of `tenant`.
     ///
     /// # Errors
     /// [`Error::Remote`], to be retried, if it did not come in time.
     pub(crate) async fn turn(&self, tenant: &Tenant) -> Result<Turn> {
-        let own = {
-            let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-            // A tenant that has no turn and waits for none is forgotten.
-            tenants.retain(|_, own| Arc::strong_count(own) > 1);
-            Arc::clone(tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
-        };
+        let own = self.own(tenant);
         let turn = async {
             let own = own.acquire_owned().await.ok()?;
             let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
@@ -87,9 +97,11 @@ mod tests {
     async fn a_turn_that_does_not_come_is_an_error_and_one_tenant_leaves_turns_to_others() {
         let turns = Turns::new("works", 1);
         let anna = [turns.turn(&tenant("anna")).await.unwrap(), turns.turn(&tenant("anna")).await.unwrap()];
+        assert!(turns.try_turn(&tenant("anna")).is_none());
         let error = turns.turn(&tenant("anna")).await.unwrap_err();
         assert!(matches!(error, Error::Remote { .. }), "{error}");
         turns.turn(&tenant("bert")).await.unwrap();
+        assert!(turns.try_turn(&tenant("bert")).is_some());
         drop(anna);
         turns.turn(&tenant("anna")).await.unwrap();
     }

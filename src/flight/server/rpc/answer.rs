@@ -126,7 +126,13 @@ impl Core {
         hangup: Option<Hangup>,
     ) -> Result<Sending> {
         let permit = self.config.quotas.open_stream(tenant)?;
-        let stored = self.stored(tenant, &ticket.asked, rows).await?;
+        let mut ends = self.draining.clone();
+        // As for batches, opening may wait for a slow store or for memory.
+        let stored = tokio::select! {
+            biased;
+            _ = ends.wait_for(|draining| *draining) => return Err(Error::Closed { why: rows::DRAINING.to_owned() }),
+            stored = self.stored(tenant, &ticket.asked, rows) => stored?,
+        };
         same_data(&ticket, stored.fingerprint())?;
         let means = rows::Means {
             workers: Arc::clone(self.streams.workers()),

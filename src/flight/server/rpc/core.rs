@@ -21,6 +21,7 @@ use crate::flight::request::{StoredRows, StreamRequest, TAIL};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::access::key::TICKET_LIFE;
 use crate::flight::server::access::space::Space;
+use crate::flight::server::catalog::catalogue::Patience;
 use crate::flight::server::catalog::config::Config;
 use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
 use crate::flight::server::catalog::entry::{ClientLimits, Entry};
@@ -183,8 +184,8 @@ impl Core {
         Ok((options, hidden))
     }
 
-    /// Returns the time for which files that were checked count as unchanged.
-    fn refresh(&self) -> Duration {
+    /// Returns how long files that were checked count as unchanged.
+    fn patience(&self) -> Patience {
         self.config.catalogue.patience(self.config.refresh)
     }
 
@@ -200,11 +201,9 @@ impl Core {
     pub(super) async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
         let (options, hidden) = self.options(tenant, asked)?;
         let claims = self.streams.claims();
-        let open = |options| {
-            let offer = |options| OpenDataset::open(options, hidden.clone(), tenant.clone(), Arc::clone(claims));
-            self.openings.run(tenant, claims, options, offer)
-        };
-        self.opened.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
+        let open = |options| OpenDataset::open(options, hidden.clone(), claims.budget());
+        let door = self.openings.door(tenant, claims);
+        self.opened.get(door, (options, &hidden), asked.fingerprint, self.patience(), open).await
     }
 
     pub(super) async fn stored(
@@ -215,14 +214,12 @@ impl Core {
     ) -> Result<Arc<Stored>> {
         rows::check(rows)?;
         let (options, hidden) = self.options(tenant, asked)?;
-        let open = |options| {
-            let stored = |options: LoaderOptions| {
-                let hidden = hidden.clone();
-                async move { Stored::hiding(&options, &hidden).await }
-            };
-            self.openings.run(tenant, self.streams.claims(), options, stored)
+        let open = |options: LoaderOptions| {
+            let hidden = hidden.clone();
+            async move { Stored::hiding(&options, &hidden).await }
         };
-        self.tables.get(tenant, (options, &hidden), asked.fingerprint, self.refresh(), open).await
+        let door = self.openings.door(tenant, self.streams.claims());
+        self.tables.get(door, (options, &hidden), asked.fingerprint, self.patience(), open).await
     }
 
     /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank. Takes `room` before the answer is made.
@@ -250,11 +247,9 @@ impl Core {
         }
         let offer = self.offer(tenant, &asked).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
+        let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
         if let Some(caller) = &asked.gang {
-            self.gangs.may_read(
-                &self.caller(tenant, caller)?,
-                &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()),
-            )?;
+            self.gangs.may_read(&self.caller(tenant, caller)?, &reading)?;
         }
         let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
         asked.step = state.step_of(plan.rows(), asked.world_size)?;
@@ -292,7 +287,12 @@ impl Core {
         for rank in ranks {
             asked.rank = Some(rank);
             plan.check_share(asked.share(rank)?)?;
-            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint, trace.clone()));
+            info = info.with_endpoint(self.endpoint(
+                tenant,
+                &asked,
+                (offer.fingerprint, Some(reading.plan)),
+                trace.clone(),
+            ));
         }
         Ok(info)
     }
@@ -331,23 +331,24 @@ impl Core {
             .with_app_metadata(json(&about));
         for part in parts {
             asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
-            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint(), None));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, (stored.fingerprint(), None), None));
         }
         asked.rows = Some(rows);
         Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
     }
 
-    /// Returns the locations that serve `asked`, with a ticket for `tenant`.
+    /// Returns the locations that serve `asked`, with a ticket for `tenant` and for these data in this plan.
     fn endpoint(
         &self,
         tenant: &Tenant,
         asked: &StreamRequest,
-        fingerprint: Fingerprint,
+        (fingerprint, plan): (Fingerprint, Option<Fingerprint>),
         trace: Option<TraceContext>,
     ) -> FlightEndpoint {
         let ticket = Ticket {
             asked: asked.clone(),
             fingerprint,
+            plan,
             tenant: tenant.name().to_owned(),
             expires: Ticket::expiry(SystemTime::now(), TICKET_LIFE),
             trace,
@@ -419,6 +420,18 @@ pub(super) fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
         expected: format!("fingerprint {}", ticket.fingerprint),
         found: format!("fingerprint {found}"),
         hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+    })
+}
+
+/// Checks that a ticket is for the plan that its request has now: other ranks may read with tickets of the same time.
+pub(super) fn same_plan(ticket: &Ticket, found: &Reading) -> Result<()> {
+    let Some(plan) = ticket.plan.filter(|plan| *plan != found.plan) else { return Ok(()) };
+    Err(Error::Mismatch {
+        what: format!("plan of the ticket for dataset {}", ticket.asked.dataset),
+        expected: format!("plan {plan}"),
+        found: found.to_string(),
+        hint: "the dataset's options changed in the catalogue, or differ at this replica; ask for new tickets, for all ranks"
+            .to_owned(),
     })
 }
 

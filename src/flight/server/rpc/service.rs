@@ -201,7 +201,7 @@ impl FlightService for Service {
 mod tests {
     use std::fs::File;
     use std::path::Path;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatch};
     use futures::{FutureExt as _, StreamExt as _};
@@ -214,13 +214,20 @@ mod tests {
     use crate::flight::request::StoredRows;
     use crate::flight::server::catalog::catalogue::Catalogue;
     use crate::flight::server::catalog::config::{Config, ServerOptions};
+    use crate::flight::server::catalog::entry::{ClientLimits, Entry};
     use crate::flight::server::ops::limits::Limits;
-    use crate::flight::server::rpc::core::Parts;
+    use crate::flight::server::rpc::core::{Parts, Via};
     use crate::flight::server::rpc::incoming::{Incoming, Kind};
     use crate::flight::server::stream::hangup::Hangups;
+    use crate::flight::ticket::Ticket as SignedTicket;
 
     /// A server of the datasets `names`, which it writes to `directory`. Their schemas take more than an answer that is not paid for.
     fn service(directory: &Path, names: &[&str]) -> Service {
+        service_until(directory, names, watch::channel(false).1)
+    }
+
+    /// The same until `draining` says that it is to end.
+    fn service_until(directory: &Path, names: &[&str], draining: watch::Receiver<bool>) -> Service {
         let mut catalogue = Catalogue::default();
         for name in names {
             let path = directory.join(format!("{name}.parquet"));
@@ -238,7 +245,7 @@ mod tests {
             socket: None,
             shared: None,
             hangups: Hangups::default(),
-            draining: watch::channel(false).1,
+            draining,
         };
         let config = Config::new(catalogue, &ServerOptions::default()).unwrap();
         Service(Arc::new(Core::new(config, parts).unwrap()))
@@ -289,6 +296,70 @@ mod tests {
         let snapshot = service.do_action(call(&incoming, Action::new("snapshot", ""))).await.unwrap();
         timeout(long, place.answer(1 << 30)).await.unwrap().unwrap();
         drop(snapshot);
+    }
+
+    /// The tickets for `asked`.
+    async fn tickets(service: &Service, asked: &StreamRequest) -> Vec<Vec<u8>> {
+        let incoming = Incoming::new(Limits::default(), 0);
+        let info = service.get_flight_info(call(&incoming, descriptor(asked))).await.unwrap().into_inner();
+        info.endpoint.into_iter().map(|endpoint| endpoint.ticket.unwrap().ticket.to_vec()).collect()
+    }
+
+    /// Opens the stream of a ticket, and drops it.
+    async fn opened(service: &Service, ticket: &[u8]) -> Result<(), Status> {
+        service.0.open(Via::Network(&Tenant::anonymous()), (None, None), ticket).await.map(drop)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_ticket_is_for_one_plan_whatever_the_catalogue_says_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let (_ends, draining) = watch::channel(false);
+        let service = service_until(directory.path(), &["d"], draining);
+        let reload = |options: serde_json::Value| {
+            let urls = vec![directory.path().join("d.parquet").to_str().unwrap().to_owned()];
+            let serde_json::Value::Object(options) = options else { panic!() };
+            let mut catalogue = Catalogue::default();
+            catalogue.insert(Entry::new("d", urls, options, ClientLimits::default()).unwrap()).unwrap();
+            service.0.config.catalogue.replace(catalogue);
+        };
+        let asked = StreamRequest { world_size: 2, ..StreamRequest::all("d").in_batches_of(2) };
+        for other in [serde_json::json!({"seed": 2}), serde_json::json!({"seed": 1, "shuffle": false})] {
+            reload(serde_json::json!({"seed": 1}));
+            let before = tickets(&service, &asked).await;
+            opened(&service, &before[0]).await.unwrap();
+            reload(other.clone());
+            let refused = opened(&service, &before[1]).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{other}: {refused}");
+            assert!(refused.message().contains("plan") && refused.message().contains("seed"), "{other}: {refused}");
+            opened(&service, &tickets(&service, &asked).await[1]).await.unwrap();
+            // Older replicas name no plan.
+            let key = service.0.config.key.bytes();
+            let old = SignedTicket::verify(&before[1], &key, SystemTime::now()).unwrap();
+            opened(&service, &SignedTicket { plan: None, ..old }.sign(&key)).await.unwrap();
+            reload(serde_json::json!({"seed": 1}));
+            opened(&service, &before[1]).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn stored_rows_that_wait_to_be_opened_end_with_the_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let (ends, draining) = watch::channel(false);
+        let service = service_until(directory.path(), &["d"], draining);
+        let asked = StreamRequest { rows: Some(StoredRows { part: Some(0), parts: 1 }), ..StreamRequest::all("d") };
+        let ticket = tickets(&service, &asked).await.remove(0);
+        service.0.tables.forget_at(directory.path().join("d.parquet").to_str().unwrap());
+        let claims = service.0.streams.claims();
+        let _others = claims.claim(&Tenant::anonymous(), claims.budget() - (1 << 20)).await.unwrap();
+        let drains = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            ends.send_replace(true)
+        };
+        let start = std::time::Instant::now();
+        let (refused, _) = tokio::join!(opened(&service, &ticket), drains);
+        let refused = refused.unwrap_err();
+        assert!(refused.code() == tonic::Code::Unavailable && refused.message().contains("draining"), "{refused}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::core::{Core, same_data};
+use super::core::{Core, same_data, same_plan};
 use crate::error::{Error, Result};
 use crate::flight::gang::{Fence, Reading};
 use crate::flight::server::access::auth::Tenant;
@@ -76,10 +76,11 @@ impl Core {
         let offer = self.offer(tenant, asked).await?;
         same_data(ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
+        let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
+        same_plan(ticket, &reading)?;
         if let Some(caller) = &asked.gang {
             // Before any batch is sent, so that two ranks of a generation never get rows of two plans.
-            self.gangs
-                .read(&self.caller(tenant, caller)?, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+            self.gangs.read(&self.caller(tenant, caller)?, &reading)?;
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;

@@ -60,6 +60,9 @@ fn groups(rows: &[u64], part: u32, parts: u32) -> VecDeque<usize> {
     found
 }
 
+/// The end of a stream whose server ends.
+pub(crate) const DRAINING: &str = "the server is draining; read the part again at another replica, or here later";
+
 /// Dependencies of a stream of stored rows.
 pub(crate) struct Means {
     pub(crate) workers: Arc<Workers>,
@@ -123,7 +126,7 @@ impl Sending {
         tokio::select! {
             biased;
             _ = draining.wait_for(|draining| *draining) => {
-                Err(Status::unavailable("the server is draining; read the part again at another replica, or here later"))
+                Err(Status::unavailable(DRAINING))
             }
             message = self.message() => {
                 self.current.sent();

@@ -1,16 +1,19 @@
 //! The shared part of all ranks of a plan on a server: the reader of its row groups, and memory for all of them.
 //!
 //! The first rank claims the memory of all ranks in one piece. So the others find theirs there, and no rank waits for a step that
-//! another one can never get; if the plan does not fit, each rank gets the error when it opens its stream.
+//! another one can never get; if the plan does not fit, each rank gets the error when it opens its stream. Each tenant that wants a plan
+//! waits for memory of its own until one of them has it: none waits behind another, or is told what another holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::budget::{ByteBudget, Claim};
 use super::wanted::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::catalog::dataset_cache::PREFETCH;
 use crate::flight::server::catalog::turns::Turns;
 use crate::pipeline::{SharedReader, Workers};
@@ -41,13 +44,32 @@ impl SharedPlan {
 
 /// The plans that are being read.
 #[derive(Debug, Default)]
-pub(crate) struct SharedPlans(Mutex<HashMap<Key, Arc<tokio::sync::Mutex<Entry>>>>);
+pub(crate) struct SharedPlans(Mutex<HashMap<Key, Arc<Entry>>>);
 
+/// The place of one plan.
 #[derive(Debug, Default)]
 struct Entry {
-    plan: Weak<SharedPlan>,
-    /// The error of the last attempt, and its time.
-    failed: Option<(Instant, Arc<Error>)>,
+    plan: Mutex<Weak<SharedPlan>>,
+    made: Notify,
+    /// The callers of each tenant, who wait for memory one after another, and never for that of others.
+    queues: Mutex<HashMap<Tenant, Arc<Queue>>>,
+}
+
+/// The error of the last attempt for one tenant, and its time. Locked by the one that makes an attempt.
+type Queue = tokio::sync::Mutex<Option<(Instant, Arc<Error>)>>;
+
+impl Entry {
+    fn plan(&self) -> MutexGuard<'_, Weak<SharedPlan>> {
+        // It is replaced as a whole.
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self, tenant: &Tenant) -> Arc<Queue> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        // An error is for those who wait while it happens.
+        queues.retain(|_, queue| Arc::strong_count(queue) > 1);
+        Arc::clone(queues.entry(tenant.clone()).or_default())
+    }
 }
 
 /// Number of batches that each line holds.
@@ -122,7 +144,7 @@ pub(crate) async fn check(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -
 }
 
 impl SharedPlans {
-    /// Returns the plan that `wanted` is a share of. The first caller makes it; others wait for that.
+    /// Returns the plan that `wanted` is a share of. The first caller with memory for it makes it, for all.
     ///
     /// # Errors
     /// [`Error::Limit`] if all ranks together need more than the budget; those of [`ByteBudget::claim`].
@@ -137,42 +159,66 @@ impl SharedPlans {
         let entry = {
             let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             // Removes plans that no stream reads or waits for.
-            entries.retain(|_, entry| {
-                Arc::strong_count(entry) > 1 || entry.try_lock().is_ok_and(|entry| entry.plan.strong_count() > 0)
-            });
+            entries.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.plan().strong_count() > 0);
             Arc::clone(entries.entry(key).or_default())
         };
-        if let Some(plan) = entry.try_lock().ok().and_then(|entry| entry.plan.upgrade()) {
+        if let Some(plan) = entry.plan().upgrade() {
             return Ok(plan);
         }
-        // Before the lock that others wait for, because this may wait for a turn of its tenant.
+        // This may wait for a turn of its tenant, and below for memory of its tenant: others who want the plan wait for neither.
         let need = need(wanted, claims, turns).await?;
-        let mut entry = entry.lock().await;
-        if let Some(plan) = entry.plan.upgrade() {
-            return Ok(plan);
-        }
-        if let Some((_, error)) = entry.failed.as_ref().filter(|(since, _)| *since >= asked) {
-            return Err(Error::again(error));
-        }
-        match make(wanted, claims, workers, need).await {
-            Ok(plan) => {
-                let plan = Arc::new(plan);
-                *entry = Entry { plan: Arc::downgrade(&plan), failed: None };
-                Ok(plan)
+        let queue = entry.queue(&wanted.tenant);
+        let attempt = async {
+            let mut failed = queue.lock().await;
+            if let Some((_, error)) = failed.as_ref().filter(|(since, _)| *since >= asked) {
+                return Err(Error::again(error));
             }
-            Err(error) => {
-                let error = Arc::new(error);
-                entry.failed = Some((Instant::now(), Arc::clone(&error)));
-                Err(Error::again(&error))
+            match claims.claim(&wanted.tenant, need.row_groups.saturating_add(need.lines)).await {
+                // The next one of this tenant claims nothing before the plan is there.
+                Ok(claim) => Ok((claim, failed)),
+                Err(error) => {
+                    let error = Arc::new(error);
+                    *failed = Some((Instant::now(), Arc::clone(&error)));
+                    Err(Error::again(&error))
+                }
             }
+        };
+        let mut attempt = std::pin::pin!(attempt);
+        loop {
+            let mut made = std::pin::pin!(entry.made.notified());
+            // From here on nothing is missed.
+            made.as_mut().enable();
+            if let Some(plan) = entry.plan().upgrade() {
+                return Ok(plan);
+            }
+            let (claim, _next) = tokio::select! {
+                biased;
+                () = made => continue,
+                claim = &mut attempt => claim?,
+            };
+            let mut plan = entry.plan();
+            // Another tenant's caller may have been as fast.
+            if let Some(plan) = plan.upgrade() {
+                return Ok(plan);
+            }
+            let new = Arc::new(make(wanted, claims, workers, (need, claim))?);
+            *plan = Arc::downgrade(&new);
+            drop(plan);
+            entry.made.notify_waiters();
+            return Ok(new);
         }
     }
 }
 
-async fn make(wanted: &Wanted, claims: &ByteBudget, workers: &Arc<Workers>, need: Need) -> Result<SharedPlan> {
+/// Makes the plan of `wanted` in the memory that it needs.
+fn make(
+    wanted: &Wanted,
+    claims: &ByteBudget,
+    workers: &Arc<Workers>,
+    (need, mut row_groups): (Need, Claim),
+) -> Result<SharedPlan> {
     let Wanted { tenant, plan, share, .. } = wanted;
     let Need { row_groups: need, lines, footing } = need;
-    let mut row_groups = claims.claim(tenant, need.saturating_add(lines)).await?;
     let split = row_groups.split(lines);
     let lines = split.ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
     let mut ahead = AHEAD.min(claims.budget().saturating_sub(claims.used()) / 4);

@@ -328,6 +328,7 @@ struct BatchArena {
 mod tests {
     use arrow::array::{FixedSizeListArray, Float32Array, RecordBatch};
     use arrow::datatypes::{DataType, Field as ArrowField};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::flight::server::access::auth::Tenant;
@@ -359,8 +360,7 @@ mod tests {
     async fn offer_of(path: &std::path::Path, batch: u64, tail: Tail) -> Arc<OpenDataset> {
         let options =
             LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), batch) };
-        let claims = Arc::new(ByteBudget::new(1 << 30));
-        Arc::new(OpenDataset::open(options, HiddenColumns::default(), Tenant::anonymous(), claims).await.unwrap())
+        Arc::new(OpenDataset::open(options, HiddenColumns::default(), 1 << 30).await.unwrap())
     }
 
     fn wanted(tenant: &str, offer: &Arc<OpenDataset>) -> Wanted {
@@ -404,6 +404,49 @@ mod tests {
             let next = slabs(&mut open(tenant).await, &shared).await;
             assert!(next.iter().all(|slab| !seen.contains(slab)), "{tenant}: {next:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_plan_behind_another_tenant_or_is_told_what_that_holds() {
+        const BUDGET: u64 = 64 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        let offer = offer(&path, Tail::Pad).await;
+        let streams = SharedStreams::new(Workers::new(2).unwrap(), None, BUDGET, None);
+        tokio::time::pause();
+        let (anna, carl) = (Tenant::new("anna").unwrap(), Tenant::new("carl").unwrap());
+        let start = Instant::now();
+        let ask = async |tenant: &str, after: u64| {
+            tokio::time::sleep(Duration::from_secs(after)).await;
+            let wanted = Wanted { share: Share { rank: 0, world: 2 }, ..wanted(tenant, &offer) };
+            let plan = streams.plans.get(&wanted, &streams.claims, (&streams.workers, &streams.planning)).await;
+            (plan.map_err(|error| error.to_string()), start.elapsed().as_secs())
+        };
+        // Others have the memory.
+        let of_anna = streams.claims.claim(&anna, 3 << 20).await.unwrap();
+        let others = streams.claims.claim(&carl, BUDGET - (3 << 20)).await.unwrap();
+        let many = async {
+            for _ in 0..3 {
+                futures::future::join_all((0..8).map(|_| ask("anna", 0))).await;
+            }
+        };
+        let (_, (error, came)) = tokio::join!(many, ask("bert", 1));
+        let error = error.unwrap_err();
+        assert!(error.contains("beside 0 that this tenant holds"), "{error}");
+        assert!((31..=32).contains(&came), "after {came} s");
+        // Some of it comes back: whoever has it makes the plan, for all.
+        let begun = start.elapsed().as_secs();
+        let back = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            drop(others);
+        };
+        let (first, (second, came), third, ()) = tokio::join!(ask("anna", 0), ask("bert", 1), ask("anna", 2), back);
+        let (first, second, third) = (first.0.unwrap(), second.unwrap(), third.0.unwrap());
+        assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &third));
+        assert!(came - begun <= 6, "{} s", came - begun);
+        drop((first, second, third, of_anna));
+        assert_eq!(streams.claims.used(), 0);
     }
 
     /// Reads all of the share. Returns the most slabs there were, and those that were divided in the end.
