@@ -8,9 +8,9 @@ mod stored;
 mod within;
 pub(crate) mod zones;
 
-#[cfg(feature = "convert")]
-pub(crate) use cast::Misfit;
 pub(crate) use cast::cast;
+#[cfg(feature = "convert")]
+pub(crate) use cast::{Misfit, paired, visible};
 pub use dtype::DType;
 pub use feature::Feature;
 pub(crate) use feature::{CLASSES_KEY, FEATURE_KEY};
