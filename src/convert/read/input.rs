@@ -229,3 +229,11 @@ impl Input {
         }
     }
 }
+    /// Skips the mark of UTF-8 that a file of text may begin with.
+    pub(crate) fn skip_mark(&mut self) -> Result<()> {
+        if self.offset == 0 && self.peek()?.starts_with(b"\xef\xbb\xbf") {
+            self.consume(3);
+        }
+        Ok(())
+    }
+
