@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, StructArray, UInt64Array,
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, StructArray, UInt64Array, make_array,
 };
 use arrow::compute::kernels::cmp::distinct;
 use arrow::compute::{CastOptions, cast_with_options, take};
@@ -25,6 +25,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, TimeUnit}
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
+use super::odd::Odd;
 use super::zones;
 
 /// Maximum characters of a value in an error.
@@ -71,7 +72,7 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
     if lossless(from, to) {
         return plain(array, to, false).map_err(failed);
     }
-    let seen = visible(array).map_err(failed)?;
+    let seen = visible(array).and_then(|seen| odd(&seen, to)).map_err(failed)?;
     if let Some(row) = misfit(&seen, to).map_err(failed)? {
         return Err(Misfit {
             row: Some(row),
@@ -174,6 +175,30 @@ pub(crate) fn paired(from: &Fields, to: &Fields) -> Vec<usize> {
     match to.iter().map(named).collect::<Option<Vec<usize>>>() {
         Some(named) if !in_order => named,
         _ => (0..from.len().min(to.len())).collect(),
+    }
+}
+
+/// Returns the array with doubles that become half floats, in lists too, rounded to odd: Arrow rounds them to the nearest twice.
+fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    fn innermost(ty: &DataType) -> &DataType {
+        items(ty).map_or(ty, innermost)
+    }
+    let from = array.data_type();
+    if (innermost(from), innermost(to)) != (&DataType::Float64, &DataType::Float16) {
+        return Ok(Arc::clone(array));
+    }
+    match (items(from), items(to)) {
+        (Some(_), Some(to)) => {
+            let data = array.to_data();
+            let values = data.child_data().iter().map(|values| Ok(odd(&make_array(values.clone()), to)?.to_data()));
+            let values = values.collect::<Result<Vec<_>, ArrowError>>()?;
+            Ok(make_array(data.into_builder().child_data(values).build()?))
+        }
+        (None, _) => {
+            let values = array.as_primitive::<Float64Type>();
+            Ok(Arc::new(values.unary::<_, Float64Type>(|value| f64::from(value.odd()))))
+        }
+        _ => Ok(Arc::clone(array)),
     }
 }
 
@@ -479,6 +504,23 @@ mod tests {
             // Beyond the ends of a slice there is nothing either.
             assert!(cast(&misfit.slice(2, 1), &to).is_ok(), "{to}");
         }
+    }
+
+    #[test]
+    fn doubles_are_rounded_once_to_half_floats_in_lists_too() {
+        let doubles = Float64Array::from(vec![65_519.999_999, 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40)]);
+        let field = Arc::new(Field::new("item", DataType::Float64, true));
+        let ends = arrow::buffer::OffsetBuffer::new(vec![0, 1, 2].into());
+        let lists: ArrayRef = Arc::new(ListArray::new(field, ends, Arc::new(doubles.clone()), None));
+        let halves = cast(&(Arc::new(doubles) as ArrayRef), &DataType::Float16).unwrap();
+        assert_eq!(
+            cast(&halves, &DataType::Float64).unwrap().as_primitive::<Float64Type>().values(),
+            &[65_504.0, 1.000_976_562_5]
+        );
+        let found = cast(&lists, &DataType::new_large_list(DataType::Float16, true)).unwrap();
+        assert_eq!(found.as_list::<i64>().values(), &halves);
+        // Beyond the range is refused as before.
+        refused(Float64Array::from(vec![1.0, 65_504.0, 65_520.0]), DataType::Float16);
     }
 
     #[test]
