@@ -51,7 +51,7 @@ struct JsonSource {
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Jsonl))?;
     if files.is_empty() {
-        let hint = "names end in .jsonl, .ndjson or .json".to_owned();
+        let hint = "names end in .jsonl, .ndjson, .jsonlines, .ldjson or .json".to_owned();
         return Err(Error::NotFound { what: "a file of JSON Lines".into(), hint });
     }
     let mut kinds = Members::default();
@@ -106,6 +106,8 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let mut shards = Vec::new();
     for (number, found) in files.iter().enumerate() {
         // A compressed file is never split, whatever its name.
+        let plain = ["jsonl", "ndjson", "json", "jsonlines", "ldjson"];
+        let named = found.name.rsplit('.').next().is_some_and(|ending| plain.contains(&ending));
         let whole = !named || found.bytes <= PIECE || Input::is_packed(found)?;
         let count = if whole { 1 } else { found.bytes.div_ceil(PIECE) };
         for piece in 0..count {
@@ -123,9 +125,9 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
 /// Returns the number of the line that begins at byte `at`, from one, and the number of rows before it.
 fn number_of(found: &Found, at: u64) -> Option<(u64, u64)> {
     let mut input = Input::open(found, false).ok()?;
+    input.skip_mark().ok()?;
     let (mut lines, mut rows, mut blank) = (1, 0, true);
     while input.offset() < at {
-    input.skip_mark().ok()?;
         let left = usize::try_from(at - input.offset()).unwrap_or(usize::MAX);
         let buffer = input.peek().ok()?;
         let take = left.min(buffer.len());
