@@ -138,11 +138,12 @@ impl Format {
             "arrow" | "feather" | "ipc" | "arrows" => Self::Arrow,
             "csv" => Self::Csv,
             "tsv" => Self::Tsv,
-            "jsonl" | "ndjson" | "json" => Self::Jsonl,
+            "jsonl" | "ndjson" | "json" | "jsonlines" | "ldjson" => Self::Jsonl,
             "tar" | "tgz" => Self::Webdataset,
             "mds" => Self::Mds,
             "npy" | "npz" => Self::Numpy,
             // Names such as `train.tfrecord-00000-of-00010`, and Spark's `part-r-00000` below `x.tfrecord`.
+            "tfrec" | "tfr" => Self::Tfrecord,
             ending if bare.contains(".tfrecord") || ending.is_empty() && bare.starts_with("part-r-") => Self::Tfrecord,
             _ => return None,
         })
@@ -201,6 +202,8 @@ mod tests {
         assert_eq!((of("part-r-00000-1f0c.gz.parquet"), of("part-r-1.csv")), (Some("parquet"), Some("csv")));
         assert_eq!((of("x.tsv.gz"), Format::parse("TSV").unwrap().name()), (Some("tsv"), "tsv"));
         assert_eq!((of("00001-x.metadata.json"), of("v1.metadata.json.gz")), (Some("parquet"), Some("parquet")));
+        assert_eq!((of("a.jsonlines"), of("a.LDJSON.gz")), (Some("jsonl"), Some("jsonl")));
+        assert_eq!((of("train00.tfrec"), of("a.tfr.gz")), (Some("tfrecord"), Some("tfrecord")));
         assert_eq!((of("x.TAR"), of("README"), of("shard.00000.mds.zstd")), (Some("webdataset"), None, Some("mds")));
         #[cfg(feature = "cloud")]
         assert_eq!(

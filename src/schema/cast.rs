@@ -9,18 +9,23 @@
 //! | a float to a narrower float, a decimal to a float | rounded, as the request for that type implies; infinity is refused |
 //! | another layout of the same values: views, offsets of other widths, dictionaries | unchanged |
 //!
+//! What a null above hides is no value: it is never looked at.
+//!
 //! Arrow's own casts truncate fractions and times silently, and by default turn misfits into nulls.
 
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, StructArray, UInt64Array, make_array,
+};
 use arrow::compute::kernels::cmp::distinct;
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, Float64Type, TimeUnit};
+use arrow::compute::{CastOptions, cast_with_options, take};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
+use super::odd::Odd;
 use super::zones;
 
 /// Maximum characters of a value in an error.
@@ -64,9 +69,11 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
     }
     let failed =
         |cause| Misfit { row: None, value: String::new(), from: from.clone(), to: to.clone(), cause: Some(cause) };
-    if !lossless(from, to)
-        && let Some(row) = misfit(array, to).map_err(failed)?
-    {
+    if lossless(from, to) {
+        return plain(array, to, false).map_err(failed);
+    }
+    let seen = visible(array).and_then(|seen| odd(&seen, to)).map_err(failed)?;
+    if let Some(row) = misfit(&seen, to).map_err(failed)? {
         return Err(Misfit {
             row: Some(row),
             value: shown(array, row),
@@ -75,7 +82,124 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
             cause: None,
         });
     }
-    plain(array, to, false).map_err(failed)
+    plain(&seen, to, false).map_err(failed)
+}
+
+/// Returns the same rows with nothing behind them: what null structs and lists hide is null or gone, at any depth, and so is what is
+/// beyond the ends of a slice. Members and items may have another layout.
+///
+/// # Errors
+/// Those of Arrow, for unions below nulls.
+pub(crate) fn visible(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let retyped = |field: &FieldRef, values: &ArrayRef| -> FieldRef {
+        if field.data_type() == values.data_type() {
+            return Arc::clone(field);
+        }
+        Arc::new(field.as_ref().clone().with_data_type(values.data_type().clone()))
+    };
+    let array: ArrayRef = match array.data_type() {
+        DataType::Struct(fields) => {
+            let structs = array.as_struct();
+            let columns = structs.columns().iter().map(member).collect::<Result<Vec<_>, _>>()?;
+            let fields = fields.iter().zip(&columns).map(|(field, column)| retyped(field, column)).collect();
+            let nulls = structs.nulls().cloned();
+            let seen: ArrayRef = Arc::new(StructArray::try_new_with_length(fields, columns, nulls, structs.len())?);
+            return if seen.null_count() > 0 { taken(&seen) } else { Ok(seen) };
+        }
+        DataType::FixedSizeList(field, length) => {
+            let lists = array.as_fixed_size_list();
+            let values = member(lists.values())?;
+            let (field, nulls) = (retyped(field, &values), lists.nulls().cloned());
+            let seen = FixedSizeListArray::try_new_with_length(field, *length, values, nulls, lists.len())?;
+            let seen: ArrayRef = Arc::new(seen);
+            return if seen.null_count() > 0 { taken(&seen) } else { Ok(seen) };
+        }
+        DataType::ListView(field) | DataType::LargeListView(field) => {
+            plain(array, &DataType::LargeList(Arc::clone(field)), false)?
+        }
+        DataType::Dictionary(_, values) if values.is_nested() => plain(array, values, false)?,
+        DataType::RunEndEncoded(_, values) if values.data_type().is_nested() => {
+            plain(array, values.data_type(), false)?
+        }
+        _ => Arc::clone(array),
+    };
+    match array.data_type() {
+        DataType::List(field) => {
+            let lists = taken(&array)?;
+            let lists = lists.as_list::<i32>();
+            let values = member(lists.values())?;
+            let (field, offsets) = (retyped(field, &values), lists.offsets().clone());
+            Ok(Arc::new(GenericListArray::try_new(field, offsets, values, lists.nulls().cloned())?))
+        }
+        DataType::LargeList(field) => {
+            let lists = taken(&array)?;
+            let lists = lists.as_list::<i64>();
+            let values = member(lists.values())?;
+            let (field, offsets) = (retyped(field, &values), lists.offsets().clone());
+            Ok(Arc::new(GenericListArray::try_new(field, offsets, values, lists.nulls().cloned())?))
+        }
+        DataType::Map(field, sorted) => {
+            let maps = taken(&array)?;
+            let maps = maps.as_map();
+            let entries = visible(&(Arc::new(maps.entries().clone()) as ArrayRef))?;
+            let field = retyped(field, &entries);
+            let (offsets, nulls) = (maps.offsets().clone(), maps.nulls().cloned());
+            Ok(Arc::new(MapArray::try_new(field, offsets, entries.as_struct().clone(), nulls, *sorted)?))
+        }
+        DataType::Struct(_) | DataType::FixedSizeList(..) => visible(&array),
+        _ => Ok(array),
+    }
+}
+
+/// The same for values below others, written out where a null cannot be put into them.
+fn member(values: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    match values.data_type() {
+        DataType::RunEndEncoded(_, inner) => visible(&plain(values, inner.data_type(), false)?),
+        _ => visible(values),
+    }
+}
+
+/// Copies the rows: nulls for null rows, and nothing below them.
+fn taken(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    if array.is_empty() {
+        return Ok(array.slice(0, 0));
+    }
+    let rows: UInt64Array = (0..array.len()).map(|row| array.is_valid(row).then_some(row as u64)).collect();
+    take(array, &rows, None)
+}
+
+/// Positions of the members that become those of `to`: by name if there is one for each, else in order. Arrow casts structs so.
+pub(crate) fn paired(from: &Fields, to: &Fields) -> Vec<usize> {
+    let in_order = from.len() == to.len() && from.iter().zip(to).all(|(own, wanted)| own.name() == wanted.name());
+    let named = |wanted: &FieldRef| from.iter().position(|own| own.name() == wanted.name());
+    match to.iter().map(named).collect::<Option<Vec<usize>>>() {
+        Some(named) if !in_order => named,
+        _ => (0..from.len().min(to.len())).collect(),
+    }
+}
+
+/// Returns the array with doubles that become half floats, in lists too, rounded to odd: Arrow rounds them to the nearest twice.
+fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    fn innermost(ty: &DataType) -> &DataType {
+        items(ty).map_or(ty, innermost)
+    }
+    let from = array.data_type();
+    if (innermost(from), innermost(to)) != (&DataType::Float64, &DataType::Float16) {
+        return Ok(Arc::clone(array));
+    }
+    match (items(from), items(to)) {
+        (Some(_), Some(to)) => {
+            let data = array.to_data();
+            let values = data.child_data().iter().map(|values| Ok(odd(&make_array(values.clone()), to)?.to_data()));
+            let values = values.collect::<Result<Vec<_>, ArrowError>>()?;
+            Ok(make_array(data.into_builder().child_data(values).build()?))
+        }
+        (None, _) => {
+            let values = array.as_primitive::<Float64Type>();
+            Ok(Arc::new(values.unary::<_, Float64Type>(|value| f64::from(value.odd()))))
+        }
+        _ => Ok(Arc::clone(array)),
+    }
 }
 
 /// Arrow's cast. `safe` turns the misfits that Arrow detects into nulls.
@@ -176,21 +300,22 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
     is_text(to) && !is_binary(from) || is_binary(to) && (is_binary(from) || is_text(from))
 }
 
-/// The first row whose value does not fit.
+/// The first row whose value does not fit, of an array without anything hidden.
 fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
     let from = array.data_type();
     match (from, to) {
         (DataType::Dictionary(_, values), _) => return misfit(&plain(array, values, false)?, to),
         (DataType::RunEndEncoded(_, values), _) => return misfit(&plain(array, values.data_type(), false)?, to),
         (_, DataType::Dictionary(_, values)) => return misfit(array, values),
-        (DataType::Struct(_), DataType::Struct(fields)) => {
+        (DataType::Struct(own), DataType::Struct(fields)) => {
             let structs = array.as_struct();
             let mut first: Option<usize> = None;
-            for (column, field) in structs.columns().iter().zip(fields.iter()) {
+            for (at, field) in paired(own, fields).into_iter().zip(fields) {
+                let column = structs.column(at);
                 if lossless(column.data_type(), field.data_type()) {
                     continue;
                 }
-                let row = misfit(column, field.data_type())?.filter(|row| structs.is_valid(*row));
+                let row = misfit(column, field.data_type())?;
                 first = row.into_iter().chain(first).min();
             }
             return Ok(first);
@@ -205,7 +330,7 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
             for (column, field) in [maps.keys(), maps.values()].into_iter().zip(fields.iter()) {
                 let column = column.slice(start as usize, (end - start) as usize);
                 if !lossless(column.data_type(), field.data_type()) {
-                    let row = misfit(&column, field.data_type())?.map(row).filter(|row| maps.is_valid(*row));
+                    let row = misfit(&column, field.data_type())?.map(row);
                     first = row.into_iter().chain(first).min();
                 }
             }
@@ -213,7 +338,12 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
         }
         _ => {}
     }
-    let (Some(inner), Some(wanted)) = (items(from), items(to)) else { return leaf(array, to) };
+    let (inner, wanted) = match (items(from), items(to)) {
+        (Some(inner), Some(wanted)) => (inner, wanted),
+        // Arrow makes a list of one of a value.
+        (None, Some(wanted)) => return misfit(array, wanted),
+        _ => return leaf(array, to),
+    };
     if lossless(inner, wanted) {
         return Ok(None);
     }
@@ -224,7 +354,7 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
     let (first, last) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
     let values = lists.values().slice(first as usize, (last - first) as usize);
     let row = |at: usize| offsets.partition_point(|offset| *offset <= first + at as i64) - 1;
-    Ok(misfit(&values, wanted)?.map(row).filter(|row| lists.is_valid(*row)))
+    Ok(misfit(&values, wanted)?.map(row))
 }
 
 /// The same for values without nested ones.
@@ -337,6 +467,73 @@ mod tests {
     }
 
     #[test]
+    fn what_a_null_hides_neither_is_refused_nor_hides_what_is() {
+        use arrow::buffer::{NullBuffer, OffsetBuffer};
+        let nulls = || Some(NullBuffer::from(vec![false, true, true]));
+        let of = |values: [f64; 3]| -> Vec<ArrayRef> {
+            let values: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+            let field = |name: &str| Arc::new(Field::new(name, DataType::Float64, false));
+            let ends = || OffsetBuffer::new(vec![0, 1, 2, 3].into());
+            let structs: ArrayRef =
+                Arc::new(StructArray::new(vec![field("x")].into(), vec![Arc::clone(&values)], nulls()));
+            let outer = Field::new("s", structs.data_type().clone(), true);
+            let keys: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3]));
+            let pair = vec![Field::new("key", DataType::Int32, false), Field::new("value", DataType::Float64, true)];
+            let entries = StructArray::new(pair.into(), vec![keys, Arc::clone(&values)], None);
+            let entry = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+            vec![
+                Arc::clone(&structs),
+                Arc::new(StructArray::new(vec![outer].into(), vec![structs], None)),
+                Arc::new(ListArray::new(field("item"), ends(), Arc::clone(&values), nulls())),
+                Arc::new(FixedSizeListArray::new(field("item"), 1, values, nulls())),
+                Arc::new(MapArray::new(entry, ends(), entries, nulls(), false)),
+            ]
+        };
+        fn integers(ty: &DataType) -> DataType {
+            match ty {
+                DataType::Float64 => DataType::Int64,
+                other => crate::schema::within::within(other, integers),
+            }
+        }
+        for (hidden, misfit) in of([0.5, 1.0, 2.0]).into_iter().zip(of([0.5, 1.5, 2.0])) {
+            let to = integers(hidden.data_type());
+            let error = cast(&misfit, &to).unwrap_err();
+            assert_eq!(error.row, Some(1), "{to}: {error}");
+            let taken = cast(&hidden, &to).unwrap_or_else(|error| panic!("{to}: {error}"));
+            assert_eq!(cast(&taken, hidden.data_type()).unwrap().slice(1, 2).as_ref(), hidden.slice(1, 2).as_ref());
+            // Beyond the ends of a slice there is nothing either.
+            assert!(cast(&misfit.slice(2, 1), &to).is_ok(), "{to}");
+        }
+    }
+
+    #[test]
+    fn doubles_are_rounded_once_to_half_floats_in_lists_too() {
+        let doubles = Float64Array::from(vec![65_519.999_999, 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40)]);
+        let field = Arc::new(Field::new("item", DataType::Float64, true));
+        let ends = arrow::buffer::OffsetBuffer::new(vec![0, 1, 2].into());
+        let lists: ArrayRef = Arc::new(ListArray::new(field, ends, Arc::new(doubles.clone()), None));
+        let halves = cast(&(Arc::new(doubles) as ArrayRef), &DataType::Float16).unwrap();
+        assert_eq!(
+            cast(&halves, &DataType::Float64).unwrap().as_primitive::<Float64Type>().values(),
+            &[65_504.0, 1.000_976_562_5]
+        );
+        let found = cast(&lists, &DataType::new_large_list(DataType::Float16, true)).unwrap();
+        assert_eq!(found.as_list::<i64>().values(), &halves);
+        // Beyond the range is refused as before.
+        refused(Float64Array::from(vec![1.0, 65_504.0, 65_520.0]), DataType::Float16);
+    }
+
+    #[test]
+    fn members_in_another_order_are_checked_as_they_are_cast() {
+        let (x, y): (ArrayRef, ArrayRef) =
+            (Arc::new(Float64Array::from(vec![1.0, 2.0, 2.5])), Arc::new(Int64Array::from(vec![1, 2, 3])));
+        let (float, whole) = (DataType::Float64, DataType::Int64);
+        let fields = vec![Field::new("x", float.clone(), true), Field::new("y", whole.clone(), true)];
+        let structs = StructArray::new(fields.into(), vec![x, y], None);
+        refused(structs, DataType::Struct(vec![Field::new("y", float, true), Field::new("x", whole, true)].into()));
+    }
+
+    #[test]
     fn a_time_of_a_named_zone_is_shown() {
         for zone in ["UTC", "Europe/Berlin", "+00:00"] {
             let times: ArrayRef = Arc::new(TimestampNanosecondArray::from(vec![1000, 1]).with_timezone(zone));
@@ -367,6 +564,7 @@ mod tests {
         refused(StringArray::from(times), micros());
         let prices = Decimal128Array::from(vec![150, 200, 151]).with_precision_and_scale(10, 2).unwrap();
         refused(prices, Decimal128(10, 1));
+        refused(Float64Array::from(vec![1.0, 2.0, 2.5]), DataType::new_list(Int64, true));
         let lists = [Some(vec![Some(1), None]), None, Some(vec![Some(2), Some(300)])];
         refused(
             ListArray::from_iter_primitive::<Int64Type, _, _>(lists),

@@ -1,9 +1,9 @@
 //! From addresses to a sorted list of objects: files, directories, patterns, lists of them.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures::FutureExt;
 use object_store::path::Path;
@@ -26,9 +26,7 @@ use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::table::{FoundTable, Table};
-#[cfg(feature = "cloud")]
-use super::walk::below;
-use super::walk::{is_staged, staged};
+use super::walk::{LEAST_BYTES, below, is_end, is_staged, staged};
 use crate::error::{Error, Result};
 
 /// Files or a table that were found, and their directory.
@@ -60,8 +58,8 @@ impl Listing {
 /// repeated as often, each with a number of its own.
 ///
 /// Directories are searched to any depth; files and directories whose name begins with `_` or `.` are left out (except
-/// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
-/// taken. More than `max_files` files are an error.
+/// `_key=value` directories), and so are files that carry another format's extension. A whole file of Parquet whose name has a further ending
+/// (`a.parquet.gz`, `a.parquet.1`) is an error. A file that is named in full is always taken. More than `max_files` files are an error.
 ///
 /// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. The same holds for
 /// a file of metadata of Iceberg.
@@ -421,6 +419,7 @@ impl Wanted<'_> {
 /// itself: then the listing ends at once.
 async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_files: usize) -> Result<Hits> {
     let (foreign, index, log, current) = (OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new());
+    let renamed = Mutex::new(Vec::new());
     let accept = |name: &str| match wanted {
         Some(wanted) => wanted.is_meant(name),
         None => {
@@ -433,6 +432,9 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
             }
             if name == INDEX {
                 index.get_or_init(|| ());
+            }
+            if is_renamed(name) {
+                renamed.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
             }
             is_data(name, 0)
         }
@@ -447,6 +449,17 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
     }
     if let Some(kind) = foreign.into_inner() {
         return Err(kind.refused(&place.url(&base)));
+    }
+    let mut renamed = std::mem::take(&mut *renamed.lock().unwrap_or_else(PoisonError::into_inner));
+    renamed.sort_unstable();
+    renamed.dedup();
+    if !renamed.is_empty() {
+        // Beside a file, one with a further ending is a copy.
+        let names: BTreeSet<&str> = found.iter().map(|meta| below(&base, &meta.location)).collect();
+        renamed.retain(|name| name.rsplit_once('.').is_none_or(|(bare, _)| !names.contains(bare)));
+    }
+    for name in renamed.iter().take(LOOKED_AT) {
+        refuse_whole(&place, &base, name).await?;
     }
     let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
     let files = found.into_iter().filter(|meta| !marks_partition(meta)).map(file).collect();
@@ -481,6 +494,46 @@ fn marks_partition(meta: &ObjectMeta) -> bool {
     meta.size == 0 && meta.location.filename().is_some_and(|name| name.contains('='))
 }
 
+/// Endings that programs give to files of Parquet beside their own: of compressions, which are within such files.
+const ENDINGS: [&str; 13] =
+    ["gz", "gzip", "snappy", "snz", "zst", "zstd", "lz4", "br", "brotli", "lzo", "xz", "bz2", "zip"];
+
+/// Most files of such names whose ends are looked at.
+const LOOKED_AT: usize = 16;
+
+/// Returns true for a name that is one of Parquet without its last ending, a number or a compression. Whether it is one its end says.
+fn is_renamed(below: &str) -> bool {
+    let Some((bare, ending)) = below.rsplit_once('.') else { return false };
+    let number = !ending.is_empty() && ending.bytes().all(|byte| byte.is_ascii_digit());
+    let known = number || ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known));
+    known && extension(bare).is_some_and(is_parquet) && is_data(bare, 0)
+}
+
+/// Refuses the file `name` if it is a whole one of Parquet, whose rows would be missing.
+async fn refuse_whole(place: &Place, base: &Path, name: &str) -> Result<()> {
+    let Ok(path) = Path::parse(format!("{base}/{name}").trim_start_matches('/')) else { return Ok(()) };
+    let end = async {
+        let size = place.store.head(&path).await?.size;
+        let start = size.checked_sub(4).filter(|_| size >= LEAST_BYTES);
+        match start {
+            Some(start) => place.store.get_range(&path, start..size).await.map(|end| is_end(&end)),
+            None => Ok(false),
+        }
+    };
+    match end.await {
+        Ok(false) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Ok(true) => {
+            let url = place.url(&path);
+            let problem = format!(
+                "{url} is a whole file of Parquet by another name, and its rows would be missing; rename it so that it ends in .parquet, \
+                 or move it away"
+            );
+            Err(Error::config("urls", problem))
+        }
+        Err(error) => Err(place.failed("read the end of", &path, error)),
+    }
+}
+
 fn extension(name: &str) -> Option<&str> {
     name.rsplit_once('.').map(|(_, extension)| extension)
 }
@@ -504,5 +557,45 @@ mod tests {
             assert!(!is_data(other, 0), "{other}");
         }
         assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");
+        for renamed in ["a.parquet.gz", "k=1/a.parquet.snappy", "a.PARQUET.1", "a.pq.zst"] {
+            assert!(is_renamed(renamed), "{renamed}");
+        }
+        for other in [
+            "a.parquet",
+            "a.gz.parquet",
+            "a.parquet.crc",
+            "a.parquet.bak",
+            "a.parquet.tmp",
+            "_a.parquet.gz",
+            ".a.parquet.1",
+            "a.csv.gz",
+            "a.parquet.",
+            "README.1",
+        ] {
+            assert!(!is_renamed(other), "{other}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_whole_file_of_parquet_by_another_name_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let options = BTreeMap::new();
+        std::fs::write(folder.path().join("a.parquet"), "PAR1 rows PAR1").unwrap();
+        let urls = [root.to_owned()];
+        std::fs::write(folder.path().join("a.parquet.1"), "PAR1 rows PAR1").unwrap();
+        let count = || async { find(&urls, Access::from(&options), 10).await.map(|found| found.files.len()) };
+        for name in ["b.parquet.gz", "b.parquet.snappy", "b.parquet.1"] {
+            let path = folder.path().join(name);
+            // Nobody's rows: the file has another content, or is not finished.
+            for content in ["\x1f\u{8b} rows", "PAR1", "PAR1 rows of it"] {
+                std::fs::write(&path, content).unwrap();
+                assert_eq!(count().await.unwrap(), 1, "{name} {content}");
+            }
+            std::fs::write(&path, "PAR1 rows PAR1").unwrap();
+            let said = count().await.unwrap_err().to_string();
+            assert!(said.contains(name) && said.contains("rename"), "{said}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }

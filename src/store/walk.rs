@@ -23,7 +23,7 @@ const AT_ONCE: usize = 1024;
 /// Such hand-overs that wait to be taken.
 const WAITING: usize = 16;
 /// Bytes of the smallest file of Parquet, and its last ones: plain, and with an encrypted footer.
-const LEAST_BYTES: u64 = 12;
+pub(super) const LEAST_BYTES: u64 = 12;
 const ENDS: [[u8; 4]; 2] = [*b"PAR1", *b"PARE"];
 
 /// A file that a walk met, or a name where there may be one.
@@ -290,6 +290,11 @@ pub(super) fn staged(path: &str) -> Error {
     Error::config("urls", problem)
 }
 
+/// Returns true for the last four bytes of a file of Parquet.
+pub(super) fn is_end(end: &[u8]) -> bool {
+    ENDS.iter().any(|known| known == end)
+}
+
 /// Returns true if a file ends as those of Parquet do, so that its writer has nothing left to write. What cannot be looked at may.
 fn is_whole(path: &FsPath, meta: &Metadata) -> bool {
     let end = || -> Result<[u8; 4], IoError> {
@@ -300,7 +305,7 @@ fn is_whole(path: &FsPath, meta: &Metadata) -> bool {
     };
     meta.len() >= LEAST_BYTES
         && match end() {
-            Ok(end) => ENDS.contains(&end),
+            Ok(end) => is_end(&end),
             Err(error) => error.kind() != ErrorKind::NotFound,
         }
 }

@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::DType;
+use crate::schema::{DType, Odd};
 
 /// A value in an option.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,11 +71,11 @@ macro_rules! int_and_others {
         }
         impl Cast<f16> for $int {
             #[inline(always)]
-            fn cast(self) -> Option<f16> { Some(f16::from_f64(self as f64)) }
+            fn cast(self) -> Option<f16> { Some(f16::from_f32(self.odd())) }
         }
         impl Cast<bf16> for $int {
             #[inline(always)]
-            fn cast(self) -> Option<bf16> { Some(bf16::from_f64(self as f64)) }
+            fn cast(self) -> Option<bf16> { Some(bf16::from_f32(self.odd())) }
         }
         impl Cast<Bit> for $int {
             #[inline(always)]
@@ -142,8 +142,8 @@ floats! {
     f32 => bf16: bf16::from_f32;
     f64 => f32: |x| x as f32;
     f64 => f64: |x| x;
-    f64 => f16: f16::from_f64;
-    f64 => bf16: bf16::from_f64;
+    f64 => f16: |x| f16::from_f32(x.odd());
+    f64 => bf16: |x| bf16::from_f32(x.odd());
     f16 => f32: f16::to_f32;
     f16 => f64: f16::to_f64;
     f16 => f16: |x| x;
@@ -308,6 +308,9 @@ mod tests {
         assert_eq!(one::<i64, f32>(Int64, (1 << 24) + 1, Float32), Some(16_777_216.0));
         assert_eq!(one::<f64, f32>(Float64, 1e300, Float32), Some(f32::INFINITY));
         assert_eq!(one::<f64, f16>(Float64, 0.1, Float16), Some(f16::from_f64(0.1)));
+        // Once: neither is beyond the middle of two after a step by way of float32.
+        assert_eq!(one::<f64, f16>(Float64, 65_519.999_999, Float16), Some(f16::MAX));
+        assert_eq!(one::<i64, bf16>(Int64, (1 << 30) + (1 << 22) + 1, Bfloat16), Some(bf16::from_f32(1_082_130_432.0)));
         assert_eq!(one::<f32, bf16>(Float32, 1.0, Bfloat16), Some(bf16::ONE));
     }
 

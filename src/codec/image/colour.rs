@@ -12,7 +12,9 @@ fn put(out: &mut [u8], [r, g, b, a]: [u8; 4]) {
         [grey] => *grey = luma(r, g, b),
         [red, green, blue] => (*red, *green, *blue) = (r, g, b),
         [red, green, blue, alpha] => (*red, *green, *blue, *alpha) = (r, g, b, a),
-        _ => {}
+        // `out` may hold another image.
+        [grey, alpha] => (*grey, *alpha) = (luma(r, g, b), a),
+        other => other.fill(0),
     }
 }
 
@@ -59,7 +61,8 @@ pub(super) fn samples(pixels: &[u8], kind: ColorType, channels: usize, out: &mut
         La16 => pack::<2>(pairs(), channels, out),
         Rgb16 => pack::<3>(pairs(), channels, out),
         Rgba16 => pack::<4>(pairs(), channels, out),
-        _ => {}
+        // Refused before, by `bytes_per_pixel`.
+        _ => out.fill(0),
     }
 }
 
@@ -74,11 +77,13 @@ fn pack<const N: usize>(mut values: impl Iterator<Item = u8>, channels: usize, o
         match (pixel.as_slice(), &mut *out) {
             // Grey stays grey, whatever the weights.
             ([grey] | [grey, _], [to]) => *to = *grey,
+            ([grey], [to, opaque]) => (*to, *opaque) = (*grey, 255),
+            ([grey, alpha], [to, own]) => (*to, *own) = (*grey, *alpha),
             ([grey], _) => put(out, [*grey, *grey, *grey, 255]),
             ([grey, alpha], _) => put(out, [*grey, *grey, *grey, *alpha]),
             ([r, g, b], _) => put(out, [*r, *g, *b, 255]),
             ([r, g, b, a], _) => put(out, [*r, *g, *b, *a]),
-            _ => {}
+            (_, out) => out.fill(0),
         }
     }
 }
@@ -120,6 +125,8 @@ mod tests {
         samples(&[10, 200, 20, 100], ColorType::La8, 1, &mut grey);
         assert_eq!(grey, [10, 20]);
         let mut rgba = [0; 4];
+        samples(&[10, 200, 20, 100], ColorType::La8, 2, &mut rgba);
+        assert_eq!(rgba, [10, 200, 20, 100]);
         samples(&[10, 200], ColorType::La8, 4, &mut rgba);
         assert_eq!(rgba, [10, 10, 10, 200]);
         samples(&[1, 2, 3], ColorType::Rgb8, 4, &mut rgba);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `options` | the options, and their check |
 //! | `probe`, `exif` | the data in an image's header |
+//! | `extras` | transparency and frames, which encoding again may lose |
 //! | `crop` | the crop box: a pure function of size and one random number |
 //! | `jpeg`, `turbo`, `zune` | the part of a JPEG to decode; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
@@ -26,6 +27,8 @@ mod colour;
 mod crop;
 mod deferred;
 mod exif;
+#[cfg(feature = "convert")]
+mod extras;
 mod jpeg;
 mod normalise;
 mod options;
@@ -49,6 +52,8 @@ use zune as backend;
 
 pub use deferred::{Deferred, Held, Stored};
 pub use exif::Orientation;
+#[cfg(feature = "convert")]
+pub(crate) use extras::extras;
 pub use options::{Crop, Decoder, ImageOptions, Layout, Limits, Normalize, Size, Truncated};
 pub use preview::preview;
 pub use probe::{Format, Info, probe};

@@ -120,15 +120,15 @@ fn u16_be(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-fn u16_le(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_le(bytes: &[u8], at: usize) -> Option<u16> {
     u16_be(bytes, at).map(u16::swap_bytes)
 }
 
-fn u32_be(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_be(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-fn u32_le(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_le(bytes: &[u8], at: usize) -> Option<u32> {
     u32_be(bytes, at).map(u32::swap_bytes)
 }
 

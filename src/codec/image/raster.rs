@@ -11,7 +11,7 @@ use super::probe::{Format, Info};
 use super::scratch::grow;
 use crate::error::{Error, Place, Result};
 
-/// Decodes all of `bytes`, whose header gave `info`, to `out`, which has `channels` (1, 3 or 4) bytes for each pixel. `raw` is scratch.
+/// Decodes all of `bytes`, whose header gave `info`, to `out`, which has `channels` (1 to 4) bytes for each pixel. `raw` is scratch.
 pub(super) fn decode(
     bytes: &[u8],
     info: &Info,
@@ -32,13 +32,16 @@ pub(super) fn decode(
     let len = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
     let wanted = matches!(
         (kind, channels),
-        (image::ColorType::L8, 1) | (image::ColorType::Rgb8, 3) | (image::ColorType::Rgba8, 4)
+        (image::ColorType::L8, 1)
+            | (image::ColorType::La8, 2)
+            | (image::ColorType::Rgb8, 3)
+            | (image::ColorType::Rgba8, 4)
     );
     if wanted && len == out.len() {
-        return decoder.read_image_boxed(out).map_err(failed);
+        return read(decoder, out).map_err(failed);
     }
     let raw = grow(raw, len);
-    decoder.read_image_boxed(raw).map_err(failed)?;
+    read(decoder, raw).map_err(failed)?;
     colour::samples(raw, kind, channels, out);
     Ok(())
 }
@@ -57,12 +60,19 @@ pub(super) fn decode_wide(bytes: &[u8], info: &Info, limits: &Limits, raw: &mut 
         return Err(Error::corrupt(Place::default(), what));
     }
     if wide {
-        return decoder.read_image_boxed(out).map_err(failed);
+        return read(decoder, out).map_err(failed);
     }
     let raw = grow(raw, len);
-    decoder.read_image_boxed(raw).map_err(failed)?;
+    read(decoder, raw).map_err(failed)?;
     out.as_chunks_mut::<2>().0.iter_mut().zip(raw).for_each(|(to, from)| *to = u16::from(*from).to_ne_bytes());
     Ok(())
+}
+
+/// Decodes to `out`, which may hold another image. Decoders leave pixels out, as that of GIF does those whose colour is not in the
+/// palette: they are zeros, not what was there.
+fn read(decoder: Box<dyn ImageDecoder + '_>, out: &mut [u8]) -> ImageResult<()> {
+    out.fill(0);
+    decoder.read_image_boxed(out)
 }
 
 /// A decoder for an image of the size in its header.
@@ -125,5 +135,29 @@ fn failed(info: &Info, limits: &Limits, error: ImageError) -> Error {
             Error::unsupported(format!("this kind of {name} ({error})"), "store it as plain PNG or JPEG")
         }
         error => Error::corrupt_by(Place::default(), format!("{name}: damaged"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probe;
+    use super::*;
+
+    /// A GIF of 2 x 2 pixels, colours 0, 1, 2 and 3 of a palette that has two.
+    const BEYOND: &[u8] =
+        b"GIF89a\x02\0\x02\0\x80\0\0\x0a\x14\x1e\x28\x32\x3c\x2c\0\0\0\0\x02\0\x02\0\0\x02\x03\x44\x34\x05\0\x3b";
+
+    #[test]
+    fn pixels_that_a_decoder_leaves_out_are_never_those_of_another_image() {
+        let (info, _) = probe::header(BEYOND).unwrap();
+        for channels in [1, 3, 4] {
+            let decode = |before: u8| {
+                let (mut raw, mut out) = (vec![before; 64], vec![before; 4 * channels]);
+                decode(BEYOND, &info, &Limits::default(), channels, &mut raw, &mut out).unwrap();
+                out
+            };
+            assert_eq!(decode(0), decode(77), "{channels} channels");
+            assert_eq!(decode(200), decode(77), "{channels} channels");
+        }
     }
 }

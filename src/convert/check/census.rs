@@ -18,7 +18,7 @@
 
 use crate::convert::format::Format;
 use crate::convert::formats::tar::TarReader;
-use crate::convert::formats::{frames, images, tfrecord};
+use crate::convert::formats::{frames, images, numpy, tfrecord};
 use crate::convert::limits::Limits;
 use crate::convert::read::files::Found;
 use crate::convert::read::input::Input;
@@ -38,7 +38,7 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
     }
     let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
     if matches!(format, Format::Images | Format::Numpy) {
-        let arrays = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
+        let arrays = |name: &str| numpy::codec(name).is_some();
         let accept: &dyn Fn(&str) -> bool = if format == Format::Images { &images::is_image } else { &arrays };
         return Ok(tree.list(limits, accept)?.len() as u64);
     }

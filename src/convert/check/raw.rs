@@ -43,7 +43,7 @@ impl RawRows {
     pub(crate) fn open(found: &Found, limits: &Limits, format: Format) -> Result<Self> {
         let mut input = Input::open(found, false)?;
         let separator = format.separator();
-        if separator.is_some() && input.peek()?.starts_with(b"\xef\xbb\xbf") {
+        if input.peek()?.starts_with(b"\xef\xbb\xbf") {
             input.consume(3);
         }
         let limits = limits.clone();

@@ -23,6 +23,7 @@ use crate::convert::types::{is_text, item, type_text};
 use crate::convert::values::clock::Instant;
 use crate::dataset::filter::Bound;
 use crate::error::{Place, Result};
+use crate::schema::Odd;
 
 /// Compares the text of `source` with `found`, the digest of the columns `names` as written. A filter comes with the columns that it
 /// reads. A source that is not text passes.
@@ -247,7 +248,10 @@ impl Judge {
                 let number: f64 = match kind {
                     DataType::Float64 => text.parse().map_err(|_| "it is not a number")?,
                     DataType::Float32 => text.parse::<f32>().map_err(|_| "it is not a number")?.into(),
-                    _ => half::f16::from_f64(text.parse().map_err(|_| "it is not a number")?).into(),
+                    _ => {
+                        let wide: f64 = text.parse().map_err(|_| "it is not a number")?;
+                        half::f16::from_f32(wide.odd()).into()
+                    }
                 };
                 let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
                 let zero = !mantissa.bytes().any(|byte| matches!(byte, b'1'..=b'9'));

@@ -13,7 +13,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
 use crate::convert::budget::Budget;
-use crate::convert::errors::{differs, refused, unexpected};
+use crate::convert::errors::{differs, refused, refused_value, unexpected};
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::{ConvertOptions, Packing};
@@ -27,6 +27,7 @@ use crate::convert::types::{is_text, type_text};
 use crate::convert::values::clock::{self, Instant};
 use crate::convert::values::scalar::{self, Growing, growing};
 use crate::convert::values::timezone;
+use crate::convert::values::unheld::Unheld;
 use crate::error::{Error, Place, Result};
 
 /// Rows of each file that types are inferred from.
@@ -422,7 +423,11 @@ impl Rows for CsvRows {
                         quote(text.as_string_view().value(row), self.separator, &mut line)
                     }
                     Cells::Shown(formatter, array) if array.is_valid(row) => {
-                        let text = formatter.value(row).try_to_string().map_err(unexpected)?;
+                        let text = formatter.value(row).try_to_string().map_err(|_| {
+                            let format = if self.separator == b'\t' { Format::Tsv } else { Format::Csv };
+                            let Unheld { what, hint, .. } = Unheld::time(row);
+                            refused_value(format, batch.schema_ref().field(number).name(), row, what, hint)
+                        })?;
                         line.extend_from_slice(text.as_bytes());
                     }
                     _ => {}

@@ -84,7 +84,7 @@ fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<
     };
     if let Listing::Local(_) = tree {
         // Lists all names; nothing is opened.
-        tree.list(&Limits::default(), &|name| {
+        tree.select(&Limits::default(), &|name| {
             see(name);
             false
         })?;

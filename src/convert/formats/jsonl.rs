@@ -51,12 +51,13 @@ struct JsonSource {
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Jsonl))?;
     if files.is_empty() {
-        let hint = "names end in .jsonl, .ndjson or .json".to_owned();
+        let hint = "names end in .jsonl, .ndjson, .jsonlines, .ldjson or .json".to_owned();
         return Err(Error::NotFound { what: "a file of JSON Lines".into(), hint });
     }
     let mut kinds = Members::default();
     for found in files.iter().take(SAMPLE_FILES) {
         let mut input = Input::open(found, false)?;
+        input.skip_mark()?;
         let mut line = Vec::new();
         for _ in 0..SAMPLE_LINES {
             line.clear();
@@ -104,8 +105,9 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let mut pieces = Vec::new();
     let mut shards = Vec::new();
     for (number, found) in files.iter().enumerate() {
-        let named = matches!(found.name.rsplit('.').next(), Some("jsonl" | "ndjson" | "json"));
         // A compressed file is never split, whatever its name.
+        let plain = ["jsonl", "ndjson", "json", "jsonlines", "ldjson"];
+        let named = found.name.rsplit('.').next().is_some_and(|ending| plain.contains(&ending));
         let whole = !named || found.bytes <= PIECE || Input::is_packed(found)?;
         let count = if whole { 1 } else { found.bytes.div_ceil(PIECE) };
         for piece in 0..count {
@@ -123,6 +125,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
 /// Returns the number of the line that begins at byte `at`, from one, and the number of rows before it.
 fn number_of(found: &Found, at: u64) -> Option<(u64, u64)> {
     let mut input = Input::open(found, false).ok()?;
+    input.skip_mark().ok()?;
     let (mut lines, mut rows, mut blank) = (1, 0, true);
     while input.offset() < at {
         let left = usize::try_from(at - input.offset()).unwrap_or(usize::MAX);
@@ -298,7 +301,9 @@ impl Source for JsonSource {
         let Some((found, start, end)) = piece else { return Ok(Box::new(Nothing)) };
         let mut input = if start == 0 { Input::open(found, false)? } else { Input::range(found, start - 1)? };
         let mut line = Vec::new();
-        if start > 0 {
+        if start == 0 {
+            input.skip_mark()?;
+        } else {
             // The line that the range begins in belongs to the range before.
             input.line(&self.limits, &mut line)?;
         }
@@ -465,8 +470,50 @@ pub(crate) fn texts(column: &ArrayRef) -> Result<arrow::array::StringArray> {
 mod tests {
     use std::io::Write;
 
-    use super::PIECE;
-    use crate::convert::{ConvertOptions, open};
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Date32Array, RecordBatch};
+
+    use super::{Format, PIECE};
+    use crate::convert::budget::Progress;
+    use crate::convert::{ConvertOptions, convert, open};
+
+    #[test]
+    fn the_mark_of_utf8_is_no_part_of_the_first_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.jsonl");
+        let options = ConvertOptions { verify: true, ..ConvertOptions::default() };
+        let rows = |text: &str, out: &str| {
+            std::fs::write(&path, text).unwrap();
+            let out = directory.path().join(out);
+            convert(path.to_str().unwrap(), &out, &options, &Progress::default()).map(|done| done.rows)
+        };
+        assert_eq!(rows("\u{feff}{\"x\": 1}\n{\"x\": 2}\n", "a.parquet").unwrap(), 2);
+        let said = rows("\u{feff}{\"x\": 1}\n{\"x\" 2}\n", "b.parquet").unwrap_err().chain();
+        assert!(said.contains("line 2"), "{said}");
+    }
+
+    #[test]
+    fn a_date_that_cannot_be_written_is_an_error_with_its_row() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.parquet");
+        let days: ArrayRef = Arc::new(Date32Array::from(vec![0, i32::MAX]));
+        let batch = RecordBatch::try_from_iter([("day", days)]).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        for to in [Format::Jsonl, Format::Csv, Format::Tsv] {
+            let options = ConvertOptions { to: Some(to), ..ConvertOptions::default() };
+            let out = directory.path().join(to.name());
+            let error = convert(path.to_str().unwrap(), &out, &options, &Progress::default()).unwrap_err();
+            let said = error.chain();
+            for part in ["x.parquet", "column day", "row 1", "beyond the calendar", to.name()] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+            assert!(!out.exists());
+        }
+    }
 
     #[test]
     fn what_is_packed_has_no_pieces_whatever_it_is_called() {

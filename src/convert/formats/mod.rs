@@ -11,7 +11,7 @@ mod jsonl;
 mod labels;
 pub(crate) mod mds;
 mod members;
-mod numpy;
+pub(crate) mod numpy;
 mod parquet;
 mod partitions;
 mod petastorm;

@@ -38,14 +38,23 @@ struct ArraySource {
     limits: Limits,
 }
 
+/// Returns the kind of a file of an array by the ending of its name, in small or capital letters; `None` for other files.
+pub(crate) fn codec(name: &str) -> Option<Codec> {
+    let (_, ending) = name.rsplit_once('.')?;
+    if ending.eq_ignore_ascii_case("npy") {
+        Some(Codec::Npy)
+    } else {
+        ending.eq_ignore_ascii_case("npz").then_some(Codec::Npz)
+    }
+}
+
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
-    let accept = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
-    let files = tree.list(&opening.limits, &accept)?;
+    let files = tree.list(&opening.limits, &|name| codec(name).is_some())?;
     let Some(first) = files.first() else {
         return Err(Error::NotFound { what: "a file of NumPy".into(), hint: "names end in .npy or .npz".into() });
     };
-    let zipped = first.name.ends_with(".npz");
-    if let Some(other) = files.iter().find(|file| file.name.ends_with(".npz") != zipped) {
+    let zipped = codec(&first.name) == Some(Codec::Npz);
+    if let Some(other) = files.iter().find(|file| (codec(&file.name) == Some(Codec::Npz)) != zipped) {
         let (expected, found) = if zipped { (".npz", ".npy") } else { (".npy", ".npz") };
         let what = format!("its kind and that of {}", first.name);
         return Err(differs(Place::file(&*other.name), &what, expected, found, "convert them one by one"));
@@ -140,8 +149,8 @@ impl Batches for Reader<'_> {
             // An invalid array is an error, even if its values are not requested.
             npy_read(self.source.codec, &cell, || Place::file(Arc::clone(&file.name)))?;
             arrays.append_value(&cell);
-            let name = file.name.strip_suffix(".npy").or_else(|| file.name.strip_suffix(".npz"));
-            paths.append_value(name.unwrap_or(&file.name));
+            let bare = file.name.rsplit_once('.').filter(|_| codec(&file.name).is_some());
+            paths.append_value(bare.map_or(&*file.name, |(bare, _)| bare));
         }
         if files.is_empty() {
             return Ok(None);
@@ -306,5 +315,32 @@ impl Writer for ArrayWriter {
 
     fn finish(self: Box<Self>) -> Result<Vec<Part>> {
         Ok(self.parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::convert::budget::Progress;
+    use crate::convert::{ConvertOptions, convert};
+
+    #[test]
+    fn endings_in_capital_letters_are_files_of_numpy_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let (src, out) = (directory.path().join("in"), directory.path().join("out.parquet"));
+        std::fs::create_dir(&src).unwrap();
+        let cell = super::npy_cell(
+            crate::schema::DType::Uint8,
+            &[1],
+            &(std::sync::Arc::new(arrow::array::UInt8Array::from(vec![7])) as super::ArrayRef),
+        );
+        for name in ["a.npy", "B.NPY", "c.Npy"] {
+            std::fs::write(src.join(name), cell.as_ref().unwrap()).unwrap();
+        }
+        std::fs::write(src.join("notes.txt"), "x").unwrap();
+        let options = ConvertOptions { verify: true, ..ConvertOptions::default() };
+        assert_eq!(convert(src.to_str().unwrap(), &out, &options, &Progress::default()).unwrap().rows, 3);
+        std::fs::write(src.join("d.NPZ"), "x").unwrap();
+        let error = convert(src.to_str().unwrap(), &directory.path().join("b"), &options, &Progress::default());
+        assert!(error.unwrap_err().chain().contains("d.NPZ"));
     }
 }

@@ -159,7 +159,7 @@ struct RecordSource {
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &of_name)?;
     if files.is_empty() {
-        let hint = "names hold .tfrecord, or begin with part-r- as Spark's do".to_owned();
+        let hint = "names hold .tfrecord, end in .tfrec or .tfr, or begin with part-r- as Spark's do".to_owned();
         return Err(Error::NotFound { what: "a TFRecord file".into(), hint });
     }
     let mut guesses: BTreeMap<String, Guess> = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! Scaling down of images: decoded, scaled, encoded again.
 //!
-//! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays. EXIF orientation is
+//! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays, also that of a colour of
+//! a palette. An animation is refused: one frame of it would stay. EXIF orientation is
 //! applied first, because the new file has none. Images that are small enough stay unchanged, byte for byte, unless a quality asks for
 //! re-encoding.
 
@@ -13,7 +14,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use crate::codec::Decode;
-use crate::codec::image::{Format, ImageDecoder, ImageOptions, Info, Layout, Size, probe};
+use crate::codec::image::{Format, ImageDecoder, ImageOptions, Info, Layout, Size, extras, probe};
 use crate::convert::errors::unexpected;
 use crate::convert::options::ConvertOptions;
 use crate::convert::types::is_binary;
@@ -22,8 +23,16 @@ use crate::convert::values::sample::{IMAGE_KEY, NO_IMAGES, is_image};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, STORED_KEY, Stored};
 
+/// What to do with images that cannot be encoded again.
+const HINT: &str = "name the columns to encode again with images, or leave such rows out";
+
 /// Quality if only a size is given.
 const QUALITY: u8 = 90;
+
+/// Refuses to lose transparency.
+fn transparent() -> Error {
+    Error::unsupported("an image with transparency as JPEG", HINT)
+}
 
 /// The re-encoding of image columns.
 #[derive(Debug)]
@@ -137,7 +146,6 @@ impl Resizer {
     /// # Errors
     /// `Unsupported` for properties that can be neither dropped nor kept: more than eight bits, and transparency in JPEG.
     fn channels(&self, info: &Info) -> Result<(u8, ExtendedColorType)> {
-        const HINT: &str = "name the columns to encode again with images, or leave such rows out";
         if info.bits > 8 {
             return Err(Error::unsupported(
                 format!("an image of {} bits to scale or to encode again", info.bits),
@@ -147,9 +155,7 @@ impl Resizer {
         match info.channels {
             1 => Ok((1, ExtendedColorType::L8)),
             // Four channels of a JPEG are CMYK.
-            2 | 4 if info.format != Format::Jpeg && self.is_jpeg(info) => {
-                Err(Error::unsupported("an image with transparency as JPEG", HINT))
-            }
+            2 | 4 if info.format != Format::Jpeg && self.is_jpeg(info) => Err(transparent()),
             2 | 4 if info.format != Format::Jpeg => Ok((4, ExtendedColorType::Rgba8)),
             _ => Ok((3, ExtendedColorType::Rgb8)),
         }
@@ -173,17 +179,34 @@ impl Resizer {
             None => length,
         };
         let (width, height) = (scaled(width), scaled(height));
-        let (channels, colours) = self.channels(&info)?;
+        let (channels, mut colours) = self.channels(&info)?;
+        let extras = extras(cell, &info);
+        if extras.animated {
+            let what = format!("a {} of several frames to scale or to encode again", info.format.name());
+            return Err(Error::unsupported(what, HINT));
+        }
+        // Many files name a transparent colour that no pixel has: the pixels decide.
+        let unsure = extras.transparent && channels < 4;
         let options = ImageOptions {
             size: Some(Size { height, width }),
             crop: crate::codec::image::Crop::None,
             layout: Layout::Hwc,
-            channels,
+            channels: if unsure { 4 } else { channels },
             ..ImageOptions::default()
         };
         let decoder = ImageDecoder::new(&options)?;
         let mut pixels = vec![0; decoder.shape().iter().product()];
         decoder.decode_into(cell, 0, &mut pixels)?;
+        if unsure {
+            let (whole, _) = pixels.as_chunks::<4>();
+            if whole.iter().all(|pixel| pixel[3] == u8::MAX) {
+                pixels = whole.iter().flat_map(|pixel| pixel.iter().take(channels.into())).copied().collect();
+            } else if self.is_jpeg(&info) {
+                return Err(transparent());
+            } else {
+                colours = ExtendedColorType::Rgba8;
+            }
+        }
         let mut out = Vec::new();
         let (encoded, hint) = match self.is_jpeg(&info) {
             true => {
@@ -196,5 +219,96 @@ impl Resizer {
             Error::unsupported(format!("an image of {width} x {height} pixels to encode ({error})"), hint)
         })?;
         Ok(Some(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::codecs::gif::GifEncoder;
+    use image::{Frame, ImageDecoder as _, Rgba, RgbaImage};
+
+    use super::*;
+
+    fn resizer(quality: Option<u8>) -> Resizer {
+        Resizer { columns: Vec::new(), quality, side: Some(4) }
+    }
+
+    /// A PNG of 8 x 8 pixels of one colour, with `chunk` before the pixels.
+    fn png(colours: ExtendedColorType, pixel: &[u8], chunk: Option<(&[u8; 4], &[u8])>) -> Vec<u8> {
+        let mut plain = Vec::new();
+        PngEncoder::new(&mut plain).write_image(&pixel.repeat(64), 8, 8, colours).unwrap();
+        let Some((kind, body)) = chunk else { return plain };
+        let mut sum = flate2::Crc::new();
+        sum.update(&[kind.as_slice(), body].concat());
+        let (head, rest) = plain.split_at(33);
+        let len = (body.len() as u32).to_be_bytes();
+        [head, &len, kind, body, &sum.sum().to_be_bytes(), rest].concat()
+    }
+
+    fn gif(frames: &[[u8; 4]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut encoder = GifEncoder::new(&mut bytes);
+        for colour in frames {
+            let mut pixels = RgbaImage::from_pixel(8, 8, Rgba([200, 100, 50, 255]));
+            pixels.enumerate_pixels_mut().filter(|(x, ..)| *x < 4).for_each(|(_, _, pixel)| *pixel = Rgba(*colour));
+            encoder.encode_frame(Frame::new(pixels)).unwrap();
+        }
+        drop(encoder);
+        bytes
+    }
+
+    fn kind(cell: &[u8]) -> image::ColorType {
+        image::codecs::png::PngDecoder::new(std::io::Cursor::new(cell)).unwrap().color_type()
+    }
+
+    #[test]
+    fn transparency_stays_or_is_refused() {
+        use ExtendedColorType::{L8, Rgb8};
+        let clear = [
+            png(Rgb8, &[1, 2, 3], Some((b"tRNS", &[0, 1, 0, 2, 0, 3]))),
+            png(L8, &[7], Some((b"tRNS", &[0, 7]))),
+            gif(&[[0, 0, 0, 0]]),
+        ];
+        for cell in clear {
+            let made = resizer(None).image(&cell).unwrap().unwrap();
+            assert_eq!(kind(&made), image::ColorType::Rgba8);
+            let said = resizer(Some(80)).image(&cell).unwrap_err().to_string();
+            assert!(said.contains("transparency"), "{said}");
+        }
+        // A transparent colour that no pixel has changes nothing.
+        for (cell, expected) in [
+            (png(Rgb8, &[1, 2, 3], Some((b"tRNS", &[0, 9, 0, 9, 0, 9]))), image::ColorType::Rgb8),
+            (png(L8, &[7], Some((b"tRNS", &[0, 9]))), image::ColorType::L8),
+            (png(Rgb8, &[1, 2, 3], None), image::ColorType::Rgb8),
+            (gif(&[[9, 9, 9, 255]]), image::ColorType::Rgb8),
+        ] {
+            assert_eq!(kind(&resizer(None).image(&cell).unwrap().unwrap()), expected);
+            assert!(resizer(Some(80)).image(&cell).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn an_animation_is_refused_unless_it_stays_as_it_is() {
+        let webp = |frames: usize| {
+            let chunk = |kind: &[u8], body: &[u8]| [kind, &(body.len() as u32).to_le_bytes(), body].concat();
+            let head = chunk(b"VP8X", &[2, 0, 0, 0, 7, 0, 0, 7, 0, 0]);
+            let body =
+                [b"WEBP".to_vec(), head, chunk(b"ANIM", &[0; 6]), chunk(b"ANMF", &[0; 16]).repeat(frames)].concat();
+            chunk(b"RIFF", &body)
+        };
+        let apng =
+            |frames: u8| png(ExtendedColorType::Rgb8, &[1, 2, 3], Some((b"acTL", &[0, 0, 0, frames, 0, 0, 0, 0])));
+        for cell in [gif(&[[1, 1, 1, 255], [2, 2, 2, 255]]), apng(2), webp(2)] {
+            for quality in [None, Some(80)] {
+                let said = resizer(quality).image(&cell).unwrap_err().to_string();
+                assert!(said.contains("several frames"), "{said}");
+            }
+            let small = Resizer { columns: Vec::new(), quality: None, side: Some(8) };
+            assert!(small.image(&cell).unwrap().is_none());
+        }
+        let info = probe(&webp(1)).unwrap();
+        assert!(!extras(&webp(1), &info).animated);
+        let said = resizer(None).image(&apng(1)).map(|_| ()).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!said.contains("several frames"), "{said}");
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use brotli_decompressor::Decompressor;
 use bzip2::bufread::MultiBzDecoder;
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::read::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 
 use super::files::{Found, Stream};
 use super::remote;
@@ -52,6 +53,47 @@ impl Read for Counted {
     }
 }
 
+/// Streams of zlib one after another, to the end of the file: what follows a stream is another one, or an error, as with gzip.
+struct MultiZlib<R> {
+    inner: R,
+    state: Decompress,
+    /// True between two streams.
+    between: bool,
+}
+
+impl<R: BufRead> MultiZlib<R> {
+    fn new(inner: R) -> Self {
+        Self { inner, state: Decompress::new(true), between: true }
+    }
+}
+
+impl<R: BufRead> Read for MultiZlib<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let input = self.inner.fill_buf()?;
+            let ended = input.is_empty();
+            if buffer.is_empty() || ended && self.between {
+                return Ok(0);
+            }
+            let (read, written) = (self.state.total_in(), self.state.total_out());
+            let status = self.state.decompress(input, buffer, FlushDecompress::None).map_err(io::Error::from)?;
+            let read = (self.state.total_in() - read) as usize;
+            let written = (self.state.total_out() - written) as usize;
+            self.inner.consume(read);
+            self.between = status == Status::StreamEnd;
+            if self.between {
+                self.state.reset(true);
+            }
+            if written > 0 {
+                return Ok(written);
+            }
+            if !self.between && (ended || read == 0) {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends within a stream of zlib"));
+            }
+        }
+    }
+}
+
 /// A file that is read sequentially and decompressed. Only a buffer of it is in memory.
 pub(crate) struct Input {
     reader: BufReader<Box<dyn Read + Send>>,
@@ -93,7 +135,7 @@ impl Input {
         let reader: Box<dyn Read + Send> = match packed {
             Packed::Plain => Box::new(counted),
             Packed::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
-            Packed::Zlib => Box::new(ZlibDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Zlib => Box::new(MultiZlib::new(BufReader::with_capacity(64 << 10, counted))),
             Packed::Bzip2 => Box::new(MultiBzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
             Packed::Brotli => Box::new(Decompressor::new(counted, 64 << 10)),
             Packed::Zstd => {
@@ -202,6 +244,14 @@ impl Input {
         Ok(self.reader.buffer())
     }
 
+    /// Skips the mark of UTF-8 that a file of text may begin with.
+    pub(crate) fn skip_mark(&mut self) -> Result<()> {
+        if self.offset == 0 && self.peek()?.starts_with(b"\xef\xbb\xbf") {
+            self.consume(3);
+        }
+        Ok(())
+    }
+
     /// Consumes `bytes` of those that [`peek`](Self::peek) returned.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.reader.consume(bytes);
@@ -225,6 +275,37 @@ impl Input {
             limits.record(&self.found.name, || format!("byte {started}: a line"), self.offset - started)?;
             if ended {
                 return Ok(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        packed.write_all(bytes).unwrap();
+        packed.finish().unwrap()
+    }
+
+    #[test]
+    fn all_streams_of_zlib_are_read_and_anything_else_after_one_is_an_error() {
+        let long: Vec<u8> = (0..200_000_u32).flat_map(|number| u64::from(number).pow(2).to_le_bytes()).collect();
+        let read = |bytes: Vec<u8>, most: usize| {
+            let mut out = Vec::new();
+            MultiZlib::new(BufReader::with_capacity(most, io::Cursor::new(bytes))).read_to_end(&mut out).map(|_| out)
+        };
+        for most in [1, 7, 64 << 10] {
+            assert_eq!(read(packed(&long), most).unwrap(), long);
+            assert_eq!(read([packed(b"one, "), packed(b""), packed(b"two")].concat(), most).unwrap(), b"one, two");
+            assert!(read([packed(b"one"), b"junk".to_vec()].concat(), most).is_err());
+            let whole = packed(&long);
+            for cut in [1, 4, 5, whole.len() / 2] {
+                assert!(read(whole[..whole.len() - cut].to_vec(), most).is_err(), "{cut} bytes less");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The location of a source, local or in a store, file or directory; and its files, in a fixed order.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
@@ -19,6 +20,28 @@ const MAX_DEPTH: usize = 16;
 
 /// Most names of a directory that are examined to detect its format.
 const MAX_NAMES: usize = 10_000;
+
+/// Endings of compressed files. No format reads all of them.
+const PACKED: [&str; 18] = [
+    "gz", "gzip", "bz2", "bz", "xz", "lzma", "zst", "zstd", "zz", "z", "lz4", "br", "snappy", "sz", "deflate", "lzo",
+    "zip", "7z",
+];
+
+/// Endings of compressed tar files.
+const PACKED_TAR: [&str; 6] = ["tgz", "tbz", "tbz2", "txz", "tlz", "tzst"];
+
+/// Returns the name without the ending of a compression, if `accept` takes only that: its rows would be missing without a word. Other
+/// files beside the data are the user's own.
+fn unpacked(name: &str, accept: &dyn Fn(&str) -> bool) -> Option<String> {
+    let (bare, ending) = name.rsplit_once('.')?;
+    let is = |known: &[&str]| known.iter().any(|known| ending.eq_ignore_ascii_case(known));
+    let bare = match (is(&PACKED), is(&PACKED_TAR)) {
+        (true, _) => bare.to_owned(),
+        (_, true) => format!("{bare}.tar"),
+        _ => return None,
+    };
+    accept(&bare).then_some(bare)
+}
 
 /// An existing location.
 #[derive(Debug)]
@@ -135,9 +158,33 @@ impl Listing {
     /// skipped, and links are followed.
     ///
     /// # Errors
+    /// Those of [`select`](Self::select); `Unsupported` for a file that `accept` would take if it were not compressed so.
+    pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
+        let packed = RefCell::new(Vec::new());
+        let found = self.select(limits, &|name| {
+            let taken = accept(name);
+            if !taken && let Some(bare) = unpacked(name, accept) {
+                packed.borrow_mut().push((name.to_owned(), bare));
+            }
+            taken
+        })?;
+        // Beside a file, the same one packed is a copy.
+        let is_copy = |bare: &str| found.binary_search_by(|file| (*file.name).cmp(bare)).is_ok();
+        match packed.into_inner().into_iter().filter(|(_, bare)| !is_copy(bare)).min() {
+            Some((name, _)) => Err(Error::unsupported(
+                format!("the compression of {name} below {}", self.shown()),
+                "its rows would be missing: unpack it, move it away, or leave it out by a pattern such as '*.csv'",
+            )),
+            None => Ok(found),
+        }
+    }
+
+    /// Lists the same, and leaves out all other files.
+    ///
+    /// # Errors
     /// `NotFound` if a pattern matches no file, `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to one
     /// of its own parent directories, and for one that `accept` takes and that leads nowhere.
-    pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
+    pub(crate) fn select(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
         if let Some(file) = self.file()? {
             return Ok(vec![file]);
         }
@@ -154,7 +201,7 @@ impl Listing {
             }
             Self::Matching(matching) => {
                 let Matching { below, pattern, shown } = &**matching;
-                let found = below.list(limits, &|name| pattern.matches(name).is_some() && accept(name))?;
+                let found = below.select(limits, &|name| pattern.matches(name).is_some() && accept(name))?;
                 if found.is_empty() {
                     let hint =
                         "no file of the format is named so; quote the pattern, so that the shell leaves it alone";
@@ -278,4 +325,60 @@ fn is_file(path: &Path) -> Result<bool> {
 fn is_directory(entry: &fs::DirEntry) -> bool {
     let linked = || fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
     entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && linked())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::format::Format;
+
+    #[test]
+    fn data_in_a_compression_that_is_not_read_is_refused_by_name_and_other_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_str().unwrap();
+        let list = |src: &str, format: Format| {
+            let listing = Listing::open(src, &BTreeMap::new(), 1 << 20)?;
+            let found = listing.list(&Limits::default(), &|name| Format::of_name(name) == Some(format))?;
+            Ok::<_, Error>(found.len())
+        };
+        let own = ["a.csv", "b.CSV.GZ", "a.tar", "b.tgz"];
+        let others = [
+            "_SUCCESS",
+            ".a.csv.crc",
+            "a.csv.crc",
+            "a.csv.bak",
+            "a.csv.tmp",
+            "README.md",
+            "notes.zip",
+            "log.txt.xz",
+            "_old.csv.xz",
+            "schema.sql.br",
+            "a.csv.md5",
+            "a.csv.zip",
+            "a.tar.xz",
+            "a.txz",
+        ];
+        for name in own.iter().chain(&others) {
+            std::fs::write(directory.path().join(name), "x").unwrap();
+        }
+        assert_eq!((list(root, Format::Csv).unwrap(), list(root, Format::Webdataset).unwrap()), (2, 2));
+        for (name, format) in [
+            ("c.csv.xz", Format::Csv),
+            ("c.csv.lz4", Format::Csv),
+            ("c.csv.Z", Format::Csv),
+            ("c.CSV.zip", Format::Csv),
+            ("c.csv.gzip", Format::Csv),
+            ("c.tar.xz", Format::Webdataset),
+            ("c.txz", Format::Webdataset),
+        ] {
+            let path = directory.path().join(name);
+            std::fs::write(&path, "x").unwrap();
+            let said = list(root, format).unwrap_err().to_string();
+            assert!(said.contains(name) && said.contains("unpack"), "{said}");
+            // A pattern says which files are meant.
+            let pattern = format!("{root}/a.{}", if format == Format::Csv { "[c]sv" } else { "[t]ar" });
+            assert_eq!(list(&pattern, format).unwrap(), 1);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }

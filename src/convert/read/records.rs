@@ -44,9 +44,7 @@ pub(crate) struct Records {
 impl Records {
     pub(crate) fn open(found: &Found, limits: &Limits, separator: u8) -> Result<Self> {
         let mut input = Input::open(found, false)?;
-        if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
-            input.skip(3)?;
-        }
+        input.skip_mark()?;
         let limits = limits.clone();
         Ok(Self { input, limits, separator, text: Vec::new(), ends: Vec::new(), line: 1, started: 1, rows: 0 })
     }

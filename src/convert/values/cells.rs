@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Field};
 use crate::codec::npy::{Npy, NpyDecoder, write_npy};
 use crate::convert::errors::unexpected;
 use crate::convert::types::{item, number};
+use crate::convert::values::texts;
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Misfit, Stored, cast};
 
@@ -129,14 +130,18 @@ pub(crate) fn as_type_of(name: &str, array: &ArrayRef, data_type: &DataType) -> 
     as_type_at(name, |at| at as u64, array, data_type)
 }
 
-/// The same, with the row number of each position given by `row`.
+/// The same, with the row number of each position given by `row`. Texts that become another type are parsed as those of text formats.
 pub(crate) fn as_type_at(
     name: &str,
     row: impl Fn(usize) -> u64,
     array: &ArrayRef,
     data_type: &DataType,
 ) -> Result<ArrayRef> {
-    cast(array, data_type).map_err(|misfit| unfit(Place::default().column(name), row, &misfit))
+    let array = texts::read(array, data_type).map_err(|error| {
+        let at = error.place().and_then(|place| place.row).map(|at| row(usize::try_from(at).unwrap_or(usize::MAX)));
+        error.at(Place { row: at, ..Place::default().column(name) })
+    })?;
+    cast(&array, data_type).map_err(|misfit| unfit(Place::default().column(name), row, &misfit))
 }
 
 fn unfit(mut place: Place, row: impl Fn(usize) -> u64, misfit: &Misfit) -> Error {

@@ -42,9 +42,9 @@ impl Instant {
     /// Returns the count of `unit` since 1970, in UTC if there is an offset.
     pub(crate) fn count(self, unit: TimeUnit) -> Result<i64, Why> {
         let (seconds, nanos) = self.parts();
-        let more = part(nanos, unit)?;
-        let count = seconds.checked_mul(per_second(unit)).and_then(|count| count.checked_add(more));
-        count.ok_or("it is beyond what the type can hold")
+        // The whole seconds of the earliest instants are beyond 64 bits, their sum with the rest is not.
+        let count = i128::from(seconds) * i128::from(per_second(unit)) + i128::from(part(nanos, unit)?);
+        count.try_into().map_err(|_| "it is beyond what the type can hold")
     }
 }
 
@@ -200,6 +200,9 @@ mod tests {
         assert!(count("2024-06-01T23:30:00.0000001", TimeUnit::Microsecond).is_err());
         assert!(count("2024-06-01T23:30:00.0000000001", TimeUnit::Nanosecond).is_err());
         assert!(count("2263-01-01T00:00:00", TimeUnit::Nanosecond).is_err());
+        assert_eq!(count("1677-09-21T00:12:43.145224192", TimeUnit::Nanosecond), Ok(i64::MIN));
+        assert_eq!(count("2262-04-11T23:47:16.854775807", TimeUnit::Nanosecond), Ok(i64::MAX));
+        assert!(count("1677-09-21T00:12:43.145224191", TimeUnit::Nanosecond).is_err());
         for text in ["2024-01-01", "2024-01-01T24:00:00", "2024-01-01T00:60:00", "2024-01-01T00:00:60"] {
             assert!(Instant::parse(text).is_err(), "{text}");
         }

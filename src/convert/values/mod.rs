@@ -6,5 +6,6 @@ pub(crate) mod json;
 pub(crate) mod objects;
 pub(crate) mod sample;
 pub(crate) mod scalar;
+pub(crate) mod texts;
 pub(crate) mod timezone;
 pub(crate) mod unheld;

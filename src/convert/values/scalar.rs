@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::clock::{self, Instant, Why};
 use super::timezone;
+use crate::schema::Odd;
 
 const NO_INTEGER: Why = "it is not an integer";
 const NO_NUMBER: Why = "it is not a number";
@@ -121,7 +122,7 @@ fn float32(text: &str, given: bool) -> Result<f32, Why> {
 }
 
 fn float16(text: &str, given: bool) -> Result<f16, Why> {
-    float(text, given, 3, |text| text.parse().ok().map(f16::from_f64))
+    float(text, given, 3, |text| text.parse::<f64>().ok().map(|number| f16::from_f32(number.odd())))
 }
 
 /// Parses a decimal number as an integer: the number times ten to the power of `scale`.
@@ -381,6 +382,7 @@ mod tests {
             ("9007199254740992", "float64", "9007199254740992.0"),
             ("100000000000000000000", "float64", "1e20"),
             ("0.1", "float32", "0.1"),
+            ("65519.999999", "float16", "65504"),
             ("16777216", "float32", "16777216.0"),
             ("nan", "float64", "NaN"),
             ("True", "bool", "true"),
