@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from bowstring.columns import Image
 from bowstring.errors import DeviceError
 
 __all__ = ["placed", "wanted"]
@@ -17,7 +18,14 @@ _LOG = logging.getLogger("bowstring")
 
 def wanted(options: Mapping[str, Any]) -> str:
     """The option ``device``, from the keyword or the environment."""
-    return options.get("device") or os.environ.get("BOWSTRING_DEVICE") or "cpu"
+    return str(options.get("device") or os.environ.get("BOWSTRING_DEVICE") or "cpu")
+
+
+def _on_host(image: Any) -> Any:
+    """The options of an image, for a loader that decodes it on the host."""
+    if isinstance(image, Mapping):
+        return {**image, "decoder": "cpu"}
+    return replace(image, decoder="cpu") if isinstance(image, Image) else image
 
 
 def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], bool]) -> dict[str, Any]:
@@ -33,7 +41,8 @@ def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], boo
         if device != "auto":
             raise DeviceError(f"device {device}: {why}; install that, or leave device as cpu")
         _LOG.warning("device auto: batches stay on the CPU: %s", why)
-        given["images"] = {name: replace(image, decoder="cpu") for name, image in (given.get("images") or {}).items()}
+        if isinstance(given.get("images"), Mapping):
+            given["images"] = {name: _on_host(image) for name, image in given["images"].items()}
         return {**given, "device": "cpu"}
     if given.get("device_fence") is None and "BOWSTRING_DEVICE_FENCE" not in os.environ:
         given["device_fence"] = "context"

@@ -19,7 +19,7 @@ from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.filesystem import through
 from bowstring.flight.gang import Gang
-from bowstring.options import NAMES, Filter, Url, document, plain
+from bowstring.options import NAMES, Filter, Url, document, plain, urls_of
 from bowstring.ranges import whole
 from bowstring.schema import Schema
 from bowstring.stats import Stats
@@ -111,7 +111,7 @@ class BaseLoader(ABC, Generic[A]):
     :param images: column -> :class:`Image`; a column with the members ``bytes`` and ``path``, as Hugging Face has them, by name.
     :param arrow: columns delivered as Arrow arrays, not as the framework's strings: text and binary, without a copy; and of their
         own type, as they are stored: decimals, dates.
-    :param cast: column -> element type.
+    :param cast: column -> element type: ``"float16"``, or a type of NumPy or torch.
     :param row_id: deliver ``_row_id``, the row's number in the dataset.
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
         ``{"row_groups": [0, 3]}``, or ``{"any": [...]}``, ``{"all": [...]}`` of them.
@@ -195,7 +195,7 @@ class BaseLoader(ABC, Generic[A]):
         pack: Mapping[str, Sequence[str] | Pack] | None = None,
         images: Mapping[str, Image] | None = None,
         arrow: str | Sequence[str] | None = None,
-        cast: Mapping[str, str] | None = None,
+        cast: Mapping[str, Any] | None = None,
         row_id: bool | None = None,
         selector: Mapping[str, Any] | None = None,
         ngram: NGram | None = None,
@@ -241,12 +241,12 @@ class BaseLoader(ABC, Generic[A]):
             given["index"] = "auto"
         if gang is None:
             given |= ranks.options(rank, world_size)
-        self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
+        url = self._urls = urls_of(url)
         # Addresses of the store are valid for as long as it is kept.
         self._store: _native.OwnStore | None = None
         if filesystem is not None:
             beside = {**given, "credential_provider": credential_provider}
-            url, self._store = through(filesystem, self._urls, beside)
+            url, self._store = through(filesystem, url, beside)
         options = document(url, given)
         self._native = _native.Loader(
             options, None if gang is None else gang._native, made, provider(credential_provider)

@@ -11,10 +11,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
-from bowstring.options import dumped
+from bowstring.expression import is_expression, text_of
+from bowstring.options import dumped, size
+
+if TYPE_CHECKING:
+    from pyarrow.compute import Expression
 
 __all__ = ["Comparison", "Report", "convert", "plan", "verify"]
 
@@ -82,6 +86,10 @@ def options_json(
 ) -> str:
     """The options of a conversion as the library reads them."""
     options = dict(more)
+    if is_expression(options.get("filter")):
+        options["filter"] = text_of(options["filter"])
+    if options.get("memory_budget") is not None:
+        options["memory_budget"] = size(options["memory_budget"])
     if from_format is not None:
         options["from"] = from_format
     if to is not None:
@@ -101,7 +109,7 @@ def convert(
     to: str | None = None,
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
-    filter: str | None = None,
+    filter: str | Expression | None = None,
     rows_per_group: int | None = None,
     target_file_size: int | None = None,
     compression: str | None = None,
@@ -115,7 +123,7 @@ def convert(
     overwrite: bool = False,
     overwrite_foreign: bool = False,
     verify: bool = False,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> Report:
@@ -127,7 +135,7 @@ def convert(
     :param to: the format of the destination, if its name does not give it.
     :param columns: columns to take, in this order.
     :param schema: types by column, e.g. ``{"id": "int64", "tags": "list<string>"}``.
-    :param filter: rows to take, e.g. ``"label >= 3"``.
+    :param filter: rows to take, e.g. ``"label >= 3"``, or a ``pyarrow.compute.Expression`` as a loader takes it.
     :param rows_per_group: most rows of a Parquet row group.
     :param target_file_size: bytes at which an output file ends.
     :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, if the format supports it.
@@ -142,7 +150,7 @@ def convert(
     :param overwrite: make the dataset at the destination again and replace it, if a conversion made it.
     :param overwrite_foreign: with ``overwrite``, delete what is at the destination even if no conversion made it.
     :param verify: count the rows of the source by other means, read the output, and compare, before anything appears.
-    :param memory_budget: bytes for everything in flight (512 MiB).
+    :param memory_budget: bytes for everything in flight (512 MiB), or text such as ``"2GiB"``.
     :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
     """
@@ -169,7 +177,7 @@ def convert(
         storage_options=dict(storage_options) if storage_options is not None else None,
         limits=dict(limits) if limits is not None else None,
     )
-    return report_of(_native.convert(os.fspath(src), dst, options))
+    return report_of(_native.convert(os.path.expanduser(src), os.path.expanduser(dst), options))
 
 
 def report_of(text: str) -> Report:
@@ -188,7 +196,7 @@ def plan(
     to: str | None = None,
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
-    filter: str | None = None,
+    filter: str | Expression | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,
@@ -209,7 +217,7 @@ def plan(
         storage_options=storage_options,
         limits=limits,
     )
-    found: dict[str, Any] = json.loads(_native.convert_plan(os.fspath(src), dst, options))
+    found: dict[str, Any] = json.loads(_native.convert_plan(os.path.expanduser(src), os.path.expanduser(dst), options))
     return found
 
 
@@ -222,7 +230,7 @@ def verify(
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     jobs: int | None = None,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> Comparison:
@@ -233,7 +241,7 @@ def verify(
     :param columns: columns to compare; all by default.
     :param schema: types by column, for formats that have none.
     :param jobs: threads.
-    :param memory_budget: bytes for everything in flight (512 MiB).
+    :param memory_budget: bytes for everything in flight (512 MiB), or text such as ``"2GiB"``.
     :param storage_options: options of the stores that they are in.
     :param limits: limits against hostile files.
     """
@@ -247,7 +255,7 @@ def verify(
         storage_options=storage_options,
         limits=limits,
     )
-    found = json.loads(_native.verify(os.fspath(a), os.fspath(b), options))
+    found = json.loads(_native.verify(os.path.expanduser(a), os.path.expanduser(b), options))
     names = Comparison.__dataclass_fields__
     found["rows"] = tuple(found["rows"])
     return Comparison(**{name: value for name, value in found.items() if name in names})

@@ -22,7 +22,7 @@ from bowstring.accelerator import placed, wanted
 from bowstring.arrays import Column, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, DeviceError, ShardingError, WideIntegersError
-from bowstring.options import Url
+from bowstring.options import Url, urls_of
 
 __all__ = ["Loader"]
 
@@ -88,6 +88,7 @@ class Loader(BaseLoader[Any]):
             options = placed(options, "JAX", lambda: bool(_gpus()))
         if tails.told(options) is None:
             options["tail"] = self._tail
+        url = urls_of(url)  # for a second loader, if types are not JAX's
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
         self._sharding = sharding

@@ -16,12 +16,18 @@ from typing import Any, TypeAlias
 from lightning.pytorch import LightningDataModule
 
 from bowstring.errors import ConfigError
-from bowstring.options import Url
+from bowstring.options import Url, urls_of
 from bowstring.torch import DataLoader
 
 __all__ = ["DataModule"]
 
 Stage: TypeAlias = "Url | Sequence[Url] | Mapping[str, Any]"
+
+
+def _own(stage: Stage) -> dict[str, Any]:
+    """The options of a stage, whose loader may be opened several times."""
+    own = dict(stage) if isinstance(stage, Mapping) else {"url": stage}
+    return {name: urls_of(value) if name == "url" else value for name, value in own.items()}
 
 
 class DataModule(LightningDataModule):
@@ -46,7 +52,8 @@ class DataModule(LightningDataModule):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._stages = {"train": train, "val": val, "test": test, "predict": predict}
+        stages = {"train": train, "val": val, "test": test, "predict": predict}
+        self._stages = {name: None if stage is None else _own(stage) for name, stage in stages.items()}
         self._options = options
         self._loaders: dict[str, DataLoader] = {}
 
@@ -82,9 +89,8 @@ class DataModule(LightningDataModule):
         stage = self._stages[name]
         if stage is None:
             raise ConfigError(f"option {name}: this DataModule was made without it", option=name)
-        own: Mapping[str, Any] = stage if isinstance(stage, Mapping) else {"url": stage}
         in_order = {} if name == "train" else {"shuffle": False}
-        options = {**self._options, **in_order, **own}
+        options = {**self._options, **in_order, **stage}
         trainer = self.trainer
         if trainer is not None and all(options.get(n) is None for n in ("rank", "world_size", "gang")):
             options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}

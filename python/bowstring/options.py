@@ -20,7 +20,7 @@ from bowstring.errors import ConfigError
 from bowstring.expression import is_expression, text_of
 from bowstring.ranges import MOST, shown, whole
 
-__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "dumped", "plain", "size"]
+__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "dumped", "plain", "size", "urls_of"]
 
 Url: TypeAlias = "str | os.PathLike[str]"
 Mode: TypeAlias = Literal["create", "replace", "append"]
@@ -46,6 +46,21 @@ def size(value: int | str, option: str = "memory_budget") -> int:
         return int(json.loads(_native.option_from_text("memory_budget", value, "")))
     except ConfigError as error:
         raise ConfigError(str(error).replace("memory_budget", option, 1), option=option) from None
+
+
+def urls_of(url: Url | Sequence[Url]) -> list[str]:
+    """The addresses that ``url`` is, or that it has; an iterator is read here and nowhere else.
+
+    :raises ConfigError: if something else is among them.
+    """
+    given: Any = url
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, bytearray, os.PathLike))
+    found: list[Any] = list(given) if several else [given]
+    for one in found:
+        if not isinstance(one, (str, os.PathLike)):
+            problem = f"{shown(one)} is a {type(one).__name__}, where an address is a text or a path"
+            raise ConfigError(f"option url: {problem}", option="url")
+    return [os.fspath(one) for one in found]
 
 
 def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,13 +97,33 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(plain, value), key=repr)
+    if isinstance(value, type):
+        return _element(value)
     if hasattr(value, "tolist"):  # an array of NumPy or of a library like it, or one of its scalars
         if type(value).__module__ == "numpy" and value.dtype.kind == "M":
             value = value.astype(str)  # nanoseconds would become bare integers
         return plain(value.item() if getattr(value, "ndim", 1) == 0 else value.tolist())
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [plain(item) for item in value]
-    raise TypeError(f"an option cannot hold a {type(value).__name__}: {value!r}")
+    return _element(value)
+
+
+def _element(value: Any) -> str:
+    """The name of an element type of NumPy or torch, and of a device of torch; all else is no value of any option."""
+    if isinstance(value, type) and value.__module__.partition(".")[0] in ("numpy", "ml_dtypes"):
+        return value.__name__
+    library = type(value).__module__.partition(".")[0]
+    if library == "numpy" or (library == "torch" and type(value).__name__ in ("dtype", "device")):
+        return str(value).removeprefix("torch.")
+    raise TypeError(f"{shown(value)} is a {type(value).__name__}, which no option holds")
+
+
+def _named(option: str, value: Any) -> Any:
+    """As :func:`plain`; errors name ``option``."""
+    try:
+        return plain(value)
+    except TypeError as error:
+        raise ConfigError(f"option {option}: {error}", option=option) from None
 
 
 def _packs(pack: Any) -> Any:
@@ -118,11 +153,12 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     for one in ("columns", "exclude", "arrow", "cache_peers"):
         if isinstance(options.get(one), str):
             options[one] = [options[one]]
-    columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}
-    urls = [os.path.expanduser(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
+    columns = {name: _named(name, options.pop(name)) for name in _OF_COLUMNS if name in options}
+    urls = [os.path.expanduser(one) for one in urls_of(url)]
     return dumped({"urls": urls, **options, "columns": columns})
 
 
 def dumped(options: Mapping[str, Any]) -> str:
     """Options as JSON, those that are ``None`` left out, which Rust reads and checks."""
-    return json.dumps(plain({name: value for name, value in options.items() if value is not None}), allow_nan=False)
+    given = {name: _named(name, value) for name, value in options.items() if value is not None}
+    return json.dumps(given, allow_nan=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bowstring import _native, display
 from bowstring.credentials import provider
 from bowstring.filesystem import through
-from bowstring.options import NAMES, document
+from bowstring.options import NAMES, document, urls_of
 from bowstring.ranges import fraction
 from bowstring.tails import settled
 from bowstring.words import refuse
@@ -95,9 +94,8 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     provided = provider(options.pop("credential_provider", None))
     filesystem = options.pop("filesystem", None)
     if filesystem is not None:
-        urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         # Addresses of the store are valid for as long as it is kept.
-        url, _store = through(filesystem, urls, {**options, "credential_provider": provided})
+        url, _store = through(filesystem, urls_of(url), {**options, "credential_provider": provided})
     options["tail"] = settled(options.get("tail"), options.pop("drop_last", None))
     refuse(name for name in sorted(options) if name not in NAMES)
     made = _Plan(json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options}), provided)))

@@ -20,13 +20,13 @@ from bowstring import _native
 from bowstring.arrays import Column, arrow, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError
-from bowstring.options import Url
+from bowstring.options import Url, urls_of
 from bowstring.ranges import whole
 
 __all__ = ["Datasource", "read"]
 
 # Options that would determine the rows of a task, or deliver something other than single rows.
-_OURS = ("rank", "world_size", "gang", "global_batch_size", "tail", "ngram")
+_OURS = ("rank", "world_size", "gang", "global_batch_size", "tail", "drop_last", "ngram")
 
 
 def read(url: Url | Sequence[Url], *, override_num_blocks: int | None = None, **options: Any) -> Any:
@@ -54,10 +54,11 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
     """
 
     def __init__(self, url: Url | Sequence[Url], *, batch_size: int = 4096, **options: Any) -> None:
+        asked = {**options, "drop_last": options.get("drop_last") or None}
         for name in _OURS:
-            if options.get(name) is not None:
+            if asked.get(name) is not None:
                 raise ConfigError(f"option {name}: Ray's read tasks share the rows among themselves", option=name)
-        self._url = url
+        self._url = urls_of(url)
         self._options = {"threads": 1, "tail": "pad", "batch_size": batch_size, **options}
 
     def estimate_inmemory_data_size(self) -> int | None:

@@ -30,7 +30,7 @@ from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, LimitError, NotFoundError, UnsupportedError
 from bowstring.following import Course, Position, callback
-from bowstring.options import Url
+from bowstring.options import Url, urls_of
 from bowstring.ranges import whole
 from bowstring.stats import Stats
 from bowstring.tails import told
@@ -77,6 +77,7 @@ def dataset(
         weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It implies ``tail="pad"``.
     :param options: those of :class:`bowstring.Loader`.
     """
+    url = urls_of(url)  # read twice
     device = wanted(options)
     if device == "auto":
         options["device"] = "cpu"

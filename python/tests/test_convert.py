@@ -10,6 +10,7 @@ from typing import Any
 
 import bowstring
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -137,3 +138,20 @@ def test_ctrl_c_stops_a_conversion(tmp_path: pathlib.Path) -> None:
     arguments = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "x.parquet"), str(tmp_path / "out")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_addresses_filters_and_budgets_are_those_of_loaders(
+    numbers: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home.parquet").write_bytes(numbers.read_bytes())
+    first = pc.field("id") < 5
+    made = bowstring.convert("~/home.parquet", "~/out", to="parquet", filter=first, memory_budget="512MiB")
+    assert made.rows == 5
+    assert (tmp_path / "out" / "_SUCCESS").is_file()
+    assert not (tmp_path / "~").exists()
+    assert plan("~/home.parquet", "~/other", to="arrow", filter=first)["to"] == "arrow"
+    assert bowstring.verify("~/home.parquet", "~/home.parquet", memory_budget="512MiB").equal
+    with pytest.raises(bowstring.ConfigError, match="option memory_budget: "):
+        bowstring.convert("~/home.parquet", "~/out", memory_budget="2 apples")

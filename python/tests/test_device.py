@@ -467,3 +467,7 @@ def test_nvjpeg_falls_back_with_its_device(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage().startswith("device auto") for record in caplog.records] == [True]
     given = placed({"device": "auto", "images": images}, "a framework", lambda: False)
     assert given == {"device": "cpu", "images": {"image": bowstring.Image(8)}}
+    given = placed({"device": "auto", "images": {"image": {"size": 8}}}, "a framework", lambda: False)
+    assert given == {"device": "cpu", "images": {"image": {"size": 8, "decoder": "cpu"}}}
+    for device in ("cpu", type("device", (), {"__str__": lambda self: "cpu"})()):
+        assert placed({"device": device}, "a framework", lambda: False) == {"device": device}

@@ -83,7 +83,7 @@ def test_large_batches_are_cut_and_put_together_again(server: ModelServer, model
     with ModelClient(server.url, window=300) as client:
         batches = [rows(0, 1000), rows(1000, 0), rows(1000, 1), rows(1001, 99)]
         found = list(client.map(batches))
-        assert [batch.num_rows for batch in found] == [1000, 1, 99]
+        assert [batch.num_rows for batch in found] == [1000, 0, 1, 99]
         assert [value for batch in found for value in batch["double"].to_pylist()] == list(range(0, 2200, 2))
         assert client.predict(rows(7, 2))["double"].to_pylist() == [14, 16]
     assert max(model.sizes) <= 64
@@ -137,6 +137,57 @@ def test_each_id_once_through_kills_of_the_consumer(server: ModelServer, model: 
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, timeout=200)
     assert [int(line) for line in sink.read_text().splitlines()] == list(range(0, 1200, 2))
     assert sorted(model.seen) == list(range(600))
+
+
+def test_a_cancelled_call_concerns_no_other_one(model: Model) -> None:
+    with serve_model(model, batch_size=6, deadline_ms=60_000) as server:
+        with ModelClient(server.url, timeout=20) as client:
+            first, second = client.submit(rows(0, 2)), client.submit(rows(2, 2))
+            assert first.cancel()
+            third = client.submit(rows(4, 2))
+            assert [future.result(15)["double"].to_pylist() for future in (second, third)] == [[4, 6], [8, 10]]
+            assert client.submit(rows(6, 6)).result(15)["double"][0].as_py() == 12, "row numbers go on"
+        client = ModelClient(server.url, timeout=20)
+        first, second = client.submit(rows(0, 2)), client.submit(rows(2, 2))
+        assert first.cancel()
+        client.close()
+        with pytest.raises(bowstring.ClosedError):
+            second.result(15)
+
+
+def test_empty_batches_have_empty_answers(server: ModelServer) -> None:
+    none = rows(0, 0)
+    with ModelClient(server.url) as client:
+        with pytest.raises(bowstring.UnsupportedError, match="an empty batch: the columns of its answer are not known"):
+            client.predict(none)
+        with pytest.raises(bowstring.UnsupportedError, match="leave it out"):
+            list(client.map([none]))
+        assert list(client.map([])) == []
+        found = list(client.map([none, none, rows(1, 2), none, rows(3, 1), none, none]))
+        assert [batch.num_rows for batch in found] == [0, 0, 2, 0, 1, 0, 0]
+        assert {tuple(batch.schema.names) for batch in [*found, client.predict(none)]} == {("double",)}
+        assert client.predict(none).schema == found[2].schema
+
+
+def test_a_forked_child_is_told_to_make_its_own_client(
+    server: ModelServer, script: Callable[..., subprocess.Popen[str]]
+) -> None:
+    program = script(
+        "import bowstring, os, pyarrow, sys\n"
+        "from bowstring.inference import ModelClient\n"
+        "client = ModelClient(sys.argv[1], timeout=20)\n"
+        "batch = pyarrow.record_batch({'id': [1]})\n"
+        "client.predict(batch)\n"
+        "if os.fork() == 0:\n"
+        "    try:\n        client.submit(batch)\n"
+        "    except bowstring.ClosedError as error:\n        print('forked' in str(error), flush=True)\n"
+        "    client.close()\n    print('closed', flush=True)\n    os._exit(0)\n"
+        "os.wait()\n"
+        "print(client.predict(batch).num_rows, flush=True)\n"
+        "os._exit(0)\n",
+        server.url,
+    )
+    assert program.communicate(timeout=30)[0].split() == ["True", "closed", "1"]
 
 
 def test_a_restarted_server_is_found(model: Model) -> None:

@@ -154,6 +154,43 @@ def test_options_accept_common_python_types(data: str, monkeypatch: pytest.Monke
     assert loader.batch_size == 5
 
 
+def test_an_iterator_of_addresses_is_read_once(data: str, tmp_path: Path) -> None:
+    for paths in (lambda: Path(data).parent.glob("*.parquet"), lambda: map(str, [data]), lambda: {data}):
+        assert bowstring.Loader(paths(), batch_size=5, columns="id").rows == ROWS  # type: ignore[arg-type]
+        assert data in repr(bowstring.Loader(paths(), batch_size=5, columns="id"))  # type: ignore[arg-type]
+        assert bowstring.plan(paths(), batch_size=5, columns="id")["row_groups"] == 5  # type: ignore[arg-type]
+        assert bowstring.index(paths()) == bowstring.index([data])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, b"data.parquet", 3, ["a", None], [b"a"]])
+def test_what_is_no_address_is_named(wrong: Any) -> None:
+    kind = type(wrong[-1] if isinstance(wrong, list) else wrong).__name__
+    with pytest.raises(
+        bowstring.ConfigError, match=f"option url: .* is a {kind}, where an address is a text or a path"
+    ):
+        bowstring.Loader(wrong, batch_size=4)
+
+
+def test_element_types_are_texts_or_types(data: str) -> None:
+    torch = pytest.importorskip("torch")
+    for kind in ("float16", np.float16, np.dtype("float16"), torch.float16):
+        with bowstring.Loader(data, batch_size=5, columns=["id", "part"], nulls=0, cast={"part": kind}) as loader:
+            assert next(iter(loader))["part"].dtype == np.float16
+    assert plain(np.dtype(">i4")) == ">i4"
+    with bowstring.Loader(data, batch_size=5, columns="id", device=torch.device("cpu")) as loader:
+        assert loader.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("filter", lambda row: True), ("cast", {"part": float}), ("cast", {"part": np.ndarray}), ("limits", b"x")],
+)
+def test_values_that_no_option_holds_name_the_option(data: str, name: str, value: Any) -> None:
+    with pytest.raises(bowstring.ConfigError, match=f"option {name}: ") as caught:
+        bowstring.Loader(data, batch_size=4, **{name: value})
+    assert caught.value.option == name
+
+
 ARRAYS: list[tuple[str, Callable[[list[Any]], Any]]] = [
     ("numpy", np.array),
     ("numpy objects", lambda values: np.array(values, object)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import ClosedError, ConfigError, StoreError
+from bowstring.errors import ClosedError, ConfigError, StoreError, UnknownOptionError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -19,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from bowstring.spark import lock, read, swap
 from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, local
-from bowstring.spark.options import SourceOptions
+from bowstring.spark.options import _OURS, SourceOptions
+from conftest import ROOT
 from pyspark.sql.types import LongType, StructField, StructType
 
 # Replaces the dataset `old` by `new`; `change` is the test's own code before that.
@@ -262,3 +264,38 @@ def test_files_with_other_columns_are_read_as_the_loader_reads_them(tmp_path: pa
     assert rows_of(str(tmp_path)) == wanted
     (tmp_path / "1.parquet").unlink()
     assert rows_of(str(tmp_path)) == [{"a": 1, "b": 1}]
+
+
+def test_unknown_options_are_refused() -> None:
+    for name, meant in [("filters", "filter"), ("Colums", "columns"), ("overwriteForeign", "overwrite_foreign")]:
+        with pytest.raises(
+            UnknownOptionError, match=f"is not an option of bowstring's data source; did you mean {meant}"
+        ):
+            SourceOptions.read({"path": "/p", name: "x"})
+    with pytest.raises(
+        UnknownOptionError, match="zzz is not an option of bowstring's data source; there are columns, filter"
+    ):
+        SourceOptions.read({"path": "/p", "zzz": "1"})
+    for name in ("pushdown", "overwrite_foreign"):
+        for text in ("1", "yes", ""):
+            with pytest.raises(ConfigError, match=f"option {name}: '{text}' is not true or false"):
+                SourceOptions.read({"path": "/p", name: text})
+        for text, value in [("TRUE", True), ("false", False)]:
+            assert getattr(SourceOptions.read({"path": "/p", name: text}), name) is value
+
+
+def test_what_spark_adds_is_no_unknown_option() -> None:
+    stream = {"path": "/p", "queryname": "q", "checkpointlocation": "/c"}
+    assert SourceOptions.read(stream).checkpoints == "/c"
+    # As Spark 4.3 has them for `CREATE TABLE ... USING bowstring OPTIONS (...)`.
+    table = {"location": "file:/p", "columns": "id", "owner": "me", "path": "file:/p", "provider": "bowstring"}
+    assert SourceOptions.read({**table, "option.columns": "id"}).columns == ("id",)
+    with pytest.raises(UnknownOptionError, match="colums is not"):
+        SourceOptions.read({**table, "option.colums": "id"})
+
+
+def test_every_option_of_the_guide_is_one() -> None:
+    guide = (ROOT / "docs" / "spark.md").read_text()
+    table = guide.partition("| option | meaning |")[2].partition("\n\n")[0]
+    names = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert names == set(_OURS)

@@ -112,6 +112,37 @@ def test_a_dataset_with_a_unischema_is_one_of_petastorm(tmp_path: pathlib.Path) 
 
 
 @needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.parametrize("nulls", [False, True])
+def test_numbers_that_a_unischema_does_not_hold_are_an_error(tmp_path: pathlib.Path, nulls: bool) -> None:
+    from bowstring.petastorm import make_reader
+    from bowstring.petastorm.errors import DecodeFieldError
+    from bowstring.petastorm.unischema import Unischema, UnischemaField
+
+    fields = [("small", np.int8), ("positive", np.uint8), ("half", np.float16)]
+    schema = Unischema("Rows", [UnischemaField(name, kind, (), None, nulls) for name, kind in fields])
+    none = [None] if nulls else []
+    for number, name in [(127, None), (300, "small"), (-1, "positive")]:
+        data = pa.table(
+            {
+                "small": pa.array([5, number if name != "positive" else 0, *none], pa.int32()),
+                "positive": pa.array([5, number if name != "small" else 0, *none], pa.int16()),
+                "half": pa.array([0.5, 1.5, *none], pa.float32()),
+            }
+        )
+        with DatasetWriter(tmp_path / "d", data.schema, petastorm=schema, overwrite=True) as writer:
+            writer.write(data)
+        with make_reader(f"file://{tmp_path}/d", shuffle_row_groups=False) as reader:
+            if name is None:
+                rows = list(reader)
+                assert [(row.small, row.positive, row.half) for row in rows[:2]] == [(5, 5, 0.5), (127, 127, 1.5)]
+                assert type(rows[0].small) is np.int8
+                assert not nulls or (rows[2].small is None and np.isnan(rows[2].half))
+            else:
+                with pytest.raises(DecodeFieldError, match=f"field {name} does not decode: {number} does not fit in"):
+                    list(reader)
+
+
+@needs_pyarrow(14, "giving a schema to others")
 def test_only_a_bowstring_dataset_is_replaced(tmp_path: pathlib.Path) -> None:
     data = table(3)
     notes = tmp_path / "d" / "chapters" / "notes.txt"

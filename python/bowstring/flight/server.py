@@ -10,7 +10,7 @@ from typing import Any
 
 from bowstring import _native
 from bowstring.errors import ConfigError
-from bowstring.options import Mode, Url, dumped, size
+from bowstring.options import Mode, Url, dumped, size, urls_of
 from bowstring.ranges import seconds
 
 __all__ = ["Server", "Write", "check_tls"]
@@ -191,4 +191,4 @@ def _path(path: Url | None) -> str | None:
 
 
 def _urls(urls: Url | Sequence[Url]) -> list[str]:
-    return [os.path.expanduser(url) for url in ([urls] if isinstance(urls, (str, os.PathLike)) else urls)]
+    return [os.path.expanduser(url) for url in urls_of(urls)]

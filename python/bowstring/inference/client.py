@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError
+from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError, UnsupportedError
 from bowstring.flight import Connection
 from bowstring.inference.arrays import joined
 from bowstring.inference.streams import Answer, Failed
@@ -47,6 +48,8 @@ class _Asked:
 
     def settle(self, url: str) -> None:
         """Completes the future, when all rows have answers."""
+        if not self.future.set_running_or_notify_cancel():
+            return  # its caller wants no answer any more
         if self.why is not None:
             self.future.set_exception(RemoteError(f"{url}: {self.why}"))
             return
@@ -98,6 +101,8 @@ class ModelClient:
         self._next = self._sent = self._used = whole("first", first)
         self._early: deque[tuple[int, Answer]] = deque()
         self._rows = 0
+        self._columns: pa.Schema | None = None  # those of answers, once there was one
+        self._process = os.getpid()
         self._heard = time.monotonic()
         self._broken: Exception | None = None
         self._failed: Exception | None = None
@@ -112,8 +117,15 @@ class ModelClient:
         """Sends rows and returns a future of as many answers. Waits while the window is full.
 
         The future raises :class:`bowstring.RemoteError` if the model fails with its rows; later calls are not concerned. A call
-        may fail with another one of this client, if the model failed with rows of both at once.
+        may fail with another one of this client, if the model failed with rows of both at once. A future that is cancelled gives
+        its answers up; the model may get its rows all the same.
+
+        An empty batch goes to no model: its answer has the columns of earlier answers, and is a
+        :class:`bowstring.UnsupportedError` before the first one.
+
+        :raises ClosedError: if the client was closed, or made before this process was forked.
         """
+        self._not_forked()
         with self._changed:
             while (
                 self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
@@ -131,8 +143,13 @@ class ModelClient:
             if batch.num_rows:
                 self._waiting.append(asked)
                 self._unsent.append(asked)
+            elif self._columns is None:
+                problem = "the columns of its answer are not known before the first answer with rows"
+                asked.future.set_exception(
+                    UnsupportedError(f"an empty batch: {problem}; predict rows first, or leave it out")
+                )
             else:
-                asked.future.set_result(batch)
+                asked.future.set_result(pa.RecordBatch.from_pylist([], schema=self._columns))
             done = self._matched()
             self._changed.notify_all()
         for one in done:
@@ -146,25 +163,47 @@ class ModelClient:
     def map(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The answers for each of ``batches``, in order; rows are sent ahead up to the window.
 
-        The server forgets an answer when the caller takes the next one; answers of :meth:`submit` only when there are too many.
+        Empty batches have empty answers. The server forgets an answer when the caller takes the next one; answers of
+        :meth:`submit` only when there are too many.
         """
-        ahead: deque[Future[pa.RecordBatch]] = deque()
+        ahead: deque[tuple[int, Future[pa.RecordBatch]]] = deque()
+        # Those since the last one with rows: they wait for the columns of its answers.
+        empty = 0
         for batch in batches:
             if batch.num_rows:
-                ahead.append(self.submit(batch))
-            while ahead and (ahead[0].done() or self._rows >= self._window // 2):
-                yield from self._given(ahead.popleft())
+                ahead.append((empty, self.submit(batch)))
+                empty = 0
+            else:
+                empty += 1
+            while ahead and (ahead[0][1].done() or self._rows >= self._window // 2):
+                yield from self._given(*ahead.popleft())
         while ahead:
-            yield from self._given(ahead.popleft())
+            yield from self._given(*ahead.popleft())
+        for _ in range(empty):
+            yield self.predict(batch)
 
-    def _given(self, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _given(self, empty: int, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The answers of a call, after those of the empty batches before it."""
+        self._not_forked()
         answers = future.result()
+        for _ in range(empty):
+            yield answers.slice(0, 0)
         yield answers
         # A caller that takes the next answers has finished with these: the server may forget them.
         self._used += answers.num_rows
 
+    def _not_forked(self) -> None:
+        """A forked child has neither the threads of the client nor, perhaps, its lock."""
+        if os.getpid() != self._process:
+            raise ClosedError(
+                f"this process was forked from process {self._process} after the client had started its threads, and threads "
+                "do not survive a fork; make a ModelClient in this process"
+            )
+
     def close(self) -> None:
         """Ends the connection. Futures of rows without answers raise :class:`bowstring.ClosedError`."""
+        if os.getpid() != self._process:
+            return  # a forked child has nothing to end
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -217,7 +256,8 @@ class ModelClient:
             self._rows = 0
             self._changed.notify_all()
         for asked in waiting:
-            asked.future.set_exception(error)
+            if asked.future.set_running_or_notify_cancel():
+                asked.future.set_exception(error)
 
     def _connected(self) -> None:
         """One connection, until it breaks or the client is closed."""
@@ -359,6 +399,7 @@ class ModelClient:
                 asked.why = asked.why or piece.why
             else:
                 asked.answers.append(piece)
+                self._columns = piece.schema
             asked.answered += piece.num_rows
             if asked.answered == asked.batch.num_rows:
                 self._waiting.popleft()

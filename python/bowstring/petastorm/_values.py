@@ -125,10 +125,11 @@ def _scalars(field: UnischemaField, array: Array, valid: Array | None, unit: str
             times[~valid] = np.datetime64("NaT")
         return _nulled(list(times), valid) if unit == "D" else list(times)
     if isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_)):
-        made = array.astype(dtype)
+        made = _typed(array, dtype)
         if valid is None or array.dtype.kind != "f":
             return _nulled(list(made), valid)
         if made.dtype.kind == "f":
+            made = made.copy()
             made[~valid] = np.nan
         return list(made)
     cast = _cast(field)

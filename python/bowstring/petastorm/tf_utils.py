@@ -6,6 +6,7 @@ import datetime
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,9 @@ def _array(name: str, value: Any) -> Any:
     return value
 
 
-def _values(sample: Any) -> tuple[Any, ...]:
-    return tuple(_value(name, value) for name, value in sample._asdict().items())
+def _values(schema: Unischema, sample: Any) -> tuple[Any, ...]:
+    """Those of the schema's fields, in its order: readers that are mixed may have another one."""
+    return tuple(_value(name, getattr(sample, name)) for name in schema.fields)
 
 
 def make_petastorm_dataset(reader: Any) -> Any:
@@ -97,7 +99,7 @@ def make_petastorm_dataset(reader: Any) -> Any:
 
     flat: Callable[[Any], tuple[Any, ...]]
     if reader.ngram is None:
-        flat = _values
+        flat = partial(_values, reader.schema)
         fields = list(reader.schema.fields.values())
         dataset = _generated(tf, samples, fields, batched=reader.batched_output)
         return dataset.map(reader.schema._get_namedtuple())
@@ -105,7 +107,7 @@ def make_petastorm_dataset(reader: Any) -> Any:
     schemas = {at: reader.ngram.get_schema_at_timestep(reader.schema, at) for at in reader.ngram.offsets()}
 
     def flat(window: Any) -> tuple[Any, ...]:  # type: ignore[no-redef]
-        return tuple(value for at in schemas for value in _values(window[at]))
+        return tuple(value for at, schema in schemas.items() for value in _values(schema, window[at]))
 
     fields = [field for schema in schemas.values() for field in schema.fields.values()]
     dataset = _generated(tf, samples, fields, batched=False)
@@ -163,8 +165,8 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
 
     def following(_: Any) -> list[Any]:
         sample = next(reader)
-        rows = [sample] if reader.ngram is None else [sample[at] for at in schemas]
-        values = [value for row in rows for value in _values(row)]
+        rows = {0: sample} if reader.ngram is None else sample
+        values = [value for at, schema in schemas.items() for value in _values(schema, rows[at])]
         return [_typed(tf, value, kind) for value, kind in zip(values, types, strict=True)]
 
     values = tf.py_func(following, [tf.constant(1)], types)

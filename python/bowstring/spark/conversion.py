@@ -60,7 +60,7 @@ def convert(
     :param options: other options of :func:`bowstring.convert`, except ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
         task (256 MiB). Tasks write a file each: a smaller ``target_file_size`` makes more of them. ``verify`` reads on the driver.
     """
-    path = local(dst)
+    path = local(os.path.expanduser(dst))
     if refused := {"jobs", "shuffle"} & options.keys():
         why = {
             "jobs": "a task is one thread; a smaller target_file_size makes more tasks",
@@ -69,7 +69,7 @@ def convert(
         raise ConfigError(f"option {min(refused)}: {why[min(refused)]}", option=min(refused))
     options = {"memory_budget": 256 << 20, **options}
     if not hasattr(src, "mapInArrow"):
-        src = os.fspath(src)
+        src = os.path.expanduser(src)
         src = src if "://" in src else os.path.abspath(src)
         return _converted(spark, src, path, resume, from_format=from_format, to=to, **options)
     if resume or from_format is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bowstring.errors import ConfigError
+from bowstring.errors import ConfigError, UnknownOptionError
 from bowstring.flight import is_server
 from bowstring.options import Mode
 from bowstring.ranges import LONGEST, MOST, seconds
@@ -16,6 +16,13 @@ __all__ = ["SourceOptions"]
 _OF_STORE = ("token", "token_file", "ca", "cert", "key", "server_name")
 _EXISTS = ("append", "replace", "error", "ignore")
 _OF_WRITER = ("rows_per_group", "group_bytes", "rows_per_file", "file_bytes")
+_OURS = (
+    *("columns", "filter", "parts", "if_exists", "overwrite_foreign", "pushdown", "timeout", "compression"),
+    *_OF_STORE,
+    *_OF_WRITER,
+)
+# What Spark passes itself. The last two are done anyway.
+_SPARKS = ("path", "paths", "checkpointlocation", "queryname", "recursivefilelookup", "mergeschema")
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,12 @@ class SourceOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Reads Spark's options, whose names are case-insensitive."""
+        """Reads Spark's options, whose names are case-insensitive.
+
+        :raises ConfigError: for a name that is no option, and a value that an option has not.
+        """
         options = {name.lower(): value for name, value in given.items()}
+        _refuse_unknown(options)
         url = options.get("path", "")
         if not url:
             raise ConfigError("option path: give .load(url) or .save(url)", option="path")
@@ -68,8 +79,8 @@ class SourceOptions:
             filter=options.get("filter"),
             parts=_number(options, "parts", (1 << 31) - 1) if "parts" in options else None,
             if_exists=exists,
-            overwrite_foreign=options.get("overwrite_foreign", "false").lower() == "true",
-            pushdown=options.get("pushdown", "false").lower() == "true",
+            overwrite_foreign=_flag(options, "overwrite_foreign"),
+            pushdown=_flag(options, "pushdown"),
             timeout=_seconds(options),
             checkpoints=options.get("checkpointlocation"),
             storage={name: options[name] for name in _OF_STORE if name in options},
@@ -84,6 +95,27 @@ class SourceOptions:
         """The same, as the mode of a commit."""
         modes: dict[str, Mode] = {"append": "append", "replace": "replace", "error": "create", "ignore": "create"}
         return modes[self.exists(overwrite)]
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    names = list(options)
+    if "provider" in options:
+        # Of a table in a catalogue, whose properties come along; what its maker gave as options is also below `option.`.
+        names = [name.removeprefix("option.") for name in names if name.startswith("option.")]
+    for name in names:
+        if name not in (*_OURS, *_SPARKS) and not name.startswith("__"):
+            import difflib  # not for those who make no mistakes
+
+            near = difflib.get_close_matches(name, _OURS, 1)
+            problem = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OURS)}"
+            raise UnknownOptionError(f"{name[:64]} is not an option of bowstring's data source; {problem}", option=name)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false")
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"option {name}: {text[:64]!r} is not true or false", option=name)
+    return text.lower() == "true"
 
 
 def _number(options: Mapping[str, str], name: str, most: int = MOST) -> int:

@@ -16,7 +16,17 @@ import pyarrow.flight as flight
 
 from bowstring import ranks, tails
 from bowstring.base import BaseLoader
-from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
+from bowstring.errors import (
+    ClosedError,
+    ConfigError,
+    Error,
+    MismatchError,
+    NotFoundError,
+    RemoteError,
+    SourceChangedError,
+    StoreError,
+    TimeoutError,
+)
 from bowstring.flight import Connection
 from bowstring.loader import Loader
 from bowstring.ranges import seconds, whole
@@ -25,6 +35,8 @@ __all__ = ["RankLoader", "connect", "sequence"]
 
 _BEAT = 2.0
 _PREFETCH = 2
+# What a rank sees of a lost executor. All others are its own, and the driver knows nothing of them.
+_LOST = (ClosedError, NotFoundError, RemoteError, SourceChangedError, StoreError, TimeoutError)
 
 
 def connect(
@@ -62,8 +74,27 @@ def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list
     return order
 
 
+def _close(loaders: Sequence[BaseLoader[Any]]) -> None:
+    for one in loaders:
+        with contextlib.suppress(Error):
+            one.close()
+
+
+class _Pass:
+    """An iterator over the batches of a pass. An error, or Ctrl-C, leaves it at its step."""
+
+    def __init__(self, loader: RankLoader, number: int) -> None:
+        self._loader, self.number, self.ended = loader, number, False
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        return self._loader._take(self)
+
+
 class RankLoader:
-    """One rank's batches: every ``iter()`` is a pass, as of :class:`bowstring.Loader`.
+    """One rank's batches: every ``iter()`` is a pass, as of :class:`bowstring.Loader`, and several threads may take from it.
 
     Each batch comes from one executor, the same one for all ranks, so all make the same number of steps. It sends a heartbeat every
     second, until it is closed.
@@ -89,6 +120,7 @@ class RankLoader:
         self._own = {"prefetch": _PREFETCH, **own}
         self._driver = Connection(url, storage, timeout=60)
         self._lock = threading.Condition()
+        self._turn = threading.RLock()  # position and streams: of one thread at a time
         self._told: dict[str, Any] = {"state": "waiting"}
         self._unheard = ""  # error of the last call, if the driver was not reached
         self._loaders: list[BaseLoader[Any]] = []
@@ -136,9 +168,7 @@ class RankLoader:
                 self._lock.notify_all()
             if changed or (told["state"] == "failed" and not self._closed):
                 # Ends waits for batches of lost executors.
-                for one in list(self._loaders):
-                    with contextlib.suppress(Error):
-                        one.close()
+                _close(list(self._loaders))
             if told["state"] == "failed":
                 return
 
@@ -177,11 +207,14 @@ class RankLoader:
                     "Spark computed the frame again and it has other rows, or another order: the epoch cannot continue; "
                     "make the frame deterministic, or checkpoint it before serve()"
                 )
+            loaders: list[BaseLoader[Any]] = []
             try:
-                loaders = [self._part(told, part) for part in told["parts"]]
-            except (RemoteError, ClosedError):
+                for part in told["parts"]:
+                    loaders.append(self._part(told, part))  # one by one: those before one that fails are closed
+            except BaseException as error:
+                _close(loaders)
                 # They may be gone already; the driver will report it.
-                if self._newer(told["generation"]):
+                if isinstance(error, (RemoteError, ClosedError)) and self._newer(told["generation"]):
                     continue
                 raise
             with self._lock:
@@ -236,6 +269,10 @@ class RankLoader:
 
     def _next(self) -> dict[str, Any]:
         while True:
+            if self._closed:
+                raise ClosedError("the loader was closed")
+            if not self._loaders:
+                self._open()  # which failed, or was interrupted
             try:
                 if not self._streams:
                     self._seek()
@@ -245,7 +282,7 @@ class RankLoader:
             except Error as error:
                 if self._closed:
                     raise ClosedError("the loader was closed") from error
-                if not self._newer(self._opened):
+                if not isinstance(error, _LOST) or not self._newer(self._opened):
                     raise
                 self._drop()
                 self._open()
@@ -254,24 +291,41 @@ class RankLoader:
         """A pass: from the loader's position if nothing was taken since it was opened or moved there, else the next epoch."""
         if self._closed:
             raise ClosedError("the loader was closed")
-        if self._taken:
-            self._go(self._epoch + 1, 0)
-        self._pass += 1
-        return self._batches(self._pass)
+        with self._turn:
+            if self._taken:
+                self._go(self._epoch + 1, 0)
+            self._pass += 1
+            return _Pass(self, self._pass)
 
-    def _batches(self, number: int) -> Iterator[dict[str, Any]]:
-        while True:
-            if number != self._pass:
-                raise ClosedError(
-                    "this iterator ended when its loader began another pass; take batches from the newest iterator"
-                )
-            if self._step >= len(self._order()):
-                break
-            batch = self._next()
-            self._step += 1
-            self._taken = True
-            yield batch
-        self._go(self._epoch + 1, 0)
+    def _take(self, taker: _Pass) -> dict[str, Any]:
+        """The next batch of a pass."""
+        before: tuple[int, int, bool] | None = None
+        batch = None
+        try:
+            with self._turn:
+                if taker.ended:
+                    raise StopIteration
+                if taker.number != self._pass:
+                    raise ClosedError(
+                        "this iterator ended when its loader began another pass; take batches from the newest iterator"
+                    )
+                if self._step >= len(self._order()):
+                    taker.ended = True
+                    self._go(self._epoch + 1, 0)
+                    raise StopIteration
+                before = self._epoch, self._step, self._taken
+                batch = self._next()
+                self._step, self._taken = self._step + 1, True
+            return batch
+        except BaseException:
+            if before is not None:
+                with self._turn:
+                    if batch is not None and (self._epoch, self._step) == (before[0], before[1] + 1):
+                        # Ctrl-C, after the step and before the caller had its batch.
+                        self._epoch, self._step, self._taken = before
+                    # The parts' loaders may be a batch ahead of this step.
+                    self._streams = []
+            raise
 
     def __len__(self) -> int:
         """Steps of one epoch: the same on every rank."""
@@ -304,8 +358,9 @@ class RankLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass: goes to its first step. A loader that was resumed in this very epoch stays in place."""
-        if whole("epoch", epoch) != self._epoch or self._taken:
-            self._go(epoch, 0)
+        with self._turn:
+            if whole("epoch", epoch) != self._epoch or self._taken:
+                self._go(epoch, 0)
 
     def _go(self, epoch: int, step: int) -> None:
         self._pass += self._taken
@@ -325,14 +380,13 @@ class RankLoader:
         epoch, step = int(state_dict["epoch"]), int(state_dict["step"])
         if epoch < 0 or not 0 <= step <= len(self):
             raise MismatchError(f"the state is at epoch {epoch}, step {step} of {len(self)}")
-        self._go(epoch, step)
+        with self._turn:
+            self._go(epoch, step)
 
     def _drop(self) -> None:
         with self._lock:
             loaders, self._loaders, self._streams = self._loaders, [], []
-        for one in loaders:
-            with contextlib.suppress(Error):
-                one.close()
+        _close(loaders)
 
     def _end(self) -> None:
         self._closed = True

@@ -141,3 +141,10 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     for one in found:
         assert one["again"] == one["seen"][4:]
+
+
+def test_a_stage_takes_an_iterator_of_addresses(kinds: pathlib.Path) -> None:
+    data = DataModule(iter([kinds]), {"url": iter([kinds]), "batch_size": 4}, batch_size=8, columns=["id"])  # type: ignore[arg-type]
+    assert [data.train_dataloader().rows for _ in range(2)] == [100, 100]
+    assert [data.val_dataloader().batch_size for _ in range(2)] == [4, 4]
+    data.teardown()

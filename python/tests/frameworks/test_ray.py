@@ -101,3 +101,8 @@ def test_changed_files_and_unsupported_options_are_errors(kinds: pathlib.Path) -
     for name in ("rank", "gang", "tail"):
         with pytest.raises(bowstring.ConfigError, match=name):
             Datasource(kinds, **{name: 0})
+    with pytest.raises(bowstring.ConfigError, match="option drop_last: Ray's read tasks"):
+        Datasource(kinds, drop_last=True)
+    # An iterator is read once, and both sides of the pickle have its addresses.
+    source = pickle.loads(pickle.dumps(Datasource(iter([kinds]), columns=["id"], batch_size=8, drop_last=False)))  # type: ignore[arg-type]
+    assert [len(source.get_read_tasks(2)) for _ in range(2)] == [2, 2]

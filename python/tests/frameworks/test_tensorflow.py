@@ -686,3 +686,8 @@ def test_rows_of_a_sparse_matrix_are_ragged() -> None:
     assert tf.nest.map_structure(tf.type_spec_from_value, batch) == data.element_spec
     assert batch["features__indices"].to_list()[:2] == [[0, 500], [1, 501]]
     assert batch["features"].to_list()[4] == [1.0, 1.0]
+
+
+def test_an_iterator_of_addresses_is_read_once(kinds: pathlib.Path) -> None:
+    data = dataset(iter([kinds]), batch_size=8, columns=["id"])  # type: ignore[arg-type]
+    assert [row for batch in data for row in ids(batch)] == [row for step in expected(kinds, 1) for row in step]

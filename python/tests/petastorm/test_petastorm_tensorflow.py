@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -14,6 +18,8 @@ from bowstring.errors import UnsupportedError
 from bowstring.petastorm import make_batch_reader, make_reader
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.tf_utils import make_petastorm_dataset, tf_tensors
+from bowstring.petastorm.unischema import Unischema, UnischemaField
+from bowstring.petastorm.weighted_sampling_reader import WeightedSamplingReader
 
 from .datasets import CODECS, FIXTURES
 
@@ -48,6 +54,57 @@ def test_windows(at: At) -> None:
         windows = list(make_petastorm_dataset(reader))
     assert all(int(window[1].id) == int(window[0].id) + 1 for window in windows)
     assert len(windows) > 10
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Callable[[], WeightedSamplingReader]:
+    """A mix of two datasets, whose columns have two orders."""
+    for number, order in enumerate(("xy", "yx")):
+        columns = {name: np.full(50, "xy".index(name), np.float64) for name in order}
+        (tmp_path / str(number)).mkdir()
+        pq.write_table(pa.table(columns), tmp_path / str(number) / "0.parquet", row_group_size=10)
+
+    def mix() -> WeightedSamplingReader:
+        readers = [make_batch_reader(f"file://{tmp_path}/{number}", shuffle_row_groups=False) for number in range(2)]
+        assert [tuple(reader.schema.fields) for reader in readers] == [("x", "y"), ("y", "x")]
+        return WeightedSamplingReader(readers, [0.5, 0.5])
+
+    return mix
+
+
+def test_columns_of_mixed_readers_go_by_their_names(mixed: Callable[[], WeightedSamplingReader]) -> None:
+    np.random.seed(3)
+    with mixed() as reader:
+        batches = list(make_petastorm_dataset(reader))
+    assert len(batches) > 5
+    assert {(float(batch.x[0]), float(batch.y[0])) for batch in batches} == {(0.0, 1.0)}
+    tf = tensorflow.compat.v1
+    with tf.Graph().as_default(), mixed() as reader:
+        batch = tf_tensors(reader)
+        with tf.Session() as session:
+            found = [session.run(batch) for _ in range(5)]
+    assert {(float(batch.x[0]), float(batch.y[0])) for batch in found} == {(0.0, 1.0)}
+
+
+def test_columns_of_mixed_windows_go_by_their_names() -> None:
+    fields = {name: UnischemaField(name, np.int64, (), None, False) for name in "xyt"}
+    schemas = [Unischema("S", [fields[name] for name in order]) for order in ("txy", "yxt")]
+    ngram = NGram({at: list(fields.values()) for at in range(2)}, 10, fields["t"])
+    rows = [schema.make_namedtuple(t=0, x=1, y=2) for schema in schemas]
+
+    class Mixed:
+        schema, batched_output, last_row_consumed = schemas[0], False, False
+
+        def __init__(self) -> None:
+            self.ngram = ngram
+
+        def __iter__(self) -> Iterator[dict[int, Any]]:
+            return iter([{0: row, 1: row} for row in rows])
+
+    for window in make_petastorm_dataset(Mixed()):
+        assert [{name: int(value) for name, value in row._asdict().items()} for row in window.values()] == [
+            {"t": 0, "x": 1, "y": 2}
+        ] * 2
 
 
 def test_nulls_are_refused(at: At) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -282,3 +283,24 @@ def test_weighted_sampling(at: At) -> None:
         drawn = [int(row) for _ in range(20) for row in next(batches)["id"]]
     assert len(drawn) == 200
     assert not mixed.last_row_consumed
+
+
+def test_a_converters_reader_is_stopped_if_no_loader_is_made(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bowstring.petastorm.spark import _served
+    from bowstring.petastorm.spark.spark_dataset_converter import TorchDatasetContextManager
+
+    directory = tempfile.TemporaryDirectory()
+    monkeypatch.setattr(_served, "fetched", lambda url: (directory, [f"{table}/t.parquet"]))
+
+    def no_loader(**given: Any) -> Any:
+        raise ZeroDivisionError
+
+    # `rows` is no parameter of a reader: it fails before there is one.
+    for kargs, make, error in [({}, no_loader, ZeroDivisionError), ({"rows": 1}, None, TypeError)]:
+        opened = TorchDatasetContextManager(["grpc://127.0.0.1:9/t"], 10, kargs, 0, make)
+        with pytest.raises(error), opened:
+            pass
+        assert not pathlib.Path(directory.name).exists()
+        assert error is TypeError or opened.reader.stopped
+        pathlib.Path(directory.name).mkdir()
+    directory.cleanup()

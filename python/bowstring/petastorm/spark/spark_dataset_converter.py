@@ -6,7 +6,8 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -221,13 +222,26 @@ class _Opened:
         urls = [url if path is None else f"file://{path}" for url, path in zip(given, local, strict=True)]
         self.reader = make_batch_reader(urls, **self.petastorm_reader_kwargs)
 
+    @contextmanager
+    def _closed_if_it_fails(self) -> Iterator[None]:
+        """For ``__enter__``: the block is left without :meth:`__exit__` if that fails."""
+        try:
+            yield
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if hasattr(self, "reader"):
+            self.reader.stop()
+            self.reader.join()
+        if self._fetched is not None:
+            self._fetched.cleanup()
+
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, exc_traceback: TracebackType | None
     ) -> None:
-        self.reader.stop()
-        self.reader.join()
-        if self._fetched is not None:
-            self._fetched.cleanup()
+        self._close()
 
 
 class TorchDatasetContextManager(_Opened):
@@ -249,11 +263,12 @@ class TorchDatasetContextManager(_Opened):
     def __enter__(self) -> Any:
         from bowstring.petastorm.pytorch import DataLoader
 
-        self._open()
         make: Callable[..., Any] = self.data_loader_fn or DataLoader
-        self.loader = make(
-            reader=self.reader, batch_size=self.batch_size, shuffling_queue_capacity=self.shuffling_queue_capacity
-        )
+        with self._closed_if_it_fails():
+            self._open()
+            self.loader = make(
+                reader=self.reader, batch_size=self.batch_size, shuffling_queue_capacity=self.shuffling_queue_capacity
+            )
         return self.loader
 
 
@@ -279,8 +294,9 @@ class TFDatasetContextManager(_Opened):
         from bowstring.petastorm.tf_utils import make_petastorm_dataset
 
         tf = importlib.import_module("tensorflow")
-        self._open()
-        dataset = make_petastorm_dataset(self.reader).unbatch()
+        with self._closed_if_it_fails():
+            self._open()
+            dataset = make_petastorm_dataset(self.reader).unbatch()
         if self.shuffling_queue_capacity:
             dataset = dataset.shuffle(self.shuffling_queue_capacity)
         return dataset.batch(self.batch_size or 32).prefetch(
