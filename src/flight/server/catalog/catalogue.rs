@@ -220,7 +220,8 @@ mod tests {
         let begun = std::time::Instant::now();
         let error = catalogue.get(&"z".repeat(10_000)).unwrap_err().to_string();
         assert!(error.contains(", ..."), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        // To compare all of them letter by letter takes minutes, and this a tenth of a second on an idle machine.
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     }
 
     #[test]
