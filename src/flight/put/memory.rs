@@ -19,9 +19,6 @@ use crate::dataset::{FileWriter, Sink, WriterOptions};
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Reservation, SystemAllocator};
 
-/// The option for an error about the memory of writes.
-const OPTION: &str = "memory_budget (writes have half of it)";
-
 /// Bytes that a growing file claims beyond its minimum: headers, levels, the footer.
 const SPARE: usize = 64 << 10;
 
@@ -108,8 +105,8 @@ impl Charge {
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         let refused = |pool: &Pool, whose: &str| {
             let asked = ((pool.used() - held) as u64).saturating_add(bytes);
-            let what = format!("datasets in the server's memory{whose}");
-            Err(Error::limit(what, asked, pool.budget() as u64, OPTION))
+            let what = format!("datasets in the server's memory, for which there is half of its budget{whose}");
+            Err(Error::limit(what, asked, pool.budget() as u64, "memory_budget"))
         };
         if !self.own.try_resize(wanted) {
             return refused(&self.share.own, if self.whole.is_some() { ", of one tenant" } else { "" });
@@ -350,7 +347,7 @@ mod tests {
         let (mut first, mut second) = (charge(Some("anna")), charge(Some("anna")));
         first.resize(500).unwrap();
         let error = second.resize(251).unwrap_err();
-        assert!(matches!(error, Error::Limit { asked: 751, limit: 750, option: OPTION, .. }), "{error}");
+        assert!(matches!(error, Error::Limit { asked: 751, limit: 750, option: "memory_budget", .. }), "{error}");
         second.resize(250).unwrap();
         let mut bert = charge(Some("bert"));
         assert!(bert.resize(251).is_err() && bert.resize(250).is_ok(), "the rest is there for others");
