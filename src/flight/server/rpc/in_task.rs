@@ -1,8 +1,9 @@
 //! A stream whose items are made to the end though its client stops the transport.
 //!
-//! A transport does not poll an answer while its client's window is full, and a client may close its window at any time. An item that is
-//! being made then would keep its place before others that wait for memory, and what it holds already. So an item that is not there at
-//! once is made by a task: it waits for its client only when it is whole, as what is unread, which has an end.
+//! A transport need not poll an answer on which its client has closed the window: tonic's encoder asks for the next item before it sends
+//! what it has, and some versions of hyper look at the window first. An item that is being made would keep its place before others that
+//! wait for memory, and what it holds already. So an item that is not there at once is made by a task: it waits for its client only when
+//! it is whole, as what is unread, which has an end.
 
 use std::panic;
 use std::pin::Pin;
