@@ -13,6 +13,7 @@ use super::access::Access;
 use super::address::Address;
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
+use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, marks_partition, refuse_whole};
 use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
@@ -26,7 +27,7 @@ use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::table::{FoundTable, Table};
-use super::walk::{LEAST_BYTES, below, is_end, is_staged, staged};
+use super::walk::{below, is_staged, staged};
 use crate::error::{Error, Result};
 
 /// Files or a table that were found, and their directory.
@@ -138,7 +139,6 @@ fn among_others(url: &str) -> Error {
     Error::config("urls", problem)
 }
 
-/// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
 /// The same for the same object, under whatever address: Hadoop has three names for S3, and two mounts may lead to one directory.
 fn identity(place: &Place, path: &Path) -> String {
     let url = place.url(path);
@@ -150,6 +150,7 @@ fn identity(place: &Place, path: &Path) -> String {
     format!("{bare}\n{options:?}")
 }
 
+/// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
 fn twice(file: &str, first: &str, second: &str) -> Error {
     if first == second {
         let problem =
@@ -462,7 +463,7 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
         refuse_whole(&place, &base, name).await?;
     }
     let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
-    let files = found.into_iter().filter(|meta| !marks_partition(meta)).map(file).collect();
+    let files = found.into_iter().filter(|meta| place.local || !marks_partition(meta)).map(file).collect();
     let path = base.clone().join(INDEX);
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
     let index = wanted.is_none().then(|| (beside, index.get().is_some()));
@@ -476,105 +477,9 @@ fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     Hits { place, base, by: By::Directory, files: Vec::new(), index: None, table: Some(table), seen: None }
 }
 
-/// End of the names of objects with which Hadoop's older stores mark a directory.
-const FOLDER: &str = "_$folder$";
-
-/// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
-fn is_data(below: &str, named: usize) -> bool {
-    let parts: Vec<&str> = below.split('/').collect();
-    let Some(name) = parts.last() else { return false };
-    let file_named = named == parts.len();
-    !parts.iter().skip(named).any(|part| glob::is_hidden(part))
-        && (file_named || extension(name).is_none_or(is_parquet))
-        && !name.ends_with(FOLDER)
-}
-
-/// Returns true for an empty object in the name of a partition, which some tools leave when its files go.
-fn marks_partition(meta: &ObjectMeta) -> bool {
-    meta.size == 0 && meta.location.filename().is_some_and(|name| name.contains('='))
-}
-
-/// Endings that programs give to files of Parquet beside their own: of compressions, which are within such files.
-const ENDINGS: [&str; 13] =
-    ["gz", "gzip", "snappy", "snz", "zst", "zstd", "lz4", "br", "brotli", "lzo", "xz", "bz2", "zip"];
-
-/// Most files of such names whose ends are looked at.
-const LOOKED_AT: usize = 16;
-
-/// Returns true for a name that is one of Parquet without its last ending, a number or a compression. Whether it is one its end says.
-fn is_renamed(below: &str) -> bool {
-    let Some((bare, ending)) = below.rsplit_once('.') else { return false };
-    let number = !ending.is_empty() && ending.bytes().all(|byte| byte.is_ascii_digit());
-    let known = number || ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known));
-    known && extension(bare).is_some_and(is_parquet) && is_data(bare, 0)
-}
-
-/// Refuses the file `name` if it is a whole one of Parquet, whose rows would be missing.
-async fn refuse_whole(place: &Place, base: &Path, name: &str) -> Result<()> {
-    let Ok(path) = Path::parse(format!("{base}/{name}").trim_start_matches('/')) else { return Ok(()) };
-    let end = async {
-        let size = place.store.head(&path).await?.size;
-        let start = size.checked_sub(4).filter(|_| size >= LEAST_BYTES);
-        match start {
-            Some(start) => place.store.get_range(&path, start..size).await.map(|end| is_end(&end)),
-            None => Ok(false),
-        }
-    };
-    match end.await {
-        Ok(false) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-        Ok(true) => {
-            let url = place.url(&path);
-            let problem = format!(
-                "{url} is a whole file of Parquet by another name, and its rows would be missing; rename it so that it ends in .parquet, \
-                 or move it away"
-            );
-            Err(Error::config("urls", problem))
-        }
-        Err(error) => Err(place.failed("read the end of", &path, error)),
-    }
-}
-
-fn extension(name: &str) -> Option<&str> {
-    name.rsplit_once('.').map(|(_, extension)| extension)
-}
-
-fn is_parquet(extension: &str) -> bool {
-    ["parquet", "parq", "pq"].iter().any(|known| extension.eq_ignore_ascii_case(known))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hidden_and_foreign_files_are_no_data() {
-        for data in ["a.parquet", "x/b.PQ", "part-0001", "_k=1/a.parquet"] {
-            assert!(is_data(data, 0), "{data}");
-        }
-        for other in
-            ["_SUCCESS", "_metadata", "._SUCCESS.crc", ".a.parquet.crc", "README.md", "_tmp/a.parquet", ".x/a.parquet"]
-        {
-            assert!(!is_data(other, 0), "{other}");
-        }
-        assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");
-        for renamed in ["a.parquet.gz", "k=1/a.parquet.snappy", "a.PARQUET.1", "a.pq.zst"] {
-            assert!(is_renamed(renamed), "{renamed}");
-        }
-        for other in [
-            "a.parquet",
-            "a.gz.parquet",
-            "a.parquet.crc",
-            "a.parquet.bak",
-            "a.parquet.tmp",
-            "_a.parquet.gz",
-            ".a.parquet.1",
-            "a.csv.gz",
-            "a.parquet.",
-            "README.1",
-        ] {
-            assert!(!is_renamed(other), "{other}");
-        }
-    }
 
     #[tokio::test]
     async fn a_whole_file_of_parquet_by_another_name_is_refused() {

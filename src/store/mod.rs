@@ -25,6 +25,7 @@ mod condition;
 pub(crate) mod crashing;
 #[cfg(feature = "cloud")]
 mod credentials;
+pub(crate) mod data_name;
 pub(crate) mod directory;
 mod display;
 pub(crate) mod fetch_time;

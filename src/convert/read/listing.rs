@@ -11,6 +11,7 @@ use super::remote::Remote;
 use crate::convert::limits::Limits;
 use crate::error::{Error, Result};
 use crate::store::Names;
+use crate::store::data_name::COMPRESSIONS;
 use crate::store::directory::failed;
 use crate::store::glob::{self, Pattern};
 use crate::store::pinned::{NOBODY, identity};
@@ -21,12 +22,6 @@ const MAX_DEPTH: usize = 16;
 /// Most names of a directory that are examined to detect its format.
 const MAX_NAMES: usize = 10_000;
 
-/// Endings of compressed files. No format reads all of them.
-const PACKED: [&str; 18] = [
-    "gz", "gzip", "bz2", "bz", "xz", "lzma", "zst", "zstd", "zz", "z", "lz4", "br", "snappy", "sz", "deflate", "lzo",
-    "zip", "7z",
-];
-
 /// Endings of compressed tar files.
 const PACKED_TAR: [&str; 6] = ["tgz", "tbz", "tbz2", "txz", "tlz", "tzst"];
 
@@ -35,7 +30,7 @@ const PACKED_TAR: [&str; 6] = ["tgz", "tbz", "tbz2", "txz", "tlz", "tzst"];
 fn unpacked(name: &str, accept: &dyn Fn(&str) -> bool) -> Option<String> {
     let (bare, ending) = name.rsplit_once('.')?;
     let is = |known: &[&str]| known.iter().any(|known| ending.eq_ignore_ascii_case(known));
-    let bare = match (is(&PACKED), is(&PACKED_TAR)) {
+    let bare = match (is(&COMPRESSIONS), is(&PACKED_TAR)) {
         (true, _) => bare.to_owned(),
         (_, true) => format!("{bare}.tar"),
         _ => return None,
