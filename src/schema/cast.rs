@@ -17,7 +17,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, StructArray, UInt64Array, make_array,
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
+    UInt64Array, make_array,
 };
 use arrow::compute::kernels::cmp::distinct;
 use arrow::compute::{CastOptions, cast_with_options, take};
@@ -91,12 +92,6 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
 /// # Errors
 /// Those of Arrow, for unions below nulls.
 pub(crate) fn visible(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let retyped = |field: &FieldRef, values: &ArrayRef| -> FieldRef {
-        if field.data_type() == values.data_type() {
-            return Arc::clone(field);
-        }
-        Arc::new(field.as_ref().clone().with_data_type(values.data_type().clone()))
-    };
     let array: ArrayRef = match array.data_type() {
         DataType::Struct(fields) => {
             let structs = array.as_struct();
@@ -124,20 +119,8 @@ pub(crate) fn visible(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         _ => Arc::clone(array),
     };
     match array.data_type() {
-        DataType::List(field) => {
-            let lists = taken(&array)?;
-            let lists = lists.as_list::<i32>();
-            let values = member(lists.values())?;
-            let (field, offsets) = (retyped(field, &values), lists.offsets().clone());
-            Ok(Arc::new(GenericListArray::try_new(field, offsets, values, lists.nulls().cloned())?))
-        }
-        DataType::LargeList(field) => {
-            let lists = taken(&array)?;
-            let lists = lists.as_list::<i64>();
-            let values = member(lists.values())?;
-            let (field, offsets) = (retyped(field, &values), lists.offsets().clone());
-            Ok(Arc::new(GenericListArray::try_new(field, offsets, values, lists.nulls().cloned())?))
-        }
+        DataType::List(field) => visible_lists::<i32>(&array, field),
+        DataType::LargeList(field) => visible_lists::<i64>(&array, field),
         DataType::Map(field, sorted) => {
             let maps = taken(&array)?;
             let maps = maps.as_map();
@@ -149,6 +132,22 @@ pub(crate) fn visible(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         DataType::Struct(_) | DataType::FixedSizeList(..) => visible(&array),
         _ => Ok(array),
     }
+}
+
+fn visible_lists<O: OffsetSizeTrait>(array: &ArrayRef, field: &FieldRef) -> Result<ArrayRef, ArrowError> {
+    let lists = taken(array)?;
+    let lists = lists.as_list::<O>();
+    let values = member(lists.values())?;
+    let (field, offsets) = (retyped(field, &values), lists.offsets().clone());
+    Ok(Arc::new(GenericListArray::try_new(field, offsets, values, lists.nulls().cloned())?))
+}
+
+/// The field of values that may have another layout now.
+fn retyped(field: &FieldRef, values: &ArrayRef) -> FieldRef {
+    if field.data_type() == values.data_type() {
+        return Arc::clone(field);
+    }
+    Arc::new(field.as_ref().clone().with_data_type(values.data_type().clone()))
 }
 
 /// The same for values below others, written out where a null cannot be put into them.

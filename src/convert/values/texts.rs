@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, StructArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
+};
 use arrow::datatypes::{DataType, Field};
 
 use super::scalar::{growing, shown};
@@ -67,10 +69,6 @@ fn within(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     if !has_parsed(from, to) {
         return Ok(Arc::clone(array));
     }
-    let retyped = |field: &Field, values: &ArrayRef| {
-        let nullable = field.is_nullable() || values.null_count() > 0;
-        Arc::new(field.clone().with_data_type(values.data_type().clone()).with_nullable(nullable))
-    };
     let unpacked = |values: &DataType| {
         let plain = cast(array, values).map_err(|misfit| unexpected(misfit.into()))?;
         within(&plain, to)
@@ -100,30 +98,8 @@ fn within(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
             let maps = MapArray::try_new(field, offsets, entries.as_struct().clone(), nulls, *sorted);
             Ok(Arc::new(maps.map_err(unexpected)?))
         }
-        (DataType::List(field), _) => {
-            let lists = array.as_list::<i32>();
-            let row = |at: usize| lists.offsets().partition_point(|end| *end as usize <= at).saturating_sub(1);
-            let values = items(lists.values(), to).map_err(|error| moved(error, row))?;
-            let lists = GenericListArray::try_new(
-                retyped(field, &values),
-                lists.offsets().clone(),
-                values,
-                lists.nulls().cloned(),
-            );
-            Ok(Arc::new(lists.map_err(unexpected)?))
-        }
-        (DataType::LargeList(field), _) => {
-            let lists = array.as_list::<i64>();
-            let row = |at: usize| lists.offsets().partition_point(|end| *end as usize <= at).saturating_sub(1);
-            let values = items(lists.values(), to).map_err(|error| moved(error, row))?;
-            let lists = GenericListArray::try_new(
-                retyped(field, &values),
-                lists.offsets().clone(),
-                values,
-                lists.nulls().cloned(),
-            );
-            Ok(Arc::new(lists.map_err(unexpected)?))
-        }
+        (DataType::List(field), _) => list::<i32>(array, field, to),
+        (DataType::LargeList(field), _) => list::<i64>(array, field, to),
         (DataType::FixedSizeList(field, length), _) => {
             let lists = array.as_fixed_size_list();
             let width = usize::try_from(*length).unwrap_or(1).max(1);
@@ -135,6 +111,21 @@ fn within(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
         }
         _ => Ok(Arc::clone(array)),
     }
+}
+
+/// The field of values that may have another type now.
+fn retyped(field: &Field, values: &ArrayRef) -> Arc<Field> {
+    let nullable = field.is_nullable() || values.null_count() > 0;
+    Arc::new(field.clone().with_data_type(values.data_type().clone()).with_nullable(nullable))
+}
+
+fn list<O: OffsetSizeTrait>(array: &ArrayRef, field: &Field, to: &DataType) -> Result<ArrayRef> {
+    let lists = array.as_list::<O>();
+    let row = |at: usize| lists.offsets().partition_point(|end| end.as_usize() <= at).saturating_sub(1);
+    let values = items(lists.values(), to).map_err(|error| moved(error, row))?;
+    let (field, nulls) = (retyped(field, &values), lists.nulls().cloned());
+    let lists = GenericListArray::try_new(field, lists.offsets().clone(), values, nulls);
+    Ok(Arc::new(lists.map_err(unexpected)?))
 }
 
 fn items(values: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
