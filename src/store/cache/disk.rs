@@ -170,8 +170,9 @@ impl Disk {
             Err(Bad::Gone) => (Found::Miss, block),
             Err(Bad::Damaged(what)) => {
                 tracing::warn!("{} is read again from its origin: {what}", shown(&path).display());
-                self.discard(&block, &file, &path);
-                (Found::Damaged, block)
+                // Of several that found it at the same time, the one that removes it counts it, or each if it cannot be removed.
+                let counts = self.discard(&block, &file, &path) || is_at(&file, &path);
+                (if counts { Found::Damaged } else { Found::Miss }, block)
             }
             Err(Bad::Failed(error)) => {
                 self.tell("read", &error);

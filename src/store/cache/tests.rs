@@ -4,8 +4,9 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -208,6 +209,34 @@ fn damage_anywhere_is_read_again_from_the_origin_and_counted() {
     fs::create_dir(&path).unwrap();
     read();
     assert_eq!(origin.requests(), 1);
+}
+
+#[test]
+fn damage_that_several_find_at_once_counts_once() {
+    let root = tempfile::tempdir().unwrap();
+    let disk = Disk::open(root.path(), 1 << 30, Arc::new(Readers::default())).unwrap();
+    let wanted = block(0, 200_000);
+    let path = {
+        let (directory, name) = wanted.name();
+        root.path().join("blocks").join(directory).join(name)
+    };
+    for round in 0..20 {
+        let Claimed::Mine(claim) = disk.claim(&wanted) else { panic!("not claimed") };
+        assert_eq!(disk.store(claim, &wanted, &content(0..200_000), Due::At(1)), Stored::Kept(0));
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let start = Barrier::new(8);
+        let look = || {
+            start.wait();
+            matches!(disk.look(&wanted).0, Found::Damaged)
+        };
+        let found = thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(look)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).filter(|damaged| *damaged).count()
+        });
+        assert_eq!(found, 1, "round {round}");
+    }
 }
 
 fn full(file: &mut fs::File, _: &Block, bytes: &[u8]) -> io::Result<()> {
