@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
 from bowstring.expression import is_expression, text_of
-from bowstring.options import dumped, size
+from bowstring.options import Filter, dumped, size
 
 if TYPE_CHECKING:
     from pyarrow.compute import Expression
@@ -109,7 +109,7 @@ def convert(
     to: str | None = None,
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
-    filter: str | Expression | None = None,
+    filter: Filter | Expression | None = None,
     rows_per_group: int | None = None,
     target_file_size: int | None = None,
     compression: str | None = None,
@@ -135,7 +135,8 @@ def convert(
     :param to: the format of the destination, if its name does not give it.
     :param columns: columns to take, in this order.
     :param schema: types by column, e.g. ``{"id": "int64", "tags": "list<string>"}``.
-    :param filter: rows to take, e.g. ``"label >= 3"``, or a ``pyarrow.compute.Expression`` as a loader takes it.
+    :param filter: rows to take, as a loader takes them: ``"label >= 3"``, ``[("label", ">=", 3)]``, or a
+        ``pyarrow.compute.Expression``.
     :param rows_per_group: most rows of a Parquet row group.
     :param target_file_size: bytes at which an output file ends.
     :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, if the format supports it.
@@ -196,7 +197,7 @@ def plan(
     to: str | None = None,
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
-    filter: str | Expression | None = None,
+    filter: Filter | Expression | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,

@@ -633,3 +633,19 @@ def test_a_row_waits_no_longer_than_its_deadline(model: Model) -> None:
         client.predict(rows(0, 1))
         assert time.monotonic() - begun >= 0.25
         assert model.sizes == [4, 1]
+
+
+def test_a_server_that_leaves_rows_out_fails_the_client_at_once() -> None:
+    class Gapped(flight.FlightServerBase):  # type: ignore[misc]
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            chunk = reader.read_chunk()
+            first = json.loads(chunk.app_metadata.to_pybytes())["first"]
+            writer.begin(chunk.data.schema)
+            writer.write_with_metadata(chunk.data.slice(1), json.dumps({"first": first + 1}).encode())
+            reader.read_chunk()
+
+    with Gapped("grpc://127.0.0.1:0") as server, ModelClient(f"grpc://127.0.0.1:{server.port}", timeout=60) as client:
+        with pytest.raises(bowstring.MismatchError, match="left rows 0 to 1 out"):
+            client.submit(rows(0, 4)).result(20)
+        with pytest.raises(bowstring.MismatchError, match="left rows 0 to 1 out"):
+            client.submit(rows(4, 4))

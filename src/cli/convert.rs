@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
-use crate::dataset::filter::Expr;
+use crate::dataset::filter::Filter;
 use crate::store::at_home;
 use crate::{Error, Result};
 
@@ -167,7 +167,7 @@ impl Args {
             images: self.images.clone(),
             shuffle: self.shuffle,
             shards: self.shards,
-            filter: self.filter.as_deref().map(Expr::parse).transpose()?,
+            filter: self.filter.clone().map(Filter::Text),
             resume: self.resume,
             overwrite: self.overwrite,
             overwrite_foreign: self.overwrite_foreign,

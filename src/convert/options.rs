@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::convert::format::Format;
 use crate::convert::limits::Limits;
 use crate::convert::types::Types;
-use crate::dataset::filter::Expr;
+use crate::dataset::filter::Filter;
 use crate::error::{Error, Result};
 use crate::store::directory::Replace;
 use crate::store::{Access, unmounted};
@@ -43,8 +43,8 @@ pub struct ConvertOptions {
     pub shuffle: Option<u64>,
     /// Exact number of output files.
     pub shards: Option<usize>,
-    /// Condition that selects rows.
-    pub filter: Option<Expr>,
+    /// Condition that selects rows: an expression, or tuples.
+    pub filter: Option<Filter>,
     /// Threads. Default: the number of CPUs.
     pub jobs: Option<usize>,
     /// True to continue an interrupted conversion to the same destination.

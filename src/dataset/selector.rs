@@ -105,8 +105,8 @@ impl Selector {
 struct Wanted<'a> {
     null: bool,
     bools: HashSet<bool>,
-    ints: HashSet<i64>,
-    uints: HashSet<u64>,
+    /// Numbers without a fraction, `7.0` too.
+    whole: HashSet<i128>,
     /// Their bits.
     floats: HashSet<u64>,
     texts: HashSet<&'a str>,
@@ -117,8 +117,7 @@ impl<'a> Wanted<'a> {
         Self {
             null: values.iter().any(Value::is_null),
             bools: values.iter().filter_map(Value::as_bool).collect(),
-            ints: values.iter().filter_map(Value::as_i64).collect(),
-            uints: values.iter().filter_map(Value::as_u64).collect(),
+            whole: values.iter().filter_map(whole).collect(),
             floats: values.iter().filter_map(Value::as_f64).map(bits).collect(),
             texts: values.iter().filter_map(Value::as_str).collect(),
         }
@@ -129,14 +128,20 @@ impl<'a> Wanted<'a> {
         match value {
             IndexValue::Null => self.null,
             IndexValue::Bool(value) => self.bools.contains(value),
-            IndexValue::Int(value) => self.ints.contains(value),
-            IndexValue::Uint(value) => self.uints.contains(value),
+            IndexValue::Int(value) => self.whole.contains(&i128::from(*value)),
+            IndexValue::Uint(value) => self.whole.contains(&i128::from(*value)),
             // JSON has none that differs from itself.
             IndexValue::Float(value) => self.floats.contains(&bits(*value)),
             IndexValue::Text(value) => self.texts.contains(value.as_str()),
             IndexValue::Bytes(value) => std::str::from_utf8(value).is_ok_and(|value| self.texts.contains(value)),
         }
     }
+}
+
+/// The number that `value` is, if it is one without a fraction. A float beyond 2^127 is equal to no indexed integer.
+fn whole(value: &Value) -> Option<i128> {
+    let integer = value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
+    integer.or_else(|| value.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128))
 }
 
 /// The same bits for both zeros.
@@ -167,6 +172,8 @@ mod tests {
         };
         assert_eq!(chosen(r#"{"index": "ix", "values": ["a"]}"#).unwrap(), [0, 2]);
         assert_eq!(chosen(r#"{"index": "ix", "values": ["a", 7]}"#).unwrap(), [0, 1, 2]);
+        assert_eq!(chosen(r#"{"index": "ix", "values": [7.0]}"#).unwrap(), [1, 2]);
+        assert_eq!(chosen(r#"{"index": "ix", "values": [7.5, 1e300]}"#).unwrap(), [0_u32; 0]);
         assert_eq!(chosen(r#"{"index": "ix", "values": [0, "b"]}"#).unwrap(), [1, 3]);
         assert_eq!(chosen(r#"{"index": "ix", "values": [null, true, 8, "c"]}"#).unwrap(), [0_u32; 0]);
         let both = r#"{"all": [{"index": "ix", "values": ["a"]}, {"any": [{"row_groups": [2, 3]}]}]}"#;

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::options::{Filter, LoaderOptions};
+use super::options::LoaderOptions;
 use crate::codec::column_is_meant;
+use crate::dataset::filter::Filter;
 use crate::dataset::{Hidden, OpenOptions};
 use crate::error::Result;
 

@@ -86,7 +86,7 @@ pub use local::LocalSource;
 #[cfg(feature = "flight")]
 pub(crate) use option_document::gathered;
 pub use option_kind::{Kind, bytes};
-pub use options::{Filter, LoaderOptions};
+pub use options::LoaderOptions;
 #[cfg(feature = "flight")]
 pub(crate) use prepared::PreparedPlan;
 pub use prepared::{Batches, MemoryNeed, Run};

@@ -5,12 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::option_table::option;
 use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
-use crate::dataset::filter::Expr;
+use crate::dataset::filter::Filter;
 use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
@@ -23,29 +22,6 @@ use crate::trace::TraceContext;
 
 /// Maximum memory for evaluating a filter, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
-
-/// A filter as written by users.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Filter {
-    /// An expression such as `label >= 3 and country in ('de', 'us')`.
-    Text(String),
-    /// pyarrow's and Petastorm's tuples: a list of `[column, op, value]` (all must hold) or a list of such lists (any).
-    Dnf(Value),
-}
-
-impl Filter {
-    /// The filter as an expression.
-    ///
-    /// # Errors
-    /// [`Error::Config`] naming the wrong position or tuple.
-    pub fn parse(&self) -> Result<Expr> {
-        match self {
-            Self::Text(text) => Expr::parse(text),
-            Self::Dnf(tuples) => Expr::from_dnf(tuples),
-        }
-    }
-}
 
 /// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment
 /// (`BOWSTRING_BATCH_SIZE`) and as flags; [`option_table`](super::option_table) lists them all.

@@ -13,9 +13,10 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
 use super::job::Workers;
-use super::options::{Filter, LoaderOptions};
+use super::options::LoaderOptions;
 use super::prepared::{PreparedPlan, Run};
 use crate::dataset::Sizes;
+use crate::dataset::filter::Filter;
 use crate::memory::SystemAllocator;
 use crate::plan::{OrderVersion, Plan, Share, Tail, random};
 

@@ -177,27 +177,55 @@ pub(crate) fn paired(from: &Fields, to: &Fields) -> Vec<usize> {
     }
 }
 
-/// Returns the array with doubles that become half floats, in lists too, rounded to odd: Arrow rounds them to the nearest twice.
+/// Returns the array with doubles that become half floats, at any depth, rounded to odd: Arrow rounds them to the nearest twice.
 fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    fn innermost(ty: &DataType) -> &DataType {
-        items(ty).map_or(ty, innermost)
-    }
     let from = array.data_type();
-    if (innermost(from), innermost(to)) != (&DataType::Float64, &DataType::Float16) {
+    if !halves(from, to) {
         return Ok(Arc::clone(array));
     }
-    match (items(from), items(to)) {
-        (Some(_), Some(to)) => {
-            let data = array.to_data();
-            let values = data.child_data().iter().map(|values| Ok(odd(&make_array(values.clone()), to)?.to_data()));
-            let values = values.collect::<Result<Vec<_>, ArrowError>>()?;
-            Ok(make_array(data.into_builder().child_data(values).build()?))
+    if (from, to) == (&DataType::Float64, &DataType::Float16) {
+        let values = array.as_primitive::<Float64Type>();
+        return Ok(Arc::new(values.unary::<_, Float64Type>(|value| f64::from(value.odd()))));
+    }
+    let data = array.to_data();
+    let mut children = data.child_data().to_vec();
+    for (at, to) in inner(from, to) {
+        if let Some(child) = children.get_mut(at) {
+            *child = odd(&make_array(child.clone()), to)?.to_data();
         }
-        (None, _) => {
-            let values = array.as_primitive::<Float64Type>();
-            Ok(Arc::new(values.unary::<_, Float64Type>(|value| f64::from(value.odd()))))
+    }
+    Ok(make_array(data.into_builder().child_data(children).build()?))
+}
+
+/// Returns true if doubles of `from` become half floats in `to`.
+fn halves(from: &DataType, to: &DataType) -> bool {
+    (from, to) == (&DataType::Float64, &DataType::Float16)
+        || inner(from, to).into_iter().any(|(at, to)| child(from, at).is_some_and(|from| halves(from, to)))
+}
+
+/// The arrays that an array of `from` is made of and that a cast to `to` converts: their positions, and what they become.
+fn inner<'a>(from: &DataType, to: &'a DataType) -> Vec<(usize, &'a DataType)> {
+    match (from, to) {
+        (DataType::Struct(own), DataType::Struct(fields)) => {
+            paired(own, fields).into_iter().zip(fields.iter().map(|field| field.data_type())).collect()
         }
-        _ => Ok(Arc::clone(array)),
+        (DataType::Map(..), DataType::Map(entries, _)) => vec![(0, entries.data_type())],
+        (DataType::Dictionary(..), DataType::Dictionary(_, values)) => vec![(0, values)],
+        (DataType::Dictionary(..), to) => vec![(0, to)],
+        (DataType::RunEndEncoded(..), DataType::RunEndEncoded(_, values)) => vec![(1, values.data_type())],
+        (DataType::RunEndEncoded(..), to) => vec![(1, to)],
+        (from, to) => items(from).and(items(to)).map(|to| (0, to)).into_iter().collect(),
+    }
+}
+
+/// The type of a child array of an array of type `ty`, by its position.
+fn child(ty: &DataType, at: usize) -> Option<&DataType> {
+    match ty {
+        DataType::Struct(fields) => fields.get(at).map(|field| field.data_type()),
+        DataType::Map(entries, _) => Some(entries.data_type()),
+        DataType::Dictionary(_, values) => Some(values),
+        DataType::RunEndEncoded(_, values) => Some(values.data_type()),
+        ty => items(ty),
     }
 }
 
@@ -506,18 +534,29 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_rounded_once_to_half_floats_in_lists_too() {
+    fn doubles_are_rounded_once_to_half_floats_at_any_depth() {
         let doubles = Float64Array::from(vec![65_519.999_999, 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40)]);
         let field = Arc::new(Field::new("item", DataType::Float64, true));
         let ends = arrow::buffer::OffsetBuffer::new(vec![0, 1, 2].into());
         let lists: ArrayRef = Arc::new(ListArray::new(field, ends, Arc::new(doubles.clone()), None));
-        let halves = cast(&(Arc::new(doubles) as ArrayRef), &DataType::Float16).unwrap();
+        let halves = cast(&(Arc::new(doubles.clone()) as ArrayRef), &DataType::Float16).unwrap();
         assert_eq!(
             cast(&halves, &DataType::Float64).unwrap().as_primitive::<Float64Type>().values(),
             &[65_504.0, 1.000_976_562_5]
         );
         let found = cast(&lists, &DataType::new_large_list(DataType::Float16, true)).unwrap();
         assert_eq!(found.as_list::<i64>().values(), &halves);
+        // The members of the target are in another order.
+        let member = |name: &str, ty| Field::new(name, ty, true);
+        let other: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let fields = vec![member("x", lists.data_type().clone()), member("y", DataType::Int64)];
+        let structs: ArrayRef = Arc::new(StructArray::new(fields.into(), vec![lists, other], None));
+        let wanted = vec![member("y", DataType::Int64), member("x", DataType::new_list(DataType::Float16, true))];
+        let found = cast(&structs, &DataType::Struct(wanted.into())).unwrap();
+        assert_eq!(found.as_struct().column(1).as_list::<i32>().values(), &halves);
+        let keys = Int32Array::from(vec![0, 1]);
+        let packed: ArrayRef = Arc::new(arrow::array::DictionaryArray::new(keys, Arc::new(doubles)));
+        assert_eq!(&cast(&packed, &DataType::Float16).unwrap(), &halves);
         // Beyond the range is refused as before.
         refused(Float64Array::from(vec![1.0, 65_504.0, 65_520.0]), DataType::Float16);
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use bowstring::codec::{BadRows, Nulls};
-use bowstring::pipeline::Filter;
+use bowstring::dataset::filter::Filter;
 use bowstring::{Error, Loader, LoaderOptions, Next, Place};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};

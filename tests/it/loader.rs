@@ -10,7 +10,8 @@ use arrow::array::{
     UInt32Array,
 };
 use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
-use bowstring::pipeline::{Filter, LocalSource};
+use bowstring::dataset::filter::Filter;
+use bowstring::pipeline::LocalSource;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
 use bowstring::{Error, Loader, LoaderOptions};

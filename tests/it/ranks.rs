@@ -174,7 +174,7 @@ fn ranks_read_the_planned_row_groups() {
         let of = |rank| LoaderOptions {
             shuffle,
             lanes,
-            filter: filter.map(|text: &str| bowstring::pipeline::Filter::Text(text.to_owned())),
+            filter: filter.map(|text: &str| bowstring::dataset::filter::Filter::Text(text.to_owned())),
             ..options(directory.path(), 8 * 16, rank, 8)
         };
         let (real, counted) = read_for_real(of, &sampled, 8);

@@ -7,8 +7,9 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, ListArray, RecordBatch, St
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use bowstring::codec::npy::{Npy, write_npy, write_npz};
 use bowstring::codec::{BadRows, Nulls};
+use bowstring::dataset::filter::Filter;
 use bowstring::dataset::{DatasetWriter, Ngram, WriterOptions};
-use bowstring::pipeline::{Filter, LoaderOptions};
+use bowstring::pipeline::LoaderOptions;
 use bowstring::schema::{Codec, DType, Element, Stored};
 use bowstring::tensor::Batch;
 use bowstring::{Error, Loader};

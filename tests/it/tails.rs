@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bowstring::dataset::filter::Filter;
 use bowstring::manifest::{Manifest, RowGroup};
-use bowstring::pipeline::Filter;
 use bowstring::plan::{Plan, PlanSpec, Share, Shuffle, State, Tail};
 use bowstring::{Error, Loader, Result};
 

@@ -289,7 +289,7 @@ class ModelClient:
                 if not receiver.is_alive():
                     with contextlib.suppress(Exception):
                         writer.close()
-            if self._broken is not None:
+            if self._broken is not None and self._failed is None:
                 raise self._broken
 
     def _send(self, writer: Any) -> None:
@@ -389,7 +389,9 @@ class ModelClient:
             at = asked.first + asked.answered
             first, answers = self._early[0]
             if first > at:
-                raise MismatchError(f"the server left rows {at} to {first} out")
+                # Here, whoever finds it: a caller that submits rows, or the thread that receives. The connection ends with it.
+                self._failed = MismatchError(f"{self._url}: the server left rows {at} to {first} out")
+                break
             piece = answers.slice(at - first, asked.batch.num_rows - asked.answered)
             if at + piece.num_rows >= first + answers.num_rows:
                 self._early.popleft()

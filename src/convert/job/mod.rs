@@ -43,7 +43,7 @@ use crate::convert::sink::Sink;
 use crate::convert::source::Source;
 use crate::convert::types::schema_json;
 use crate::convert::values::sample;
-use crate::dataset::filter::Bound;
+use crate::dataset::filter::{Bound, Expr, Filter};
 use crate::error::{Error, Result};
 use crate::hex;
 use crate::schema::within;
@@ -109,7 +109,8 @@ impl Job {
             return Err(column(given, name).map_or_else(|error| error, |_| Error::config("schema", "impossible")));
         }
         let mut read: BTreeSet<usize> = wanted.iter().copied().collect();
-        let filter = options.filter.as_ref().map(|filter| filter.bind(given)).transpose()?;
+        let condition = options.filter.as_ref().map(Filter::parse).transpose()?;
+        let filter = condition.as_ref().map(|condition| condition.bind(given)).transpose()?;
         if let Some(filter) = &filter {
             for path in filter.paths() {
                 if let Some(number) = path.first().and_then(|root| given.index_of(root).ok()) {
@@ -148,7 +149,7 @@ impl Job {
         let (tasks, files) = tasks(&*source, options);
         let buckets = options.shuffle.map(|_| buckets::buckets(source.shards(), options.shards));
         let units = buckets.unwrap_or(tasks.len());
-        let fingerprint = fingerprint(&*source, to, &schema, options, buckets);
+        let fingerprint = fingerprint(&*source, to, &schema, options, condition.as_ref(), buckets);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
@@ -222,6 +223,7 @@ fn fingerprint(
     to: Format,
     schema: &Schema,
     options: &ConvertOptions,
+    condition: Option<&Expr>,
     buckets: Option<usize>,
 ) -> String {
     let mut hash = Sha256::new();
@@ -239,7 +241,7 @@ fn fingerprint(
         "resize": options.resize,
         "shuffle": options.shuffle,
         "shards": options.shards,
-        "filter": options.filter.as_ref().map(ToString::to_string),
+        "filter": condition.map(ToString::to_string),
         "verify": options.verify,
     });
     if !images.is_empty() {

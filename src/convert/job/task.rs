@@ -203,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::convert::{ConvertOptions, Format, convert};
+    use crate::dataset::filter::Filter;
 
     fn parquet(path: &Path, values: ArrayRef) {
         let batch = RecordBatch::try_from_iter([("x", values)]).unwrap();
@@ -244,7 +245,7 @@ mod tests {
         for (shards, shuffle) in [(None, None), (Some(3), None), (Some(3), Some(1))] {
             let options = ConvertOptions {
                 to: Some(Format::Jsonl),
-                filter: Some("id >= 5 and id != 8".parse().unwrap()),
+                filter: Some(Filter::Text("id >= 5 and id != 8".into())),
                 shards,
                 shuffle,
                 ..ConvertOptions::default()
@@ -267,7 +268,7 @@ mod tests {
         parquet(&path, numbers);
         let options = ConvertOptions {
             schema: Some(serde_json::from_str(r#"{"x": "int8"}"#).unwrap()),
-            filter: Some("x >= 4".parse().unwrap()),
+            filter: Some(Filter::Text("x >= 4".into())),
             to: Some(Format::Jsonl),
             ..ConvertOptions::default()
         };

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use bowstring::Error;
 use bowstring::codec::BadRows;
+use bowstring::dataset::filter::Filter;
 use bowstring::device::{Consumer, Target, Targets};
-use bowstring::pipeline::Filter;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
 

@@ -5,7 +5,7 @@ use arrow::array::{ArrayRef, AsArray, BinaryArray, Int32Array, StringArray};
 use arrow::datatypes::Int64Type;
 use bowstring::Error;
 use bowstring::convert::{ConvertOptions, Format};
-use bowstring::dataset::filter::Expr;
+use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, names, parquet, rows, run, to};
 
@@ -118,7 +118,7 @@ fn labels_come_back_as_the_numbers_that_were_given() {
     assert_eq!(found(&at("folder")), expected.map(|(class, label)| (class.to_owned(), label)));
     assert_eq!(names(&at("folder")), ["_SUCCESS", "_files", "_labels.json", "cat", "dog", "emu"]);
     // Also from folder to folder, if a filter removes a class.
-    let filter = Some(Expr::parse("class != 'cat'").unwrap());
+    let filter = Some(Filter::Text("class != 'cat'".into()));
     run(&at("folder"), &at("less"), &ConvertOptions { filter, ..options.clone() }).unwrap();
     let expected = [("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
     assert_eq!(found(&at("less")), expected.map(|(class, label)| (class.to_owned(), label)));
@@ -158,7 +158,7 @@ fn what_is_wrong_with_an_image_names_it() {
     let images: ArrayRef = Arc::new(BinaryArray::from_iter_values(images));
     let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..10));
     parquet(&at("x.parquet"), &batch(vec![("id", ids), ("image", images)]));
-    let filter = Some(Expr::parse("id >= 5").unwrap());
+    let filter = Some(Filter::Text("id >= 5".into()));
     let (error, text) = kind(run(&at("x.parquet"), &at("never"), &ConvertOptions { filter, ..smaller.clone() }));
     let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
     assert!(place.file.as_deref().is_some_and(|file| file.contains("x.parquet")), "{text}");

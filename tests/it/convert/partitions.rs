@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Date32Type, Int64Type};
 use bowstring::Error;
 use bowstring::convert::{ConvertOptions, Format, Progress, Types, convert, open, verify};
-use bowstring::dataset::filter::Expr;
+use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, parquet, rows, run, same, text, to};
 use crate::dataset::Server;
@@ -81,7 +81,7 @@ fn directories_of_values_are_the_columns_that_they_are_in_parquet() {
             same(&at("parquet"), &out);
         }
         // Columns of directories alone, selected by others, in an order that has to be scattered.
-        let filter = Some(Expr::parse("id > 9 and month = 11").unwrap());
+        let filter = Some(Filter::Text("id > 9 and month = 11".into()));
         let options = ConvertOptions {
             columns: vec!["place".into()],
             filter,

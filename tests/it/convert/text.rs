@@ -250,7 +250,7 @@ fn verify_counts_what_stands_in_the_text() {
     assert!(run(&at("dates.csv"), &at("dates"), &options).unwrap().verified);
     let lines: String = (0..5000).map(|row| format!("{row},{}.5,\"t {row}\"\n", row % 7)).collect();
     std::fs::write(at("x.csv"), format!("id,f,t\n{lines}")).unwrap();
-    let filter = Some(bowstring::dataset::filter::Expr::parse("id >= 1000 and f > 2").unwrap());
+    let filter = Some(bowstring::dataset::filter::Filter::Text("id >= 1000 and f > 2".into()));
     let chosen = ConvertOptions { filter, columns: vec!["t".into(), "id".into()], ..ConvertOptions::default() };
     for (number, options) in [
         ConvertOptions::default(),

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use bowstring::Error;
 use bowstring::convert::{ConvertOptions, Format, Progress, convert, plan};
-use bowstring::dataset::filter::Expr;
+use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, names, parquet, rows, run, same, text, to};
 
@@ -154,7 +154,7 @@ fn what_another_conversion_did_is_not_taken() {
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
     numbers(&src, 2, 10);
     let filtered = |filter: &str| ConvertOptions {
-        filter: Some(Expr::parse(filter).unwrap()),
+        filter: Some(Filter::Text(filter.into())),
         target_file_size: 1,
         ..to(Format::Jsonl)
     };
@@ -235,7 +235,7 @@ fn columns_and_rows_are_chosen() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
     numbers(&src, 3, 100);
-    let filter = Some(Expr::parse("x > 0 and id >= 30").unwrap());
+    let filter = Some(Filter::Text("x > 0 and id >= 30".into()));
     let options = ConvertOptions { columns: vec!["id".into()], filter, verify: true, ..to(Format::Csv) };
     run(&src, &out, &options).unwrap();
     let found = rows(&out, &ConvertOptions::default()).unwrap();
@@ -245,7 +245,7 @@ fn columns_and_rows_are_chosen() {
     let (error, text) = kind(run(&src, &out, &ConvertOptions { columns: vec!["idd".into()], ..to(Format::Csv) }));
     assert!(matches!(error, Error::NotFound { .. }) && text.contains("id, x"), "{text}");
     // An empty selection is still a dataset.
-    let none = Some(Expr::parse("id < 0").unwrap());
+    let none = Some(Filter::Text("id < 0".into()));
     for format in
         [Format::Parquet, Format::Csv, Format::Jsonl, Format::Arrow, Format::Mds, Format::Datasets, Format::Tfrecord]
     {

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::pictures::limits_for;
+use crate::dataset::filter::Filter;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::is_name;
 use crate::pipeline::option_table::{About, Scope, in_scope, option};
-use crate::pipeline::{Filter, HiddenColumns, LoaderOptions, gathered};
+use crate::pipeline::{HiddenColumns, LoaderOptions, gathered};
 use crate::store::{MountSource, Mounts};
 
 /// The keys of [`ClientLimits`].

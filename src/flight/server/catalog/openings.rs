@@ -173,7 +173,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::pipeline::Filter;
+    use crate::dataset::filter::Filter;
 
     fn tenant(name: &str) -> Tenant {
         Tenant::new(name).unwrap()
