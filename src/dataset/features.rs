@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Dataset, Layout};
+use crate::error::{Error, Result};
 use crate::schema::{CLASSES_KEY, FEATURE_KEY, Feature, holds_image, is_matrix, is_vector};
 
 /// The key of a footer under which Spark leaves its schema.
@@ -18,6 +19,9 @@ pub(super) const SPARK_ROW: &str = "org.apache.spark.sql.parquet.row.metadata";
 
 /// The key of an Arrow schema under which Hugging Face leaves its features.
 pub(super) const HUGGING_FACE: &str = "huggingface";
+
+/// Most characters of class names in errors.
+const SHOWN: usize = 200;
 
 /// Spark's schema of rows.
 #[derive(Deserialize)]
@@ -41,13 +45,15 @@ pub(super) fn tells(spark: &str) -> bool {
 
 impl Dataset {
     /// The [schema](Self::schema) with marks of what other libraries mean by columns, if what the dataset says of its cells is heeded.
-    pub(crate) fn marked_schema(&self) -> SchemaRef {
+    ///
+    /// # Errors
+    /// `Mismatch` if two files have other names for the same labels.
+    pub(crate) fn marked_schema(&self) -> Result<SchemaRef> {
         if !self.inner.decode {
-            return Arc::clone(self.schema());
+            return Ok(Arc::clone(self.schema()));
         }
         let spark = self.inner.spark.as_deref().map(spark).unwrap_or_default();
-        let hugging_face = self.inner.layouts.iter().find_map(|layout| layout.hugging_face.as_deref());
-        let hugging_face = hugging_face.map(hugging_face_features).unwrap_or_default();
+        let hugging_face = self.inner.described.features()?;
         let marked = |field: &Arc<Field>| {
             let (name, ty) = (field.name().as_str(), field.data_type());
             let (said, told) = (spark.get(name), hugging_face.get(name));
@@ -62,7 +68,7 @@ impl Dataset {
                 _ if told.is_some_and(|told| told.is("Image")) && holds_image(ty) => Some(Feature::Image),
                 _ => None,
             };
-            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(HuggingFace::names);
+            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(|told| told.names());
             if feature.is_none() && classes.is_none() {
                 return Arc::clone(field);
             }
@@ -73,7 +79,7 @@ impl Dataset {
         };
         let schema = self.schema();
         let fields: Vec<Arc<Field>> = schema.fields().iter().map(marked).collect();
-        Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+        Ok(Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone())))
     }
 }
 
@@ -101,7 +107,8 @@ fn is_variant(layout: &Layout, name: &str) -> bool {
 }
 
 /// A feature as Hugging Face's `datasets` describes it.
-struct HuggingFace(Value);
+#[derive(Debug)]
+pub(super) struct HuggingFace(Value);
 
 impl HuggingFace {
     fn is(&self, name: &str) -> bool {
@@ -110,8 +117,65 @@ impl HuggingFace {
 
     /// The names of a `ClassLabel`, as JSON.
     fn names(&self) -> Option<String> {
+        self.classes().map(|names| Value::from(names).to_string())
+    }
+
+    /// The names of a `ClassLabel`.
+    fn classes(&self) -> Option<&[Value]> {
         let names = self.0.get("names")?.as_array()?;
-        names.iter().all(Value::is_string).then(|| Value::from(names.clone()).to_string())
+        names.iter().all(Value::is_string).then_some(names)
+    }
+}
+
+/// What Hugging Face's descriptions in all files say together.
+#[derive(Debug, Default)]
+pub(super) struct Described {
+    /// The feature of each column, and the file that says so.
+    features: BTreeMap<String, (HuggingFace, Arc<str>)>,
+    /// The first contradiction.
+    contradiction: Option<Contradiction>,
+}
+
+/// Two files whose labels of one column have other names.
+#[derive(Debug)]
+struct Contradiction {
+    column: String,
+    files: [Arc<str>; 2],
+    names: [String; 2],
+}
+
+impl Described {
+    /// Adds the description in `file`. Of class names that continue others, as when classes were added, the longer ones hold for both.
+    pub(super) fn add(&mut self, json: &str, file: &Arc<str>) {
+        for (column, feature) in hugging_face_features(json) {
+            let Some((known, origin)) = self.features.get_mut(&column) else {
+                self.features.insert(column, (feature, Arc::clone(file)));
+                continue;
+            };
+            let (Some(names), Some(new)) = (known.classes(), feature.classes()) else { continue };
+            if new.starts_with(names) {
+                (*known, *origin) = (feature, Arc::clone(file));
+            } else if !names.starts_with(new) && self.contradiction.is_none() {
+                let shown = |names: &[Value]| Value::from(names).to_string().chars().take(SHOWN).collect();
+                let names = [shown(names), shown(new)];
+                let files = [Arc::clone(origin), Arc::clone(file)];
+                self.contradiction = Some(Contradiction { column, files, names });
+            }
+        }
+    }
+
+    /// The feature of each column.
+    fn features(&self) -> Result<BTreeMap<&str, &HuggingFace>> {
+        let Some(Contradiction { column, files: [first, second], names: [expected, found] }) = &self.contradiction
+        else {
+            return Ok(self.features.iter().map(|(column, (feature, _))| (column.as_str(), feature)).collect());
+        };
+        Err(Error::Mismatch {
+            what: format!("class names of column {column:?} in file {first} and file {second}"),
+            expected: expected.clone(),
+            found: found.clone(),
+            hint: "one number would mean two classes; write the labels of one of them again, or open them as separate datasets".to_owned(),
+        })
     }
 }
 
@@ -145,5 +209,21 @@ mod tests {
         let found = hugging_face_features(features);
         assert_eq!(found["l"].names().as_deref(), Some(r#"["a","b"]"#));
         assert!(found["i"].is("Image") && found["i"].names().is_none());
+    }
+    #[test]
+    fn class_names_of_files_continue_each_other_or_are_refused() {
+        let said =
+            |names: &str| format!(r#"{{"info":{{"features":{{"l":{{"_type":"ClassLabel","names":{names}}}}}}}}}"#);
+        let merged = |names: &[&str]| {
+            let mut described = Described::default();
+            names.iter().for_each(|names| described.add(&said(names), &"f".into()));
+            described.features().map(|features| features["l"].names().unwrap())
+        };
+        let (two, three) = (r#"["a","b"]"#, r#"["a","b","c"]"#);
+        assert_eq!(merged(&[two, two]).unwrap(), two);
+        assert_eq!(merged(&[two, three, two]).unwrap(), three);
+        assert_eq!(merged(&[three, two]).unwrap(), three);
+        let error = merged(&[two, r#"["b","a"]"#]).unwrap_err().to_string();
+        assert!(error.contains(r#"class names of column "l""#) && error.contains(r#"["b","a"]"#), "{error}");
     }
 }

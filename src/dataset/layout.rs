@@ -11,6 +11,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 
+use super::features::Described;
 use super::footer::Footer;
 use super::guard::guard;
 use super::head::Head;
@@ -26,8 +27,6 @@ pub(super) struct Layout {
     pub(super) schema: SchemaRef,
     /// Number of the root column of each leaf.
     pub(super) leaf_roots: Vec<usize>,
-    /// Hugging Face's description of the columns.
-    pub(super) hugging_face: Option<Box<str>>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,
     /// The schema as a footer without row groups, by the names of the table that the file is of, if it is of one.
@@ -45,7 +44,8 @@ impl Layout {
         self.metadata.file_metadata().schema_descr_ptr()
     }
 
-    fn new(head: &Arc<Head>, name: &Arc<str>, table: Option<&table::Columns>) -> Result<Self> {
+    /// The layout of files with this head, and Hugging Face's description of the columns.
+    fn new(head: &Arc<Head>, name: &Arc<str>, table: Option<&table::Columns>) -> Result<(Self, Option<String>)> {
         let place = Place::file(Arc::clone(name));
         let metadata = match table {
             Some(table) => table.named(&head.metadata, &place)?,
@@ -72,8 +72,8 @@ impl Layout {
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
         guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(&metadata), options))?;
         let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
-        let hugging_face = default.schema().metadata().get(features::HUGGING_FACE).map(|said| said.as_str().into());
-        Ok(Self { schema, leaf_roots, hugging_face, head: Arc::clone(head), metadata })
+        let hugging_face = default.schema().metadata().get(features::HUGGING_FACE).cloned();
+        Ok((Self { schema, leaf_roots, head: Arc::clone(head), metadata }, hugging_face))
     }
 }
 
@@ -85,6 +85,7 @@ struct Layouts {
     by_head: HashMap<*const Head, usize>,
     /// By their meaning.
     by_fields: HashMap<([u8; 32], Fields), usize>,
+    described: Described,
 }
 
 impl Layouts {
@@ -94,7 +95,10 @@ impl Layouts {
         if let Some(number) = self.by_head.get(&head) {
             return Ok((*number, false));
         }
-        let layout = Layout::new(&footer.head, footer.object.name(), table)?;
+        let (layout, hugging_face) = Layout::new(&footer.head, footer.object.name(), table)?;
+        if let Some(hugging_face) = hugging_face {
+            self.described.add(&hugging_face, footer.object.name());
+        }
         let next = self.layouts.len();
         let number = *self.by_fields.entry((footer.head.digest, layout.schema.fields().clone())).or_insert(next);
         self.by_head.insert(head, number);
@@ -176,6 +180,25 @@ fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> 
     Ok(())
 }
 
+/// Refuses a column that is stored in file `name`, of this `layout`, and comes from the directories of other files: all rows of the file
+/// would have nulls for it.
+fn stored_or_told(
+    layout: &Layout,
+    name: &Arc<str>,
+    partitions: &hive::Values,
+    keys: &BTreeSet<Arc<str>>,
+) -> Result<()> {
+    let own = |key: &str| partitions.iter().any(|(own, _)| **own == *key);
+    let stored = |key: &&Arc<str>| !own(key) && layout.schema.column_with_name(key).is_some();
+    let Some(key) = keys.iter().find(stored) else { return Ok(()) };
+    Err(Error::Mismatch {
+        what: format!("place of column {key:?} in file {name}"),
+        expected: format!("a directory {key}=VALUE, as of other files"),
+        found: "a stored column".to_owned(),
+        hint: "move the file to the directory of its value, or open such files as separate datasets".to_owned(),
+    })
+}
+
 /// The columns of a table, null where any of `layouts` lacks them.
 fn of_table(table: &table::Columns, layouts: &[Layout]) -> Vec<Field> {
     let lacks = |name: &str| layouts.iter().any(|layout| layout.schema.column_with_name(name).is_none());
@@ -207,6 +230,9 @@ pub(super) fn gather(
                 None => columns.merge(layout, footer.object.name(), &keys)?,
             }
         }
+        if let Some(layout) = layouts.layouts.get(number).filter(|_| table.is_none() && partitions.len() < keys.len()) {
+            stored_or_told(layout, footer.object.name(), &partitions, &keys)?;
+        }
         let Footer { object, groups, sealed, wide, .. } = footer;
         let groups_of = groups.numbers.len();
         files.push(DataFile { object, first, groups: groups_of, layout: number, partitions, sealed, wide });
@@ -214,7 +240,7 @@ pub(super) fn gather(
         parts.push(groups);
     }
     let packed = Packed::joined(&parts);
-    let layouts = layouts.layouts;
+    let Layouts { layouts, described, .. } = layouts;
     let values = files.iter().map(|file| &file.partitions);
     let partition_fields = match table {
         Some(table) => table.partition_fields(),
@@ -239,6 +265,7 @@ pub(super) fn gather(
         urls: Vec::new(),
         cells: None,
         spark,
+        described,
         decode: false,
         beside: None,
         table: None,
@@ -289,5 +316,30 @@ mod tests {
     fn what_does_not_matter_makes_no_layout() {
         assert_eq!(layouts((0..40).map(|stop| (format!("{{\"stop\": {stop}}}"), true))), 1);
         assert_eq!(layouts((0..40).map(|stop| (format!("{{\"stop\": {stop}}}"), stop % 2 == 0))), 2);
+    }
+
+    #[test]
+    fn a_column_is_stored_or_a_directory_in_all_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, names: [&str; 2]| {
+            let column = || Arc::new(Int64Array::from(vec![7, 8])) as ArrayRef;
+            let batch = RecordBatch::try_from_iter(names.map(|name| (name, column()))).unwrap();
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let mut writer = ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let open = || {
+            let url = folder.path().display().to_string();
+            runtime.block_on(Dataset::open(&[url], OpenOptions::default()))
+        };
+        write("day=1/a.parquet", ["id", "day"]);
+        write("b.parquet", ["id", "x"]);
+        assert!(open().is_ok(), "the value of the directory wins where there is one");
+        write("c.parquet", ["id", "day"]);
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("place of column \"day\" in file c.parquet"), "{error}");
     }
 }

@@ -141,6 +141,8 @@ struct Inner {
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.
     spark: Option<String>,
+    /// Hugging Face's descriptions of columns.
+    described: features::Described,
     /// True if descriptions of cells are heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, Spare, SystemAllocator};
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
-use crate::schema::Schema;
+use crate::schema::{Field, Schema};
 use crate::tensor::Batch;
 
 /// Bytes of a row's references while its step is made: its place in the plan, and the place of its cells.
@@ -501,7 +501,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
             asked.columns = ngram.columns();
         }
         let schema = match marks {
-            Marks::Heeded => dataset.marked_schema(),
+            Marks::Heeded => dataset.marked_schema()?,
             Marks::Ignored => Arc::clone(dataset.schema()),
         };
         let asked = sized(&dataset, &schema, asked, options.budget()).await?;
@@ -551,6 +551,22 @@ pub(super) fn largest_group(sources: &[Source]) -> u64 {
 fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
     if first == other {
         return Ok(());
+    }
+    let mut pairs = first.fields().iter().zip(other.fields());
+    if let Some((one, two)) = pairs.find(|(one, two)| one.to_string() == two.to_string() && one.classes != two.classes)
+    {
+        let shown = |field: &Field| match &field.classes {
+            Some(names) => {
+                names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ").chars().take(200).collect()
+            }
+            None => "none".to_owned(),
+        };
+        return Err(Error::Mismatch {
+            what: format!("class names of column {:?} of the mixture's datasets, at {}", one.name, urls.join(", ")),
+            expected: shown(one),
+            found: shown(two),
+            hint: "one number would mean two classes; write the labels of one of them again".to_owned(),
+        });
     }
     Err(Error::Mismatch {
         what: format!("columns of the mixture's datasets, at {}", urls.join(", ")),
