@@ -3,18 +3,24 @@
 >>> fs = BowstringFileSystem(cache="/nvme/bowstring")  # doctest: +SKIP
 >>> pandas.read_parquet("s3://bucket/labels.parquet", filesystem=fs)  # doctest: +SKIP
 
-Paths are whole addresses, such as ``s3://bucket/x``, or paths of this machine. Where a library wants a URL of its own for each file
-system, put ``bowstring://`` before: ``bowstring://s3://bucket/x``. What is saved is there as a whole when its file is closed.
+Paths are ``s3://bucket/key`` with the key as it is, or paths of this machine: ``%`` and ``*`` are characters of a name, since
+libraries join names and take them apart. :meth:`BowstringFileSystem.address` is the same for a loader or :func:`bowstring.open`,
+which decode ``%41``. Where a library wants a URL of its own for each file system, put ``bowstring://`` before:
+``bowstring://s3://bucket/x``. What is saved is there as a whole when its file is closed.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any, Literal, NoReturn
+from urllib.parse import unquote
 
 import fsspec
 from fsspec.spec import AbstractFileSystem
@@ -30,10 +36,31 @@ _PROTOCOL = "bowstring"
 _FSSPEC = ("asynchronous", "batch_size", "listings_expiry_time", "loop", "max_paths", "use_listings_cache")
 # An end of a range behind that of any file.
 _END = (1 << 64) - 1
+# Their paths are addresses here too: with a query, a revision such as ``refs%2Fconvert%2Fparquet``, or a path of this machine.
+_ENCODED = ("http", "https", "hf", "file")
+# What an address has encoded, if it is of a key.
+_MEANT = re.compile(r"[\x00-\x20\x7f%?#*\[\]{}]")
 
 
 def _is_local(path: str) -> bool:
     return "://" not in path
+
+
+def _is_encoded(path: str) -> bool:
+    return _is_local(path) or path.partition("://")[0] in _ENCODED
+
+
+def _address(path: str) -> str:
+    """The address of a path without ``bowstring://``."""
+    if _is_encoded(path):
+        return path
+    scheme, _, rest = path.partition("://")
+    return f"{scheme}://{_MEANT.sub(lambda found: f'%{ord(found[0]):02X}', rest)}"
+
+
+def _path(address: str) -> str:
+    """The path of an address."""
+    return address if _is_encoded(address) else unquote(address)
 
 
 def _bare(address: str) -> str:
@@ -104,6 +131,12 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _bare(text)
 
     @classmethod
+    def address(cls, path: str | os.PathLike[str]) -> str:
+        """The address of ``path``, for a loader, :func:`bowstring.open` and the command line: with characters encoded that mean
+        something there."""
+        return _address(str(cls._strip_protocol(path)))
+
+    @classmethod
     def _parent(cls, path: Any) -> str:
         text = cls._strip_protocol(path)
         if _is_local(text):
@@ -115,12 +148,12 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """The entries of the directory ``path``; for a file, the file itself."""
-        found = [_info(*one) for one in self._files.list(self._strip_protocol(path))]
+        found = [_info(*one) for one in self._files.list(self.address(path))]
         return found if detail else [one["name"] for one in found]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Name, size and type of what is at ``path``; of a file also its time and tag."""
-        return _info(*self._files.entry(self._strip_protocol(path)))
+        return _info(*self._files.entry(self.address(path)))
 
     def exists(self, path: str, **_: Any) -> bool:
         """True if ``path`` exists. A store that fails is an error."""
@@ -160,7 +193,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if _is_local(base) or maxdepth is not None:
             return super().find(base, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         # One list of everything costs a store least.
-        found = {info["name"]: info for info in (_info(*one) for one in self._files.find(base))}
+        found = {info["name"]: info for info in (_info(*one) for one in self._files.find(_address(base)))}
         if withdirs:
             for name in list(found):
                 parent = self._parent(name)
@@ -180,7 +213,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         upload: Upload | None = None,
         **__: Any,
     ) -> File | FileWriter:
-        url = self._strip_protocol(path)
+        url = self.address(path)
         if mode == "rb":
             return File(self._files.open(url))
         return writer(self._files, url, mode, upload or self._upload, autocommit)
@@ -203,6 +236,23 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return _TextWriter(file, **told)
         return super().open(path, mode, block_size, cache_options, compression, **options)
 
+    def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **options: Any) -> None:
+        """Copies a file to this machine, where it appears as a whole: what was there stays until then."""
+        told = {} if callback is None else {"callback": callback}
+        if outfile is not None or hasattr(lpath, "write") or self.isdir(rpath):
+            super().get_file(rpath, lpath, outfile=outfile, **told, **options)
+            return
+        source, target = self._strip_protocol(rpath), os.fspath(lpath)
+        if _is_local(source) and os.path.exists(target) and os.path.samefile(source, target):
+            raise shutil.SameFileError(f"{source} and {target} are the same file")
+        beside = f"{target}.{uuid.uuid4().hex}.part"
+        try:
+            super().get_file(rpath, beside, **told, **options)
+            os.replace(beside, target)
+        finally:
+            if os.path.exists(beside):
+                os.remove(beside)
+
     def flush(self) -> None:
         """Waits until the stores have all that was saved through the cache: see :func:`bowstring.flush`."""
         self._files.flush()
@@ -217,18 +267,18 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise UnsupportedError(f"{source}: stores have no directories to move; move its files one by one")
         if os.fspath(path2).endswith("/") or (source != target and self.isdir(target)):
             target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
-        self._files.rename(source, target)
+        self._files.rename(_address(source), _address(target))
 
     def rm_file(self, path: str) -> None:
         """Removes one file."""
-        self._files.remove(self._strip_protocol(path))
+        self._files.remove(self.address(path))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Removes files; with ``recursive`` also all that is below a directory, and links without what they lead to."""
         if maxdepth is not None:
             raise UnsupportedError("rm with maxdepth is not supported; remove what find(path, maxdepth=..) gives")
         for one in [path] if isinstance(path, (str, os.PathLike)) else path:
-            url = self._strip_protocol(one)
+            url = self.address(one)
             if recursive:
                 self._files.remove_all(url)
             else:
@@ -239,7 +289,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         url = self._strip_protocol(path)
         if not exist_ok and self.exists(url):
             raise FileExistsError(f"{url} is there already")
-        self._files.make_directory(url)
+        self._files.make_directory(_address(url))
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Makes a directory, on this machine; stores need none."""
@@ -280,7 +330,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         asked: list[tuple[str, list[tuple[int, int]]]] = []
         for path, places in list(wanted.items()):
             try:
-                asked.append((path, [self._range(path, begin[at], finish[at]) for at in places]))
+                asked.append((_address(path), [self._range(path, begin[at], finish[at]) for at in places]))
             except Exception as error:
                 if on_error == "raise":
                     raise
@@ -340,7 +390,7 @@ class _TextWriter(io.TextIOWrapper):
 
 def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:
     info: dict[str, Any] = {
-        "name": _bare(url) or "/",
+        "name": _bare(_path(url)) or "/",
         "size": size,
         "type": "directory" if size is None else "file",
     }

@@ -155,7 +155,7 @@ def test_addresses_filters_and_budgets_are_those_of_loaders(
     tuples = [[("id", "<", 5)], [("id", "in", [7, 9])]]
     made = bowstring.convert("~/home.parquet", "~/tuples", to="parquet", filter=tuples, verify=True)
     assert pq.read_table(tmp_path / "tuples")["id"].to_pylist() == [0, 1, 2, 3, 4, 7, 9]
-    with pytest.raises(bowstring.ConfigError, match="option filter: tuple 1: unknown operator \"near\""):
+    with pytest.raises(bowstring.ConfigError, match='option filter: tuple 1: unknown operator "near"'):
         bowstring.convert("~/home.parquet", "~/other", to="parquet", filter=[("id", "near", 5)])
     assert bowstring.verify("~/home.parquet", "~/home.parquet", memory_budget="512MiB").equal
     with pytest.raises(bowstring.ConfigError, match="option memory_budget: "):

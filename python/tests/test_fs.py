@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pathlib
 import random
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +234,51 @@ def test_keys_keep_their_blanks(objects: Objects, files: Callable[..., Bowstring
     assert "bucket/w/x " not in objects.content
     with pytest.raises(bowstring.ConfigError, match="new%09tab"):
         fs.pipe_file("s3://bucket/w/new\ttab", b"5")
+
+
+def test_names_are_keys_as_they_are(
+    objects: Objects, files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
+    values = ["a", "a/b", "x:y", "x%3Ay", "50%", "run[1]", "{a,b}*"]
+    table = pa.table({"v": range(len(values)), "p": values})
+    fs = files()
+    for root, system in [(str(tmp_path / "here"), None), ("s3://bucket/put", fs)]:
+        pq.write_to_dataset(table, root, partition_cols=["p"], filesystem=system)
+    read = ds.dataset("s3://bucket/put", filesystem=fs, partitioning="hive").to_table()
+    assert dict(zip(read["v"].to_pylist(), read["p"].to_pylist(), strict=True)) == dict(enumerate(values))
+    fs.put(str(tmp_path / "here"), "s3://bucket/copied", recursive=True)
+    fs.get("s3://bucket/copied", str(tmp_path / "back"), recursive=True)
+    names = sorted(one.relative_to(tmp_path / "here") for one in (tmp_path / "here").rglob("*"))
+    assert sorted(one.relative_to(tmp_path / "back") for one in (tmp_path / "back").rglob("*")) == names
+    for root in (str(tmp_path / "back"), "s3://bucket/copied", "s3://bucket/put"):
+        options = {"batch_size": 10, "shuffle": False, "arrow": ["p"], "storage_options": objects.storage_options}
+        with bowstring.Loader(root, **options) as loader:
+            (batch,) = loader
+        assert dict(zip(batch["v"].tolist(), pa.array(batch["p"]).to_pylist(), strict=True)) == dict(enumerate(values))
+    # An address of the same: a loader decodes it, and takes none of it for a pattern.
+    for name in fs.ls("s3://bucket/put", detail=False):
+        expected = ds.dataset(name, filesystem=fs).to_table()["v"].to_pylist()
+        with bowstring.Loader(fs.address(name), batch_size=1, storage_options=objects.storage_options) as loader:
+            assert [batch["v"].tolist() for batch in loader] == [expected]
+
+
+def test_a_file_is_copied_to_this_machine_as_a_whole(
+    objects: Objects, files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
+    fs, here = files(), tmp_path / "x"
+    here.write_bytes(b"as it was")
+    (tmp_path / "link").symlink_to(here)
+    for same in (here, tmp_path / "link"):
+        with pytest.raises(shutil.SameFileError):
+            fs.get_file(str(here), str(same))
+    with pytest.raises(bowstring.ConfigError, match="is a link that leads to"):
+        fs.mv(str(tmp_path / "link"), str(here))
+    with pytest.raises(FileNotFoundError):
+        fs.get_file("s3://bucket/nothing", str(here))
+    assert here.read_bytes() == b"as it was"
+    fs.get("s3://bucket/d/a.bin", str(here))
+    assert here.read_bytes() == objects.content["bucket/d/a.bin"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "x"]
 
 
 def test_a_list_without_its_end_is_an_error(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ use super::chunks::{Chunks, coalesce};
 use super::dictionaries::Dictionary;
 use super::limits::GROUP_RATIO_FREE;
 use super::offsets::Run;
-use super::project::{Projection, Source};
+use super::project::{Projection, Root, Source};
 use super::{Chunk, Dataset, aligned};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
@@ -225,6 +225,28 @@ impl Dataset {
         }
     }
 
+    /// Refuses what reading a selected row group of the projection would refuse by the footers alone: encrypted columns, and too much
+    /// room.
+    ///
+    /// # Errors
+    /// `Unsupported` and `Limit`, with the place.
+    pub(crate) fn check_groups(&self, projection: &Projection) -> Result<()> {
+        let limits = &self.inner.limits;
+        // Lists may repeat a value any number of times; of other columns no row takes more than this beside the bytes of texts.
+        let flat = projection.roots().iter().map(Root::field).all(|field| !holds_lists(field.data_type()));
+        let widths = projection.roots().iter().map(|root| 32_u64.saturating_add(2 * width(root.field().data_type())));
+        let row = widths.fold(0, u64::saturating_add);
+        let harmless = GROUP_RATIO_FREE.min(limits.max_row_group_bytes);
+        for (number, group) in self.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0) {
+            if flat && group.rows.saturating_mul(row).saturating_add(group.bytes) <= harmless {
+                self.check_sealed(number, projection)?;
+            } else {
+                self.check_size(number, projection)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses encrypted columns before anything of them is read.
     pub(super) fn check_sealed(&self, group: usize, projection: &Projection) -> Result<()> {
         let (row_group, file, layout) = self.group(group)?;
@@ -262,6 +284,14 @@ impl Dataset {
 /// Returns true if cells of this type are views of the bytes that were read.
 fn is_view(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8View | DataType::BinaryView)
+}
+
+/// Returns true if there are lists or maps at any depth.
+fn holds_lists(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Struct(children) => children.iter().any(|child| holds_lists(child.data_type())),
+        data_type => data_type.is_nested(),
+    }
 }
 
 /// Bytes of one cell of an array, without what views point to. Fixed sizes take their room even where all is null.

@@ -514,6 +514,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
             same_fields(first.fields(), maker.fields(), urls)?;
         }
         let projection = dataset.project(columns.paths())?;
+        dataset.check_groups(&projection)?;
         let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
         let row_base = rows.fold(0, u64::saturating_add);
         sources.push(Source { dataset, projection, columns, maker, masked: options.mask, row_base });

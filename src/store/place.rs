@@ -42,9 +42,17 @@ pub(super) struct MountedAt {
     pub(super) root: Path,
 }
 
-/// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else, or drops, is.
+/// `text` within an address, if nothing of it is encoded yet: what a URL takes for something else, or drops, is, and what a pattern is
+/// made of.
 pub(super) fn escaped(text: &str) -> String {
-    kept(&text.replace('%', "%25").replace('?', "%3F").replace('#', "%23")).replace(" /", "%20/")
+    let mut encoded = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '%' | '?' | '#' | '*' | '[' | ']' | '{' | '}' => encoded.push_str(&format!("%{:02X}", u32::from(letter))),
+            letter => encoded.push(letter),
+        }
+    }
+    kept(&encoded).replace(" /", "%20/")
 }
 
 /// `text` with what a URL would drop encoded: control characters, and blanks at its end.
@@ -193,6 +201,7 @@ mod tests {
             ("t\tab\nx", "t%09ab%0Ax"),
             ("a /b  /c d", "a%20/b %20/c d"),
             ("100%?#", "100%25%3F%23"),
+            ("run[1]/a*/{b}", "run%5B1%5D/a%2A/%7Bb%7D"),
             (" ", "%20"),
         ] {
             assert_eq!(escaped(key), address);

@@ -45,8 +45,8 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
         }
         (None, Some(timestamp), None) => {
             let until = instant(timestamp)?;
-            let last = metadata.snapshot_log.iter().filter(|logged| logged.timestamp_ms <= until);
-            let Some(last) = last.max_by_key(|logged| logged.timestamp_ms) else {
+            // The order of the log is the history: a writer's clock may be behind that of the one before.
+            let Some(last) = metadata.snapshot_log.iter().rev().find(|logged| logged.timestamp_ms <= until) else {
                 let hint = match metadata.snapshot_log.iter().map(|logged| logged.timestamp_ms).min() {
                     Some(first) => format!("the earliest that its metadata tell is of {}", shown(first)),
                     None => "its metadata tell of none".to_owned(),
@@ -118,6 +118,9 @@ mod tests {
             let error = of(&options).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+        let behind = TABLE.replace(r#"{"timestamp-ms":3000,"#, r#"{"timestamp-ms":1500,"#);
+        let found = choose(&Metadata::parse(behind.as_bytes()).unwrap(), "t", &at("1970-01-01 00:00:05")).unwrap();
+        assert_eq!(found.snapshot, Some(3), "the last of the log, and not the one of the latest time");
         let empty = Metadata::parse(br#"{"format-version":2,"location":"x"}"#).unwrap();
         assert_eq!(choose(&empty, "t", &OpenOptions::default()).unwrap().snapshot, None);
         assert_eq!(choose(&empty, "t", &version(0)).unwrap().snapshot, None);

@@ -28,6 +28,12 @@ pub(super) fn rename(origins: &Arc<Origins>, uploads: &Uploads, from: &str, to: 
 }
 
 fn rename_here(from: &FsPath, to: &FsPath) -> Result<()> {
+    let one = |path| fs::canonicalize(path).ok();
+    let leads_to = fs::symlink_metadata(from).is_ok_and(|found| found.is_symlink()) && from != to;
+    if leads_to && one(from).is_some_and(|file| one(to) == Some(file)) {
+        let problem = format!("{} is a link that leads to {}, and would take its place", from.display(), to.display());
+        return Err(Error::config("urls", problem));
+    }
     match fs::rename(from, to) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(from).is_err() => {
             Err(missing(&from.display().to_string()))

@@ -1,0 +1,47 @@
+"""Footers tell at opening what could not be read later."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+
+import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+
+class Keys(encryption.KmsClient):  # type: ignore[misc]
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped: bytes, _: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+def test_an_encrypted_column_is_refused_when_the_loader_opens(tmp_path: pathlib.Path) -> None:
+    factory = encryption.CryptoFactory(Keys)
+    asked = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["s"]}, plaintext_footer=True)
+    sealed = factory.file_encryption_properties(encryption.KmsConnectionConfig(), asked)
+    for number, properties in enumerate([None, None, sealed]):
+        table = pa.table({"id": range(10), "s": [str(one) for one in range(10)]})
+        path = tmp_path / f"{number}.parquet"
+        with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+            writer.write_table(table)
+    with pytest.raises(bowstring.UnsupportedError, match="an encrypted column") as caught:
+        bowstring.Loader(str(tmp_path), batch_size=5)
+    assert (caught.value.file, caught.value.column) == ("2.parquet", "s")
+    with bowstring.Loader(str(tmp_path), batch_size=5, columns=["id"]) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 30
+
+
+def test_a_row_group_beyond_its_limit_is_refused_when_the_loader_opens(tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": range(1000)}), tmp_path / "b.parquet")
+    with pytest.raises(bowstring.LimitError, match="file b.parquet, row group 0: its decoded columns"):
+        bowstring.Loader(str(tmp_path), batch_size=5, limits={"max_row_group_bytes": 1000})
