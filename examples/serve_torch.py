@@ -44,13 +44,13 @@ def train(server: str) -> None:
             f"{server}/photos", batch_size=6, tail="even", images={"image": image}, row_id=True, gang=gang, timeout=60
         )
         rows: list[int] = []
-        for step, batch in enumerate(loader):
+        for batch in loader:
             loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             rows += batch["_row_id"].tolist()
-            gang.ack(0, step)
+            gang.ack(loader.epoch, loader.step - 1)
         everybody = gang.all_gather(",".join(map(str, rows)).encode())
         union = sorted(int(row) for message in everybody for row in message.decode().split(",") if row)
         assert union == list(range(loader.rows)), "every row once, whoever got it"

@@ -240,6 +240,7 @@ class BaseLoader(ABC, Generic[A]):
         if made is not None:
             given["index"] = "auto"
         if gang is None:
+            ranks.not_in_workers(rank)
             given |= ranks.options(rank, world_size)
         url = self._urls = urls_of(url)
         # Addresses of the store are valid for as long as it is kept.

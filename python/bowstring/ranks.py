@@ -8,7 +8,19 @@ import sys
 from bowstring import _native
 from bowstring.errors import ConfigError
 
-__all__ = ["group", "rank"]
+__all__ = ["group", "not_in_workers", "rank"]
+
+
+def not_in_workers(given_rank: object) -> None:
+    """Refuses one of several workers of torch's ``DataLoader``, each of which would read all rows, unless a rank is given."""
+    data = sys.modules.get("torch.utils.data")
+    found = data.get_worker_info() if data is not None and given_rank is None else None
+    if found is not None and found.num_workers > 1:
+        raise ConfigError(
+            f"option num_workers: each of {found.num_workers} worker processes would read all rows; bowstring makes "
+            "batches in threads of its own, so use num_workers=0, or give each worker a rank and world_size",
+            option="num_workers",
+        )
 
 
 def group() -> tuple[int, int] | None:

@@ -49,20 +49,26 @@ def _metadata(schema: Schema, name: str) -> dict[str, str]:
 
 def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
     """Names, arrays and nullability of the Arrow columns of a column."""
+    import numpy as np
     import pyarrow
 
     name = column.name
     valid = f"{name}__valid"
     nullable = valid in column.parts
     if column.dtype is None:
-        # Its nulls are in the array.
-        yield name, pyarrow.array(batch[name]), True
+        # Its nulls are in the array, but for those of lists, which are empty there.
+        found = pyarrow.array(batch[name])
+        if nullable and pyarrow.types.is_large_list(found.type):
+            # A list that has a null inside is masked too.
+            found = _with_nulls(found, batch[valid].numpy() | (np.diff(found.offsets.to_numpy()) > 0))
+        yield name, found, True
         return
     offsets = [part for part in column.parts if part.startswith(f"{name}__offsets")]
     values = f"{name}__values" if offsets else name
     found = _lists(_array(batch[values]), offsets, batch)
     if nullable:
-        found = _packed_with_nulls(found, batch[valid]) if column.packed else _with_nulls(found, batch[valid])
+        mask = batch[valid].numpy()
+        found = _packed_with_nulls(found, mask) if column.packed else _with_nulls(found, mask)
     yield name, found, nullable
     indices = f"{name}__indices"
     for part in column.parts:
@@ -102,7 +108,7 @@ def _with_nulls(array: Any, valid: Any) -> Any:
 
     extension = isinstance(array, pyarrow.ExtensionArray)
     storage = array.storage if extension else array
-    _, bitmap = pyarrow.array(valid.numpy()).buffers()
+    _, bitmap = pyarrow.array(valid).buffers()
     if pyarrow.types.is_fixed_size_list(storage.type):
         buffers, children = [bitmap], [storage.values]
     elif pyarrow.types.is_large_list(storage.type):
@@ -118,7 +124,7 @@ def _packed_with_nulls(array: Any, valid: Any) -> Any:
     import pyarrow
 
     storage = array.storage
-    flat = pyarrow.array(valid.numpy().reshape(-1))
+    flat = pyarrow.array(valid.reshape(-1))
     values = pyarrow.Array.from_buffers(
         storage.type.value_type, len(storage.values), [flat.buffers()[1], storage.values.buffers()[1]]
     )

@@ -98,6 +98,23 @@ def test_record_batches_of_an_epoch_are_the_table_that_was_read(kinds: pathlib.P
 
 
 @needs_pyarrow(16, "`pyarrow.schema` of another object")
+def test_null_lists_of_text_are_nulls_of_a_record_batch(tmp_path: pathlib.Path) -> None:
+    columns = {
+        "text": pa.array([["a", ""], None, [], ["b", None], [None]], pa.list_(pa.string())),
+        "nested": pa.array([[["a"], []], None, [["b"]], [[]], [["c", None]]], pa.list_(pa.list_(pa.string()))),
+        "numbers": pa.array([[1, 2], None, [], [3], [4]], pa.list_(pa.int32())),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "lists.parquet")
+    for arrow in ([], ["text", "nested"]):
+        with bowstring.Loader(
+            tmp_path / "lists.parquet", batch_size=5, shuffle=False, nulls="mask", arrow=arrow
+        ) as loader:
+            record = next(loader.batches()).to_pyarrow()
+        assert {name: record[name].to_pylist() for name in columns} == {
+            name: column.to_pylist() for name, column in columns.items()
+        }
+
+
 def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> None:
     with Loader(kinds, **{**EVERY_KIND, "cast": {}}, mask=True, shuffle=False) as loader:
         batch = next(loader.batches())

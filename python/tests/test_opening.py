@@ -43,5 +43,5 @@ def test_an_encrypted_column_is_refused_when_the_loader_opens(tmp_path: pathlib.
 def test_a_row_group_beyond_its_limit_is_refused_when_the_loader_opens(tmp_path: pathlib.Path) -> None:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "b.parquet")
-    with pytest.raises(bowstring.LimitError, match="file b.parquet, row group 0: its decoded columns"):
+    with pytest.raises(bowstring.LimitError, match=r"file b\.parquet, row group 0: its decoded columns"):
         bowstring.Loader(str(tmp_path), batch_size=5, limits={"max_row_group_bytes": 1000})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pathlib
+from collections.abc import Iterator
 
 import bowstring
 import numpy as np
@@ -71,6 +72,32 @@ def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
         loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context)
         with pytest.raises(error, match="num_workers=0"):
             next(iter(loader))
+
+
+class Opening(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Opens a loader in each worker."""
+
+    def __init__(self, path: pathlib.Path, sharded: bool) -> None:
+        self.path, self.sharded = path, sharded
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = torch.utils.data.get_worker_info()
+        share = {"rank": info.id, "world_size": info.num_workers} if self.sharded else {}
+        for batch in DataLoader(self.path, batch_size=10, columns=["id"], **share):
+            yield batch["id"]
+
+
+def test_loaders_of_several_workers_need_ranks(numbers: pathlib.Path) -> None:
+    def seen(workers: int, sharded: bool) -> list[int]:
+        dataset = Opening(numbers, sharded)
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=None, num_workers=workers, multiprocessing_context="spawn"
+        )
+        return sorted(torch.cat(list(loader)).tolist())
+
+    assert seen(1, False) == seen(2, True) == list(range(100))
+    with pytest.raises(bowstring.ConfigError, match="each of 2 worker processes would read all rows"):
+        seen(2, False)
 
 
 def test_checkpoints_of_torch(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -81,13 +81,21 @@ impl Loader {
         Ok(Self::of(open::at_place(&options, open::any)?))
     }
 
-    /// Opens a dataset on a server, as a member of `gang`.
+    /// Opens a dataset on a server, as a member of `gang`. It begins with the step after [`Gang::resume`], which may be the first one of the
+    /// next epoch.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Error::Fenced`].
     #[cfg(feature = "flight")]
     pub fn open_in(options: &LoaderOptions, gang: &Gang) -> Result<Self> {
-        Ok(Self::of(open::at_place(options, open::in_gang(gang))?))
+        let mut loader = Self::of(open::at_place(options, open::in_gang(gang))?);
+        if let Some((epoch, done)) = gang.resume()? {
+            let within = done.saturating_add(1) < loader.steps();
+            let mut state = loader.state();
+            (state.epoch, state.step) = if within { (epoch, done + 1) } else { (epoch.saturating_add(1), 0) };
+            loader.load_state(&state)?;
+        }
+        Ok(loader)
     }
 
     /// Opens the dataset that `options.urls` name, with batches on `device`, regardless of `options.device`.

@@ -39,9 +39,12 @@ class Gang:
 
     >>> with Gang("grpc://data:8815", "run-7") as gang:  # doctest: +SKIP
     ...     loader = bowstring.torch.DataLoader("grpc://data:8815/photos", batch_size=32, gang=gang)
-    ...     for step, batch in enumerate(loader):
+    ...     for batch in loader:
     ...         ...
-    ...         gang.ack(loader.epoch, step)
+    ...         gang.ack(loader.epoch, loader.step - 1)
+
+    A loader of the gang begins with the step after :attr:`resume`: load the checkpoint of that position before. Acknowledge a
+    step once it is in a checkpoint.
 
     :param url: the server, ``grpc://host:port``.
     :param name: the gang's name: one for each run.

@@ -113,8 +113,10 @@ class NGram:
         if count < length:
             return []
         times = np.asarray(timestamps)
-        if times.dtype.kind == "u":
-            times = times.astype(object)  # differences of unsigned integers wrap around
+        if times.dtype.kind in "iu":
+            # Differences must not wrap around.
+            wide = times.dtype == np.uint64 or int(times.max()) - int(times.min()) >= 1 << 63
+            times = times.astype(object if wide else np.int64)
         if length > 1 and (times[1:] < times[:-1]).any():
             raise NotImplementedError(
                 f"an NGram needs row groups sorted by {self.timestamp_name}; this one is not: sort before writing"

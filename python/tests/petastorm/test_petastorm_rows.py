@@ -149,6 +149,16 @@ def test_ngrams(at: At, expected: Expected) -> None:
         windows(at(CODECS), fields={0: ["id", "s_int"], 1: ["id"]}, timestamp_field="s_int")
 
 
+def test_a_jump_between_small_integers_is_a_gap() -> None:
+    for dtype, times in (
+        (np.int16, [-30000, -29999, 20000, 20001]),
+        (np.uint8, [0, 1, 250, 251]),
+        (np.int64, [-(1 << 62), -(1 << 62) + 1, 1 << 62, (1 << 62) + 1]),
+        (np.uint64, [0, 1, (1 << 64) - 2, (1 << 64) - 1]),
+    ):
+        assert NGram({0: ["t"], 1: ["t"]}, 5, "t").starts(np.array(times, dtype)) == [0, 2]
+
+
 def test_ngram_may_leave_out_its_time(at: At) -> None:
     assert windows(at(CODECS), fields={0: ["id"], 1: ["id"]}) == windows(at(CODECS))
 

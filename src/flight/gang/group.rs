@@ -273,11 +273,11 @@ impl Group {
         }
     }
 
-    /// The share of the data that `caller` joined with.
-    pub(super) fn share(&self, caller: &Caller) -> Result<Share, Refusal> {
+    /// The share of the data that `caller` joined with, and the position that its generation resumes from.
+    pub(super) fn part(&self, caller: &Caller) -> Result<(Share, Option<Position>), Refusal> {
         self.check(caller, false)?;
         let whole = Share { rank: caller.rank, of: self.world };
-        Ok(self.members.get(&caller.rank).map_or(whole, |member| member.record.share))
+        Ok((self.members.get(&caller.rank).map_or(whole, |member| member.record.share), self.base))
     }
 
     fn renew(&mut self, now: Duration, rank: u32) {

@@ -14,7 +14,7 @@ use super::overview::Overview;
 use super::registry::RegistryOptions;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Polled,
-    Reading, Refusal, Share, State, from_hex,
+    Position, Reading, Refusal, Share, State, from_hex,
 };
 
 /// Generations of tokens from outside are below this, so that counting never overflows, or were reached here.
@@ -352,9 +352,9 @@ impl Machine {
         self.with_member(now, caller, |group, _| group.check(caller, false))
     }
 
-    /// The share of the data that a member joined with.
-    pub(super) fn share(&mut self, now: Duration, caller: &Caller) -> Result<Share, Refusal> {
-        self.with_member(now, caller, |group, _| group.share(caller))
+    /// The share of the data that a member joined with, and the position that its generation resumes from.
+    pub(super) fn part(&mut self, now: Duration, caller: &Caller) -> Result<(Share, Option<Position>), Refusal> {
+        self.with_member(now, caller, |group, _| group.part(caller))
     }
 
     /// A member begins to read, which binds its generation if nothing did before.

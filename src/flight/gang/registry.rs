@@ -32,7 +32,7 @@ use super::overview::Overview;
 use super::refusal::millis;
 use super::wire::{
     ACTIONS, AckRequest, Caller, CallerRequest, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Polled,
-    Reading, Refusal, Share, StateRequest, read, write,
+    Position, Reading, Refusal, Share, StateRequest, read, write,
 };
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
@@ -249,14 +249,14 @@ impl Registry {
     pub fn fence(self: &Arc<Self>, gang: &str, rank: u32, attempt: u128, generation: u64) -> Result<Fence> {
         let caller = Caller { gang: gang.to_owned(), generation, rank, attempt };
         let mut bell = None;
-        let share = self.decide(
-            |machine, now| machine.share(now, &caller),
+        let (share, base) = self.decide(
+            |machine, now| machine.part(now, &caller),
             // Under the same lock, so that an end after the answer is heard.
             |bells, answer| bell = answer.is_ok().then(|| bells.of(gang)),
         )?;
         let bell =
             bell.ok_or_else(|| Error::Closed { why: "a fence without a bell; this is a bug in bowstring".into() })?;
-        Ok(Fence { registry: Arc::clone(self), caller, share, bell })
+        Ok(Fence { registry: Arc::clone(self), caller, share, base, bell })
     }
 
     /// The data that `caller` continues with: those of the position that its generation resumes from. `None` if it begins anew, or
@@ -496,6 +496,7 @@ pub struct Fence {
     registry: Arc<Registry>,
     caller: Caller,
     share: Share,
+    base: Option<Position>,
     bell: watch::Receiver<()>,
 }
 
@@ -503,6 +504,21 @@ impl Fence {
     /// The share of the data that the member joined with.
     pub fn share(&self) -> Share {
         self.share
+    }
+
+    /// Checks that a stream from step `step` of `epoch` begins after the position that the generation resumes from: all ranks have trained
+    /// on the steps before.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming both.
+    pub(crate) fn continues(&self, epoch: u64, step: u64) -> Result<()> {
+        let Some(base) = self.base.filter(|base| (epoch, step) <= (base.epoch, base.step)) else { return Ok(()) };
+        Err(Error::Mismatch {
+            what: format!("position of rank {} of gang {}", self.caller.rank, self.caller.gang),
+            expected: format!("a step after {base}, from which generation {} resumes", self.caller.generation),
+            found: format!("epoch {epoch} step {step}"),
+            hint: "load the checkpoint of the position in Gang.resume, and continue with the step after it".to_owned(),
+        })
     }
 
     /// Checks that the generation still runs and the process is still its member.

@@ -164,10 +164,13 @@ fn who_resumes_goes_on_with_its_files_while_the_server_has_them_and_is_told_when
     for rank in &gang {
         assert_eq!(rank.resume().unwrap(), Some((0, 0)));
         let mut loader = Loader::open_in(&options(&first, 1), rank).unwrap();
+        assert_eq!((loader.epoch(), loader.step()), (0, 1));
         let mut state = loader.state();
-        state.step = 1;
+        state.step = 0;
         loader.load_state(&state).unwrap();
-        rows += drain(&mut loader).len();
+        let error = mismatch(loader.next());
+        assert!(error.contains("a step after epoch 0 step 0, from which generation 2 resumes"), "{error}");
+        rows += drain(&mut Loader::open_in(&options(&first, 1), rank).unwrap()).len();
     }
     assert_eq!(rows, 160 - 8, "the rest of the epoch that was begun");
     drop(gang);

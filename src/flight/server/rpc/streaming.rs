@@ -50,6 +50,7 @@ impl Core {
                         hint: "leave rank and world_size to the gang".to_owned(),
                     });
                 }
+                fence.continues(asked.epoch, asked.step)?;
                 Some(fence)
             }
             None => None,
