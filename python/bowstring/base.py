@@ -53,8 +53,8 @@ class Epochs:
         self._native = native
 
     def set_epoch(self, epoch: int) -> None:
-        """As the loader's."""
-        self._native.set_epoch(whole("epoch", epoch))
+        """As the loader's; a loader that was resumed in a later epoch, as a short one that is repeated, stays in place too."""
+        self._native.reach_epoch(whole("epoch", epoch))
 
 
 def _without_secrets(url: str) -> str:
@@ -91,7 +91,8 @@ class BaseLoader(ABC, Generic[A]):
     :param exclude: columns to leave out.
     :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples;
         or a ``pyarrow.compute.Expression`` of comparisons, ``isin``, ``is_null``, ``is_valid``, ``&``, ``|`` and ``~``.
-    :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
+    :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows. Files
+        are in the order of their names, also those of a list.
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
         of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, fewer rows than there

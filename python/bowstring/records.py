@@ -123,7 +123,7 @@ def _packed_with_nulls(array: Any, valid: Any) -> Any:
     """A pack whose single values may be null: a fixed-size list, since Arrow's tensors cannot contain nulls."""
     import pyarrow
 
-    storage = array.storage
+    storage = array.storage if isinstance(array, pyarrow.ExtensionArray) else array
     flat = pyarrow.array(valid.reshape(-1))
     values = pyarrow.Array.from_buffers(
         storage.type.value_type, len(storage.values), [flat.buffers()[1], storage.values.buffers()[1]]

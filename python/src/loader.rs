@@ -315,6 +315,10 @@ impl PyLoader {
         self.0.with(py, |loader| loader.set_epoch(epoch))
     }
 
+    fn reach_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.0.with(py, |loader| loader.reach_epoch(epoch))
+    }
+
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| Ok(loader.state().to_json()))
     }

@@ -115,6 +115,17 @@ def test_null_lists_of_text_are_nulls_of_a_record_batch(tmp_path: pathlib.Path) 
         }
 
 
+def test_packs_of_booleans_may_be_null_in_a_record_batch(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"a": [True, None, False], "b": [None, True, True]})
+    pq.write_table(table, tmp_path / "flags.parquet")
+    pack = {"p": bowstring.Pack(["a", "b"], dtype="bool")}
+    with bowstring.Loader(
+        tmp_path / "flags.parquet", batch_size=3, shuffle=False, pack=pack, columns=["p"], nulls="mask"
+    ) as loader:
+        record = next(loader.batches()).to_pyarrow()
+    assert record["p"].to_pylist() == [[True, None], [None, True], [False, True]]
+
+
 def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> None:
     with Loader(kinds, **{**EVERY_KIND, "cast": {}}, mask=True, shuffle=False) as loader:
         batch = next(loader.batches())

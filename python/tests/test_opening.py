@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pathlib
+import random
 
 import bowstring
 import pyarrow as pa
@@ -45,3 +46,26 @@ def test_a_row_group_beyond_its_limit_is_refused_when_the_loader_opens(tmp_path:
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "b.parquet")
     with pytest.raises(bowstring.LimitError, match=r"file b\.parquet, row group 0: its decoded columns"):
         bowstring.Loader(str(tmp_path), batch_size=5, limits={"max_row_group_bytes": 1000})
+
+
+def test_a_budget_that_a_later_epoch_exceeds_is_refused_when_the_loader_opens(tmp_path: pathlib.Path) -> None:
+    draw = random.Random(0)
+    for number in range(24):
+        rows = draw.choice([500, 1000, 4000])
+        pq.write_table(pa.table({"x": [[0.5] * 16] * rows}), tmp_path / f"{number:02}.parquet")
+    options = {"global_batch_size": 64, "lists": {"x": bowstring.Padded(16)}, "world_size": 4}
+    needs = []
+    for rank in range(4):
+        with pytest.raises(bowstring.LimitError) as refused:
+            bowstring.Loader(str(tmp_path), memory_budget=1, rank=rank, **options)
+        needs.append(int(refused.value.args[0].partition("needs ")[2].partition(",")[0]))
+    found = []
+    for rank in range(4):
+        try:
+            with bowstring.Loader(str(tmp_path), memory_budget=max(needs), rank=rank, **options) as loader:
+                for _ in range(16):
+                    assert sum(1 for _ in loader) == len(loader)
+        except bowstring.LimitError as error:
+            found.append(str(error))
+    assert found, "nothing is tested"
+    assert all("one step of epoch" in one and "of epoch 0:" not in one for one in found)

@@ -74,6 +74,26 @@ def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
             next(iter(loader))
 
 
+def test_the_sampler_of_a_loader_that_was_resumed_in_a_later_epoch_keeps_its_place(numbers: pathlib.Path) -> None:
+    """A framework repeats a short loader within its own epoch, and sets that one after a resume."""
+    with DataLoader(numbers, batch_size=10, columns=["id"]) as loader:
+        list(loader)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = next(batches)["id"].tolist()
+    with DataLoader(numbers, batch_size=10, columns=["id"]) as again:
+        again.load_state_dict(state)
+        again.sampler.set_epoch(0)
+        assert (again.epoch, again.step) == (1, 1)
+        assert next(iter(again))["id"].tolist() == expected
+        again.sampler.set_epoch(0)
+        assert (again.epoch, again.step) == (0, 0)
+        again.load_state_dict(state)
+        again.set_epoch(0)
+        assert (again.epoch, again.step) == (0, 0)
+
+
 class Opening(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """Opens a loader in each worker."""
 

@@ -63,6 +63,11 @@ impl Consumed {
         self.early.clone_from(&state.left);
     }
 
+    /// Returns true if the loader continues from a state.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
     /// Passes left before their end, here or before the state that was loaded.
     pub(super) fn early(&self) -> &[At] {
         &self.early

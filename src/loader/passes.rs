@@ -93,6 +93,18 @@ impl Loader {
         self.send((epoch, 0))
     }
 
+    /// As [`set_epoch`](Self::set_epoch), for the epoch of a framework's own loop, which may be behind: it repeats a short loader while a
+    /// longer one lasts. A loader that a state moved into a later epoch, and from which nothing was taken since, keeps its place too.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn reach_epoch(&mut self, epoch: u64) -> Result<()> {
+        if self.cursor.is_fresh() && self.consumed.is_resumed() && epoch < self.epoch() {
+            return Ok(());
+        }
+        self.set_epoch(epoch)
+    }
+
     /// Moves to `at`, where a pass may begin. A loader that an error ended stays: its position is the one to resume from.
     fn send(&mut self, at: At) -> Result<()> {
         self.check_alive()?;

@@ -11,7 +11,7 @@ use super::foretold::WideInteger;
 use super::job::{Source, closed};
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
-use super::prepared::{MemoryNeed, PreparedPlan};
+use super::prepared::{MemoryNeed, PreparedPlan, within_budget};
 use super::source::{BatchSource, PlanInfo};
 use super::stats::Stats;
 use super::trail::Trail;
@@ -20,7 +20,7 @@ use crate::device::AnyBatch;
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 use crate::memory::Pool;
-use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
+use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 use crate::trace::Root;
@@ -90,6 +90,7 @@ impl LocalSource {
             let plan = prepared.plan(0)?.for_world(settings.share.world);
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
+            limits.fit_later(&prepared, need)?;
             // At most the budget, which is a usize.
             let sources = Arc::clone(prepared.sources_in(plan.spec().order_version));
             let is_alone = sources.len() == 1 && !sources[0].dataset.has_ngrams();
@@ -343,6 +344,9 @@ impl BatchSource for LocalSource {
     }
 }
 
+/// Epochs whose plans are held against the budget when a loader opens, unless it is ample.
+const LOOKED_AT: u64 = 16;
+
 /// The limits that a plan has to fit into.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
@@ -354,6 +358,23 @@ struct Limits {
 impl Limits {
     fn fit(self, prepared: &PreparedPlan, plan: &Plan) -> Result<MemoryNeed> {
         prepared.fit(plan, self.share, self.prefetch, self.budget)
+    }
+
+    /// Refuses a budget that holds the first epoch, but not one of those after it, which put other row groups side by side. Their needs
+    /// differ little: a budget of twice the first one's is taken for enough.
+    fn fit_later(self, prepared: &PreparedPlan, first: MemoryNeed) -> Result<()> {
+        if prepared.spec().shuffle == Shuffle::None || first.total().saturating_mul(2) <= self.budget as u64 {
+            return Ok(());
+        }
+        let mut worst: Option<(MemoryNeed, Plan)> = None;
+        for epoch in 1..LOOKED_AT {
+            let plan = prepared.plan(epoch)?.for_world(self.share.world);
+            let need = prepared.need(&plan, self.share, self.prefetch);
+            if worst.as_ref().is_none_or(|(most, _)| need.total() > most.total()) {
+                worst = Some((need, plan));
+            }
+        }
+        worst.map_or(Ok(()), |(need, plan)| within_budget(need, &plan, self.budget).map(drop))
     }
 
     /// Adds to the error the number of lanes with which the plan of `asked` would fit, if that leaves lanes open: by

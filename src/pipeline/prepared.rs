@@ -522,14 +522,15 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
     Ok(sources.into())
 }
 
-fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryNeed> {
+pub(super) fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryNeed> {
     let asked = need.total();
     if asked <= budget as u64 {
         return Ok(need);
     }
     Err(Error::limit(
         format!(
-            "one step: {} MB of row groups over {} lanes and {} MB of batches,",
+            "one step of epoch {}: {} MB of row groups over {} lanes and {} MB of batches,",
+            plan.epoch(),
             need.row_groups >> 20,
             plan.lanes(),
             need.batches >> 20
