@@ -115,7 +115,7 @@ impl Connection {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if address.tls {
-            endpoint = endpoint.tls_config(credentials.tls(None).map_err(Failure::Final)?).map_err(unreachable)?;
+            endpoint = endpoint.tls_config(credentials.tls(None)).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
         Ok(Self { channel, peer, theirs: Theirs::default(), authorization: credentials.authorization().cloned() })

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::AUTHORIZATION;
 use http::{Request, Response};
@@ -57,7 +57,7 @@ impl Guard {
         let chain = parts.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
         let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
         let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        tenant(self.tokens.as_ref(), self.client_ca, header, certificate).map(drop)
+        tenant(self.tokens.as_ref(), self.client_ca, header, certificate, SystemTime::now()).map(drop)
     }
 }
 
