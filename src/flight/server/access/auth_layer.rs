@@ -107,6 +107,7 @@ where
         let (parts, body) = request.into_parts();
         match self.core.tenant(&parts) {
             Ok(tenant) => {
+                self.core.hangups.admit(request::sender(&parts.extensions));
                 let answer = self.answer(parts, body, tenant);
                 // Strangers are not told.
                 Box::pin(async move {
