@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::error::{Error, Result};
 
@@ -94,24 +96,107 @@ impl Authorization {
     }
 }
 
-/// Token, certificates and transport. The token is never printed.
+/// PEM files that may be replaced at any time, with their contents when they last were a whole: certificates of the authorities that
+/// sign servers, and this client's certificate and key.
+struct PemFiles {
+    ca: Option<PathBuf>,
+    identity: Option<(PathBuf, PathBuf)>,
+    /// The option that they are from.
+    option: &'static str,
+    kept: Mutex<Pem>,
+}
+
+/// Contents of [`PemFiles`].
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Pem {
+    ca: Option<Vec<u8>>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl PemFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a file that cannot be read, and for contents that are no certificates or do not belong together.
+    fn new(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>, option: &'static str) -> Result<Self> {
+        let files = Self { ca, identity, option, kept: Mutex::default() };
+        let kept = Mutex::new(files.read()?);
+        Ok(Self { kept, ..files })
+    }
+
+    fn read(&self) -> Result<Pem> {
+        let read = |path: &Path| read(path, self.option);
+        let ca = self.ca.as_deref().map(read).transpose()?;
+        let identity =
+            self.identity.as_ref().map(|(cert, key)| Ok::<_, Error>((read(cert)?, read(key)?))).transpose()?;
+        let pem = Pem { ca, identity };
+        pem.check().map_err(|problem| Error::config(self.option, format!("{}: {problem}", self.shown())))?;
+        Ok(pem)
+    }
+
+    /// Returns the files' names, for messages.
+    fn shown(&self) -> String {
+        let identity = self.identity.iter().flat_map(|(cert, key)| [cert, key]);
+        self.ca.iter().chain(identity).map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the current contents. While the files are no whole, for instance because they are being replaced, the last ones stay.
+    fn value(&self) -> Pem {
+        let read = self.read();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(pem) => *kept = pem,
+            Err(error) => tracing::warn!(error = %error.chain(), "certificates are unusable; the last ones stay"),
+        }
+        kept.clone()
+    }
+}
+
+impl Pem {
+    fn tls(self) -> ClientTlsConfig {
+        let tls = match self.ca {
+            Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
+            None => ClientTlsConfig::new().with_native_roots(),
+        };
+        match self.identity {
+            Some((cert, key)) => tls.identity(Identity::from_pem(cert, key)),
+            None => tls,
+        }
+    }
+
+    /// Checks that a connection may be made with them.
+    fn check(&self) -> Result<(), String> {
+        // The machine's own certificates are not looked at here.
+        let ca = self.ca.clone().or_else(|| self.identity.as_ref().map(|(cert, _)| cert.clone()));
+        let Some(ca) = ca else { return Ok(()) };
+        let certificates: Vec<_> =
+            CertificateDer::pem_slice_iter(&ca).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        if certificates.is_empty() {
+            return Err("no certificate in PEM in one of them".to_owned());
+        }
+        let tls = Self { ca: Some(ca), ..self.clone() }.tls();
+        let checked = Endpoint::from_static("https://localhost").tls_config(tls);
+        checked.map(drop).map_err(|error| {
+            let causes = std::iter::successors(std::error::Error::source(&error), |error| error.source());
+            causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+        })
+    }
+}
+
+/// Token, certificates and transport. Token and key are never printed.
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
     authorization: Option<Authorization>,
-    ca: Option<PathBuf>,
-    identity: Option<(PathBuf, PathBuf)>,
+    certificates: Option<Arc<PemFiles>>,
     server_name: Option<String>,
     pub(crate) transport: Transport,
-    /// The option that it is from.
-    option: &'static str,
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("token", &self.authorization)
-            .field("ca", &self.ca)
-            .field("identity", &self.identity)
+            .field("certificates", &self.certificates.as_ref().map(|files| files.shown()))
             .field("server_name", &self.server_name)
             .field("transport", &self.transport)
             .finish()
@@ -177,38 +262,26 @@ impl Credentials {
                 return Err(Error::config(option, problem));
             }
         };
-        Ok(Self {
-            authorization,
-            ca: given("ca").map(Into::into),
-            identity,
-            server_name: given("server_name"),
-            transport,
-            option,
-        })
+        let ca: Option<PathBuf> = given("ca").map(Into::into);
+        let certificates = match (&ca, &identity) {
+            (None, None) => None,
+            _ => Some(Arc::new(PemFiles::new(ca, identity, option)?)),
+        };
+        Ok(Self { authorization, certificates, server_name: given("server_name"), transport })
     }
 
     pub(crate) fn authorization(&self) -> Option<&Authorization> {
         self.authorization.as_ref()
     }
 
-    /// The client's side of TLS, as the files are now; the server's certificate must have `name`, unless `server_name` was given.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for a file that cannot be read.
-    pub(crate) fn tls(&self, name: Option<&str>) -> Result<ClientTlsConfig> {
-        let read = |path: &Path| read(path, self.option);
-        let mut tls = ClientTlsConfig::new();
-        tls = match &self.ca {
-            Some(ca) => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
-            None => tls.with_native_roots(),
-        };
-        if let Some((cert, key)) = &self.identity {
-            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+    /// Returns the client's side of TLS, as the files are now or last were; the server's certificate must have `name`, unless
+    /// `server_name` was given.
+    pub(crate) fn tls(&self, name: Option<&str>) -> ClientTlsConfig {
+        let pem = self.certificates.as_ref().map(|files| files.value()).unwrap_or_default();
+        match self.server_name.as_deref().or(name) {
+            Some(name) => pem.tls().domain_name(name),
+            None => pem.tls(),
         }
-        if let Some(name) = self.server_name.as_deref().or(name) {
-            tls = tls.domain_name(name);
-        }
-        Ok(tls)
     }
 }
 
@@ -295,5 +368,50 @@ mod tests {
         }
         std::fs::write(&path, "of-tomorrow").unwrap();
         seen_as("of-tomorrow");
+    }
+
+    #[test]
+    fn certificates_that_are_away_or_half_replaced_leave_the_last_ones() {
+        use rcgen::{CertificateParams, KeyPair};
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let pair = || {
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new(["job".to_owned()]).unwrap().self_signed(&key).unwrap();
+            (certificate.pem(), key.serialize_pem())
+        };
+        let write = |(cert, key): &(String, String)| {
+            std::fs::write(path("cert"), cert).unwrap();
+            std::fs::write(path("key"), key).unwrap();
+            std::fs::write(path("ca"), cert).unwrap();
+        };
+        let options: BTreeMap<String, String> =
+            ["ca", "cert", "key"].map(|name| (name.to_owned(), path(name).display().to_string())).into();
+        let missing = Credentials::new(&options).unwrap_err().to_string();
+        assert!(missing.contains("storage_options") && missing.contains("ca"), "{missing}");
+        let (first, next) = (pair(), pair());
+        write(&first);
+        let credentials = Credentials::new(&options).unwrap();
+        assert!(!format!("{credentials:?}").contains("BEGIN"));
+        let files = credentials.certificates.clone().unwrap();
+        let is = |(cert, key): &(String, String)| {
+            let pem = files.value();
+            pem.ca.unwrap() == cert.as_bytes() && pem.identity.unwrap() == (cert.clone().into(), key.clone().into())
+        };
+        for name in ["ca", "cert", "key"] {
+            for text in [None, Some(""), Some("-----BEGIN CERT")] {
+                write(&first);
+                match text {
+                    None => std::fs::remove_file(path(name)).unwrap(),
+                    Some(text) => std::fs::write(path(name), text).unwrap(),
+                }
+                assert!(is(&first), "{name} {text:?}");
+            }
+        }
+        write(&(next.0.clone(), first.1.clone()));
+        assert!(is(&first), "a certificate without its key");
+        assert!(Credentials::new(&options).unwrap_err().to_string().contains("key"));
+        write(&next);
+        assert!(is(&next));
     }
 }

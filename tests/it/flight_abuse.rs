@@ -33,7 +33,7 @@ pub(crate) const HEADERS: u8 = 1;
 const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
+pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
 /// One frame of HTTP/2.

@@ -1,12 +1,14 @@
 //! The server's records of its callers, and its rate of refusals.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use bowstring::Loader;
 use bowstring::pipeline::LoaderOptions;
 use serde_json::Value;
 
-use crate::serve_shell::{LONGEST, Server, write};
+use crate::flight_abuse::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, headers, introduced};
+use crate::serve_shell::{LONGEST, PHOTOS, Server, write};
 use crate::support;
 
 const GOOD: &str = "a-token-that-is-known";
@@ -90,4 +92,26 @@ fn each_call_has_a_line_and_refusals_have_a_rate() {
     });
     let text = [&log, &moved].map(|path| std::fs::read_to_string(path).unwrap()).concat();
     assert!(!text.contains(GOOD) && !text.contains("a-token-that"), "{text}");
+}
+
+#[test]
+fn a_stream_whose_ticket_is_no_message_has_a_line_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("audit");
+    let config = write(directory.path(), "serve.toml", "[server.limits]\nhandshake_seconds = 1\nticket_bytes = 1000\n");
+    let server = Server::start(&["--config", &config, "--audit-log", log.to_str().unwrap(), PHOTOS]);
+    let mut streams = Vec::new();
+    // One that is no message, one that is too long, and one that does not come.
+    for body in [Some(vec![0xff; 64]), Some(vec![0; 2000]), None] {
+        let mut stream = introduced(server.port()).unwrap();
+        stream.write_all(&frame(HEADERS, END_HEADERS, 1, &headers("DoGet"))).unwrap();
+        if let Some(body) = body {
+            stream.write_all(&frame(DATA, END_STREAM, 1, &body)).unwrap();
+        }
+        streams.push(stream);
+    }
+    let is = |line: &Value, result: &str| line["call"] == "DoGet" && line["result"] == result;
+    let count = |lines: &[Value], result: &str| lines.iter().filter(|line| is(line, result)).count();
+    let found = lines(&log, |lines| count(lines, "InvalidArgument") == 2 && count(lines, "DeadlineExceeded") == 1);
+    assert!(found.iter().all(|line| line["tenant"] == "anonymous" && line["peer"] == "127.0.0.1"), "{found:?}");
 }

@@ -117,7 +117,7 @@ src/flight/put/staging.rs | place | other writers, for a thread | the end of a m
 src/flight/put/staging.rs | stage_messages | a writer, for a message | the limit of requests, by more in rpc/incoming.rs | what_does_not_come_is_not_waited_for
 src/flight/server/access/audit.rs | flush | the thread that writes the audit | the caller's patience | a_disk_that_takes_nothing_costs_lines_and_no_time_or_memory
 src/flight/server/access/audit.rs | run | the next line | one second, and again | lines_are_whole_and_the_file_may_be_moved_away
-src/flight/server/access/auth_layer.rs | get | a caller, for a request | the limit of handshakes | mute_peers_and_crowds_are_turned_away
+src/flight/server/access/auth_layer.rs | arrived | a caller, for a request | the limit of handshakes | mute_peers_and_crowds_are_turned_away
 src/flight/server/access/refusals.rs | hold | nobody: a guess of a token costs time | HELD | one_peer_is_held_and_the_others_are_not
 src/flight/server/access/tls.rs | client | a server, for its handshake | that of the connection | peers_speak_tls_and_hand_blocks_only_to_holders_of_a_token
 src/flight/server/access/tls.rs | secured | a caller, for its handshake | the limit of handshakes | mute_peers_and_crowds_are_turned_away

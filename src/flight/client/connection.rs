@@ -60,8 +60,19 @@ impl Dial for Tcp {
 pub(super) enum Failure {
     /// Another attempt, here or elsewhere, may help.
     Transient(Error),
+    /// This server refuses. One that has newer tokens, tickets' keys or datasets may not.
+    Refused(Error),
     /// No other attempt helps.
     Final(Error),
+}
+
+impl Failure {
+    /// Returns the error, where there is no other attempt.
+    pub(super) fn error(self) -> Error {
+        match self {
+            Self::Transient(error) | Self::Refused(error) | Self::Final(error) => error,
+        }
+    }
 }
 
 /// Returns an error about the address of `peer` if `error` shows that only one side speaks TLS.
@@ -115,7 +126,7 @@ impl Connection {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if address.tls {
-            endpoint = endpoint.tls_config(credentials.tls(None).map_err(Failure::Final)?).map_err(unreachable)?;
+            endpoint = endpoint.tls_config(credentials.tls(None)).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
         Ok(Self { channel, peer, theirs: Theirs::default(), authorization: credentials.authorization().cloned() })
@@ -137,7 +148,11 @@ impl Connection {
         }
         let error = from_status(&self.peer(), status);
         // A failure of the transport itself carries none of our details.
-        if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
+        match status.code() {
+            _ if is_transient(status) => Failure::Transient(error),
+            Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => Failure::Refused(error),
+            _ => Failure::Final(error),
+        }
     }
 
     fn request<T>(&self, message: T) -> tonic::Request<T> {

@@ -53,7 +53,7 @@ impl Wire for Actions {
                 Err(failure) => Err(failure),
             };
             answer.map_err(|failure| match failure {
-                Failure::Final(error) => CallError::Answered(error),
+                Failure::Final(error) | Failure::Refused(error) => CallError::Answered(error),
                 Failure::Transient(error) => {
                     // An overloaded server is still there; its connection is kept.
                     if !matches!(error, Error::Limit { .. }) {

@@ -156,11 +156,13 @@ struct Attempts<'a> {
     since: Instant,
     progress: u64,
     pause: Duration,
+    /// The addresses whose servers have refused since then, by number.
+    refused: BTreeSet<usize>,
 }
 
 impl<'a> Attempts<'a> {
     fn new(source: &'a Source) -> Self {
-        Self { source, at: 0, since: Instant::now(), progress: 0, pause: SHORTEST }
+        Self { source, at: 0, since: Instant::now(), progress: 0, pause: SHORTEST, refused: BTreeSet::new() }
     }
 
     /// Returns the address of the current attempt.
@@ -171,18 +173,28 @@ impl<'a> Attempts<'a> {
     /// Waits before the next attempt; `progress` is any number that changes with progress.
     ///
     /// # Errors
-    /// The failure, if no other attempt helps; [`Error::Timeout`] with it, if there was no progress for too long.
+    /// The failure, if no other attempt helps or each server has refused; [`Error::Timeout`] with it, if there was no progress for too
+    /// long.
     async fn failed(&mut self, failure: Failure, progress: u64) -> Result<()> {
-        let error = match failure {
-            Failure::Final(error) => return Err(error),
-            Failure::Transient(error) => error,
-        };
-        let address = self.address();
-        self.source.retries.fetch_add(1, Ordering::Relaxed);
-        self.at += 1;
         if progress != self.progress {
             (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
+            self.refused.clear();
         }
+        let address = self.address();
+        let error = match failure {
+            Failure::Final(error) => return Err(error),
+            Failure::Refused(error) => {
+                // New tokens and datasets come to one server before they come to the next.
+                self.refused.insert(self.at % self.source.addresses.len());
+                if self.refused.len() == self.source.addresses.len() {
+                    return Err(error);
+                }
+                error
+            }
+            Failure::Transient(error) => error,
+        };
+        self.source.retries.fetch_add(1, Ordering::Relaxed);
+        self.at += 1;
         let waited = self.since.elapsed();
         // The whole timeout is used, with a last attempt at its end.
         let left = self.source.timeout.saturating_sub(waited);
@@ -479,5 +491,31 @@ mod tests {
         let (expected, found, hint) = ours.differs(&of(0, 9, 11)).unwrap();
         assert_eq!((&*expected, &*found), ("seed 1, steps 10", "seed 9, steps 11"));
         assert!(hint.contains("same options"), "{hint}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_server_that_refuses_is_not_all_of_them() {
+        let addresses = ["grpc://10.0.0.1:1/x", "grpc://10.0.0.2:1/x"].map(|url| Address::parse(url).unwrap());
+        let source = Source {
+            addresses: addresses.into(),
+            credentials: Credentials::default(),
+            dial: Arc::new(super::super::connection::Tcp),
+            timeout: Duration::from_secs(30),
+            waiting: Mutex::default(),
+            retries: AtomicU64::new(0),
+        };
+        let error = || Error::Closed { why: "no".to_owned() };
+        let (refused, lost) = (|| Failure::Refused(error()), || Failure::Transient(error()));
+        let mut attempts = Attempts::new(&source);
+        attempts.failed(refused(), 0).await.unwrap();
+        // The other one starts again; the first still refuses.
+        attempts.failed(lost(), 0).await.unwrap();
+        attempts.failed(refused(), 0).await.unwrap();
+        // There was progress at the other one before it was the one to refuse.
+        attempts.failed(refused(), 1).await.unwrap();
+        let end = attempts.failed(refused(), 1).await.unwrap_err();
+        assert!(matches!(end, Error::Closed { .. }), "both refuse: {end}");
+        let mut attempts = Attempts::new(&source);
+        assert!(attempts.failed(Failure::Final(error()), 0).await.is_err());
     }
 }

@@ -66,9 +66,7 @@ pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
         Ok(vec![info?.with_descriptor(FlightDescriptor::new_path(vec![address.dataset.clone()]))])
     };
     let infos = match tokio::time::timeout(timeout, asking).await {
-        Ok(found) => found.map_err(|failure| match failure {
-            Failure::Transient(error) | Failure::Final(error) => error,
-        })?,
+        Ok(found) => found.map_err(Failure::error)?,
         Err(_) => return Err(Error::late("receive", &peer, timeout, timeout)),
     };
     if !address.dataset.is_empty() {

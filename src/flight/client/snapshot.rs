@@ -78,9 +78,9 @@ impl Viewed {
                 Place::Flight { address, connection } => {
                     let open = match connection.take() {
                         Some(open) => open,
-                        None => Connection::open(address, &self.credentials, &Tcp).await.map_err(either)?,
+                        None => Connection::open(address, &self.credentials, &Tcp).await.map_err(Failure::error)?,
                     };
-                    let answer = open.action("snapshot", Vec::new(), timeout).await.map_err(either)?;
+                    let answer = open.action("snapshot", Vec::new(), timeout).await.map_err(Failure::error)?;
                     *connection = Some(open);
                     Ok(answer)
                 }
@@ -92,12 +92,6 @@ impl Viewed {
             Err(_) => return Err(Error::late("snapshot", &peer, timeout, timeout)),
         };
         read(&peer, &answer)
-    }
-}
-
-fn either(failure: Failure) -> Error {
-    match failure {
-        Failure::Transient(error) | Failure::Final(error) => error,
     }
 }
 

@@ -63,6 +63,12 @@ use crate::memory::SharedAllocator;
 /// Time that a stopping server waits for the lines of its audit log.
 const AUDIT_WAIT: Duration = Duration::from_secs(1);
 
+/// Returns how long a drain may take that would last for `grace`. Members of gangs with a journal wait for the server's successor, which
+/// starts once this one has ended, and give up after `lease`: they are not kept waiting for clients that do not read.
+fn drain_time(grace: Duration, lease: Duration, journalled_members: u64) -> Duration {
+    if journalled_members == 0 { grace } else { grace.min(lease / 4) }
+}
+
 /// Serves on `listener` until `shutdown` completes, then drains: reports not serving at once, tells streams where to continue, and
 /// exits within the grace time.
 ///
@@ -117,6 +123,7 @@ where
         () = &mut shutdown => return Ok(()),
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
+    let (lease, has_journal) = (config.gang_lease, config.journal.is_some());
     let audit = config.audit.clone();
     let allocator = Arc::new(SharedAllocator::new().for_many());
     let listener = if config.shared_memory { rpc::local::listen(&allocator) } else { None };
@@ -154,6 +161,7 @@ where
     });
     let seen = Arc::downgrade(&core);
     admin.set_view(move || seen.upgrade().map(|core| core.snapshot(None)));
+    let draining = Arc::clone(&core);
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
     let flight = AuthLayer::new(flight.max_decoding_message_size(limits.call_bytes()), core);
     let health = ops::health::Health::new(health, limits.handshake());
@@ -162,7 +170,15 @@ where
         admin.set_draining();
         reporter.set_service_status("", ServingStatus::NotServing).await;
         stop.send_replace(true);
-        tokio::time::sleep(grace).await;
+        let (_, members) = draining.gangs.counts();
+        let patience = drain_time(grace, lease, if has_journal { members } else { 0 });
+        if patience < grace {
+            tracing::info!(
+                members,
+                "streams have {patience:?} to end, a quarter of gang_lease: gangs wait for the next server"
+            );
+        }
+        tokio::time::sleep(patience).await;
         // Cuts off the peers that are still connected: those that read nothing keep a connection open for ever.
         cut.send_replace(true);
     };
@@ -190,4 +206,19 @@ where
     // Unwritten lines are lost with the process. Failing to start a thread does not change the result.
     let _ = tokio::task::spawn_blocking(move || audit.flush(AUDIT_WAIT)).await;
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gangs_with_a_journal_do_not_wait_for_clients_that_do_not_read() {
+        let seconds = Duration::from_secs;
+        for (grace, lease, members, expected) in
+            [(30, 10, 0, 30_000), (30, 10, 2, 2500), (1, 10, 2, 1000), (30, 200, 2, 30_000)]
+        {
+            assert_eq!(drain_time(seconds(grace), seconds(lease), members), Duration::from_millis(expected));
+        }
+    }
 }

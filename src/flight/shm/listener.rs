@@ -21,6 +21,7 @@ use super::fd;
 use super::link::{Broken, Inbox, Outbox, SMALL_FRAME, ticker};
 use super::wire::{Body, Frame, Refusal, VERSION};
 use crate::error::{Error, Result};
+use crate::flight::seldom::Seldom;
 use crate::memory::{HostBuffer, SharedAllocator, Slab};
 
 /// Time for a receiver to take the last messages of a connection.
@@ -139,6 +140,7 @@ impl Listener {
         let room = Arc::new(Semaphore::new(self.options.connections.min(Semaphore::MAX_PERMITS)));
         // Dropped last: ends connections that are still running.
         let mut connections = JoinSet::new();
+        let warnings = Arc::<Warnings>::default();
         loop {
             let accepted = tokio::select! {
                 () = &mut shutdown => return,
@@ -155,16 +157,21 @@ impl Listener {
                 }
             };
             if !same_user(&socket) {
-                tracing::warn!("refused a process of another user");
+                if let Some(times) = warnings.users.count(std::time::Instant::now()) {
+                    tracing::warn!(times, "refused a process of another user");
+                }
                 continue;
             }
             let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-                tracing::warn!(limit = self.options.connections, "refused a rank of this host: too many");
+                if let Some(times) = warnings.crowds.count(std::time::Instant::now()) {
+                    tracing::warn!(times, limit = self.options.connections, "refused a rank of this host: too many");
+                }
                 continue;
             };
             let (allocator, options, open) = (Arc::clone(&self.allocator), self.options.clone(), Arc::clone(&open));
+            let warnings = Arc::clone(&warnings);
             connections.spawn(async move {
-                let mut connection = Connection::new(socket, allocator, options);
+                let mut connection = Connection::new(socket, allocator, options, warnings);
                 if let Err(broken) = connection.serve(&*open).await {
                     connection.refuse(broken).await;
                 }
@@ -172,6 +179,14 @@ impl Listener {
             });
         }
     }
+}
+
+/// Warnings that anybody on this host can cause.
+#[derive(Debug, Default)]
+struct Warnings {
+    users: Seldom,
+    crowds: Seldom,
+    nonsense: Seldom,
 }
 
 /// Returns true if the peer is a process of this user or of root.
@@ -205,13 +220,19 @@ struct Connection {
     sent: u64,
     /// Slabs that the receiver keeps mapped, by number and exclusiveness.
     announced: HashMap<(u64, bool), Weak<Slab>>,
+    warnings: Arc<Warnings>,
 }
 
 impl Connection {
-    fn new(socket: UnixStream, allocator: Arc<SharedAllocator>, options: ListenerOptions) -> Self {
+    fn new(
+        socket: UnixStream,
+        allocator: Arc<SharedAllocator>,
+        options: ListenerOptions,
+        warnings: Arc<Warnings>,
+    ) -> Self {
         let (inbox, outbox) = (Inbox::new(SMALL_FRAME), Outbox::default());
         let lent = Lent { allocator, batches: HashMap::new() };
-        Self { socket, options, inbox, outbox, lent, sent: 0, announced: HashMap::new() }
+        Self { socket, options, inbox, outbox, lent, sent: 0, announced: HashMap::new(), warnings }
     }
 
     /// Serves one receiver until it leaves.
@@ -294,7 +315,9 @@ impl Connection {
 
     fn protocol(&self, what: &str) -> Broken {
         let pid = self.socket.peer_cred().ok().and_then(|peer| peer.pid());
-        tracing::warn!(pid, "a rank of this host sent {what}");
+        if let Some(times) = self.warnings.nonsense.count(std::time::Instant::now()) {
+            tracing::warn!(times, pid, "a rank of this host sent {what}");
+        }
         Broken::Malformed(super::wire::Malformed(what.to_owned()))
     }
 

@@ -6,12 +6,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-use super::certificate;
+use super::certificate::Certificate;
 use super::secret::read_private;
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::watched::Watched;
@@ -30,6 +31,8 @@ const MAX_NAME: usize = 128;
 
 /// Prefix of the names of tenants that are identified by certificates.
 const CERTIFICATE: &str = "certificate:";
+/// Whether it was said that a certificate has no name for a tenant.
+static UNNAMED: Once = Once::new();
 
 /// The party that a call is attributed to: the holder of a token or of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,13 +56,21 @@ impl Tenant {
         }
     }
 
-    /// Makes the tenant of a certificate that the TLS handshake has verified: `certificate:` and its common name, else its first DNS
-    /// name, else a digest of it. `der` is the certificate as received.
-    pub(crate) fn of_certificate(der: &[u8]) -> Self {
-        let name = certificate::holder(der).filter(|name| is_name(name));
-        let name = name.unwrap_or_else(|| {
-            let digest = Sha256::digest(der);
-            hex::of(digest.get(..8).unwrap_or_default())
+    /// Makes the tenant of a certificate that the TLS handshake has verified: `certificate:` and the first of its common names and DNS
+    /// names that may name a tenant, else a digest of all its names, which a renewed certificate has too.
+    fn of_certificate(certificate: Option<&Certificate<'_>>, der: &[u8]) -> Self {
+        let names = certificate.map(Certificate::names).unwrap_or_default();
+        let name = names.iter().find(|name| is_name(name)).cloned().unwrap_or_else(|| {
+            let digest = certificate.map_or_else(|| Sha256::digest(der).into(), Certificate::digest);
+            let name = hex::of(digest.get(..8).unwrap_or_default());
+            UNNAMED.call_once(|| {
+                tracing::warn!(
+                    ?names,
+                    "a client's certificate has no common name and no DNS name of 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`: \
+                     its tenant is {CERTIFICATE}{name}, and so on for others (said once)"
+                );
+            });
+            name
         });
         Self(format!("{CERTIFICATE}{name}").into())
     }
@@ -101,6 +112,9 @@ pub enum Denied {
     /// A token that no tenant has.
     #[error("the token is not known here")]
     Unknown,
+    /// A certificate whose time was over after its connection had begun.
+    #[error("the certificate of this connection has expired: connect again, with the next one")]
+    Expired,
 }
 
 impl Denied {
@@ -110,19 +124,24 @@ impl Denied {
             Self::Missing => "missing",
             Self::Malformed => "malformed",
             Self::Unknown => "unknown",
+            Self::Expired => "expired",
         }
     }
 }
 
 impl From<Denied> for tonic::Status {
     fn from(denied: Denied) -> Self {
-        Self::unauthenticated(denied.to_string())
+        match denied {
+            // Clients connect again and try once more: their files have been renewed, or the handshake refuses them.
+            Denied::Expired => Self::unavailable(denied.to_string()),
+            denied => Self::unauthenticated(denied.to_string()),
+        }
     }
 }
 
 /// Returns the tenant of a call with this value of the `authorization` header, over a connection whose client showed this certificate
 /// (DER, verified by the handshake), at a server with these tokens, which may ask for certificates. Where there are tokens, every call
-/// needs one, with or without a certificate.
+/// needs one, with or without a certificate. A connection may outlive the certificate that opened it: it brings no further calls.
 ///
 /// # Errors
 /// [`Denied`].
@@ -131,13 +150,20 @@ pub(crate) fn tenant(
     client_ca: bool,
     header: Option<&str>,
     certificate: Option<&[u8]>,
+    now: SystemTime,
 ) -> Result<Tenant, Denied> {
-    match (tokens, certificate) {
+    let shown = certificate.filter(|_| client_ca).map(|der| (der, Certificate::parse(der)));
+    if let Some((_, Some(certificate))) = &shown
+        && certificate.end().is_some_and(|end| now > end)
+    {
+        return Err(Denied::Expired);
+    }
+    match (tokens, shown) {
         (Some(tokens), _) => tokens.check(header),
-        (None, Some(certificate)) if client_ca => Ok(Tenant::of_certificate(certificate)),
+        (None, Some((der, certificate))) => Ok(Tenant::of_certificate(certificate.as_ref(), der)),
         // The handshake admits no client without a certificate; this check does not rely on it.
-        (None, _) if client_ca => Err(Denied::Missing),
-        (None, _) => Ok(Tenant::anonymous()),
+        (None, None) if client_ca => Err(Denied::Missing),
+        (None, None) => Ok(Tenant::anonymous()),
     }
 }
 
@@ -258,7 +284,7 @@ fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant, SystemTime};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -336,12 +362,59 @@ mod tests {
         assert!(tokens.check(Some(new)).is_ok());
     }
 
+    /// A certificate with this common name, these alternative names and this serial number, which ends with 2029.
+    fn certificate(common: &str, names: &[&str], serial: u64) -> Vec<u8> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, common);
+        parameters.serial_number = Some(serial.into());
+        parameters.not_after = rcgen::date_time_ymd(2030, 1, 1);
+        parameters.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_of_the_same_tenant() {
+        let now = SystemTime::UNIX_EPOCH;
+        let of = |der: &[u8]| tenant(None, true, None, Some(der), now).unwrap().name().to_owned();
+        for (common, names, name) in [
+            ("bert.example", &["anna.example"][..], Some("bert.example")),
+            ("Bert Smith", &["*.example", "bert.example", "anna.example"], Some("bert.example")),
+            ("*.train.example", &["*.train.example"], None),
+            ("Jürgen", &[], None),
+        ] {
+            let (first, renewed) = (certificate(common, names, 1), certificate(common, names, 2));
+            assert_eq!(of(&first), of(&renewed), "{common}");
+            match name {
+                Some(name) => assert_eq!(of(&first), format!("certificate:{name}")),
+                None => assert_ne!(of(&first), of(&certificate("Jörg", names, 1)), "{common}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_expired_certificate_brings_no_further_calls() {
+        let der = certificate("bert", &[], 1);
+        let tokens = Tokens::from_text("anna:correct-horse-battery").unwrap();
+        let header = format!("Bearer {ANNA}");
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_456_000);
+        for (now, over) in [(end, false), (end + Duration::from_secs(1), true)] {
+            for tokens in [None, Some(&tokens)] {
+                let found = tenant(tokens, true, Some(&header), Some(&der), now);
+                assert_eq!(found == Err(Denied::Expired), over, "{found:?}");
+            }
+        }
+        let status = tonic::Status::from(Denied::Expired);
+        assert_eq!(status.code(), tonic::Code::Unavailable, "clients connect again");
+        assert!(tenant(None, false, None, Some(&der), end + Duration::from_secs(1)).is_ok(), "nobody asked for one");
+    }
+
     #[test]
     fn a_ticket_is_counted_for_whom_it_was_given_to() {
         for name in ["anna", "certificate:rank-7.example", "anonymous"] {
             assert_eq!(Tenant::of_ticket(name).name(), name);
         }
-        let certificate = Tenant::of_certificate(b"unreadable");
+        let certificate = Tenant::of_certificate(None, b"unreadable");
         assert_eq!(Tenant::of_ticket(certificate.name()), certificate);
         for name in ["", "certificate:", "certificate:a b", "x\n", "certificate:certificate:x"] {
             assert_eq!(Tenant::of_ticket(name), Tenant::anonymous(), "{name:?}");

@@ -107,6 +107,7 @@ where
         let (parts, body) = request.into_parts();
         match self.core.tenant(&parts) {
             Ok(tenant) => {
+                self.core.hangups.admit(request::sender(&parts.extensions));
                 let answer = self.answer(parts, body, tenant);
                 // Strangers are not told.
                 Box::pin(async move {
@@ -234,6 +235,21 @@ async fn get(
     body: Body,
     place: Place,
 ) -> Result<Response<Body>, Status> {
+    let peer = address.map(|address| address.ip().to_canonical());
+    let ticket = arrived(core, body).await.inspect_err(|status| {
+        // Streams have their line by `open`; this one has none.
+        core.config.audit.add(&AuditRecord::of("DoGet", peer, Some(tenant)).ended(Some(status)));
+    })?;
+    drop(place);
+    let hangup = address.and_then(|address| core.hangups.of(address));
+    let messages = core.open(Via::Network(tenant), (peer, hangup), &ticket.ticket).await?;
+    let mut response = Response::new(Body::new(Messages::new(messages)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    Ok(response)
+}
+
+/// Reads the ticket of a request.
+async fn arrived(core: &Core, body: Body) -> Result<arrow_flight::Ticket, Status> {
     let limit = core.config.limits.ticket_bytes.saturating_add(FRAMING);
     let reading = Limited::new(body, limit).collect();
     let body = tokio::time::timeout(core.config.limits.handshake(), reading)
@@ -241,14 +257,7 @@ async fn get(
         .map_err(|_| Status::deadline_exceeded("the ticket did not come in time"))?
         .map_err(|_| Status::invalid_argument("the ticket is too long, or was cut off"))?
         .to_bytes();
-    let ticket = ticket(body)?;
-    drop(place);
-    let peer = address.map(|address| address.ip().to_canonical());
-    let hangup = address.and_then(|address| core.hangups.of(address));
-    let messages = core.open(Via::Network(tenant), (peer, hangup), &ticket.ticket).await?;
-    let mut response = Response::new(Body::new(Messages::new(messages)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    Ok(response)
+    ticket(body)
 }
 
 /// Decodes the only message of a request.

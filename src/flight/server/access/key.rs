@@ -1,4 +1,4 @@
-//! The key that signs tickets and the one before it: keys rotate without a restart and without invalidating good tickets.
+//! The key that signs tickets and those before it: keys rotate without a restart and without invalidating good tickets.
 
 use std::fmt;
 use std::io::Read as _;
@@ -27,8 +27,17 @@ type Bytes = Arc<[u8]>;
 struct Ring {
     /// At least one; the first signs.
     keys: Vec<Bytes>,
-    /// The previous signing key, while its tickets are valid.
-    former: Option<(Bytes, Instant)>,
+    /// Previous signing keys while their tickets are valid, the last one first.
+    former: Vec<(Bytes, Instant)>,
+}
+
+impl Ring {
+    /// Returns the former keys once `next` signs.
+    fn followed_by(&self, next: &Bytes, now: Instant) -> Vec<(Bytes, Instant)> {
+        let replaced = (Arc::clone(&self.keys[0]), now + TICKET_LIFE);
+        let former = std::iter::once(&replaced).chain(&self.former);
+        former.filter(|(key, until)| key != next && now < *until).take(MAX_KEYS - 1).cloned().collect()
+    }
 }
 
 /// The key that signs tickets (HMAC-SHA-256) and those whose tickets are accepted. Replicas that accept each other's tickets have the
@@ -52,25 +61,22 @@ impl TicketKey {
         std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut key)).map_err(|error| {
             Error::config("key_file", format!("/dev/urandom gives no random key ({error}); give a file of 32 bytes"))
         })?;
-        Ok(Self(Watched::fixed(Ring { keys: vec![Arc::from(key)], former: None })))
+        Ok(Self(Watched::fixed(Ring { keys: vec![Arc::from(key)], former: Vec::new() })))
     }
 
     /// Reads the key from the file at `path`: either all of its bytes, or lines of `hex:` and hexadecimal digits, of which the first
     /// signs and all are accepted. A key has 32 to 4096 bytes. The file must be readable by its owner alone, and is checked again once
-    /// a second: a replaced key of raw bytes is accepted for 15 more minutes, until its last ticket has expired.
+    /// a second: a replaced key of raw bytes is accepted for 15 more minutes, until its last ticket has expired, as one of the last
+    /// three.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file.
     pub(crate) fn from_file(path: &Path) -> Result<Self> {
         let watched = Watched::files("ticket key", vec![path.to_owned()], |paths, former: Option<&Ring>| {
             let (keys, told) = read(&paths[0])?;
-            let former = match former {
-                // A file of lines lists the accepted keys itself.
-                Some(before) if !told && before.keys[0] == keys[0] => before.former.clone(),
-                Some(before) if !told => Some((Arc::clone(&before.keys[0]), Instant::now() + TICKET_LIFE)),
-                _ => None,
-            };
-            Ok(Ring { keys, former })
+            // A file of lines lists the accepted keys itself.
+            let former = former.filter(|_| !told).map(|before| before.followed_by(&keys[0], Instant::now()));
+            Ok(Ring { keys, former: former.unwrap_or_default() })
         })?;
         Ok(Self(watched))
     }
@@ -206,8 +212,17 @@ mod tests {
         assert_eq!((key.bytes(), good(&key, &old).is_ok()), (Arc::clone(&keys[1]), true));
         write(&path, &keys[2]);
         key.reload();
-        assert_eq!(good(&key, &old), Err(ticket::Denied::Forged), "two at once");
+        assert!(good(&key, &old).is_ok() && good(&key, &new).is_ok(), "two rotations within the life of a ticket");
+        // A key that comes back is no former one; of more than three, the last are good.
+        for keys in [[&keys[1], &keys[2]], [&keys[3], &TicketKey::random().unwrap().bytes()]].concat() {
+            write(&path, keys);
+            key.reload();
+        }
+        assert_eq!(key.taken().len(), MAX_KEYS);
+        assert_eq!(good(&key, &old), Err(ticket::Denied::Forged), "the oldest of five");
         assert!(good(&key, &new).is_ok());
+        write(&path, &keys[2]);
+        key.reload();
         // Lines: a replica accepts what another one signs with a key that does not sign here yet, and nothing else.
         let lines: String = [&keys[2], &keys[3]].iter().map(|key| format!("hex:{}\n", to_hex(key))).collect();
         write(&path, lines.as_bytes());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Status;
 
-use crate::flight::server::ops::connections::host;
+use crate::flight::server::ops::places::host;
 
 /// Most peers that are remembered; those that were refused longest ago are forgotten.
 const PEERS: usize = 16_384;

@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -77,6 +77,11 @@ impl TlsFiles {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| refused(&files, &error))?;
         let mut config = builder.with_single_cert(chain, key).map_err(|error| refused(&files, &error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
+        if self.client_ca.is_some() {
+            // A session that is resumed shows no certificate again, which may have expired, or be of a CA that is no longer one.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(config)
     }
 }
@@ -290,6 +295,20 @@ mod tests {
                 (Some(_), Ok(())) => panic!("{address} may be listened at"),
             }
         }
+    }
+
+    #[test]
+    fn sessions_of_clients_with_certificates_are_not_resumed() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let (cert, private) = (directory.path().join("cert"), directory.path().join("key"));
+        std::fs::write(&cert, certificate.pem()).unwrap();
+        std::fs::write(&private, key.serialize_pem()).unwrap();
+        let files = |client_ca| TlsFiles { cert: cert.clone(), key: private.clone(), client_ca }.read().unwrap();
+        let (open, mutual) = (files(None), files(Some(cert.clone())));
+        assert!(open.session_storage.can_cache() && open.send_tls13_tickets > 0);
+        assert!(!mutual.session_storage.can_cache() && mutual.send_tls13_tickets == 0 && !mutual.ticketer.enabled());
     }
 
     #[test]

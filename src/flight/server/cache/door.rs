@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::AUTHORIZATION;
 use http::{Request, Response};
@@ -20,6 +20,7 @@ use crate::flight::server::access::refusals::Refusals;
 use crate::flight::server::ops::limits::Limits;
 use crate::flight::server::ops::metrics::Metrics;
 use crate::flight::server::ops::request;
+use crate::flight::server::stream::hangup::Hangups;
 
 /// The call whose body is a stream, each part of which has its own time.
 const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
@@ -35,6 +36,7 @@ pub(super) struct Door<S> {
     patience: Duration,
     metrics: Metrics,
     refusals: Arc<Refusals>,
+    hangups: Hangups,
 }
 
 /// Who may call: holders of a token, or of a certificate of the CA of clients, or everybody.
@@ -45,9 +47,9 @@ pub(super) struct Guard {
 }
 
 impl<S> Door<S> {
-    pub(super) fn new(inner: S, guard: Guard, limits: &Limits, metrics: Metrics) -> Self {
+    pub(super) fn new(inner: S, guard: Guard, limits: &Limits, metrics: Metrics, hangups: Hangups) -> Self {
         let refusals = Arc::new(Refusals::new(limits.refused_per_minute));
-        Self { inner, guard, patience: limits.handshake(), metrics, refusals }
+        Self { inner, guard, patience: limits.handshake(), metrics, refusals, hangups }
     }
 }
 
@@ -57,7 +59,7 @@ impl Guard {
         let chain = parts.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
         let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
         let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        tenant(self.tokens.as_ref(), self.client_ca, header, certificate).map(drop)
+        tenant(self.tokens.as_ref(), self.client_ca, header, certificate, SystemTime::now()).map(drop)
     }
 }
 
@@ -85,6 +87,7 @@ where
             let peer = request::sender(&parts.extensions).map(|address| address.ip().to_canonical());
             return Box::pin(async move { Ok(refusals.hold(peer, denied.into()).await.0.into_http()) });
         }
+        self.hangups.admit(request::sender(&parts.extensions));
         let (mut inner, patience) = (self.inner.clone(), self.patience);
         Box::pin(async move {
             if parts.uri.path() == DO_PUT {

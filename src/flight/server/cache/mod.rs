@@ -128,7 +128,8 @@ impl CacheServer {
         let metrics = self.admin.metrics().clone();
         let hangups = Hangups::default();
         let home = Arc::new(Home::new(Arc::clone(&self.cache), hangups.clone()));
-        let incoming = connections::admit(connections::accepted(listener), &self.limits, metrics, cutting, hangups);
+        let incoming =
+            connections::admit(connections::accepted(listener), &self.limits, metrics, cutting, hangups.clone());
         let service = FlightServiceServer::new(Service(home))
             .max_decoding_message_size(wire::MESSAGE)
             .max_encoding_message_size(wire::MESSAGE);
@@ -138,6 +139,7 @@ impl CacheServer {
             self.guard,
             &self.limits,
             self.admin.metrics().clone(),
+            hangups,
         ));
         let stopping = async move {
             // Its sender lives as long as this future.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::catalogue::{Catalogue, Current};
 use super::options::MEMORY;
@@ -236,7 +236,7 @@ impl Config {
     /// # Errors
     /// [`Denied`], which is counted.
     pub fn tenant(&self, header: Option<&str>, certificate: Option<&[u8]>) -> Result<Tenant, Denied> {
-        let found = tenant(self.tokens.as_ref(), self.client_ca, header, certificate);
+        let found = tenant(self.tokens.as_ref(), self.client_ca, header, certificate, SystemTime::now());
         found.inspect_err(|denied| self.admin.metrics().refused(*denied))
     }
 }

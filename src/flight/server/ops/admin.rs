@@ -30,7 +30,7 @@ use super::metrics::Metrics;
 pub use super::state::AdminState;
 use super::ui;
 use crate::error::{Error, Result};
-use crate::flight::server::stream::hangup::Hangups;
+use crate::flight::server::stream::hangup::{Hangup, Hangups};
 
 /// Most connections at once. A scraper needs one, and so does a probe.
 const CONNECTIONS: usize = 128;
@@ -60,6 +60,7 @@ pub async fn admin(
         what: "it has no address".to_owned(),
         source: Some(Box::new(error)),
     })?;
+    let known = Arc::clone(&state);
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "alive\n" }))
@@ -86,7 +87,8 @@ pub async fn admin(
             () = &mut shutdown => break,
             Some(incoming) = incoming.next() => {
                 if let Ok(stream) = incoming {
-                    connections.spawn(serve(stream, router.clone(), stopping.clone()));
+                    let caller = Caller { hangup: stream.hangup(), state: Arc::clone(&known) };
+                    connections.spawn(serve(stream, router.clone(), caller, stopping.clone()));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -99,12 +101,33 @@ pub async fn admin(
     Ok(())
 }
 
+/// The caller of one connection. Probes need no token, so connections give way to new ones until one of their requests has a good one.
+#[derive(Debug)]
+struct Caller {
+    hangup: Option<Hangup>,
+    state: Arc<AdminState>,
+}
+
+impl Caller {
+    /// Notes a request with these headers.
+    fn asks(&self, headers: &HeaderMap) {
+        if let Some(hangup) = self.hangup.as_ref().filter(|hangup| hangup.is_stranger())
+            && self.state.knows(headers)
+        {
+            hangup.admit();
+        }
+    }
+}
+
 /// Answers the requests of one connection until it ends, or until its answer is sent after `stopping`.
-async fn serve<IO>(io: IO, router: Router, mut stopping: watch::Receiver<bool>)
+async fn serve<IO>(io: IO, router: Router, caller: Caller, mut stopping: watch::Receiver<bool>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request));
+    let service = service_fn(move |request: Request<Incoming>| {
+        caller.asks(request.headers());
+        router.clone().call(request)
+    });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -224,7 +247,8 @@ mod tests {
             (format!("{begun}a\r\n\r\n{begun}"), 10, 1),
         ] {
             let (near, far) = tokio::io::duplex(1 << 16);
-            tokio::spawn(serve(far, router.clone(), stopping.clone()));
+            let caller = Caller { hangup: None, state: Arc::new(AdminState::new()) };
+            tokio::spawn(serve(far, router.clone(), caller, stopping.clone()));
             let start = Instant::now();
             let (mut answer, mut writes) = tokio::io::split(near);
             writes.write_all(sent.as_bytes()).await.unwrap();
@@ -245,31 +269,43 @@ mod tests {
     // Other systems have one address of this kind.
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn one_address_leaves_places_to_probes_from_another() {
+    async fn probes_find_a_place_however_many_others_hold_theirs() {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let address: SocketAddr = ([127, 0, 0, 1], listener.local_addr().unwrap().port()).into();
-        tokio::spawn(admin(listener, Arc::new(AdminState::new()), std::future::pending()));
+        let state = Arc::new(AdminState::new());
+        state.set_tokens(Tokens::from_text("operator:correct-horse-battery").unwrap());
+        tokio::spawn(admin(listener, state, std::future::pending()));
+        let connect = async |host: u8| {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+            socket.connect(address).await.unwrap()
+        };
+        let answered = async |stream: &mut TcpStream| {
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).await.is_ok_and(|_| &head == b"HTTP/1.1 200")
+        };
+        let request = "GET /livez HTTP/1.1\r\nhost: x\r\n";
+        let mut operator = connect(1).await;
+        operator
+            .write_all(format!("{request}authorization: Bearer correct-horse-battery\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        assert!(answered(&mut operator).await);
         let mut held = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            // One that finds no place may be closed already.
-            let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nx-a: ").await;
+        for at in 0..CONNECTIONS + 2 * OF_ONE_ADDRESS {
+            let mut stream = connect(2 + (at / OF_ONE_ADDRESS) as u8).await;
+            stream.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+            assert!(answered(&mut stream).await, "{at}");
             held.push(stream);
         }
-        let probe = tokio::net::TcpSocket::new_v4().unwrap();
-        probe.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let mut probe = probe.connect(address).await.unwrap();
-        probe.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        probe.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        // The first ones are served still.
-        held[0].write_all(b"a\r\nconnection: close\r\n\r\n").await.unwrap();
-        held[0].read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer.matches("HTTP/1.1 200").count(), 2, "{answer}");
-        let mut late = Vec::new();
-        let _ = held[CONNECTIONS - 1].read_to_end(&mut late).await;
-        assert!(late.is_empty(), "there was no place for it");
+        let mut probe = connect(100).await;
+        probe.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+        assert!(answered(&mut probe).await);
+        // The first have given way, and who showed a token has not.
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(Duration::from_secs(20), held[0].read_to_end(&mut rest)).await.unwrap();
+        operator.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+        operator.read_exact(&mut [0; 1]).await.unwrap();
     }
 
     #[tokio::test]

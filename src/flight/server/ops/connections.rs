@@ -4,12 +4,10 @@
 //! ever. So every connection carries a timer that fires when nothing comes.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::future::Future as _;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,13 +15,15 @@ use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::limits::Limits;
 use super::metrics::{Metrics, Open};
-use crate::flight::server::stream::hangup::{self, Hangups};
+use super::places::{Asked, Place, Places};
+use crate::flight::seldom::Seldom;
+use crate::flight::server::stream::hangup::{self, Hangup, Hangups};
 
 /// Bytes of the preface of an HTTP/2 client; a TLS hello is longer.
 const INTRODUCTION: u64 = 24;
@@ -32,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Yields the connections of `listener`, for ever; connections that fail during accept are skipped.
 pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send {
-    futures::stream::unfold(listener, |listener| async {
+    let seldom = Seldom::default();
+    futures::stream::unfold((listener, seldom), |(listener, seldom)| async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -41,10 +42,12 @@ pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStrea
                         tracing::debug!(%error, "a connection ended before it began");
                         continue;
                     }
-                    return Some((Ok(stream), listener));
+                    return Some((Ok(stream), (listener, seldom)));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no connection could be accepted");
+                    if let Some(times) = seldom.count(std::time::Instant::now()) {
+                        tracing::warn!(times, %error, "no connection could be accepted");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -74,57 +77,15 @@ impl Patience {
     }
 }
 
-/// Returns the address to count a peer by: one host may use any number of IPv6 addresses, all in one network of 64 bits.
-pub(crate) fn host(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
-        address => address,
-    }
-}
-
 /// Returns the address of the peer of `io`.
 fn address<IO: Connected<ConnectInfo: 'static>>(io: &IO) -> Option<SocketAddr> {
     let info: Box<dyn Any> = Box::new(io.connect_info());
     info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr)
 }
 
-/// Number of connections by host.
-type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
-
-/// One connection of a host.
-struct Peer {
-    peers: Peers,
-    address: IpAddr,
-}
-
-impl Peer {
-    /// Takes a place for one more connection from `address`, if it may have one. Sockets without an address are not counted.
-    fn of(address: Option<SocketAddr>, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
-        let Some(address) = address.map(|address| host(address.ip())) else { return Ok(None) };
-        let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= most {
-            return Err(());
-        }
-        *count += 1;
-        Ok(Some(Self { peers: Arc::clone(peers), address }))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let mut counts = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
-/// Admits as many connections at once as `limits` allow, in total and per address. Further ones are closed at once, so that their
-/// clients try another replica instead of waiting. `hangups` can end admitted connections.
+/// Admits as many connections at once as `limits` allow, in total and per address. Further ones take the place of one that has made no
+/// admitted call; where there is none, they are closed at once, so that their clients try another replica instead of waiting. `hangups`
+/// can end admitted connections.
 pub(crate) fn admit<S, IO>(
     incoming: S,
     limits: &Limits,
@@ -136,22 +97,28 @@ where
     S: Stream<Item = io::Result<IO>> + Send,
     IO: Connected + Send,
 {
-    let (peers, most) = (Peers::default(), limits.connections_per_peer);
-    let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+    let places = Places::new(limits.connections, limits.connections_per_peer);
     let patience = Patience::of(limits);
     incoming.filter_map(move |incoming| {
         let admitted = incoming.map(|io| {
-            let place = Arc::clone(&places).try_acquire_owned().ok();
             let address = address(&io);
-            let place = place.and_then(|place| Some((place, Peer::of(address, &peers, most).ok()?)));
-            if place.is_none() {
-                metrics.connection_refused();
-            }
-            place.map(|(place, peer)| {
+            let connected = address.map(|address| (address, hangups.connect(address)));
+            let from = connected.as_ref().map(|(address, connected)| (address.ip(), connected.hangup.clone()));
+            let place = match places.take(from) {
+                Asked::Taken(place) => Some(place),
+                Asked::TakenFrom(place) => {
+                    metrics.connection_refused();
+                    Some(place)
+                }
+                Asked::Full => {
+                    metrics.connection_refused();
+                    None
+                }
+            };
+            place.map(|place| {
                 let mut admitted = Admitted::new(io, place, patience, metrics.connection(), cut.clone());
-                admitted.peer = peer;
-                if let Some(address) = address {
-                    admitted.end_by(hangups.connect(address));
+                if let Some((_, connected)) = connected {
+                    admitted.end_by(connected);
                 }
                 admitted
             })
@@ -172,7 +139,7 @@ impl<IO> std::fmt::Debug for Admitted<IO> {
     }
 }
 
-/// A connection that holds a permit while it lives.
+/// A connection that holds a place while it lives.
 pub struct Admitted<IO> {
     io: IO,
     opened: Instant,
@@ -181,22 +148,14 @@ pub struct Admitted<IO> {
     patience: Patience,
     clock: Pin<Box<Sleep>>,
     cut: Cut,
-    /// Place among the connections of its address, held until the connection is gone.
-    peer: Option<Peer>,
     /// Future that completes when the connection is to be ended, and the entry by which the connection is found.
-    unread: Option<(Cut, hangup::Connected)>,
-    _place: OwnedSemaphorePermit,
+    hangup: Option<(Cut, hangup::Connected)>,
+    _place: Place,
     _open: Open,
 }
 
 impl<IO> Admitted<IO> {
-    pub(crate) fn new(
-        io: IO,
-        place: OwnedSemaphorePermit,
-        patience: Patience,
-        open: Open,
-        mut cut: watch::Receiver<bool>,
-    ) -> Self {
+    fn new(io: IO, place: Place, patience: Patience, open: Open, mut cut: watch::Receiver<bool>) -> Self {
         let now = Instant::now();
         Self {
             io,
@@ -205,12 +164,14 @@ impl<IO> Admitted<IO> {
             received: 0,
             patience,
             clock: Box::pin(tokio::time::sleep(patience.introduction.min(patience.age))),
-            cut: Box::pin(async move {
-                // A server that is gone without notice cuts its connections too.
-                let _ = cut.wait_for(|cut| *cut).await;
-            }),
-            peer: None,
-            unread: None,
+            cut: Box::pin(
+                async move {
+                    // A server that is gone without notice cuts its connections too.
+                    let _ = cut.wait_for(|cut| *cut).await;
+                }
+                .fuse(),
+            ),
+            hangup: None,
             _place: place,
             _open: open,
         }
@@ -218,16 +179,25 @@ impl<IO> Admitted<IO> {
 
     /// Ends the connection when `connected` is asked to.
     fn end_by(&mut self, connected: hangup::Connected) {
-        self.unread = Some((Box::pin(connected.hangup.asked().fuse()), connected));
+        self.hangup = Some((Box::pin(connected.hangup.asked().fuse()), connected));
     }
 
-    /// Records the bytes written, or that there is no room for any.
-    fn wrote(&self, written: &Poll<io::Result<usize>>) {
-        match (&self.unread, written) {
-            (Some((_, connected)), Poll::Ready(Ok(bytes))) => connected.hangup.wrote(Some(*bytes)),
-            (Some((_, connected)), Poll::Pending) => connected.hangup.wrote(None),
-            _ => {}
+    /// Returns the handle that ends the connection.
+    pub(crate) fn hangup(&self) -> Option<Hangup> {
+        self.hangup.as_ref().map(|(_, connected)| connected.hangup.clone())
+    }
+
+    /// Records the bytes written, or that there is no room for any. A transport that waits for room reads nothing meanwhile, so the end
+    /// of the connection is looked for here too.
+    fn wrote(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some((_, connected)) = &self.hangup {
+            match &written {
+                Poll::Ready(Ok(bytes)) => connected.hangup.wrote(Some(*bytes)),
+                Poll::Pending => connected.hangup.wrote(None),
+                Poll::Ready(Err(_)) => {}
+            }
         }
+        if written.is_pending() { self.poll_told(cx).map(Err) } else { written }
     }
 
     /// Returns the time at which the connection is closed if nothing more comes, and the reason.
@@ -241,16 +211,24 @@ impl<IO> Admitted<IO> {
         if age.0 <= silence.0 { age } else { silence }
     }
 
-    /// Ready when the time is up; otherwise wakes the task when it may be.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    /// Ready when the connection was told to end.
+    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, "the server ends"));
         }
-        if let Some((asked, _)) = &mut self.unread
-            && asked.as_mut().poll(cx).is_ready()
-        {
-            let why = "its client read nothing while others waited for memory";
-            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
+        let Some((asked, connected)) = &mut self.hangup else { return Poll::Pending };
+        // The future wakes the task; the reason stays.
+        let _ = asked.as_mut().poll(cx);
+        match connected.hangup.why() {
+            Some(why) => Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Ready when the time is up; otherwise wakes the task when it may be.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if let Poll::Ready(told) = self.poll_told(cx) {
+            return Poll::Ready(told);
         }
         loop {
             ready!(self.clock.as_mut().poll(cx));
@@ -280,8 +258,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Admitted<IO> {
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.wrote(&written);
-        written
+        self.wrote(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -298,8 +275,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
-        self.wrote(&written);
-        written
+        self.wrote(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -374,54 +350,38 @@ mod tests {
     }
 
     /// A connection from an address.
-    struct From(SocketAddr);
+    struct Socket(DuplexStream, SocketAddr);
 
-    impl Connected for From {
+    impl Connected for Socket {
         type ConnectInfo = TcpConnectInfo;
 
         fn connect_info(&self) -> TcpConnectInfo {
-            TcpConnectInfo { local_addr: None, remote_addr: Some(self.0) }
+            TcpConnectInfo { local_addr: None, remote_addr: Some(self.1) }
         }
     }
 
-    #[tokio::test]
-    async fn a_host_is_one_peer_however_many_addresses_it_has() {
-        let limits = Limits { connections: 100, connections_per_peer: 2, ..Limits::default() };
-        let of =
-            |addresses: &[&str]| addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 1)).collect::<Vec<_>>();
-        for (addresses, let_in) in [
-            (of(&["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3", "2001:db8:0:1::1", "2001:db8:0:1::2"]), 4),
-            (of(&["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "10.0.0.2", "10.0.0.3"]), 4),
-        ] {
-            let incoming = futures::stream::iter(addresses.into_iter().map(|address| Ok(From(address))));
-            let admitted: Vec<_> =
-                admit(incoming, &limits, Metrics::new(), uncut(), Hangups::default()).collect().await;
-            assert_eq!(admitted.len(), let_in);
+    impl AsyncRead for Socket {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl AsyncWrite for Socket {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
         }
     }
 
     #[tokio::test]
     async fn a_connection_ends_when_that_is_asked_of_its_address() {
-        struct Socket(DuplexStream, SocketAddr);
-
-        impl Connected for Socket {
-            type ConnectInfo = TcpConnectInfo;
-
-            fn connect_info(&self) -> TcpConnectInfo {
-                TcpConnectInfo { local_addr: None, remote_addr: Some(self.1) }
-            }
-        }
-
-        impl AsyncRead for Socket {
-            fn poll_read(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buffer: &mut ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.0).poll_read(cx, buffer)
-            }
-        }
-
         let (address, hangups) = ("10.0.0.1:7".parse().unwrap(), Hangups::default());
         let (_near, far) = tokio::io::duplex(1024);
         let incoming = futures::stream::iter([Ok(Socket(far, address))]);
@@ -437,6 +397,31 @@ mod tests {
         assert!(error.unwrap_err().to_string().contains("read nothing"));
         drop(connection);
         assert!(hangups.of(address).is_none());
+    }
+
+    #[tokio::test]
+    async fn whoever_makes_no_call_gives_way_though_it_answers_pings_or_reads_nothing() {
+        let (metrics, hangups, limits) = (Metrics::new(), Hangups::default(), limits());
+        let (mut near, mut sockets) = (Vec::new(), Vec::new());
+        let addresses: Vec<SocketAddr> = (1..=4).map(|host| SocketAddr::from(([10, 0, 0, host], 7))).collect();
+        for address in &addresses {
+            let (mut client, server) = tokio::io::duplex(64);
+            client.write_all(&[0; 48]).await.unwrap();
+            near.push(client);
+            sockets.push(Ok(Socket(server, *address)));
+        }
+        let incoming = futures::stream::iter(sockets);
+        let mut admitted = Box::pin(admit(incoming, &limits, metrics.clone(), uncut(), hangups));
+        let mut next = async || admitted.next().await.unwrap().unwrap();
+        let (mut reads, mut writes) = (next().await, next().await);
+        reads.read_exact(&mut [0; 48]).await.unwrap();
+        let _third = next().await;
+        let error = reads.read(&mut [0; 8]).await.unwrap_err().to_string();
+        assert!(error.contains("no admitted call"), "{error}");
+        let _fourth = next().await;
+        let error = writes.write_all(&[0; 100]).await.unwrap_err().to_string();
+        assert!(error.contains("no admitted call"), "{error}");
+        assert!(metrics.encode().contains("connections_refused_total 2"));
     }
 
     #[tokio::test]

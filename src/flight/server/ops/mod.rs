@@ -7,6 +7,7 @@ pub mod errors;
 pub(crate) mod health;
 pub mod limits;
 pub mod metrics;
+pub(crate) mod places;
 pub(crate) mod request;
 pub mod snapshot;
 pub(crate) mod state;

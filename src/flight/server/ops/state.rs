@@ -124,6 +124,12 @@ impl AdminState {
         Ok(true)
     }
 
+    /// Returns true if these headers have a good token.
+    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        given.is_some() && self.tokens.get().is_some_and(|tokens| tokens.check(given).is_ok())
+    }
+
     /// Returns the counters as text, up to date.
     pub(super) fn text(&self) -> String {
         if let Some(probe) = self.probe.get() {

@@ -41,6 +41,13 @@ const UNREAD: Duration = Duration::from_secs(300);
 /// Most pools that are kept.
 const IDLE: usize = 16;
 
+/// Messages that are not read.
+struct Unread<'a> {
+    /// Of this tenant, on connections on which it reads nothing; else of any.
+    of: Option<&'a Tenant>,
+    longer_than: Duration,
+}
+
 /// The budget.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
@@ -275,7 +282,7 @@ impl ByteBudget {
             holding.give_up();
             return;
         }
-        if self.hang_up(&holdings, tenant) {
+        if self.hang_up(&holdings, tenant, &Unread { of: None, longer_than: self.unread }) {
             return;
         }
         if waited < TURN {
@@ -298,18 +305,21 @@ impl ByteBudget {
         // Last come, first revoked.
         if holdings.iter().rev().filter(|holding| holding.tenant() == most).any(|holding| holding.give_up()) {
             tracing::warn!(holder = %most, waits = %tenant, "memory beyond a tenant's share is given to another");
+            return;
         }
+        // All of it is in messages on their way out. Who has more than its share has less time to read them.
+        self.hang_up(&holdings, tenant, &Unread { of: Some(most), longer_than: STALLED });
     }
 
     /// Ends, for `tenant`, a connection whose client has long left messages unread, which take memory until then. Returns true if there
     /// was one. Connections on which no stream is read go first, and among them the one that was read longest ago.
-    fn hang_up(&self, holdings: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
+    fn hang_up(&self, holdings: &[Arc<dyn Held>], tenant: &Tenant, which: &Unread<'_>) -> bool {
         let mut last = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // One at a time, for any waiting stream: the memory takes a moment to come back.
         if last.is_some_and(|at| at.elapsed() < 2 * ASKS) {
             return true;
         }
-        let unread = |holding: &dyn Held| holding.unread().filter(|unread| *unread >= self.unread);
+        let unread = |holding: &dyn Held| holding.unread().filter(|unread| *unread >= which.longer_than);
         let reads_others = |hangup: &Hangup| {
             let mut streams =
                 holdings.iter().filter(|holding| holding.hangup().is_some_and(|other| other.same(hangup)));
@@ -319,7 +329,10 @@ impl ByteBudget {
         let mut candidates: Vec<_> = candidates.map(|found| (reads_others(found.1), found)).collect();
         // A large batch over a slow link is one long message. If another stream of the connection is read, bytes tell nothing about
         // this one.
-        candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= self.unread);
+        candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= which.longer_than);
+        if let Some(holder) = which.of {
+            candidates.retain(|(reads_others, (holding, ..))| !reads_others && holding.tenant() == holder);
+        }
         candidates.sort_by_key(|(reads_others, (.., unread))| (*reads_others, std::cmp::Reverse(*unread)));
         let ended = candidates.iter().find(|(_, (_, hangup, _))| hangup.ask());
         if let Some((_, (holding, _, unread))) = ended {

@@ -1,10 +1,12 @@
-//! Ending a connection whose client has stopped reading, on behalf of streams that need the memory.
+//! Ending a connection on behalf of others: its client has stopped reading while streams need the memory, or it has made no call while
+//! another one needs its place.
 //!
 //! An unread batch is held by the transport, which sends it once the client makes room and reacts to nothing else in the meantime: the
 //! stream itself can no longer be ended. Its connection can.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use tokio::time::Instant;
 
 /// Bytes sent that show that a client reads; answers to pings are fewer.
 const READS: u64 = 64 << 10;
+/// Why a connection ends.
+const UNREAD: &str = "its client read nothing while others waited for memory";
+const GIVES_WAY: &str = "it made no admitted call, and another connection needed its place";
 
 /// Ends one connection. Clones end the same one.
 #[derive(Debug, Clone)]
@@ -20,7 +25,10 @@ pub(crate) struct Hangup(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    end: watch::Sender<bool>,
+    /// The reason, once it is to end.
+    end: watch::Sender<Option<&'static str>>,
+    /// True once a call of its client was admitted.
+    admitted: AtomicBool,
     moved: Mutex<Moved>,
 }
 
@@ -38,16 +46,45 @@ struct Moved {
 impl Default for Hangup {
     fn default() -> Self {
         Self(Arc::new(Inner {
-            end: watch::Sender::new(false),
+            end: watch::Sender::new(None),
+            admitted: AtomicBool::new(false),
             moved: Mutex::new(Moved { sent: 0, at: Instant::now(), stuck: Duration::ZERO, since: None }),
         }))
     }
 }
 
 impl Hangup {
-    /// Asks for the end. Returns true on the first call.
+    /// Asks for the end, because nothing is read. Returns true on the first call.
     pub(crate) fn ask(&self) -> bool {
-        !self.0.end.send_replace(true)
+        self.end(UNREAD)
+    }
+
+    /// Asks for the end, because another connection needs its place.
+    pub(crate) fn give_way(&self) {
+        self.end(GIVES_WAY);
+    }
+
+    fn end(&self, reason: &'static str) -> bool {
+        self.0.end.send_if_modified(|why| {
+            let first = why.is_none();
+            why.get_or_insert(reason);
+            first
+        })
+    }
+
+    /// Returns the reason for the end that was asked for.
+    pub(crate) fn why(&self) -> Option<&'static str> {
+        *self.0.end.borrow()
+    }
+
+    /// Records that a call of the client was admitted.
+    pub(crate) fn admit(&self) {
+        self.0.admitted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if no call of the client was admitted yet.
+    pub(crate) fn is_stranger(&self) -> bool {
+        !self.0.admitted.load(Ordering::Relaxed)
     }
 
     fn moved(&self) -> MutexGuard<'_, Moved> {
@@ -86,7 +123,7 @@ impl Hangup {
         let (mut asked, inner) = (self.0.end.subscribe(), Arc::clone(&self.0));
         async move {
             // Its sender lives as long as this future.
-            let _ = asked.wait_for(|asked| *asked).await;
+            let _ = asked.wait_for(Option::is_some).await;
             drop(inner);
         }
     }
@@ -111,6 +148,13 @@ impl Hangups {
         let hangup = Hangup::default();
         self.lock().insert(address, hangup.clone());
         Connected { all: self.clone(), address, hangup }
+    }
+
+    /// Records that a call that came from `address` was admitted.
+    pub(crate) fn admit(&self, address: Option<SocketAddr>) {
+        if let Some(hangup) = address.and_then(|address| self.of(address)) {
+            hangup.admit();
+        }
     }
 
     /// Returns the handle that ends the connection from `address`.
@@ -148,6 +192,9 @@ mod tests {
         let found = all.of(address).unwrap();
         assert!(found.same(&first.hangup));
         let waits = tokio::spawn(first.hangup.asked());
+        assert!(first.hangup.is_stranger());
+        all.admit(Some(address));
+        assert!(!first.hangup.is_stranger() && first.hangup.why().is_none());
         assert!(found.ask() && !first.hangup.ask());
         waits.await.unwrap();
         let second = all.connect(address);

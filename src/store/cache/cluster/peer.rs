@@ -22,7 +22,6 @@ use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
 use super::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
-use crate::error::Error;
 
 /// Time to connect.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -66,8 +65,6 @@ pub(super) enum Problem {
     Late(&'static str),
     /// What it sent is wrong.
     Wrong(&'static str),
-    /// Credentials that cannot be read.
-    Config(Error),
 }
 
 impl fmt::Display for Problem {
@@ -76,7 +73,6 @@ impl fmt::Display for Problem {
             Self::Status(status) => write!(f, "{:?}: {}", status.code(), status.message()),
             Self::Late(what) => write!(f, "it is too slow: {what}"),
             Self::Wrong(what) => write!(f, "what it sent is wrong: {what}"),
-            Self::Config(error) => write!(f, "{}", error.chain()),
         }
     }
 }
@@ -144,7 +140,7 @@ impl Peer {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if self.member.tls {
-            let tls = credentials.tls(self.member.certified.as_deref()).map_err(Problem::Config)?;
+            let tls = credentials.tls(self.member.certified.as_deref());
             endpoint = endpoint.tls_config(tls).map_err(|_| Problem::Wrong("its certificates"))?;
         }
         let client = FlightServiceClient::new(endpoint.connect_lazy()).max_decoding_message_size(wire::MESSAGE);

@@ -200,7 +200,7 @@ async fn what_clients_do_not_read_is_not_held_for_ever() {
         unread(&claims, &anna, 10 * UNIT, 20 * UNIT).await;
     }
     assert_eq!(claims.used(), 100 * UNIT);
-    let asked = claims.claim(&bert, 30 * UNIT).await;
+    let asked = claims.claim(&anna, 30 * UNIT).await;
     assert!(asked.is_err(), "not before their clients had two minutes");
     tokio::time::advance(Duration::from_secs(120)).await;
     // A client that reads keeps its connection.
@@ -223,5 +223,28 @@ async fn of_connections_that_are_not_read_those_go_first_on_which_nothing_is_rea
     tokio::time::advance(Duration::from_secs(60)).await;
     let claimed = claims.claim(&anna, 50 * UNIT).await.unwrap();
     assert!(!second.ask() && first.ask(), "the later one, and not the one of which a stream is read");
+    drop(claimed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_beyond_its_share_is_not_waited_for_while_its_clients_read_nothing() {
+    let (anna, bert, claims) = (tenant("anna"), tenant("bert"), ByteBudget::new(100 * UNIT));
+    let unread: Vec<Hangup> = {
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            all.push(unread(&claims, &anna, 0, 25 * UNIT).await);
+        }
+        all
+    };
+    // Nothing is read of the first connection but by another stream of it.
+    let read: Revocable<Claim> = claims.holding(&anna, Some(unread[0].clone()));
+    read.asked();
+    let start = Instant::now();
+    let claimed = claims.claim(&bert, 50 * UNIT).await.unwrap();
+    assert!((TURN..TURN + 10 * ASKS).contains(&start.elapsed()), "{:?}", start.elapsed());
+    let ended: Vec<bool> = unread.iter().map(|hangup| hangup.why().is_some()).collect();
+    assert!(!ended[0] && ended.iter().filter(|ended| **ended).count() == 2, "{ended:?}: no more than what is needed");
+    // What would be beyond bert's own share is waited for as before.
+    assert!(claims.claim(&bert, UNIT).await.is_err());
     drop(claimed);
 }
