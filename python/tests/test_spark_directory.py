@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -11,14 +12,14 @@ import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import ClosedError, ConfigError, StoreError, UnknownOptionError
+from bowstring.errors import ClosedError, ConfigError, Error, StoreError, UnknownOptionError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bowstring.spark import lock, read, swap
+from bowstring.spark import lock, read, swap, tables
 from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, local
 from bowstring.spark.options import _OURS, SourceOptions
 from conftest import ROOT
@@ -264,6 +265,66 @@ def test_files_with_other_columns_are_read_as_the_loader_reads_them(tmp_path: pa
     assert rows_of(str(tmp_path)) == wanted
     (tmp_path / "1.parquet").unlink()
     assert rows_of(str(tmp_path)) == [{"a": 1, "b": 1}]
+
+
+def delta(path: pathlib.Path) -> None:
+    """A table whose rows 0 to 2 were replaced by 10 and 11; the old file is still there."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    meta = {"id": "t", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    made: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {**meta, "schemaString": json.dumps(schema)}},
+    ]
+    for version, (name, ids) in enumerate({"a": [0, 1, 2], "b": [10, 11]}.items()):
+        pq.write_table(pa.table({"id": ids}), path / f"{name}.parquet")
+        size = (path / f"{name}.parquet").stat().st_size
+        add = {
+            "path": f"{name}.parquet",
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
+        gone = [{"remove": {"path": "a.parquet", "deletionTimestamp": 2, "dataChange": True}}] if version else made
+        lines = [json.dumps(action) for action in [*gone, {"add": add}]]
+        (log / f"{version:020d}.json").write_text("\n".join(lines))
+
+
+def test_a_table_has_the_rows_that_its_log_says(tmp_path: pathlib.Path) -> None:
+    delta(tmp_path / "table")
+    assert read.schema(SourceOptions.read({"path": str(tmp_path / "table")})).names == ["id"]
+    assert rows_of(str(tmp_path / "table")) == [{"id": 10}, {"id": 11}]
+    # Two versions of one group of files.
+    (tmp_path / "hudi" / ".hoodie").mkdir(parents=True)
+    (tmp_path / "hudi" / ".hoodie" / "hoodie.properties").touch()
+    for version in ("001", "002"):
+        pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "hudi" / f"f_0-0-0_{version}.parquet")
+    with pytest.raises(Error, match="Hudi"):
+        rows_of(str(tmp_path / "hudi"))
+    # A file by its own path, and a directory that only looks like one of metadata.
+    (tmp_path / "plain" / "metadata").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [7]}), tmp_path / "plain" / "metadata" / "a.parquet")
+    for place in ("plain", "plain/metadata/a.parquet"):
+        assert not tables.is_table(str(tmp_path / place))
+        assert rows_of(str(tmp_path / place)) == [{"id": 7}]
+
+
+def test_nothing_is_appended_to_a_table(tmp_path: pathlib.Path) -> None:
+    options = SourceOptions.read({"path": str(tmp_path / "table"), "checkpointLocation": str(tmp_path / "checkpoints")})
+    schema = StructType().add("id", "long")
+    place, attempt = begun(tmp_path / "table", "w")
+    delta(tmp_path / "table")  # while the write is under way
+    with pytest.raises(ConfigError, match="table of Delta Lake"):
+        place.publish([attempt], replace=False, create=False)
+    place.remove()
+    before = holds(tmp_path / "table")
+    for kind in (DirectoryWriter, DirectoryStreamWriter):
+        with pytest.raises(ConfigError, match="table of Delta Lake"):
+            kind(options, schema, overwrite=False)
+    assert holds(tmp_path / "table") == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["table"]
 
 
 def test_unknown_options_are_refused() -> None:

@@ -33,6 +33,7 @@ from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.paths import local_path, shown
 from bowstring.spark import lock, swap
 from bowstring.spark.options import SourceOptions
+from bowstring.spark.tables import appendable
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
 from bowstring.writer import DatasetWriter
@@ -128,11 +129,14 @@ class Place:
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool, foreign: bool = False) -> bool:
         """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset exists.
 
-        :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``.
+        :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``, or those to append
+            to are a table of another system.
         """
         with lock.held(self.path):
             if replace:
                 replaceable(self.path, foreign)
+            elif not create:
+                appendable(self.path)
             return self._publish(attempts, replace, create)
 
     def _publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
@@ -315,6 +319,8 @@ class DirectoryWriter(DataSourceArrowWriter):
             raise ConfigError(f"option if_exists: {self.target.path} exists", option="if_exists")
         if self.exists == "replace":
             replaceable(self.target.path, options.overwrite_foreign)
+        elif self.exists == "append":
+            appendable(self.target.path)
         self.skip = there and self.exists == "ignore"
         if not self.skip:
             Place(self.target.path, self.write_id).open()
@@ -362,6 +368,8 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         Place.recover(self.target.path)
         if self.replace:
             replaceable(self.target.path, options.overwrite_foreign)
+        else:
+            appendable(self.target.path)
         # Done by the driver before tasks exist, so that none of them begins the write again after its end. Spark makes a writer
         # of its own for `commit` and `abort`, which remove what this one opens here.
         Place(self.target.path, self.write_id).open()

@@ -20,6 +20,7 @@ from bowstring.paths import shown
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
+from bowstring.spark.tables import is_table
 from bowstring.spark.types import arrow_schema, conform, spark_schema
 
 __all__ = ["reader", "schema"]
@@ -56,20 +57,18 @@ def schema(options: SourceOptions) -> StructType:
     if is_server(options.url):
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
+    elif (dataset := _plain(options.url)) is not None:
+        found = dataset.schema
     else:
-        dataset = _files(options.url)
-        if _uniform(dataset):
-            found = dataset.schema
-        else:
-            with _rows(options) as (connection, name):
-                found = connection.rows(name).schema
+        with _rows(options) as (connection, name):
+            found = connection.rows(name).schema
     return _chosen(spark_schema(found), options.columns)
 
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
     """A reader of the columns ``wanted``."""
     # A filter's text is in bowstring's syntax, so bowstring then reads the files.
-    served = is_server(options.url) or options.filter is not None or not _uniform(_files(options.url))
+    served = is_server(options.url) or options.filter is not None or _plain(options.url) is None
     kind = _KINDS[served, options.pushdown]
     return kind(options, wanted)
 
@@ -147,11 +146,15 @@ def _versions(files: Sequence[Any]) -> dict[str, _Version]:
         return {path: (info.size, info.mtime_ns) for path, info in zip(by_path, found, strict=True)}
 
 
+def _place(url: str) -> str:
+    # pyarrow opens a store's URL: s3://, gs://, hdfs://.
+    return url if "://" in url and not url.startswith("file:") else str(local(url))
+
+
 def _files(url: str) -> Any:
     import pyarrow.dataset as ds  # takes half a second, for pandas
 
-    # pyarrow opens a store's URL: s3://, gs://, hdfs://.
-    place = url if "://" in url and not url.startswith("file:") else str(local(url))
+    place = _place(url)
     # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
     parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
     try:
@@ -188,6 +191,14 @@ def _is_date(text: str) -> bool:
         return datetime.date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
+
+
+def _plain(url: str) -> Any:
+    """The files at ``url``; ``None`` if pyarrow would read other rows or columns of them than a loader."""
+    if is_table(_place(url)):
+        return None
+    found = _files(url)
+    return found if _uniform(found) else None
 
 
 def _uniform(dataset: Any) -> bool:
