@@ -57,13 +57,14 @@ impl PyDatasetWriter {
         made.map(|writer| Self(Mutex::new(Some(writer)))).map_err(|error| raise(py, &error))
     }
 
-    /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`.
+    /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`. After an error in the midst of them the writer is of
+    /// no more use.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let batches = batches(py, data)?;
         detached(py, || {
             let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let writer = writer.as_mut().ok_or_else(closed)?;
-            batches.into_iter().try_for_each(|batch| writer.write(&batch?))
+            writer.write_all(batches)
         })
         .map_err(|error| raise(py, &error))
     }

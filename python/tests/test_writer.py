@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import bowstring
@@ -64,6 +65,31 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(bowstring.ClosedError):
         writer.write(data)
+
+
+@needs_pyarrow(14, "giving a schema to others")
+def test_a_stream_that_breaks_off_is_not_published_in_part(tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    ten = pa.record_batch([pa.array(range(10))], schema=schema)
+
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield ten
+        raise OSError("the network is down")
+
+    null = pa.record_batch([pa.array([None], pa.int64())], names=["id"])
+    for data in (
+        pa.RecordBatchReader.from_batches(schema, breaks()),
+        pa.Table.from_batches([ten.cast(null.schema), null]),
+    ):
+        writer = DatasetWriter(tmp_path / "d", schema)
+        writer.write(ten)
+        with pytest.raises(bowstring.Error):
+            writer.write(data)
+        with pytest.raises(bowstring.ClosedError, match="start again"):
+            writer.write(ten)
+        with pytest.raises(bowstring.ClosedError):
+            writer.finish()
+        assert list(tmp_path.iterdir()) == []
 
 
 @needs_pyarrow(14, "giving a schema to others")
