@@ -1,5 +1,6 @@
 //! A conversion from options to published output: the columns read and written, and the tasks.
 
+mod address;
 mod apart;
 mod buckets;
 mod check;

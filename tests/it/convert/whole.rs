@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Progress, Types, convert, plan};
+use bowstring::convert::{Begun, Conversion, ConvertOptions, Format, Progress, Types, convert, plan};
 use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, names, parquet, rows, run, same, text, to};
@@ -104,6 +104,54 @@ fn what_a_table_deletes_or_renames_is_converted_again() {
     assert!(is_done(&at("renamed"), &at("named"), &options));
     commit(1, 2, "col-2", "");
     assert!(!is_done(&at("renamed"), &at("named"), &options));
+}
+
+#[test]
+fn another_source_of_the_same_names_sizes_and_times_is_another_conversion() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for (version, y) in [("v1", 1), ("v2", 9)] {
+        fs::create_dir(at(version)).unwrap();
+        let path = at(version).join("a.csv");
+        fs::write(&path, format!("id,y\n1,{y}\n")).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    }
+    let options = to(Format::Jsonl);
+    run(&at("v1"), &at("out"), &options).unwrap();
+    for again in ["v1", "v2/../v1"] {
+        assert!(is_done(&at(again), &at("out"), &options), "{again}");
+    }
+    assert!(!is_done(&at("v2"), &at("out"), &options));
+}
+
+#[test]
+fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    numbers(&at("src"), 2, 50);
+    let options = ConvertOptions { overwrite: true, resume: true, ..to(Format::Csv) };
+    let hidden = at(".out.bowstring-convert");
+    for whole in [true, false] {
+        run(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() }).unwrap();
+        let again =
+            Conversion::begin(&text(&at("src")), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
+        let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
+        again.run(&Progress::default()).unwrap();
+        let journal = fs::read(hidden.join("journal")).unwrap();
+        again.finish().unwrap();
+        // As a kill leaves it when the files have been renamed away.
+        fs::create_dir(&hidden).unwrap();
+        fs::write(hidden.join("journal"), journal).unwrap();
+        if !whole {
+            fs::remove_file(at("out").join("part-00000.csv")).unwrap();
+            let (error, said) = kind(run(&at("src"), &at("out"), &options));
+            assert!(matches!(error, Error::Corrupt { .. }) && said.contains("no file"), "{said}");
+        }
+        let done = run(&at("src"), &at("out"), &options).unwrap();
+        assert_eq!((done.unchanged, done.rows), (whole, 100));
+        assert_eq!(names(directory.path()), ["out", "src"]);
+    }
 }
 
 #[test]
