@@ -106,7 +106,10 @@ class DatasetWriter:
         return dict(json.loads(self._native.finish()))
 
     def abort(self) -> None:
-        """Leaves nothing behind."""
+        """Leaves nothing behind.
+
+        :raises ClosedError: if the code that :meth:`write` takes its rows from calls it.
+        """
         self._native.abort()
 
     def __enter__(self) -> DatasetWriter:

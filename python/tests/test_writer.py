@@ -93,6 +93,30 @@ def test_a_stream_that_breaks_off_is_not_published_in_part(tmp_path: pathlib.Pat
 
 
 @needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("call", ["abort", "finish", "write"])
+def test_rows_may_not_call_the_writer_that_takes_them(call: str, tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    one = pa.record_batch([pa.array([1])], schema=schema)
+    writer = DatasetWriter(tmp_path / "d", schema)
+    refused = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield one
+        try:
+            getattr(writer, call)(*([one] if call == "write" else []))
+        except bowstring.ClosedError as error:
+            refused.append(str(error))
+            raise
+
+    with pytest.raises(bowstring.Error, match="call it afterwards"):
+        writer.write(pa.RecordBatchReader.from_batches(schema, rows()))
+    assert len(refused) == 1
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_pyarrow(14, "giving a schema to others")
 def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     data = table(1)
     with pytest.raises(bowstring.ConfigError, match='no column "y"'):
