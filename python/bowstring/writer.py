@@ -94,7 +94,11 @@ class DatasetWriter:
         self._native = _native.DatasetWriter(os.path.expanduser(path), schema, json.dumps(said), dumped(options))
 
     def write(self, data: Any) -> None:
-        """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol."""
+        """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol.
+
+        Data that end in an error after some of their rows are written end the writer: then :meth:`write` and :meth:`finish` raise
+        :class:`bowstring.ClosedError`, and nothing is published. A batch that is refused whole leaves the writer as it was.
+        """
         self._native.write(data)
 
     def finish(self) -> dict[str, int]:
@@ -102,7 +106,10 @@ class DatasetWriter:
         return dict(json.loads(self._native.finish()))
 
     def abort(self) -> None:
-        """Leaves nothing behind."""
+        """Leaves nothing behind.
+
+        :raises ClosedError: if the code that :meth:`write` takes its rows from calls it.
+        """
         self._native.abort()
 
     def __enter__(self) -> DatasetWriter:

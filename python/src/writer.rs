@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 use arrow::datatypes::{Field, Schema};
 use bowstring::Error;
@@ -18,10 +19,31 @@ use crate::errors::raise;
 /// A dataset being written; nothing of it is visible before `finish`.
 #[pyclass(frozen, name = "DatasetWriter", module = "bowstring._native")]
 #[derive(Debug)]
-pub(crate) struct PyDatasetWriter(Mutex<Option<DatasetWriter>>);
+pub(crate) struct PyDatasetWriter {
+    writer: Mutex<Option<DatasetWriter>>,
+    /// The thread that works with it. It may come back, because rows are taken from code of Python's.
+    at_work: Mutex<Option<ThreadId>>,
+}
 
 fn closed() -> Error {
     Error::Closed { why: "the writer was finished or aborted".to_owned() }
+}
+
+impl PyDatasetWriter {
+    /// Works with the writer, after other threads.
+    fn with<T>(&self, work: impl FnOnce(&mut Option<DatasetWriter>) -> Result<T>) -> Result<T> {
+        let own = std::thread::current().id();
+        let at_work = || self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        if *at_work() == Some(own) {
+            let why = "the writer is taking the rows from which this call comes; let them end with an error, and call it afterwards";
+            return Err(Error::Closed { why: why.to_owned() });
+        }
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        *at_work() = Some(own);
+        let outcome = work(&mut writer);
+        *at_work() = None;
+        outcome
+    }
 }
 
 /// Adds to `schema` the types of cells in `stored`, a JSON object by name.
@@ -54,32 +76,28 @@ impl PyDatasetWriter {
             let options: WriterOptions = bowstring::document::read(options)?;
             DatasetWriter::create(&path, Arc::new(described(&schema, stored)?), options)
         });
-        made.map(|writer| Self(Mutex::new(Some(writer)))).map_err(|error| raise(py, &error))
+        made.map(|writer| Self { writer: Mutex::new(Some(writer)), at_work: Mutex::new(None) })
+            .map_err(|error| raise(py, &error))
     }
 
-    /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`.
+    /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`. After an error in the midst of them the writer is of
+    /// no more use.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let batches = batches(py, data)?;
-        detached(py, || {
-            let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let writer = writer.as_mut().ok_or_else(closed)?;
-            batches.into_iter().try_for_each(|batch| writer.write(&batch?))
-        })
-        .map_err(|error| raise(py, &error))
+        detached(py, || self.with(|writer| writer.as_mut().ok_or_else(closed)?.write_all(batches)))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Publishes the dataset. Returns files, rows, row groups and bytes, as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
-        let written = detached(py, || {
-            let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-            writer.ok_or_else(closed)?.finish()
-        });
+        let written = detached(py, || self.with(|writer| writer.take().ok_or_else(closed)?.finish()));
         let written = written.map_err(|error| raise(py, &error))?;
         Ok(serde_json::json!(written).to_string())
     }
 
     /// Removes everything written.
-    fn abort(&self, py: Python<'_>) {
-        detached(py, || drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let aborted = detached(py, || self.with(|writer| Ok(writer.take())).map(drop));
+        aborted.map_err(|error| raise(py, &error))
     }
 }

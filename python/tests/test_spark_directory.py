@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -11,14 +12,14 @@ import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import ClosedError, ConfigError, StoreError, UnknownOptionError
+from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, StoreError, UnknownOptionError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bowstring.spark import lock, read, swap
+from bowstring.spark import lock, read, swap, tables
 from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, local
 from bowstring.spark.options import _OURS, SourceOptions
 from conftest import ROOT
@@ -264,6 +265,113 @@ def test_files_with_other_columns_are_read_as_the_loader_reads_them(tmp_path: pa
     assert rows_of(str(tmp_path)) == wanted
     (tmp_path / "1.parquet").unlink()
     assert rows_of(str(tmp_path)) == [{"a": 1, "b": 1}]
+
+
+def delta(path: pathlib.Path) -> None:
+    """A table whose rows 0 to 2 were replaced by 10 and 11; the old file is still there."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    meta = {"id": "t", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    made: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {**meta, "schemaString": json.dumps(schema)}},
+    ]
+    for version, (name, ids) in enumerate({"a": [0, 1, 2], "b": [10, 11]}.items()):
+        pq.write_table(pa.table({"id": ids}), path / f"{name}.parquet")
+        size = (path / f"{name}.parquet").stat().st_size
+        add = {
+            "path": f"{name}.parquet",
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
+        gone = [{"remove": {"path": "a.parquet", "deletionTimestamp": 2, "dataChange": True}}] if version else made
+        lines = [json.dumps(action) for action in [*gone, {"add": add}]]
+        (log / f"{version:020d}.json").write_text("\n".join(lines))
+
+
+def test_a_table_has_the_rows_that_its_log_says(tmp_path: pathlib.Path) -> None:
+    delta(tmp_path / "table")
+    assert read.schema(SourceOptions.read({"path": str(tmp_path / "table")})).names == ["id"]
+    assert rows_of(str(tmp_path / "table")) == [{"id": 10}, {"id": 11}]
+    # Two versions of one group of files.
+    (tmp_path / "hudi" / ".hoodie").mkdir(parents=True)
+    (tmp_path / "hudi" / ".hoodie" / "hoodie.properties").touch()
+    for version in ("001", "002"):
+        pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "hudi" / f"f_0-0-0_{version}.parquet")
+    with pytest.raises(Error, match="Hudi"):
+        rows_of(str(tmp_path / "hudi"))
+    # A file by its own path, and a directory that only looks like one of metadata.
+    (tmp_path / "plain" / "metadata").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [7]}), tmp_path / "plain" / "metadata" / "a.parquet")
+    for place in ("plain", "plain/metadata/a.parquet"):
+        assert not tables.is_table(str(tmp_path / place))
+        assert rows_of(str(tmp_path / place)) == [{"id": 7}]
+
+
+def test_nothing_is_appended_to_a_table(tmp_path: pathlib.Path) -> None:
+    options = SourceOptions.read({"path": str(tmp_path / "table"), "checkpointLocation": str(tmp_path / "checkpoints")})
+    schema = StructType().add("id", "long")
+    place, attempt = begun(tmp_path / "table", "w")
+    delta(tmp_path / "table")  # while the write is under way
+    with pytest.raises(ConfigError, match="table of Delta Lake"):
+        place.publish([attempt], replace=False, create=False)
+    place.remove()
+    before = holds(tmp_path / "table")
+    for kind in (DirectoryWriter, DirectoryStreamWriter):
+        with pytest.raises(ConfigError, match="table of Delta Lake"):
+            kind(options, schema, overwrite=False)
+    assert holds(tmp_path / "table") == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["table"]
+
+
+def test_rows_that_no_reader_could_read_with_the_others_are_not_appended(tmp_path: pathlib.Path) -> None:
+    def appends(path: pathlib.Path, kind: str) -> DirectoryWriter:
+        return DirectoryWriter(SourceOptions.read({"path": str(path)}), StructType().add("id", kind), overwrite=False)
+
+    odd = tmp_path / "a {b} *"
+    odd.mkdir()
+    writer = appends(odd, "long")  # nothing is there yet
+    pq.write_table(pa.table({"id": [1]}), odd / "a.parquet")
+    with pytest.raises(MismatchError, match=r'other columns are appended.*"id"'):
+        appends(odd, "string")
+    place, attempt = begun(odd, "w")
+    (attempt / "w.parquet").unlink()
+    pq.write_table(pa.table({"id": ["text"]}), attempt / "w.parquet")
+    with pytest.raises(MismatchError, match="other columns"):
+        place.publish([attempt], replace=False, create=False)
+    place.remove()
+    writer.abort([])
+    appends(odd, "integer").abort([])  # a wider type holds both
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "a.csv").write_text("id\n1\n")
+    with pytest.raises(ConfigError, match=r"no dataset of Parquet.*a\.csv"):
+        appends(tmp_path / "csv", "long")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a {b} *", "csv"]
+    assert [path.name for path in odd.iterdir()] == ["a.parquet"]
+
+
+def test_what_is_appended_to_nothing_is_ours(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name, replace in (("first", False), ("second", False), ("third", True)):
+        place, attempt = begun(tmp_path / "d", name)
+        (attempt / f"{name}.parquet").unlink()
+        pq.write_table(pa.table({"id": [1]}), attempt / f"{name}.parquet")
+        assert place.publish([attempt], replace=replace, create=False)
+    assert holds(tmp_path / "d") == {"third"}
+
+
+def test_values_of_directories_are_those_of_the_loader(tmp_path: pathlib.Path) -> None:
+    for name, values in {"wide": ["3000000000", "-7"], "large": ["99999999999999999999"], "both": ["1", "2"]}.items():
+        for value in values:
+            (tmp_path / name / f"k={value}").mkdir(parents=True)
+            table = pa.table({"id": [0]} | ({"k": [99]} if name == "both" else {}))
+            pq.write_table(table, tmp_path / name / f"k={value}" / "a.parquet")
+    assert rows_of(str(tmp_path / "wide")) == [{"id": 0, "k": -7}, {"id": 0, "k": 3000000000}]
+    assert rows_of(str(tmp_path / "large")) == [{"id": 0, "k": "99999999999999999999"}]
+    assert rows_of(str(tmp_path / "both")) == [{"id": 0, "k": 1}, {"id": 0, "k": 2}]
 
 
 def test_unknown_options_are_refused() -> None:

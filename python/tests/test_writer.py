@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import bowstring
@@ -64,6 +65,55 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(bowstring.ClosedError):
         writer.write(data)
+
+
+@needs_pyarrow(14, "giving a schema to others")
+def test_a_stream_that_breaks_off_is_not_published_in_part(tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    ten = pa.record_batch([pa.array(range(10))], schema=schema)
+
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield ten
+        raise OSError("the network is down")
+
+    null = pa.record_batch([pa.array([None], pa.int64())], names=["id"])
+    for data in (
+        pa.RecordBatchReader.from_batches(schema, breaks()),
+        pa.Table.from_batches([ten.cast(null.schema), null]),
+    ):
+        writer = DatasetWriter(tmp_path / "d", schema)
+        writer.write(ten)
+        with pytest.raises(bowstring.Error):
+            writer.write(data)
+        with pytest.raises(bowstring.ClosedError, match="start again"):
+            writer.write(ten)
+        with pytest.raises(bowstring.ClosedError):
+            writer.finish()
+        assert list(tmp_path.iterdir()) == []
+
+
+@needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("call", ["abort", "finish", "write"])
+def test_rows_may_not_call_the_writer_that_takes_them(call: str, tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    one = pa.record_batch([pa.array([1])], schema=schema)
+    writer = DatasetWriter(tmp_path / "d", schema)
+    refused = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield one
+        try:
+            getattr(writer, call)(*([one] if call == "write" else []))
+        except bowstring.ClosedError as error:
+            refused.append(str(error))
+            raise
+
+    with pytest.raises(bowstring.Error, match="call it afterwards"):
+        writer.write(pa.RecordBatchReader.from_batches(schema, rows()))
+    assert len(refused) == 1
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_pyarrow(14, "giving a schema to others")

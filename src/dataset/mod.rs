@@ -63,6 +63,8 @@ mod unify;
 mod unit_values;
 mod units;
 mod unpack;
+#[cfg(feature = "convert")]
+mod version;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};

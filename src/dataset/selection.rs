@@ -133,6 +133,12 @@ impl Selection {
         (start <= end && end <= bits.len()).then(|| bits.slice(start, end - start))
     }
 
+    /// The runs of selected rows, of a row group of `rows` rows: the same ones in every form.
+    #[cfg(feature = "convert")]
+    pub(super) fn runs(&self, rows: u64) -> Vec<(usize, usize)> {
+        self.bits(usize::try_from(rows).unwrap_or(usize::MAX)).set_slices().collect()
+    }
+
     /// Selected rows out of `rows`.
     pub(super) fn count(&self, rows: u64) -> u64 {
         match self {

@@ -388,6 +388,32 @@ fn batches_and_options_that_cannot_be_written_are_refused() {
     assert_eq!(names(directory.path()), ["d"]);
 }
 
+#[test]
+fn rows_that_end_in_an_error_are_not_published_in_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let writer = || DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    let lost = || -> Result<RecordBatch, Error> { Err(Error::Closed { why: "the network is down".into() }) };
+    let other = || {
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+        Ok(RecordBatch::try_from_iter([("id", text)]).unwrap())
+    };
+    for end in [&lost as &dyn Fn() -> _, &other] {
+        let mut half = writer();
+        half.write_all([Ok(ids(0..3)), end()]).unwrap_err();
+        for error in [half.write_all([Ok(ids(0..3))]).unwrap_err(), half.finish().unwrap_err()] {
+            assert!(matches!(&error, Error::Closed { why } if why.contains("start again")), "{error}");
+        }
+        // Nothing was written of these, so they may come once more.
+        let mut whole = writer();
+        whole.write_all([Ok(ids(0..0)), end()]).unwrap_err();
+        whole.write_all([Ok(ids(0..3)), Ok(ids(3..5))]).unwrap();
+        assert_eq!(whole.finish().unwrap().rows, 5);
+        fs::remove_dir_all(&path).unwrap();
+    }
+    assert_eq!(names(directory.path()), [""; 0]);
+}
+
 /// A full disk is tested beside the writer itself; here are directories that accept no files.
 #[cfg(target_os = "linux")]
 #[test]

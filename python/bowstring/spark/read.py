@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from bowstring.paths import shown
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
+from bowstring.spark.tables import is_table
 from bowstring.spark.types import arrow_schema, conform, spark_schema
 
 __all__ = ["reader", "schema"]
@@ -56,20 +58,18 @@ def schema(options: SourceOptions) -> StructType:
     if is_server(options.url):
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
+    elif (dataset := _plain(options.url)) is not None:
+        found = dataset.schema
     else:
-        dataset = _files(options.url)
-        if _uniform(dataset):
-            found = dataset.schema
-        else:
-            with _rows(options) as (connection, name):
-                found = connection.rows(name).schema
+        with _rows(options) as (connection, name):
+            found = connection.rows(name).schema
     return _chosen(spark_schema(found), options.columns)
 
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
     """A reader of the columns ``wanted``."""
     # A filter's text is in bowstring's syntax, so bowstring then reads the files.
-    served = is_server(options.url) or options.filter is not None or not _uniform(_files(options.url))
+    served = is_server(options.url) or options.filter is not None or _plain(options.url) is None
     kind = _KINDS[served, options.pushdown]
     return kind(options, wanted)
 
@@ -147,40 +147,49 @@ def _versions(files: Sequence[Any]) -> dict[str, _Version]:
         return {path: (info.size, info.mtime_ns) for path, info in zip(by_path, found, strict=True)}
 
 
+def _place(url: str) -> str:
+    # pyarrow opens a store's URL: s3://, gs://, hdfs://.
+    return url if "://" in url and not url.startswith("file:") else str(local(url))
+
+
 def _files(url: str) -> Any:
     import pyarrow.dataset as ds  # takes half a second, for pandas
 
-    # pyarrow opens a store's URL: s3://, gs://, hdfs://.
-    place = url if "://" in url and not url.startswith("file:") else str(local(url))
+    place = _place(url)
     # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
     parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
     try:
         found = ds.dataset(place, format=parquet, partitioning="hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
-    typed = _with_dates(found)
+    typed = _typed(found)
     return found if typed is None else ds.dataset(place, format=parquet, partitioning=typed)
 
 
-def _with_dates(found: Any) -> Any:
-    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark; ``None`` if there are none."""
+def _typed(found: Any) -> Any:
+    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark, and integers for those of wide integers.
+
+    ``None`` if there are none of both.
+    """
     import pyarrow.dataset as ds
 
     fields = {field.name: field.type for field in found.partitioning.schema}
-    dates = {name for name, kind in fields.items() if pa.types.is_string(kind)}
-    seen = set()
-    for file in found.get_fragments() if dates else ():
+    texts: dict[str, set[str]] = {name: set() for name, kind in fields.items() if pa.types.is_string(kind)}
+    for file in found.get_fragments() if texts else ():
         for name, value in ds.get_partition_keys(file.partition_expression).items():
-            if name in dates and value is not None:
-                seen.add(name)
-                if not _is_date(value):
-                    dates.discard(name)
-    dates &= seen
-    if not dates:
+            if name in texts and value is not None:
+                texts[name].add(value)
+    kinds = [(_is_date, pa.date32()), (_is_integer, pa.int64())]
+    better = {
+        name: kind for name, values in texts.items() for is_one, kind in kinds if values and all(map(is_one, values))
+    }
+    if not better:
         return None
-    return ds.partitioning(
-        pa.schema([(name, pa.date32() if name in dates else kind) for name, kind in fields.items()]), flavor="hive"
-    )
+    return ds.partitioning(pa.schema([(name, better.get(name, kind)) for name, kind in fields.items()]), flavor="hive")
+
+
+def _is_integer(text: str) -> bool:
+    return re.fullmatch("-?[0-9]+", text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
 
 def _is_date(text: str) -> bool:
@@ -190,13 +199,30 @@ def _is_date(text: str) -> bool:
         return False
 
 
+def _plain(url: str) -> Any:
+    """The files at ``url``; ``None`` if pyarrow would read other rows or columns of them than a loader."""
+    if is_table(_place(url)):
+        return None
+    try:
+        found = _files(url)
+    except pa.ArrowTypeError:  # a key of directories is a column of the files, too, of another type
+        return None
+    return found if _uniform(found) else None
+
+
 def _uniform(dataset: Any) -> bool:
-    """True if all files have the same columns. pyarrow takes the first file's: other columns would be missing silently."""
+    """True if all files have the same columns, and directories give no other values for them.
+
+    pyarrow takes the first file's: other columns would be missing silently.
+    """
+    keys = set(dataset.partitioning.schema.names)
     fragments = list(dataset.get_fragments())
     with ThreadPoolExecutor(16) as pool:
         schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
         first = next(schemas, None)
-        return first is None or all(first.equals(schema, check_metadata=False) for schema in schemas)
+        if first is None:
+            return True
+        return not keys & set(first.names) and all(first.equals(schema, check_metadata=False) for schema in schemas)
 
 
 class FilesReader(_Reader):

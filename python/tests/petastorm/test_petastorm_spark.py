@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from bowstring.flight import Address, Connection
 from bowstring.petastorm import make_reader
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
@@ -142,6 +144,22 @@ def test_converter_of_a_directory(spark: Any, tmp_path: pathlib.Path, monkeypatc
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15")
     with pytest.raises(ValueError, match="dbfs:/x"):
         make_spark_converter(url)
+
+
+def test_a_converter_has_the_rows_of_the_present_files(spark: Any, tmp_path: pathlib.Path) -> None:
+    data = str(tmp_path / "data")
+    spark.range(5).coalesce(1).write.parquet(data)
+    old = spark.read.parquet(data)
+    first = make_spark_converter(old)
+    assert make_spark_converter(spark.read.parquet(data)).cache_dir_url == first.cache_dir_url
+    spark.range(5, 9).coalesce(1).write.mode("append").parquet(data)
+    assert len(make_spark_converter(spark.read.parquet(data))) == 9
+    assert make_spark_converter(old).cache_dir_url == first.cache_dir_url
+    # In its place, under its own name.
+    for file in pathlib.Path(data).glob("part-*.parquet"):
+        pq.write_table(pa.table({"id": range(50, 57)}), file)
+        (file.parent / f".{file.name}.crc").unlink()
+    assert len(make_spark_converter(spark.read.parquet(data))) == 14
 
 
 def test_converter_over_a_server(spark: Any) -> None:

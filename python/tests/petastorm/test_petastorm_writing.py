@@ -130,6 +130,18 @@ def test_indexes(url: str) -> None:
         assert [int(row.id) // 5 for row in reader][::5] == sorted(wanted)
 
 
+def test_an_index_keeps_what_bowstring_wrote_beside_it(tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"id": range(6), "v": [[float(i)] * 3 for i in range(6)]}), tmp_path / "src.parquet")
+    bowstring.convert(tmp_path / "src.parquet", tmp_path / "data", to="petastorm")
+    before = pq.read_metadata(tmp_path / "data" / "_common_metadata").metadata
+    url = f"file://{tmp_path}/data"
+    build_rowgroup_index(url, None, [SingleFieldIndexer("by_id", "id")])
+    after = pq.read_metadata(tmp_path / "data" / "_common_metadata").metadata
+    assert after[SCHEMA_KEY] == before[SCHEMA_KEY]
+    with make_reader(url, rowgroup_selector=SingleIndexSelector("by_id", [5]), shuffle_row_groups=False) as reader:
+        assert [int(row.id) for row in reader] == list(range(6))
+
+
 def test_only_known_names_are_written() -> None:
     index = SingleFieldIndexer("ix", "id")
     index.build_index([{"id": 5}, {"id": 1 << 40}, {"id": "text"}], 2)

@@ -48,7 +48,11 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
             id: format!("{}#{}", file.path, group.ordinal),
             bytes: dataset.cost(number, &all).fetched,
             rows: Some(group.selected),
-            stamp: format!("{:?}", file.version),
+            // What a table says of the file's rows is not in the file.
+            stamp: match dataset.version_of(number) {
+                Some(version) => format!("{:?} {version}", file.version),
+                None => format!("{:?}", file.version),
+            },
         });
     }
     let mut lists = Vec::new();

@@ -15,6 +15,7 @@ use arrow::datatypes::Field;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::address::address;
 use super::commit::{flush, flush_all};
 use super::finished::{Found, finished};
 use super::journal::{Done, Worked};
@@ -136,8 +137,13 @@ impl Conversion {
         let started = Instant::now();
         destination::check(src, dst)?;
         let job = Job::new(src, dst, options)?;
-        // Overwriting always makes the dataset again.
-        let found = if options.overwrite { Found::Nothing } else { finished(dst, &job.fingerprint, &job.options)? };
+        let source = address(src);
+        let identity = (&*job.fingerprint, &*source);
+        // Overwriting always makes the dataset again, but one that was killed when it had published its files is over.
+        let found = match options.overwrite && !(options.resume && publish::is_unfinished(dst)) {
+            true => Found::Nothing,
+            false => finished(dst, identity, &job.options)?,
+        };
         match found {
             Found::Whole(found) => {
                 publish::sweep(dst)?;
@@ -145,19 +151,18 @@ impl Conversion {
                 let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
                 return Ok(Begun::Unchanged(Report { unchanged: true, ..report(&job, rows, files, bytes, started) }));
             }
-            Found::Changed(why) => {
+            Found::Changed(why) if !options.overwrite => {
                 let shown = dst.display();
                 let problem = format!(
                     "{shown} was made from this source with these options, but {why}; set overwrite to make it again"
                 );
                 return Err(Error::config("overwrite", problem));
             }
-            Found::Nothing => {}
+            Found::Changed(_) | Found::Nothing => {}
         }
-        let (staging, mut done) =
-            Staging::open(dst, &job.fingerprint, options.resume, options.replace(), &options.limits)?;
+        let (staging, mut done) = Staging::open(dst, identity, options.resume, options.replace(), &options.limits)?;
         done.retain(|done| done.task < job.units);
-        let (resumed, source) = (done.len(), crate::store::display(src));
+        let resumed = done.len();
         Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::address::is_other;
 use super::contents;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::listing::Listing;
@@ -21,11 +22,14 @@ pub(crate) enum Found {
     Changed(String),
 }
 
-/// Checks `dst` for the output of the conversion with this fingerprint. Reads every file.
-pub(crate) fn finished(dst: &Path, fingerprint: &str, options: &ConvertOptions) -> Result<Found> {
+/// Checks `dst` for the output of the conversion with this fingerprint, of the source at this address. Reads every file.
+pub(crate) fn finished(dst: &Path, (fingerprint, source): (&str, &str), options: &ConvertOptions) -> Result<Found> {
     let found = Listing::local(dst).ok().and_then(|tree| success::read(&tree, &options.limits));
     let Some(found) = found else { return Ok(Found::Nothing) };
     if found.get("fingerprint").and_then(Value::as_str) != Some(fingerprint) {
+        return Ok(Found::Nothing);
+    }
+    if found.get("source").and_then(Value::as_str).is_some_and(|recorded| is_other(recorded, source)) {
         return Ok(Found::Nothing);
     }
     Ok(match contents::difference(dst, &found, options.threads())? {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::address::is_other;
 use crate::convert::check::digest::Digest;
 use crate::convert::read::files;
 use crate::convert::sink::Part;
@@ -42,6 +43,9 @@ pub(crate) struct Worked {
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     fingerprint: String,
+    /// The address of the source; former versions did not record it.
+    #[serde(default)]
+    source: Option<String>,
 }
 
 /// Result of opening an existing journal.
@@ -63,17 +67,17 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Creates a journal at `path`.
-    pub(crate) fn create(path: &Path, fingerprint: &str) -> Result<Self> {
+    /// Creates a journal at `path`, of the conversion with this fingerprint of the source at this address.
+    pub(crate) fn create(path: &Path, (fingerprint, source): (&str, &str)) -> Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(path);
         let file = file.map_err(|error| failed("create", path, error))?;
         let journal = Self { path: path.to_owned(), file: Mutex::new(file) };
-        journal.line(&Head { fingerprint: fingerprint.to_owned() })?;
+        journal.line(&Head { fingerprint: fingerprint.to_owned(), source: Some(source.to_owned()) })?;
         Ok(journal)
     }
 
-    /// Opens the journal at `path`, and compares it with the conversion's `fingerprint`.
-    pub(crate) fn reopen(path: &Path, fingerprint: &str, most: u64) -> Result<Found> {
+    /// Opens the journal at `path`, and compares it with the conversion's fingerprint and the address of its source.
+    pub(crate) fn reopen(path: &Path, (fingerprint, source): (&str, &str), most: u64) -> Result<Found> {
         if !path.is_file() {
             return Ok(Found::Nothing);
         }
@@ -85,7 +89,11 @@ impl Journal {
         let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let mut lines = content.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
         let head = lines.next().and_then(|line| serde_json::from_slice::<Head>(line).ok());
-        if head.is_none_or(|head| head.fingerprint != fingerprint) {
+        let is_same = |head: Head| {
+            let elsewhere = head.source.is_some_and(|recorded| is_other(&recorded, source));
+            head.fingerprint == fingerprint && !elsewhere
+        };
+        if !head.is_some_and(is_same) {
             return Ok(Found::Other);
         }
         let done = lines.filter_map(|line| serde_json::from_slice::<Done>(line).ok()).collect();
@@ -120,7 +128,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         let done = |task| Done { task, parts: Vec::new(), digest: None, rows: 7, read: 7 };
-        let journal = Journal::create(&path, "x").unwrap();
+        let journal = Journal::create(&path, ("x", "/src")).unwrap();
         journal.done(&done(0)).unwrap();
         journal.done(&done(1)).unwrap();
         drop(journal);
@@ -128,19 +136,23 @@ mod tests {
         for cut in 0..=content.len() {
             std::fs::write(&path, &content[..cut]).unwrap();
             let whole = content[..cut].iter().filter(|byte| **byte == b'\n').count();
-            match Journal::reopen(&path, "x", 1 << 20).unwrap() {
+            match Journal::reopen(&path, ("x", "/src"), 1 << 20).unwrap() {
                 Found::Nothing => assert_eq!(whole, 0),
                 Found::Other => panic!("cut at {cut}, it is taken for another conversion's"),
                 Found::Same(journal, found) => {
                     assert_eq!(found.len(), whole - 1);
                     journal.done(&done(5)).unwrap();
-                    let Found::Same(_, again) = Journal::reopen(&path, "x", 1 << 20).unwrap() else {
+                    let Found::Same(_, again) = Journal::reopen(&path, ("x", "/src"), 1 << 20).unwrap() else {
                         panic!("cut at {cut}")
                     };
                     assert_eq!(again.len(), whole);
                 }
             }
         }
-        assert!(matches!(Journal::reopen(&path, "y", 1 << 20).unwrap(), Found::Other));
+        assert!(matches!(Journal::reopen(&path, ("y", "/src"), 1 << 20).unwrap(), Found::Other));
+        assert!(matches!(Journal::reopen(&path, ("x", "/other"), 1 << 20).unwrap(), Found::Other));
+        std::fs::write(&path, "{\"fingerprint\":\"x\"}\n").unwrap();
+        let former = Journal::reopen(&path, ("x", "/other"), 1 << 20).unwrap();
+        assert!(matches!(former, Found::Same(..)), "of a version that did not record the source");
     }
 }

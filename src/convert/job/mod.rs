@@ -1,5 +1,6 @@
 //! A conversion from options to published output: the columns read and written, and the tasks.
 
+mod address;
 mod apart;
 mod buckets;
 mod check;
@@ -18,7 +19,7 @@ mod shuffle;
 mod task;
 mod tasks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ use crate::convert::read::listing::is_remote;
 use crate::convert::read::remote;
 use crate::convert::sink::Sink;
 use crate::convert::source::Source;
-use crate::convert::types::schema_json;
+use crate::convert::types::{schema_json, type_text};
 use crate::convert::values::sample;
 use crate::dataset::filter::{Bound, Expr, Filter};
 use crate::error::{Error, Result};
@@ -149,7 +150,12 @@ impl Job {
         let (tasks, files) = tasks(&*source, options);
         let buckets = options.shuffle.map(|_| buckets::buckets(source.shards(), options.shards));
         let units = buckets.unwrap_or(tasks.len());
-        let fingerprint = fingerprint(&*source, to, &schema, options, condition.as_ref(), buckets);
+        // Types given for columns that only the filter reads decide about rows, although nothing is written of them.
+        let unwritten = read.iter().filter(|number| !wanted.contains(number)).map(|number| given.field(*number));
+        let unwritten: BTreeMap<&str, String> = unwritten
+            .filter_map(|field| Some((field.name().as_str(), type_text(options.schema.as_ref()?.get(field.name())?))))
+            .collect();
+        let fingerprint = fingerprint(&*source, to, &schema, &unwritten, options, condition.as_ref(), buckets);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
@@ -217,11 +223,13 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
     Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
 }
 
-/// Computes the identity of a conversion.
+/// Computes the identity of a conversion. Parts that few conversions have are left out of the others, so that what a former version
+/// began is resumed.
 fn fingerprint(
     source: &dyn Source,
     to: Format,
     schema: &Schema,
+    unwritten: &BTreeMap<&str, String>,
     options: &ConvertOptions,
     condition: Option<&Expr>,
     buckets: Option<usize>,
@@ -246,6 +254,9 @@ fn fingerprint(
     });
     if !images.is_empty() {
         options["images"] = json!(images);
+    }
+    if !unwritten.is_empty() {
+        options["unwritten"] = json!(unwritten);
     }
     if let Some(buckets) = buckets {
         // Version of the order, and the layout of scattered files.

@@ -7,6 +7,7 @@ use arrow::datatypes::Field;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde::Serialize;
 
+use super::address::address;
 use super::finished::{Found, finished};
 use super::{Job, destination};
 use crate::convert::errors::unexpected;
@@ -50,7 +51,8 @@ pub struct Plan {
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     destination::check(src, dst)?;
     let job = Job::new(src, dst, options)?;
-    let unchanged = !options.overwrite && matches!(finished(dst, &job.fingerprint, options)?, Found::Whole(_));
+    let identity = (&*job.fingerprint, &*address(src));
+    let unchanged = !options.overwrite && matches!(finished(dst, identity, options)?, Found::Whole(_));
     if !unchanged {
         Destination::of(dst, "dst")?.vacant(options.replace())?;
     }

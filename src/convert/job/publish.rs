@@ -53,25 +53,28 @@ pub(crate) struct Staging {
 
 /// Checks that a file has its full size: a machine that crashed may have kept its name and lost the rest.
 fn whole(path: &Path, part: &Part) -> Result<()> {
-    let found = fs::metadata(path).map_err(|error| failed("look at", path, error))?.len();
-    if found == part.bytes {
-        return Ok(());
-    }
+    let found = match fs::metadata(path) {
+        Ok(found) if found.len() == part.bytes => return Ok(()),
+        Ok(found) => format!("{} bytes", found.len()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "no file".to_owned(),
+        Err(error) => return Err(failed("look at", path, error)),
+    };
     let place = Place::file(shown(path).to_string_lossy());
     // The finished tasks are discarded with it: there is no telling which of their files are complete.
     let hint = "nothing was published; the same command starts from the beginning";
-    Err(differs(place, "its size", format!("{} bytes", part.bytes), format!("{found} bytes"), hint))
+    Err(differs(place, "its size", format!("{} bytes", part.bytes), found, hint))
 }
 
 impl Staging {
-    /// Opens the hidden directory for `destination`, with the tasks that were finished in it before.
+    /// Opens the hidden directory for `destination`, with the tasks that were finished in it before. The fingerprint and the address of the
+    /// source are its `identity`.
     ///
     /// # Errors
     /// `Config` naming `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
     /// interrupted; `Closed` if another process works there; `Store`.
     pub(crate) fn open(
         destination: &Path,
-        fingerprint: &str,
+        identity: (&str, &str),
         resume: bool,
         replace: Replace,
         limits: &Limits,
@@ -93,7 +96,7 @@ impl Staging {
         destination.vacant(replace)?;
         let found = match before.take() {
             Some(before) if resume || !replace.overwrite => {
-                match Journal::reopen(&before.at().join(JOURNAL), fingerprint, limits.max_index_bytes)? {
+                match Journal::reopen(&before.at().join(JOURNAL), identity, limits.max_index_bytes)? {
                     Found::Same(journal, done) if resume => {
                         let lock = lock.take()?;
                         return Ok((Self { pinned: before, hidden, destination, replace, journal, lock }, done));
@@ -130,7 +133,7 @@ impl Staging {
         for path in ["tasks", "data"].map(|name| pinned.at().join(name)) {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
-        let journal = Journal::create(&pinned.at().join(JOURNAL), fingerprint)?;
+        let journal = Journal::create(&pinned.at().join(JOURNAL), identity)?;
         Ok((Self { pinned, hidden, destination, replace, journal, lock: lock.take()? }, Vec::new()))
     }
 
@@ -316,7 +319,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let options = ConvertOptions::default();
         let dst = directory.path().join("out");
-        let (staging, _) = Staging::open(&dst, "x", false, options.replace(), &options.limits).unwrap();
+        let (staging, _) = Staging::open(&dst, ("x", "/src"), false, options.replace(), &options.limits).unwrap();
         let file = staging.task(0).unwrap().join("a.jpg");
         let part = Part { name: "a.jpg".into(), rows: 1, bytes: 3, extra: Value::Null };
         let done = [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];
@@ -326,6 +329,10 @@ mod tests {
         assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("3 bytes"), "{error}");
         fs::write(&file, b"abc").unwrap();
         staging.gather(&done, std::slice::from_ref(&part)).unwrap();
+        let lost = Part { name: "b.jpg".into(), ..part.clone() };
+        let done_of = |part: &Part| [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];
+        let error = staging.gather(&done_of(&lost), std::slice::from_ref(&lost)).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("no file"), "{error}");
         // Repeated, after a kill in between.
         fs::write(staging.data().join("a.jpg"), b"ab").unwrap();
         assert!(staging.gather(&done, std::slice::from_ref(&part)).is_err());

@@ -168,6 +168,21 @@ impl DatasetWriter {
         Ok(())
     }
 
+    /// Adds the rows of all of `batches`, which belong together: if they end in an error after some rows are written, nothing more can
+    /// be written and nothing is published, so that whoever gives them once more does not write the first ones twice.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), and the errors of `batches`. `Closed` from then on, unless nothing was written of them.
+    pub fn write_all(&mut self, batches: impl IntoIterator<Item = Result<RecordBatch>>) -> Result<()> {
+        let mut begun = false;
+        for batch in batches {
+            let rows = batch.and_then(|batch| self.write(&batch).map(|()| batch.num_rows()));
+            self.failed |= begun && rows.is_err();
+            begun |= rows? > 0;
+        }
+        Ok(())
+    }
+
     /// Closes the files, brings them to the disk, and makes the dataset appear.
     ///
     /// # Errors
@@ -253,7 +268,8 @@ impl DatasetWriter {
 
     fn usable(&self) -> Result<()> {
         if self.failed {
-            return Err(Error::Closed { why: "writing failed before; start again".into() });
+            let why = "writing failed before, when part of the rows was written; start again with a new writer";
+            return Err(Error::Closed { why: why.into() });
         }
         Ok(())
     }

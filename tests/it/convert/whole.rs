@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Progress, convert, plan};
+use bowstring::convert::{Begun, Conversion, ConvertOptions, Format, Progress, Types, convert, plan};
 use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, names, parquet, rows, run, same, text, to};
@@ -50,6 +50,123 @@ fn a_finished_conversion_is_not_done_again() {
     assert_eq!((replaced.rows, replaced.unchanged), (200, false));
     same(&src, &out);
     assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+/// Converts `src` once more: done already, or refused because it is another conversion now.
+fn is_done(src: &Path, out: &Path, options: &ConvertOptions) -> bool {
+    match run(src, out, options) {
+        Ok(report) => report.unchanged,
+        Err(Error::Config { option: "overwrite", .. }) => false,
+        Err(error) => panic!("{}", error.chain()),
+    }
+}
+
+#[test]
+fn what_a_table_deletes_or_renames_is_converted_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    // A later version deletes rows by a vector: the file of rows is the same.
+    let fixture = super::fixture("delta/log-replay-dv-key-cases/delta");
+    fs::create_dir_all(at("deleted/_delta_log")).unwrap();
+    let log = |version: u64| format!("_delta_log/{version:020}.json");
+    let copy = |name: &str| {
+        fs::copy(fixture.join(name), at("deleted").join(name)).unwrap();
+    };
+    names(&fixture).iter().filter(|name| *name != "_delta_log").for_each(|name| copy(name));
+    (0..2).for_each(|version| copy(&log(version)));
+    let options = to(Format::Csv);
+    let before = run(&at("deleted"), &at("out"), &options).unwrap();
+    assert!(is_done(&at("deleted"), &at("out"), &options));
+    copy(&log(2));
+    assert!(!is_done(&at("deleted"), &at("out"), &options));
+    let after = run(&at("deleted"), &at("out"), &ConvertOptions { overwrite: true, ..options.clone() }).unwrap();
+    assert!(after.rows < before.rows && is_done(&at("deleted"), &at("out"), &options), "{after:?}");
+
+    // A column is dropped, and another one takes its name: the file has no values of that.
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+    fs::create_dir_all(at("renamed/_delta_log")).unwrap();
+    parquet(&at("renamed/a.parquet"), &batch(vec![("x", column)]));
+    let commit = |version: u64, id: i32, physical: &str, rest: &str| {
+        let metadata = format!(
+            r#"{{"metaData": {{"id": "t", "format": {{"provider": "parquet", "options": {{}}}}, "partitionColumns": [],
+            "configuration": {{"delta.columnMapping.mode": "name"}}, "schemaString": {}}}}}"#,
+            serde_json::json!(
+                serde_json::json!({"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": true, "metadata":
+                    {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}}]})
+                .to_string()
+            )
+        );
+        fs::write(at("renamed").join(log(version)), format!("{}\n{rest}", metadata.replace('\n', ""))).unwrap();
+    };
+    let add = r#"{"add": {"path": "a.parquet", "partitionValues": {}, "size": 0, "modificationTime": 0, "dataChange": true}}"#;
+    commit(0, 1, "x", &format!("{}\n{add}", r#"{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}"#));
+    run(&at("renamed"), &at("named"), &options).unwrap();
+    assert!(is_done(&at("renamed"), &at("named"), &options));
+    commit(1, 2, "col-2", "");
+    assert!(!is_done(&at("renamed"), &at("named"), &options));
+}
+
+#[test]
+fn another_source_of_the_same_names_sizes_and_times_is_another_conversion() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for (version, y) in [("v1", 1), ("v2", 9)] {
+        fs::create_dir(at(version)).unwrap();
+        let path = at(version).join("a.csv");
+        fs::write(&path, format!("id,y\n1,{y}\n")).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    }
+    let options = to(Format::Jsonl);
+    run(&at("v1"), &at("out"), &options).unwrap();
+    for again in ["v1", "v2/../v1"] {
+        assert!(is_done(&at(again), &at("out"), &options), "{again}");
+    }
+    assert!(!is_done(&at("v2"), &at("out"), &options));
+}
+
+#[test]
+fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    numbers(&at("src"), 2, 50);
+    let options = ConvertOptions { overwrite: true, resume: true, ..to(Format::Csv) };
+    let hidden = at(".out.bowstring-convert");
+    for whole in [true, false] {
+        run(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() }).unwrap();
+        let again =
+            Conversion::begin(&text(&at("src")), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
+        let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
+        again.run(&Progress::default()).unwrap();
+        let journal = fs::read(hidden.join("journal")).unwrap();
+        again.finish().unwrap();
+        // As a kill leaves it when the files have been renamed away.
+        fs::create_dir(&hidden).unwrap();
+        fs::write(hidden.join("journal"), journal).unwrap();
+        if !whole {
+            fs::remove_file(at("out").join("part-00000.csv")).unwrap();
+            let (error, said) = kind(run(&at("src"), &at("out"), &options));
+            assert!(matches!(error, Error::Corrupt { .. }) && said.contains("no file"), "{said}");
+        }
+        let done = run(&at("src"), &at("out"), &options).unwrap();
+        assert_eq!((done.unchanged, done.rows), (whole, 100));
+        assert_eq!(names(directory.path()), ["out", "src"]);
+    }
+}
+
+#[test]
+fn types_that_only_the_filter_reads_make_another_conversion() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src.csv"), directory.path().join("out"));
+    fs::write(&src, "x,y\n1,2024-01-01T00:30:00+02:00\n2,2024-01-01T12:00:00+02:00\n").unwrap();
+    let typed = |ty: &str| {
+        let schema = Some(Types::parse(&format!("y: {ty}")).unwrap());
+        let filter = Some(Filter::Text("y >= '2024-01-01T00:00:00Z'".into()));
+        ConvertOptions { columns: vec!["x".into()], schema, filter, ..to(Format::Csv) }
+    };
+    assert_eq!(run(&src, &out, &typed("timestamp[us, UTC]")).unwrap().rows, 1);
+    assert!(is_done(&src, &out, &typed("timestamp[us, UTC]")));
+    assert!(!is_done(&src, &out, &typed("string")));
 }
 
 #[test]

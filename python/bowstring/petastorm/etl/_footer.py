@@ -69,8 +69,11 @@ class Folder:
         parquet = needed("pyarrow.parquet", _WHY)
         names = {info.base_name for info in self._fs.get_file_info(self._beside()) if info.is_file}
         source = next((name for name in ("_common_metadata", "_metadata") if name in names), None) or self._any_file()
-        schema = self.footer(source).schema.to_arrow_schema()
-        before = schema.metadata or {}
+        footer = self.footer(source)
+        schema = footer.schema.to_arrow_schema()
+        # Where a footer has a schema of Arrow's, pyarrow shows the values in that in place of the footer's. It writes it anew.
+        stored = {key: value for key, value in (footer.metadata or {}).items() if key != b"ARROW:schema"}
+        before = {**(schema.metadata or {}), **stored}
         after = {**before, **values}
         if INDEX_KEY in before and INDEX_KEY not in values and _counts(before) != _counts(after):
             del after[INDEX_KEY]

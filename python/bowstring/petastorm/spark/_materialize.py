@@ -22,8 +22,10 @@ __all__ = ["cached", "forget", "local_path", "register_delete_dir_handler"]
 
 _LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
-# Settings and hash of a frame -> frames with that hash, each with the directory that holds it.
-_known: dict[tuple[Any, ...], list[tuple[Any, str]]] = {}
+# Names of a frame's files, with size and time of those on this machine.
+_Files = frozenset[tuple[str, int, int]]
+# Settings and hash of a frame -> frames with that hash, each with its files and the directory that holds it.
+_known: dict[tuple[Any, ...], list[tuple[Any, _Files, str]]] = {}
 
 
 def local_path(url: str) -> str | None:
@@ -61,7 +63,7 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
 
 
 def _delete_at_exit(url: str) -> None:
-    if all(url != known for held in _known.values() for _, known in held):
+    if all(url != known for held in _known.values() for _, _, known in held):
         return  # deleted before
     try:
         _handler(url)
@@ -75,19 +77,34 @@ def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str
         # Equal plans have equal hashes, but other plans may have the same hash.
         parent = parent.rstrip("/")
         key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
-        for known, url in _known.get(key, ()):
-            if known.sparkSession is frame.sparkSession and frame.sameSemantics(known):
+        files = _files(frame)
+        for known, had, url in _known.get(key, ()):
+            if known.sparkSession is frame.sparkSession and frame.sameSemantics(known) and files == had:
                 return url
         url = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
-        _known.setdefault(key, []).append((frame, url))
+        _known.setdefault(key, []).append((frame, files, url))
         return url
+
+
+def _files(frame: Any) -> _Files:
+    """The files of a frame: Spark takes two frames for the same whose files were written anew in between."""
+    return frozenset(_stamped(name) for name in frame.inputFiles())
+
+
+def _stamped(name: str) -> tuple[str, int, int]:
+    path = local_path(name)
+    try:
+        found = None if path is None else os.stat(path)
+    except OSError:  # of another machine, or gone by now
+        found = None
+    return (name, -1, -1) if found is None else (name, found.st_size, found.st_mtime_ns)
 
 
 def forget(url: str) -> None:
     """Deletes a directory."""
     with _lock:
         for key, held in list(_known.items()):
-            held[:] = [(frame, known) for frame, known in held if known != url]
+            held[:] = [one for one in held if one[-1] != url]
             if not held:
                 del _known[key]
     _handler(url)

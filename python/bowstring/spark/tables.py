@@ -1,0 +1,42 @@
+"""Tables of other systems, known by the files of their logs: their directories hold more than their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["is_table", "log_of"]
+
+_DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"
+_METADATA = (".metadata.json", ".metadata.json.gz")
+
+
+def _system(names: Iterable[str]) -> str | None:
+    """The system that has its log among ``names``, which are relative to a directory; by the rules of loaders."""
+    for name in names:
+        *parents, file = name.split("/")
+        if _HUDI in parents:
+            return "Hudi"
+        if parents[-1:] == [_DELTA]:
+            return "Delta Lake"
+        if parents[-1:] == [_ICEBERG] and file.endswith(_METADATA):
+            return "Iceberg"
+    return None
+
+
+def is_table(place: str) -> bool:
+    """True if there is a table anywhere below a path or a store's URL: whose log pyarrow does not read."""
+    from pyarrow import fs  # takes long, and writers do not need it
+
+    system, base = fs.FileSystem.from_uri(place) if "://" in place else (fs.LocalFileSystem(), place)
+    if system.get_file_info(base).type == fs.FileType.File:
+        return False
+    found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+    start = len(base.rstrip("/")) + 1
+    return _system(info.path[start:] for info in found if info.type == fs.FileType.File) is not None
+
+
+def log_of(path: Path) -> str | None:
+    """The system whose table a directory itself is."""
+    logs = [path / name for name in (_DELTA, _HUDI, _ICEBERG)]
+    return _system(f"{log.name}/{file.name}" for log in logs if log.is_dir() for file in log.iterdir())
