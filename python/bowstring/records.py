@@ -55,20 +55,20 @@ def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
     name = column.name
     valid = f"{name}__valid"
     nullable = valid in column.parts
+    mask: Any = batch[valid] if nullable else None
     if column.dtype is None:
         # Its nulls are in the array, but for those of lists, which are empty there.
         found = pyarrow.array(batch[name])
         if nullable and pyarrow.types.is_large_list(found.type):
             # A list that has a null inside is masked too.
-            found = _with_nulls(found, batch[valid].numpy() | (np.diff(found.offsets.to_numpy()) > 0))
+            found = _with_nulls(found, mask.numpy() | (np.diff(found.offsets.to_numpy()) > 0))
         yield name, found, True
         return
     offsets = [part for part in column.parts if part.startswith(f"{name}__offsets")]
     values = f"{name}__values" if offsets else name
     found = _lists(_array(batch[values]), offsets, batch)
     if nullable:
-        mask = batch[valid].numpy()
-        found = _packed_with_nulls(found, mask) if column.packed else _with_nulls(found, mask)
+        found = (_packed_with_nulls if column.packed else _with_nulls)(found, mask.numpy())
     yield name, found, nullable
     indices = f"{name}__indices"
     for part in column.parts:
