@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import ClosedError, ConfigError, Error, StoreError, UnknownOptionError
+from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, StoreError, UnknownOptionError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -325,6 +325,55 @@ def test_nothing_is_appended_to_a_table(tmp_path: pathlib.Path) -> None:
             kind(options, schema, overwrite=False)
     assert holds(tmp_path / "table") == before
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["table"]
+
+
+def test_rows_that_no_reader_could_read_with_the_others_are_not_appended(tmp_path: pathlib.Path) -> None:
+    def appends(path: pathlib.Path, kind: str) -> DirectoryWriter:
+        return DirectoryWriter(SourceOptions.read({"path": str(path)}), StructType().add("id", kind), overwrite=False)
+
+    odd = tmp_path / "a {b} *"
+    odd.mkdir()
+    writer = appends(odd, "long")  # nothing is there yet
+    pq.write_table(pa.table({"id": [1]}), odd / "a.parquet")
+    with pytest.raises(MismatchError, match=r'other columns are appended.*"id"'):
+        appends(odd, "string")
+    place, attempt = begun(odd, "w")
+    (attempt / "w.parquet").unlink()
+    pq.write_table(pa.table({"id": ["text"]}), attempt / "w.parquet")
+    with pytest.raises(MismatchError, match="other columns"):
+        place.publish([attempt], replace=False, create=False)
+    place.remove()
+    writer.abort([])
+    appends(odd, "integer").abort([])  # a wider type holds both
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "a.csv").write_text("id\n1\n")
+    with pytest.raises(ConfigError, match=r"no dataset of Parquet.*a\.csv"):
+        appends(tmp_path / "csv", "long")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a {b} *", "csv"]
+    assert [path.name for path in odd.iterdir()] == ["a.parquet"]
+
+
+def test_what_is_appended_to_nothing_is_ours(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name, replace in (("first", False), ("second", False), ("third", True)):
+        place, attempt = begun(tmp_path / "d", name)
+        (attempt / f"{name}.parquet").unlink()
+        pq.write_table(pa.table({"id": [1]}), attempt / f"{name}.parquet")
+        assert place.publish([attempt], replace=replace, create=False)
+    assert holds(tmp_path / "d") == {"third"}
+
+
+def test_values_of_directories_are_those_of_the_loader(tmp_path: pathlib.Path) -> None:
+    for name, values in {"wide": ["3000000000", "-7"], "large": ["99999999999999999999"], "both": ["1", "2"]}.items():
+        for value in values:
+            (tmp_path / name / f"k={value}").mkdir(parents=True)
+            table = pa.table({"id": [0]} | ({"k": [99]} if name == "both" else {}))
+            pq.write_table(table, tmp_path / name / f"k={value}" / "a.parquet")
+    assert read._plain(str(tmp_path / "wide")) is not None
+    assert read._plain(str(tmp_path / "both")) is None
+    assert rows_of(str(tmp_path / "wide")) == [{"id": 0, "k": -7}, {"id": 0, "k": 3000000000}]
+    assert rows_of(str(tmp_path / "large")) == [{"id": 0, "k": "99999999999999999999"}]
+    assert rows_of(str(tmp_path / "both")) == [{"id": 0, "k": 1}, {"id": 0, "k": 2}]
 
 
 def test_unknown_options_are_refused() -> None:

@@ -32,8 +32,8 @@ from bowstring._native import __version__
 from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.paths import local_path, shown
 from bowstring.spark import lock, swap
+from bowstring.spark.appending import appendable, fitting, fitting_files
 from bowstring.spark.options import SourceOptions
-from bowstring.spark.tables import appendable
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
 from bowstring.writer import DatasetWriter
@@ -130,13 +130,14 @@ class Place:
         """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset exists.
 
         :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``, or those to append
-            to are a table of another system.
+            to are a table of another system, or no Parquet.
+        :raises MismatchError: if rows of other columns are appended.
         """
         with lock.held(self.path):
             if replace:
                 replaceable(self.path, foreign)
             elif not create:
-                appendable(self.path)
+                fitting_files(self.path, attempts)
             return self._publish(attempts, replace, create)
 
     def _publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
@@ -145,12 +146,13 @@ class Place:
             return True
         gathered = self._gather(attempts, self.hidden / "dataset" / self.committed.name)
         if self.path.exists() and not replace and not create:
+            if not any(self.path.iterdir()):
+                _mark(self.path)
             _renamed(gathered, self.committed)
             _flush(self.path)
             self._remove()
             return True
-        # Its content marks the dataset as one of ours, as with `DatasetWriter`.
-        (gathered.parent / "_SUCCESS").write_text(json.dumps({"bowstring": __version__}) + "\n")
+        _mark(gathered.parent)
         return self._appear(gathered.parent, replace)
 
     def gathered(self, attempts: Sequence[Path]) -> Path:
@@ -214,6 +216,11 @@ def replaceable(path: Path, foreign: bool) -> None:
     else:
         return
     raise ConfigError(f"option overwrite_foreign: {problem}", option="overwrite_foreign")
+
+
+def _mark(path: Path) -> None:
+    # Its content marks the dataset as one of ours, as with `DatasetWriter`.
+    (path / "_SUCCESS").write_text(json.dumps({"bowstring": __version__}) + "\n")
 
 
 def _is_ours(path: Path) -> bool:
@@ -320,7 +327,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         if self.exists == "replace":
             replaceable(self.target.path, options.overwrite_foreign)
         elif self.exists == "append":
-            appendable(self.target.path)
+            fitting(self.target.path, self.target.schema)
         self.skip = there and self.exists == "ignore"
         if not self.skip:
             Place(self.target.path, self.write_id).open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -161,29 +162,34 @@ def _files(url: str) -> Any:
         found = ds.dataset(place, format=parquet, partitioning="hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
-    typed = _with_dates(found)
+    typed = _typed(found)
     return found if typed is None else ds.dataset(place, format=parquet, partitioning=typed)
 
 
-def _with_dates(found: Any) -> Any:
-    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark; ``None`` if there are none."""
+def _typed(found: Any) -> Any:
+    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark, and integers for those of wide integers.
+
+    ``None`` if there are none of both.
+    """
     import pyarrow.dataset as ds
 
     fields = {field.name: field.type for field in found.partitioning.schema}
-    dates = {name for name, kind in fields.items() if pa.types.is_string(kind)}
-    seen = set()
-    for file in found.get_fragments() if dates else ():
+    texts: dict[str, set[str]] = {name: set() for name, kind in fields.items() if pa.types.is_string(kind)}
+    for file in found.get_fragments() if texts else ():
         for name, value in ds.get_partition_keys(file.partition_expression).items():
-            if name in dates and value is not None:
-                seen.add(name)
-                if not _is_date(value):
-                    dates.discard(name)
-    dates &= seen
-    if not dates:
+            if name in texts and value is not None:
+                texts[name].add(value)
+    kinds = [(_is_date, pa.date32()), (_is_integer, pa.int64())]
+    better = {
+        name: kind for name, values in texts.items() for is_one, kind in kinds if values and all(map(is_one, values))
+    }
+    if not better:
         return None
-    return ds.partitioning(
-        pa.schema([(name, pa.date32() if name in dates else kind) for name, kind in fields.items()]), flavor="hive"
-    )
+    return ds.partitioning(pa.schema([(name, better.get(name, kind)) for name, kind in fields.items()]), flavor="hive")
+
+
+def _is_integer(text: str) -> bool:
+    return re.fullmatch("-?[0-9]+", text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
 
 def _is_date(text: str) -> bool:
@@ -197,17 +203,28 @@ def _plain(url: str) -> Any:
     """The files at ``url``; ``None`` if pyarrow would read other rows or columns of them than a loader."""
     if is_table(_place(url)):
         return None
-    found = _files(url)
+    try:
+        found = _files(url)
+    except pa.ArrowTypeError:  # a key of directories is a column of the files, too, of another type
+        return None
     return found if _uniform(found) else None
 
 
 def _uniform(dataset: Any) -> bool:
-    """True if all files have the same columns. pyarrow takes the first file's: other columns would be missing silently."""
+    """True if all files have the same columns, and directories give no other values for them.
+
+    pyarrow takes the first file's: other columns would be missing silently.
+    """
+    import pyarrow.dataset as ds
+
     fragments = list(dataset.get_fragments())
+    keys = {name for file in fragments for name in ds.get_partition_keys(file.partition_expression)}
     with ThreadPoolExecutor(16) as pool:
         schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
         first = next(schemas, None)
-        return first is None or all(first.equals(schema, check_metadata=False) for schema in schemas)
+        if first is None:
+            return True
+        return not keys & set(first.names) and all(first.equals(schema, check_metadata=False) for schema in schemas)
 
 
 class FilesReader(_Reader):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bowstring.errors import ConfigError
-
-__all__ = ["appendable", "is_table"]
+__all__ = ["is_table", "log_of"]
 
 _DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"
 _METADATA = (".metadata.json", ".metadata.json.gz")
@@ -38,16 +36,7 @@ def is_table(place: str) -> bool:
     return _system(info.path[start:] for info in found if info.type == fs.FileType.File) is not None
 
 
-def appendable(path: Path) -> None:
-    """Checks that files which are added to ``path`` are rows there.
-
-    :raises ConfigError: if it is a table, whose log would not know them.
-    """
+def log_of(path: Path) -> str | None:
+    """The system whose table a directory itself is."""
     logs = [path / name for name in (_DELTA, _HUDI, _ICEBERG)]
-    names = (f"{log.name}/{file.name}" for log in logs if log.is_dir() for file in log.iterdir())
-    if (system := _system(names)) is not None:
-        problem = (
-            f"{path} is a table of {system}, whose readers would never see rows that bowstring adds; append with {system}'s own "
-            "format of Spark, or write to another directory"
-        )
-        raise ConfigError(f"option path: {problem}", option="path")
+    return _system(f"{log.name}/{file.name}" for log in logs if log.is_dir() for file in log.iterdir())
