@@ -621,6 +621,10 @@ def test_columns_as_tensors_and_back() -> None:
         predicted({"y": [1]}, 2, None)
     with pytest.raises(bowstring.MismatchError, match="but no 'z'"):
         predicted({"y": [1]}, 1, pa.schema([("z", pa.int64())]))
+    single = pa.schema([("y", pa.list_(pa.float32()))])
+    assert predicted({"y": np.array([[np.inf, 0.5]])}, 1, single).to_pylist() == [{"y": [np.inf, 0.5]}]
+    with pytest.raises(bowstring.MismatchError, match="beyond its range"):
+        predicted({"y": np.array([[1e300, 0.5]])}, 1, single)
     pieces = list(rebatched([rows(0, 5), rows(5, 0), rows(5, 6)], 4))
     assert [piece["id"].to_pylist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 

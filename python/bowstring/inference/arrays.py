@@ -90,9 +90,23 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
 
 def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
     try:
-        return array.cast(kind)
+        made = array.cast(kind)
+        if _infinite(made) > _infinite(array):
+            raise pa.ArrowInvalid("a number is beyond its range")
+        return made
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: {error}") from error
+
+
+def _infinite(array: Any) -> int:
+    """Infinite numbers in a column, also in lists."""
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+    return (
+        (pc.sum(pc.is_inf(array)).as_py() or 0)
+        if pa.types.is_float32(array.type) or pa.types.is_float64(array.type)
+        else 0
+    )
 
 
 def _column(value: Any) -> Any:

@@ -51,7 +51,7 @@ def make_spark_converter(
         by :meth:`SparkDatasetConverter.delete` only.
     :param parquet_row_group_size_bytes: size of row groups; not for a server.
     :param compression_codec: of Parquet; none by default; not for a server.
-    :param dtype: precision of all floats: ``float32``, ``float64``, or ``None`` to leave them.
+    :param dtype: precision of columns of floats and of arrays of them, not deeper: ``float32``, ``float64``; ``None`` leaves them.
     """
     if isinstance(df, str):
         return _of_directory(df)
