@@ -369,6 +369,8 @@ def test_values_of_directories_are_those_of_the_loader(tmp_path: pathlib.Path) -
             (tmp_path / name / f"k={value}").mkdir(parents=True)
             table = pa.table({"id": [0]} | ({"k": [99]} if name == "both" else {}))
             pq.write_table(table, tmp_path / name / f"k={value}" / "a.parquet")
+    assert read._plain(str(tmp_path / "wide")) is not None
+    assert read._plain(str(tmp_path / "both")) is None
     assert rows_of(str(tmp_path / "wide")) == [{"id": 0, "k": -7}, {"id": 0, "k": 3000000000}]
     assert rows_of(str(tmp_path / "large")) == [{"id": 0, "k": "99999999999999999999"}]
     assert rows_of(str(tmp_path / "both")) == [{"id": 0, "k": 1}, {"id": 0, "k": 2}]

@@ -215,8 +215,10 @@ def _uniform(dataset: Any) -> bool:
 
     pyarrow takes the first file's: other columns would be missing silently.
     """
-    keys = set(dataset.partitioning.schema.names)
+    import pyarrow.dataset as ds
+
     fragments = list(dataset.get_fragments())
+    keys = {name for file in fragments for name in ds.get_partition_keys(file.partition_expression)}
     with ThreadPoolExecutor(16) as pool:
         schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
         first = next(schemas, None)
