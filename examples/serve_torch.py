@@ -50,6 +50,7 @@ def train(server: str) -> None:
             loss.backward()
             optimizer.step()
             rows += batch["_row_id"].tolist()
+            # A real run saves this token in its checkpoints, and joins with that of the one that it loads.
             gang.ack(loader.epoch, loader.step - 1)
         everybody = gang.all_gather(",".join(map(str, rows)).encode())
         union = sorted(int(row) for message in everybody for row in message.decode().split(",") if row)

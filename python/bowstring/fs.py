@@ -239,18 +239,23 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **options: Any) -> None:
         """Copies a file to this machine, where it appears as a whole: what was there stays until then."""
         told = {} if callback is None else {"callback": callback}
-        if outfile is not None or hasattr(lpath, "write") or self.isdir(rpath):
+        source = self._strip_protocol(rpath)
+        target = "" if outfile is not None or hasattr(lpath, "write") else os.fspath(lpath)
+        if target and _is_local(source) and os.path.exists(target) and os.path.samefile(source, target):
+            raise shutil.SameFileError(f"{source} and {target} are the same file")
+        # A link, or a device, is written to.
+        if not target or (os.path.lexists(target) and (os.path.islink(target) or not os.path.isfile(target))):
             super().get_file(rpath, lpath, outfile=outfile, **told, **options)
             return
-        source, target = self._strip_protocol(rpath), os.fspath(lpath)
-        if _is_local(source) and os.path.exists(target) and os.path.samefile(source, target):
-            raise shutil.SameFileError(f"{source} and {target} are the same file")
-        beside = f"{target}.{uuid.uuid4().hex}.part"
+        beside = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex[:12]}.part")
         try:
             super().get_file(rpath, beside, **told, **options)
-            os.replace(beside, target)
+            if os.path.isdir(beside):
+                os.rename(beside, target)
+            else:
+                os.replace(beside, target)
         finally:
-            if os.path.exists(beside):
+            if os.path.isfile(beside):
                 os.remove(beside)
 
     def flush(self) -> None:

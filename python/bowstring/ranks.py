@@ -18,7 +18,8 @@ def not_in_workers(given_rank: object) -> None:
     if found is not None and found.num_workers > 1:
         raise ConfigError(
             f"option num_workers: each of {found.num_workers} worker processes would read all rows; bowstring makes "
-            "batches in threads of its own, so use num_workers=0, or give each worker a rank and world_size",
+            "batches in threads of its own, so use num_workers=0, or give each worker a rank and world_size (0 and 1 to read "
+            "all rows in each)",
             option="num_workers",
         )
 

@@ -25,6 +25,15 @@ pub(crate) struct PyDatasetWriter {
     at_work: Mutex<Option<ThreadId>>,
 }
 
+/// Notes that no thread works any more, also after a panic.
+struct Over<'a>(&'a Mutex<Option<ThreadId>>);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 fn closed() -> Error {
     Error::Closed { why: "the writer was finished or aborted".to_owned() }
 }
@@ -39,10 +48,9 @@ impl PyDatasetWriter {
             return Err(Error::Closed { why: why.to_owned() });
         }
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _over = Over(&self.at_work);
         *at_work() = Some(own);
-        let outcome = work(&mut writer);
-        *at_work() = None;
-        outcome
+        work(&mut writer)
     }
 }
 

@@ -45,18 +45,15 @@ pub(super) fn tells(spark: &str) -> bool {
 
 impl Dataset {
     /// The [schema](Self::schema) with marks of what other libraries mean by columns, if what the dataset says of its cells is heeded.
-    ///
-    /// # Errors
-    /// `Mismatch` if two files have other names for the same labels.
-    pub(crate) fn marked_schema(&self) -> Result<SchemaRef> {
+    pub(crate) fn marked_schema(&self) -> SchemaRef {
         if !self.inner.decode {
-            return Ok(Arc::clone(self.schema()));
+            return Arc::clone(self.schema());
         }
         let spark = self.inner.spark.as_deref().map(spark).unwrap_or_default();
-        let hugging_face = self.inner.described.features()?;
+        let hugging_face = &self.inner.described.features;
         let marked = |field: &Arc<Field>| {
             let (name, ty) = (field.name().as_str(), field.data_type());
-            let (said, told) = (spark.get(name), hugging_face.get(name));
+            let (said, told) = (spark.get(name), hugging_face.get(name).map(|(told, _)| told));
             let feature = match said {
                 _ if is_vector(ty) => match said {
                     Some(Feature::Vector(size)) => Some(Feature::Vector(*size)),
@@ -68,7 +65,7 @@ impl Dataset {
                 _ if told.is_some_and(|told| told.is("Image")) && holds_image(ty) => Some(Feature::Image),
                 _ => None,
             };
-            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(|told| told.names());
+            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(HuggingFace::names);
             if feature.is_none() && classes.is_none() {
                 return Arc::clone(field);
             }
@@ -79,7 +76,29 @@ impl Dataset {
         };
         let schema = self.schema();
         let fields: Vec<Arc<Field>> = schema.fields().iter().map(marked).collect();
-        Ok(Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone())))
+        Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    }
+
+    /// Checks that the class names of the columns at `paths` are those of all files.
+    ///
+    /// # Errors
+    /// `Mismatch` naming two files with other names for the same labels.
+    pub(crate) fn check_classes(&self, paths: &[String]) -> Result<()> {
+        let contradictions = &self.inner.described.contradictions;
+        let is_label =
+            |path: &str| self.schema().field_with_name(path).is_ok_and(|field| field.data_type().is_integer());
+        let found = paths.iter().find_map(|path| contradictions.get_key_value(path).filter(|_| is_label(path)));
+        let Some((column, Contradiction { files: [first, second], names: [expected, found] })) = found else {
+            return Ok(());
+        };
+        Err(Error::Mismatch {
+            what: format!("class names of column {column:?} in file {first} and file {second}"),
+            expected: expected.clone(),
+            found: found.clone(),
+            hint: "one number would mean two classes; leave the column out, write the labels of one of them again, or open them as \
+                   separate datasets"
+                .to_owned(),
+        })
     }
 }
 
@@ -132,14 +151,13 @@ impl HuggingFace {
 pub(super) struct Described {
     /// The feature of each column, and the file that says so.
     features: BTreeMap<String, (HuggingFace, Arc<str>)>,
-    /// The first contradiction.
-    contradiction: Option<Contradiction>,
+    /// The first contradiction of each column.
+    contradictions: BTreeMap<String, Contradiction>,
 }
 
 /// Two files whose labels of one column have other names.
 #[derive(Debug)]
 struct Contradiction {
-    column: String,
     files: [Arc<str>; 2],
     names: [String; 2],
 }
@@ -155,27 +173,13 @@ impl Described {
             let (Some(names), Some(new)) = (known.classes(), feature.classes()) else { continue };
             if new.starts_with(names) {
                 (*known, *origin) = (feature, Arc::clone(file));
-            } else if !names.starts_with(new) && self.contradiction.is_none() {
+            } else if !names.starts_with(new) && !self.contradictions.contains_key(&column) {
                 let shown = |names: &[Value]| Value::from(names).to_string().chars().take(SHOWN).collect();
                 let names = [shown(names), shown(new)];
                 let files = [Arc::clone(origin), Arc::clone(file)];
-                self.contradiction = Some(Contradiction { column, files, names });
+                self.contradictions.insert(column, Contradiction { files, names });
             }
         }
-    }
-
-    /// The feature of each column.
-    fn features(&self) -> Result<BTreeMap<&str, &HuggingFace>> {
-        let Some(Contradiction { column, files: [first, second], names: [expected, found] }) = &self.contradiction
-        else {
-            return Ok(self.features.iter().map(|(column, (feature, _))| (column.as_str(), feature)).collect());
-        };
-        Err(Error::Mismatch {
-            what: format!("class names of column {column:?} in file {first} and file {second}"),
-            expected: expected.clone(),
-            found: found.clone(),
-            hint: "one number would mean two classes; write the labels of one of them again, or open them as separate datasets".to_owned(),
-        })
     }
 }
 
@@ -217,13 +221,12 @@ mod tests {
         let merged = |names: &[&str]| {
             let mut described = Described::default();
             names.iter().for_each(|names| described.add(&said(names), &"f".into()));
-            described.features().map(|features| features["l"].names().unwrap())
+            (described.features["l"].0.names().unwrap(), described.contradictions.len())
         };
         let (two, three) = (r#"["a","b"]"#, r#"["a","b","c"]"#);
-        assert_eq!(merged(&[two, two]).unwrap(), two);
-        assert_eq!(merged(&[two, three, two]).unwrap(), three);
-        assert_eq!(merged(&[three, two]).unwrap(), three);
-        let error = merged(&[two, r#"["b","a"]"#]).unwrap_err().to_string();
-        assert!(error.contains(r#"class names of column "l""#) && error.contains(r#"["b","a"]"#), "{error}");
+        assert_eq!(merged(&[two, two]), (two.to_owned(), 0));
+        assert_eq!(merged(&[two, three, two]), (three.to_owned(), 0));
+        assert_eq!(merged(&[three, two]), (three.to_owned(), 0));
+        assert_eq!(merged(&[two, r#"["b","a"]"#, r#"["b"]"#]).1, 1);
     }
 }

@@ -180,23 +180,14 @@ fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> 
     Ok(())
 }
 
-/// Refuses a column that is stored in file `name`, of this `layout`, and comes from the directories of other files: all rows of the file
-/// would have nulls for it.
-fn stored_or_told(
+/// The columns that are stored in a file of this `layout`, whose directories are `partitions`, and come from the directories of other files.
+fn stored_or_told<'k>(
     layout: &Layout,
-    name: &Arc<str>,
     partitions: &hive::Values,
-    keys: &BTreeSet<Arc<str>>,
-) -> Result<()> {
+    keys: &'k BTreeSet<Arc<str>>,
+) -> impl Iterator<Item = &'k Arc<str>> {
     let own = |key: &str| partitions.iter().any(|(own, _)| **own == *key);
-    let stored = |key: &&Arc<str>| !own(key) && layout.schema.column_with_name(key).is_some();
-    let Some(key) = keys.iter().find(stored) else { return Ok(()) };
-    Err(Error::Mismatch {
-        what: format!("place of column {key:?} in file {name}"),
-        expected: format!("a directory {key}=VALUE, as of other files"),
-        found: "a stored column".to_owned(),
-        hint: "move the file to the directory of its value, or open such files as separate datasets".to_owned(),
-    })
+    keys.iter().filter(move |key| !own(key) && layout.schema.column_with_name(key).is_some())
 }
 
 /// The columns of a table, null where any of `layouts` lacks them.
@@ -221,6 +212,7 @@ pub(super) fn gather(
     let mut parts: Vec<Part> = Vec::with_capacity(footers.len());
     let mut first = 0;
     let spark = footers.first().and_then(|footer| footer.spark.clone());
+    let mut apart: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
         let (number, is_new) = layouts.intern(&footer, table)?;
@@ -231,7 +223,9 @@ pub(super) fn gather(
             }
         }
         if let Some(layout) = layouts.layouts.get(number).filter(|_| table.is_none() && partitions.len() < keys.len()) {
-            stored_or_told(layout, footer.object.name(), &partitions, &keys)?;
+            for key in stored_or_told(layout, &partitions, &keys) {
+                apart.entry(Arc::clone(key)).or_insert_with(|| Arc::clone(footer.object.name()));
+            }
         }
         let Footer { object, groups, sealed, wide, .. } = footer;
         let groups_of = groups.numbers.len();
@@ -266,6 +260,7 @@ pub(super) fn gather(
         cells: None,
         spark,
         described,
+        apart,
         decode: false,
         beside: None,
         table: None,
@@ -337,9 +332,12 @@ mod tests {
         };
         write("day=1/a.parquet", ["id", "day"]);
         write("b.parquet", ["id", "x"]);
-        assert!(open().is_ok(), "the value of the directory wins where there is one");
+        let day = ["day".to_owned()];
+        assert!(open().unwrap().project(&day).is_ok(), "the value of the directory wins where there is one");
         write("c.parquet", ["id", "day"]);
-        let error = open().unwrap_err().to_string();
+        let dataset = open().unwrap();
+        assert!(dataset.project(&["id".to_owned()]).is_ok());
+        let error = dataset.project(&day).unwrap_err().to_string();
         assert!(error.contains("place of column \"day\" in file c.parquet"), "{error}");
     }
 }

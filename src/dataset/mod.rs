@@ -145,6 +145,8 @@ struct Inner {
     spark: Option<String>,
     /// Hugging Face's descriptions of columns.
     described: features::Described,
+    /// Columns that come from directories, and that a file beside them stores: its name.
+    apart: BTreeMap<Arc<str>, Arc<str>>,
     /// True if descriptions of cells are heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,

@@ -86,7 +86,8 @@ impl Dataset {
     /// are read.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a path that names nothing.
+    /// [`Error::NotFound`] for a path that names nothing; [`Error::Mismatch`] for a column that some files store and others have from
+    /// their directories.
     pub fn project(&self, paths: &[String]) -> Result<Projection> {
         let schema = self.schema();
         let mut roots: Vec<Root> = Vec::new();
@@ -104,6 +105,15 @@ impl Dataset {
                     roots.push(Root { field: Arc::clone(field), paths });
                 }
             }
+        }
+        if let Some((key, file)) = roots.iter().find_map(|root| self.inner.apart.get_key_value(root.name())) {
+            return Err(Error::Mismatch {
+                what: format!("place of column {key:?} in file {file}"),
+                expected: format!("a directory {key}=VALUE, as of other files"),
+                found: "a stored column".to_owned(),
+                hint: "move the file to the directory of its value, leave the column out, or open such files as separate datasets"
+                    .to_owned(),
+            });
         }
         for root in &mut roots {
             let paths: Vec<&[String]> = root.paths.iter().map(Vec::as_slice).collect();

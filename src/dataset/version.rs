@@ -1,6 +1,8 @@
 //! What a version of a table makes of a row group, beside the bytes of its file: later versions may delete rows of the same file,
 //! and give its columns other names.
 
+use std::sync::Arc;
+
 use sha2::{Digest as _, Sha256};
 
 use super::Dataset;
@@ -30,7 +32,8 @@ impl Dataset {
 }
 
 fn is_renamed(layout: &Layout) -> bool {
-    names(layout.descriptor()) != names(layout.head.metadata.file_metadata().schema_descr())
+    !Arc::ptr_eq(&layout.metadata, &layout.head.metadata)
+        && names(layout.descriptor()) != names(layout.head.metadata.file_metadata().schema_descr())
 }
 
 /// The paths of the leaves.

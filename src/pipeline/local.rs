@@ -366,10 +366,11 @@ impl Limits {
         if prepared.spec().shuffle == Shuffle::None || first.total().saturating_mul(2) <= self.budget as u64 {
             return Ok(());
         }
+        let weights = prepared.weights(prepared.spec().order_version);
         let mut worst: Option<(MemoryNeed, Plan)> = None;
         for epoch in 1..LOOKED_AT {
             let plan = prepared.plan(epoch)?.for_world(self.share.world);
-            let need = prepared.need(&plan, self.share, self.prefetch);
+            let need = prepared.need_by(&weights, &plan, self.share, self.prefetch);
             if worst.as_ref().is_none_or(|(most, _)| need.total() > most.total()) {
                 worst = Some((need, plan));
             }

@@ -130,6 +130,10 @@ impl PreparedPlan {
         let (open, bad_rows) = (settings.open.clone(), options.bad_rows);
         let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, open, bad_rows };
         prepared.spec = prepared.asked.resolve(prepared.manifests_in(prepared.asked.order_version))?;
+        // As they are read: in units, where the order has them.
+        for source in &**prepared.sources_in(prepared.spec.order_version) {
+            source.dataset.check_groups(&source.projection)?;
+        }
         Ok(prepared)
     }
 
@@ -269,13 +273,33 @@ impl PreparedPlan {
 
     /// The minimum memory in which one share of `plan` runs, `prefetch` batches ahead. Examines every row group.
     pub(crate) fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
+        self.need_by(&self.weights(plan.spec().order_version), plan, share, prefetch)
+    }
+
+    /// What the row groups of the plans in `version` of the order weigh.
+    pub(super) fn weights(&self, version: OrderVersion) -> Weights {
+        let mut largest = 0;
+        let held = self.sources_in(version).iter().map(|source| {
+            let groups = source.dataset.manifest().groups.iter().enumerate();
+            let weigh = groups.map(|(number, group)| {
+                let cost = source.cost(number);
+                largest = if group.selected > 0 { cost.total().max(largest) } else { largest };
+                cost.held
+            });
+            weigh.collect()
+        });
+        Weights { held: held.collect(), largest }
+    }
+
+    /// As [`need`](Self::need), of plans of one version of the order, whose row groups were weighed before.
+    pub(super) fn need_by(&self, weights: &Weights, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
         // The row groups in the windows of a step, and the largest row group on its way in beside them.
-        let sources = self.sources_in(plan.spec().order_version);
-        let live = plan.live_bytes(share, &|source, group| sources[source as usize].cost(group as usize).held);
+        let weigh = |source: u32, group: u32| weights.held[source as usize][group as usize];
+        let live = plan.live_bytes(share, &weigh);
         // The references to rows of steps being made: more than the batch itself if a row is a single byte.
         let listed = plan.batch_rows(share).saturating_mul(LISTED_ROW).saturating_mul(batches_at_once(prefetch) as u64);
-        let row_groups = live.saturating_add(largest_group(sources)).saturating_add(listed);
+        let row_groups = live.saturating_add(weights.largest).saturating_add(listed);
         MemoryNeed { row_groups, batches }
     }
 
@@ -366,6 +390,15 @@ impl PreparedPlan {
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
         Ok(Batches { feed, job, shared: None })
     }
+}
+
+/// Bytes of row groups.
+#[derive(Debug)]
+pub(super) struct Weights {
+    /// Of each one of each source, while its rows are kept.
+    held: Vec<Vec<u64>>,
+    /// The most that one takes on its way in.
+    largest: u64,
 }
 
 /// The parameters for running one share of a plan.
@@ -501,7 +534,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
             asked.columns = ngram.columns();
         }
         let schema = match marks {
-            Marks::Heeded => dataset.marked_schema()?,
+            Marks::Heeded => dataset.marked_schema(),
             Marks::Ignored => Arc::clone(dataset.schema()),
         };
         let asked = sized(&dataset, &schema, asked, options.budget()).await?;
@@ -514,7 +547,9 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
             same_fields(first.fields(), maker.fields(), urls)?;
         }
         let projection = dataset.project(columns.paths())?;
-        dataset.check_groups(&projection)?;
+        if let Marks::Heeded = marks {
+            dataset.check_classes(columns.paths())?;
+        }
         let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
         let row_base = rows.fold(0, u64::saturating_add);
         sources.push(Source { dataset, projection, columns, maker, masked: options.mask, row_base });
@@ -567,7 +602,7 @@ fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
             what: format!("class names of column {:?} of the mixture's datasets, at {}", one.name, urls.join(", ")),
             expected: shown(one),
             found: shown(two),
-            hint: "one number would mean two classes; write the labels of one of them again".to_owned(),
+            hint: "one number may mean two classes; give the labels of all datasets the same names".to_owned(),
         });
     }
     Err(Error::Mismatch {

@@ -103,7 +103,7 @@ struct PemFiles {
     identity: Option<(PathBuf, PathBuf)>,
     /// The option that they are from.
     option: &'static str,
-    kept: Mutex<Pem>,
+    kept: Mutex<Option<Pem>>,
 }
 
 /// Contents of [`PemFiles`].
@@ -114,14 +114,8 @@ struct Pem {
 }
 
 impl PemFiles {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for a file that cannot be read, and for contents that are no certificates or do not belong together.
-    fn new(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>, option: &'static str) -> Result<Self> {
-        let files = Self { ca, identity, option, kept: Mutex::default() };
-        let kept = Mutex::new(files.read()?);
-        Ok(Self { kept, ..files })
+    fn new(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>, option: &'static str) -> Self {
+        Self { ca, identity, option, kept: Mutex::default() }
     }
 
     fn read(&self) -> Result<Pem> {
@@ -129,9 +123,7 @@ impl PemFiles {
         let ca = self.ca.as_deref().map(read).transpose()?;
         let identity =
             self.identity.as_ref().map(|(cert, key)| Ok::<_, Error>((read(cert)?, read(key)?))).transpose()?;
-        let pem = Pem { ca, identity };
-        pem.check().map_err(|problem| Error::config(self.option, format!("{}: {problem}", self.shown())))?;
-        Ok(pem)
+        Ok(Pem { ca, identity })
     }
 
     /// Returns the files' names, for messages.
@@ -141,14 +133,29 @@ impl PemFiles {
     }
 
     /// Returns the current contents. While the files are no whole, for instance because they are being replaced, the last ones stay.
-    fn value(&self) -> Pem {
-        let read = self.read();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match read {
-            Ok(pem) => *kept = pem,
-            Err(error) => tracing::warn!(error = %error.chain(), "certificates are unusable; the last ones stay"),
+    ///
+    /// # Errors
+    /// [`Error::Config`] if they never were: for a file that cannot be read, and for contents that are no certificates or do not belong
+    /// together.
+    fn value(&self) -> Result<Pem> {
+        let last = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let read = self.read().and_then(|pem| {
+            if last.as_ref() != Some(&pem) {
+                pem.check().map_err(|problem| Error::config(self.option, format!("{}: {problem}", self.shown())))?;
+            }
+            Ok(pem)
+        });
+        match (read, last) {
+            (Ok(pem), _) => {
+                *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(pem.clone());
+                Ok(pem)
+            }
+            (Err(error), Some(last)) => {
+                tracing::warn!(error = %error.chain(), "certificates are unusable; the last ones stay");
+                Ok(last)
+            }
+            (Err(error), None) => Err(error),
         }
-        kept.clone()
     }
 }
 
@@ -265,7 +272,7 @@ impl Credentials {
         let ca: Option<PathBuf> = given("ca").map(Into::into);
         let certificates = match (&ca, &identity) {
             (None, None) => None,
-            _ => Some(Arc::new(PemFiles::new(ca, identity, option)?)),
+            _ => Some(Arc::new(PemFiles::new(ca, identity, option))),
         };
         Ok(Self { authorization, certificates, server_name: given("server_name"), transport })
     }
@@ -276,12 +283,15 @@ impl Credentials {
 
     /// Returns the client's side of TLS, as the files are now or last were; the server's certificate must have `name`, unless
     /// `server_name` was given.
-    pub(crate) fn tls(&self, name: Option<&str>) -> ClientTlsConfig {
-        let pem = self.certificates.as_ref().map(|files| files.value()).unwrap_or_default();
-        match self.server_name.as_deref().or(name) {
+    ///
+    /// # Errors
+    /// [`Error::Config`] for files that never were a whole.
+    pub(crate) fn tls(&self, name: Option<&str>) -> Result<ClientTlsConfig> {
+        let pem = self.certificates.as_ref().map(|files| files.value()).transpose()?.unwrap_or_default();
+        Ok(match self.server_name.as_deref().or(name) {
             Some(name) => pem.tls().domain_name(name),
             None => pem.tls(),
-        }
+        })
     }
 }
 
@@ -387,15 +397,17 @@ mod tests {
         };
         let options: BTreeMap<String, String> =
             ["ca", "cert", "key"].map(|name| (name.to_owned(), path(name).display().to_string())).into();
-        let missing = Credentials::new(&options).unwrap_err().to_string();
+        let unusable = || Credentials::new(&options).unwrap().tls(None).unwrap_err().to_string();
+        let missing = unusable();
         assert!(missing.contains("storage_options") && missing.contains("ca"), "{missing}");
         let (first, next) = (pair(), pair());
         write(&first);
         let credentials = Credentials::new(&options).unwrap();
         assert!(!format!("{credentials:?}").contains("BEGIN"));
+        assert!(credentials.tls(None).is_ok());
         let files = credentials.certificates.clone().unwrap();
         let is = |(cert, key): &(String, String)| {
-            let pem = files.value();
+            let pem = files.value().unwrap();
             pem.ca.unwrap() == cert.as_bytes() && pem.identity.unwrap() == (cert.clone().into(), key.clone().into())
         };
         for name in ["ca", "cert", "key"] {
@@ -410,7 +422,7 @@ mod tests {
         }
         write(&(next.0.clone(), first.1.clone()));
         assert!(is(&first), "a certificate without its key");
-        assert!(Credentials::new(&options).unwrap_err().to_string().contains("key"));
+        assert!(unusable().contains("key"));
         write(&next);
         assert!(is(&next));
     }

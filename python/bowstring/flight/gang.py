@@ -41,10 +41,10 @@ class Gang:
     ...     loader = bowstring.torch.DataLoader("grpc://data:8815/photos", batch_size=32, gang=gang)
     ...     for batch in loader:
     ...         ...
-    ...         gang.ack(loader.epoch, loader.step - 1)
+    ...         token = gang.ack(loader.epoch, loader.step - 1)  # goes into the checkpoint
 
-    A loader of the gang begins with the step after :attr:`resume`: load the checkpoint of that position before. Acknowledge a
-    step once it is in a checkpoint.
+    A loader of the gang begins with the step after :attr:`resume`: the position of ``token``, which the checkpoint has, or
+    without one the last step that all ranks had acknowledged.
 
     :param url: the server, ``grpc://host:port``.
     :param name: the gang's name: one for each run.

@@ -91,22 +91,24 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
 def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
     try:
         made = array.cast(kind)
-        if _infinite(made) > _infinite(array):
+        if _overflows(array, made):
             raise pa.ArrowInvalid("a number is beyond its range")
         return made
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: {error}") from error
 
 
-def _infinite(array: Any) -> int:
-    """Infinite numbers in a column, also in lists."""
-    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
-        array = array.flatten()
-    return (
-        (pc.sum(pc.is_inf(array)).as_py() or 0)
-        if pa.types.is_float32(array.type) or pa.types.is_float64(array.type)
-        else 0
-    )
+def _overflows(array: Any, made: Any) -> bool:
+    """True if a number of ``array``, also in lists, became infinite in ``made``."""
+    while hasattr(array, "flatten") and hasattr(made, "flatten") and pa.types.is_nested(array.type):
+        array, made = array.flatten(), made.flatten()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    numbers = pa.types.is_floating(array.type) or pa.types.is_integer(array.type)
+    if not numbers or not pa.types.is_floating(made.type) or len(array) != len(made):
+        return False
+    became = np.isinf(made.to_numpy(zero_copy_only=False)) & ~np.isinf(array.to_numpy(zero_copy_only=False))
+    return bool(became.any())
 
 
 def _column(value: Any) -> Any:

@@ -73,12 +73,14 @@ def _checked(path: Path, written: Path) -> None:
 
 
 def _first(path: Path) -> Path | None:
-    """A file of the dataset: one of Parquet by its name, else any that readers see."""
-    other = None
+    """A file of the dataset: one of Parquet by its name, else one without an ending, else any that readers see."""
+    other, plain = None, None
     for directory, below, files in os.walk(path):
         below[:] = sorted(name for name in below if not name.startswith(("_", ".")))
         for name in sorted(name for name in files if not name.startswith(("_", "."))):
             if name.endswith(".parquet"):
                 return Path(directory, name)
             other = other or Path(directory, name)
-    return other
+            if "." not in name:
+                plain = plain or Path(directory, name)
+    return plain or other

@@ -140,7 +140,7 @@ impl Conversion {
         let source = address(src);
         let identity = (&*job.fingerprint, &*source);
         // Overwriting always makes the dataset again, but one that was killed when it had published its files is over.
-        let found = match options.overwrite && !(options.resume && publish::is_unfinished(dst)) {
+        let found = match options.overwrite && !(options.resume && publish::is_published(dst)) {
             true => Found::Nothing,
             false => finished(dst, identity, &job.options)?,
         };

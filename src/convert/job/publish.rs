@@ -33,6 +33,8 @@ const OLD: &str = "old";
 
 /// The journal of finished tasks.
 const JOURNAL: &str = "journal";
+/// What is published, in the hidden directory.
+const DATA: &str = "data";
 
 /// Attempts to remove the hidden directory, and the pause between them.
 const REMOVALS: usize = 20;
@@ -130,7 +132,7 @@ impl Staging {
         remove(&hidden)?;
         fs::create_dir(&hidden).map_err(|error| failed("create", &hidden, error))?;
         let pinned = Pinned::own(&hidden).map_err(opened)?;
-        for path in ["tasks", "data"].map(|name| pinned.at().join(name)) {
+        for path in ["tasks", DATA].map(|name| pinned.at().join(name)) {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
         let journal = Journal::create(&pinned.at().join(JOURNAL), identity)?;
@@ -176,7 +178,7 @@ impl Staging {
 
     /// Returns the directory of the files under their final names.
     pub(crate) fn data(&self) -> PathBuf {
-        self.pinned.at().join("data")
+        self.pinned.at().join(DATA)
     }
 
     /// Moves the files of all tasks to their final names. It can be interrupted and repeated.
@@ -288,6 +290,12 @@ pub(crate) fn sweep(destination: &Path) -> Result<()> {
 /// Returns true if an interrupted conversion to `destination` can be resumed.
 pub fn is_unfinished(destination: &Path) -> bool {
     Destination::of(destination, "dst").is_ok_and(|destination| hidden(&destination).join(JOURNAL).is_file())
+}
+
+/// Returns true if a conversion to `destination` was killed when its files had been published: they are moved away then.
+pub(crate) fn is_published(destination: &Path) -> bool {
+    let moved = |destination| !hidden(&destination).join(DATA).exists();
+    is_unfinished(destination) && Destination::of(destination, "dst").is_ok_and(moved)
 }
 
 /// The hidden directory beside `destination`.

@@ -67,6 +67,16 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// The failure of a call that ended with `status`, which is `error`.
+    pub(super) fn of(status: &Status, error: Error) -> Self {
+        match status.code() {
+            // A failure of the transport itself carries none of our details.
+            _ if is_transient(status) => Self::Transient(error),
+            Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => Self::Refused(error),
+            _ => Self::Final(error),
+        }
+    }
+
     /// Returns the error, where there is no other attempt.
     pub(super) fn error(self) -> Error {
         match self {
@@ -126,7 +136,7 @@ impl Connection {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if address.tls {
-            endpoint = endpoint.tls_config(credentials.tls(None)).map_err(unreachable)?;
+            endpoint = endpoint.tls_config(credentials.tls(None).map_err(Failure::Final)?).map_err(unreachable)?;
         }
         let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
         Ok(Self { channel, peer, theirs: Theirs::default(), authorization: credentials.authorization().cloned() })
@@ -147,12 +157,7 @@ impl Connection {
             return Failure::Final(Error::config("token", problem));
         }
         let error = from_status(&self.peer(), status);
-        // A failure of the transport itself carries none of our details.
-        match status.code() {
-            _ if is_transient(status) => Failure::Transient(error),
-            Code::Unauthenticated | Code::PermissionDenied | Code::NotFound => Failure::Refused(error),
-            _ => Failure::Final(error),
-        }
+        Failure::of(status, error)
     }
 
     fn request<T>(&self, message: T) -> tonic::Request<T> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::connection::Failure;
 use crate::error::{Error, Result};
 use crate::flight::shm::{self, ConnectOptions, Incoming, Refusal};
-use crate::flight::status::{NO_SLAB, from_status, from_text, is_transient};
+use crate::flight::status::{NO_SLAB, from_status, from_text};
 use crate::flight::wire::{Columns, decode};
 use crate::memory::{HostBuffer, Pool, buffer_bytes};
 use crate::tensor::Batch;
@@ -151,7 +151,7 @@ fn failed(peer: &str, error: Error) -> Failure {
         Some(refusal) => {
             let status = from_text(refusal.code, &refusal.message);
             let error = from_status(peer, &status);
-            if is_transient(&status) { Failure::Transient(error) } else { Failure::Final(error) }
+            Failure::of(&status, error)
         }
         None => Failure::Transient(error),
     }

@@ -149,6 +149,10 @@ impl Source {
     }
 }
 
+/// Time for the other servers to take the place of one that refuses: a wrong token or dataset is not taken for a server that is behind for
+/// longer.
+const REFUSED: Duration = Duration::from_secs(30);
+
 /// Attempts at one address after another, until there was no progress for too long.
 struct Attempts<'a> {
     source: &'a Source,
@@ -156,13 +160,22 @@ struct Attempts<'a> {
     since: Instant,
     progress: u64,
     pause: Duration,
-    /// The addresses whose servers have refused since then, by number.
+    /// The addresses whose servers have refused since then, by number, and the last refusal.
     refused: BTreeSet<usize>,
+    refusal: Option<Error>,
 }
 
 impl<'a> Attempts<'a> {
     fn new(source: &'a Source) -> Self {
-        Self { source, at: 0, since: Instant::now(), progress: 0, pause: SHORTEST, refused: BTreeSet::new() }
+        Self {
+            source,
+            at: 0,
+            since: Instant::now(),
+            progress: 0,
+            pause: SHORTEST,
+            refused: BTreeSet::new(),
+            refusal: None,
+        }
     }
 
     /// Returns the address of the current attempt.
@@ -173,12 +186,13 @@ impl<'a> Attempts<'a> {
     /// Waits before the next attempt; `progress` is any number that changes with progress.
     ///
     /// # Errors
-    /// The failure, if no other attempt helps or each server has refused; [`Error::Timeout`] with it, if there was no progress for too
-    /// long.
+    /// The failure, if no other attempt helps or each server has refused; the refusal, if one has and no other one has served for
+    /// [`REFUSED`]; [`Error::Timeout`] with the failure, if there was no progress for too long.
     async fn failed(&mut self, failure: Failure, progress: u64) -> Result<()> {
         if progress != self.progress {
             (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
             self.refused.clear();
+            self.refusal = None;
         }
         let address = self.address();
         let error = match failure {
@@ -189,25 +203,32 @@ impl<'a> Attempts<'a> {
                 if self.refused.len() == self.source.addresses.len() {
                     return Err(error);
                 }
-                error
+                let told = error.chain().to_string();
+                self.refusal = Some(error);
+                told
             }
-            Failure::Transient(error) => error,
+            Failure::Transient(error) => error.chain().to_string(),
         };
         self.source.retries.fetch_add(1, Ordering::Relaxed);
         self.at += 1;
         let waited = self.since.elapsed();
         // The whole timeout is used, with a last attempt at its end.
         let left = self.source.timeout.saturating_sub(waited);
+        if waited >= REFUSED.min(self.source.timeout)
+            && let Some(refusal) = self.refusal.take()
+        {
+            return Err(refusal);
+        }
         if left.is_zero() {
-            let culprit = format!("{address}: {}", error.chain());
+            let culprit = format!("{address}: {error}");
             return Err(Error::late("receive", culprit, waited, self.source.timeout));
         }
         if self.progress == progress && self.pause == SHORTEST {
-            tracing::warn!(error = %error.chain(), "{address} failed; trying for {} s more", left.as_secs());
+            tracing::warn!(%error, "{address} failed; trying for {} s more", left.as_secs());
         } else {
-            tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
+            tracing::debug!(%error, pause = ?self.pause, "another attempt");
         }
-        self.source.wait_for(format!("{address}, which failed ({})", error.chain()));
+        self.source.wait_for(format!("{address}, which failed ({error})"));
         tokio::time::sleep(self.pause.min(left)).await;
         self.pause = (self.pause * 2).min(LONGEST);
         Ok(())
@@ -517,5 +538,16 @@ mod tests {
         assert!(matches!(end, Error::Closed { .. }), "both refuse: {end}");
         let mut attempts = Attempts::new(&source);
         assert!(attempts.failed(Failure::Final(error()), 0).await.is_err());
+        // The other one never answers: the refusal is the error, and not that.
+        let source = Source { timeout: Duration::from_secs(600), ..source };
+        let (mut attempts, began) = (Attempts::new(&source), Instant::now());
+        let end = loop {
+            match attempts.failed(if attempts.at % 2 == 0 { refused() } else { lost() }, 0).await {
+                Ok(()) => {}
+                Err(end) => break end,
+            }
+        };
+        assert!(matches!(end, Error::Closed { .. }), "{end}");
+        assert!((REFUSED..2 * REFUSED).contains(&began.elapsed()));
     }
 }

@@ -155,6 +155,24 @@ fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
 }
 
 #[test]
+fn an_overwriting_conversion_that_was_killed_before_its_end_is_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    numbers(&at("src"), 2, 50);
+    let options = ConvertOptions { overwrite: true, resume: true, ..to(Format::Csv) };
+    run(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() }).unwrap();
+    let again = Conversion::begin(&text(&at("src")), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
+    let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
+    again.run(&Progress::default()).unwrap();
+    drop(again);
+    assert!(bowstring::convert::is_unfinished(&at("out")), "nothing is tested");
+    // The finished dataset of the first one is still there.
+    let done = run(&at("src"), &at("out"), &options).unwrap();
+    assert!(!done.unchanged && done.resumed_tasks > 0, "{done:?}");
+    assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+#[test]
 fn types_that_only_the_filter_reads_make_another_conversion() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src.csv"), directory.path().join("out"));

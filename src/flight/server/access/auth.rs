@@ -56,8 +56,8 @@ impl Tenant {
         }
     }
 
-    /// Makes the tenant of a certificate that the TLS handshake has verified: `certificate:` and the first of its common names and DNS
-    /// names that may name a tenant, else a digest of all its names, which a renewed certificate has too.
+    /// Makes the tenant of a certificate that the TLS handshake has verified: `certificate:` and the first of its common names that may
+    /// name a tenant, or of its DNS names if it has no common name; else a digest of all its names, which a renewed certificate has too.
     fn of_certificate(certificate: Option<&Certificate<'_>>, der: &[u8]) -> Self {
         let names = certificate.map(Certificate::names).unwrap_or_default();
         let name = names.iter().find(|name| is_name(name)).cloned().unwrap_or_else(|| {
@@ -66,7 +66,7 @@ impl Tenant {
             UNNAMED.call_once(|| {
                 tracing::warn!(
                     ?names,
-                    "a client's certificate has no common name and no DNS name of 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`: \
+                    "a client's certificate has no common name of 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`, nor such a DNS name alone: \
                      its tenant is {CERTIFICATE}{name}, and so on for others (said once)"
                 );
             });
@@ -379,7 +379,8 @@ mod tests {
         let of = |der: &[u8]| tenant(None, true, None, Some(der), now).unwrap().name().to_owned();
         for (common, names, name) in [
             ("bert.example", &["anna.example"][..], Some("bert.example")),
-            ("Bert Smith", &["*.example", "bert.example", "anna.example"], Some("bert.example")),
+            // Not the tenant of a machine that it may be used on.
+            ("Bert Smith", &["*.example", "bert.example", "anna.example"], None),
             ("*.train.example", &["*.train.example"], None),
             ("Jürgen", &[], None),
         ] {

@@ -65,9 +65,13 @@ impl<'a> Certificate<'a> {
         Some(Self { subject, key, alternatives: alternatives.unwrap_or_default(), end })
     }
 
-    /// Returns the common names of the subject, then its DNS names.
+    /// Returns the common names of the subject; if it has none, its DNS names.
     pub(crate) fn names(&self) -> Vec<String> {
-        let names = common_names(self.subject).into_iter().chain(dns_names(self.alternatives));
+        let mut names = common_names(self.subject);
+        if names.is_empty() {
+            names = dns_names(self.alternatives);
+        }
+        let names = names.into_iter();
         names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect()
     }
 
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn names_are_read_and_damage_is_none() {
-        assert_eq!(names(&certificate(&["trainer-7"], &["a.example"], 0)), ["trainer-7", "a.example"]);
+        assert_eq!(names(&certificate(&["trainer-7"], &["a.example"], 0)), ["trainer-7"]);
         assert_eq!(names(&certificate(&[], &["127.0.0.1", "b.example", "c.example"], 0)), ["b.example", "c.example"]);
         assert!(names(&certificate(&[], &[], 0)).is_empty());
         let good = certificate(&["trainer-7"], &["a.example"], 0);

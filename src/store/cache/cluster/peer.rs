@@ -22,6 +22,7 @@ use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
 use super::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
+use crate::error::Error;
 
 /// Time to connect.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -65,6 +66,8 @@ pub(super) enum Problem {
     Late(&'static str),
     /// What it sent is wrong.
     Wrong(&'static str),
+    /// Credentials that cannot be read.
+    Config(Error),
 }
 
 impl fmt::Display for Problem {
@@ -73,6 +76,7 @@ impl fmt::Display for Problem {
             Self::Status(status) => write!(f, "{:?}: {}", status.code(), status.message()),
             Self::Late(what) => write!(f, "it is too slow: {what}"),
             Self::Wrong(what) => write!(f, "what it sent is wrong: {what}"),
+            Self::Config(error) => write!(f, "{}", error.chain()),
         }
     }
 }
@@ -124,10 +128,11 @@ impl Peer {
     }
 
     fn client(&self, credentials: &Credentials) -> Result<FlightServiceClient<Channel>, Problem> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = Handle::current().id();
-        if let Some(client) = clients.get(&runtime) {
-            return Ok(client.clone());
+        let clients = || self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = clients().get(&runtime).cloned();
+        if let Some(client) = known {
+            return Ok(client);
         }
         let invalid = |_| Problem::Wrong("its address");
         let mut endpoint = Endpoint::from_shared(self.member.endpoint())
@@ -140,10 +145,11 @@ impl Peer {
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
         if self.member.tls {
-            let tls = credentials.tls(self.member.certified.as_deref());
+            let tls = credentials.tls(self.member.certified.as_deref()).map_err(Problem::Config)?;
             endpoint = endpoint.tls_config(tls).map_err(|_| Problem::Wrong("its certificates"))?;
         }
         let client = FlightServiceClient::new(endpoint.connect_lazy()).max_decoding_message_size(wire::MESSAGE);
+        let mut clients = clients();
         if clients.len() >= RUNTIMES {
             clients.clear();
         }
