@@ -653,3 +653,18 @@ def test_a_server_that_leaves_rows_out_fails_the_client_at_once() -> None:
             client.submit(rows(0, 4)).result(20)
         with pytest.raises(bowstring.MismatchError, match="left rows 0 to 1 out"):
             client.submit(rows(4, 4))
+
+
+def test_numbers_beyond_a_type_are_refused_and_infinite_ones_are_kept() -> None:
+    def given(values: Any, kind: pa.DataType) -> list[Any]:
+        return predicted({"x": values}, 2, pa.schema([("x", kind)]))["x"].to_pylist()  # type: ignore[no-any-return]
+
+    for values in (np.array([1, -np.inf], np.float16), np.array([1, -np.inf]), pa.array([1.0, -np.inf])):
+        assert given(values, pa.float32()) == [1.0, -np.inf]
+    for values, kind in (
+        (np.array([1.0, 1e6]), pa.float16()),
+        (np.array([1.0, 1e300]), pa.float32()),
+        (pa.array([[1.0], [1e300]]), pa.list_(pa.float32())),
+    ):
+        with pytest.raises(bowstring.MismatchError, match="beyond its range"):
+            given(values, kind)

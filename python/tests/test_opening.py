@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import pathlib
 import random
 
 import bowstring
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -46,6 +48,30 @@ def test_a_row_group_beyond_its_limit_is_refused_when_the_loader_opens(tmp_path:
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "b.parquet")
     with pytest.raises(bowstring.LimitError, match=r"file b\.parquet, row group 0: its decoded columns"):
         bowstring.Loader(str(tmp_path), batch_size=5, limits={"max_row_group_bytes": 1000})
+
+
+def test_limits_hold_for_what_is_read_of_a_row_group(tmp_path: pathlib.Path) -> None:
+    rows = 100_000
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * 64)), 64)
+    options = {"compression": "zstd", "use_dictionary": False, "write_page_index": True, "data_page_size": 1 << 20}
+    pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=rows, **options)
+    # 51 MB, which are read in units of pages where rows are shuffled.
+    limits = {"max_row_group_bytes": 20 << 20}
+    with bowstring.Loader(str(tmp_path), batch_size=1000, limits=limits) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == rows
+    with pytest.raises(bowstring.LimitError, match="its decoded columns"):
+        bowstring.Loader(str(tmp_path), batch_size=1000, shuffle=False, limits={"max_row_group_bytes": 1 << 10})
+
+
+def test_class_names_are_compared_where_labels_are_read(tmp_path: pathlib.Path) -> None:
+    for file, names in {"a": ["cat", "dog"], "b": ["dog", "cat"]}.items():
+        said = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+        table = pa.table({"id": [1, 2], "label": [0, 1]}).replace_schema_metadata({"huggingface": json.dumps(said)})
+        pq.write_table(table, tmp_path / f"{file}.parquet")
+    with pytest.raises(bowstring.MismatchError, match=r'class names of column "label" in file a\.parquet and'):
+        bowstring.Loader(str(tmp_path), batch_size=2)
+    with bowstring.Loader(str(tmp_path), batch_size=2, columns=["id"]) as loader:
+        assert len(loader) == 2
 
 
 def test_a_budget_that_a_later_epoch_exceeds_is_refused_when_the_loader_opens(tmp_path: pathlib.Path) -> None:
