@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -281,6 +282,39 @@ def test_a_gang_meets_and_restarts(server: Server) -> None:
     for thread in threads:
         thread.join(60)
     assert seen == {rank: list(range(40)) for rank in range(3)}
+
+
+def test_a_gang_continues_from_the_token_of_the_loaded_checkpoint(server: Server) -> None:
+    seen: dict[tuple[int, int], list[list[int]]] = {}
+    tokens: dict[int, str] = {}
+
+    def run(rank: int, life: int, token: str | None, steps: int) -> None:
+        gang = bowstring.flight.Gang(server.url(), "tokens", rank=rank, world_size=2, token=token, timeout=20)
+        with bowstring.Loader(server.url("photos"), batch_size=2, columns=["label"], row_id=True, gang=gang) as loader:
+            rows = seen[life, rank] = []
+            for batch in loader:
+                rows.append(batch["_row_id"].tolist())
+                tokens[loader.step - 1] = gang.ack(loader.epoch, loader.step - 1)
+                if len(rows) == steps:
+                    break
+            gang.barrier(20)
+        with contextlib.suppress(bowstring.FencedError):
+            gang._native.leave("it was killed")
+
+    def both(life: int, token: str | None, steps: int) -> None:
+        threads = [threading.Thread(target=run, args=(rank, life, token, steps)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+    both(1, None, 6)
+    # The checkpoint is older than the last step that both acknowledged.
+    both(2, tokens[1], 6)
+    for rank in range(2):
+        assert seen[2, rank][:4] == seen[1, rank][2:]
+    both(3, None, 1)
+    assert all(seen[3, rank][0] not in seen[1, rank] + seen[2, rank] for rank in range(2)), "after the last step"
 
 
 def test_a_lost_member_ends_the_others_streams(server: Server) -> None:

@@ -38,6 +38,7 @@ mod job;
 mod ledger;
 mod local;
 pub mod machine;
+mod memory_need;
 mod ngram;
 mod option_document;
 mod option_kind;
@@ -83,13 +84,14 @@ pub use hidden_columns::HiddenColumns;
 pub use job::Workers;
 pub use ledger::{Entry, Ledger};
 pub use local::LocalSource;
+pub use memory_need::MemoryNeed;
 #[cfg(feature = "flight")]
 pub(crate) use option_document::gathered;
 pub use option_kind::{Kind, bytes};
 pub use options::LoaderOptions;
 #[cfg(feature = "flight")]
 pub(crate) use prepared::PreparedPlan;
-pub use prepared::{Batches, MemoryNeed, Run};
+pub use prepared::{Batches, Run};
 pub use reading::{Reading, Readings};
 pub use row_groups::{Piece, RowGroups};
 #[cfg(feature = "flight")]

@@ -14,6 +14,7 @@ use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
 use super::job::{Job, Means, Source, Workers, closed};
+use super::memory_need::{MemoryNeed, Weights, within_budget};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::shared::SharedReader;
@@ -36,22 +37,6 @@ const LISTED_ROW: u64 = (size_of::<RowRef>() + size_of::<(u32, u32)>()) as u64;
 /// Approximate bytes of a row group in the plan of an epoch.
 #[cfg(feature = "flight")]
 const PLANNED_GROUP: u64 = 20;
-
-/// The minimum memory in which a loader runs, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryNeed {
-    /// Row groups that are live at once, fetched and decoded, and the lists of rows taken from them.
-    pub row_groups: u64,
-    /// Batches not yet delivered.
-    pub batches: u64,
-}
-
-impl MemoryNeed {
-    /// Total bytes.
-    pub fn total(&self) -> u64 {
-        self.row_groups.saturating_add(self.batches)
-    }
-}
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -276,30 +261,19 @@ impl PreparedPlan {
         self.need_by(&self.weights(plan.spec().order_version), plan, share, prefetch)
     }
 
-    /// What the row groups of the plans in `version` of the order weigh.
+    /// The bytes of the row groups of plans in `version` of the order.
     pub(super) fn weights(&self, version: OrderVersion) -> Weights {
-        let mut largest = 0;
-        let held = self.sources_in(version).iter().map(|source| {
-            let groups = source.dataset.manifest().groups.iter().enumerate();
-            let weigh = groups.map(|(number, group)| {
-                let cost = source.cost(number);
-                largest = if group.selected > 0 { cost.total().max(largest) } else { largest };
-                cost.held
-            });
-            weigh.collect()
-        });
-        Weights { held: held.collect(), largest }
+        Weights::of(self.sources_in(version))
     }
 
     /// As [`need`](Self::need), of plans of one version of the order, whose row groups were weighed before.
     pub(super) fn need_by(&self, weights: &Weights, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
         // The row groups in the windows of a step, and the largest row group on its way in beside them.
-        let weigh = |source: u32, group: u32| weights.held[source as usize][group as usize];
-        let live = plan.live_bytes(share, &weigh);
+        let live = plan.live_bytes(share, &|source, group| weights.held(source, group));
         // The references to rows of steps being made: more than the batch itself if a row is a single byte.
         let listed = plan.batch_rows(share).saturating_mul(LISTED_ROW).saturating_mul(batches_at_once(prefetch) as u64);
-        let row_groups = live.saturating_add(weights.largest).saturating_add(listed);
+        let row_groups = live.saturating_add(weights.largest()).saturating_add(listed);
         MemoryNeed { row_groups, batches }
     }
 
@@ -390,15 +364,6 @@ impl PreparedPlan {
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
         Ok(Batches { feed, job, shared: None })
     }
-}
-
-/// Bytes of row groups.
-#[derive(Debug)]
-pub(super) struct Weights {
-    /// Of each one of each source, while its rows are kept.
-    held: Vec<Vec<u64>>,
-    /// The most that one takes on its way in.
-    largest: u64,
 }
 
 /// The parameters for running one share of a plan.
@@ -555,34 +520,6 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
         sources.push(Source { dataset, projection, columns, maker, masked: options.mask, row_base });
     }
     Ok(sources.into())
-}
-
-pub(super) fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryNeed> {
-    let asked = need.total();
-    if asked <= budget as u64 {
-        return Ok(need);
-    }
-    Err(Error::limit(
-        format!(
-            "one step of epoch {}: {} MB of row groups over {} lanes and {} MB of batches,",
-            plan.epoch(),
-            need.row_groups >> 20,
-            plan.lanes(),
-            need.batches >> 20
-        ),
-        asked,
-        budget as u64,
-        "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-    ))
-}
-
-/// Bytes of the largest row group on its way in.
-pub(super) fn largest_group(sources: &[Source]) -> u64 {
-    let largest = sources.iter().flat_map(|source| {
-        let groups = source.dataset.manifest().groups.iter().enumerate();
-        groups.filter(|(_, group)| group.selected > 0).map(|(group, _)| source.cost(group).total())
-    });
-    largest.max().unwrap_or(0)
 }
 
 fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {

@@ -8,8 +8,9 @@ use super::batches_at_once;
 use super::cursor::Cursor;
 use super::engine::{BatchMemory, Engine, Parts};
 use super::ledger::Ledger;
+use super::memory_need::Weights;
 use super::options::LoaderOptions;
-use super::prepared::{Marks, largest_group, sources};
+use super::prepared::{Marks, sources};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -83,7 +84,7 @@ impl RowGroups {
             let rows = Listed::most_rows(dataset.manifest(), max_rows);
             let batch = super::batch_bytes(&sources, usize::try_from(rows).unwrap_or(usize::MAX));
             let batches = batch.saturating_mul(batches_at_once(settings.prefetch));
-            let largest = largest_group(&sources);
+            let largest = Weights::of(&sources).largest();
             let asked = largest.saturating_add(batches as u64);
             if asked > settings.budget as u64 {
                 return Err(Error::limit(

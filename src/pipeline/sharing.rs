@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::feed::Feed;
 use super::job::{Job, Means, Workers};
-use super::prepared::{Batches, MemoryNeed, PreparedPlan, Run};
+use super::memory_need::MemoryNeed;
+use super::prepared::{Batches, PreparedPlan, Run};
 use super::reader::Reader;
 use super::reader_state::Expected;
 use super::shared::SharedReader;

@@ -17,16 +17,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
-    UInt64Array, make_array,
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray, UInt64Array,
 };
 use arrow::compute::kernels::cmp::distinct;
 use arrow::compute::{CastOptions, cast_with_options, take};
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
-use super::odd::Odd;
+use super::half::odd;
+use super::nested::{items, paired};
 use super::zones;
 
 /// Maximum characters of a value in an error.
@@ -167,68 +167,6 @@ fn taken(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     take(array, &rows, None)
 }
 
-/// Positions of the members that become those of `to`: by name if there is one for each, else in order. Arrow casts structs so.
-pub(crate) fn paired(from: &Fields, to: &Fields) -> Vec<usize> {
-    let in_order = from.len() == to.len() && from.iter().zip(to).all(|(own, wanted)| own.name() == wanted.name());
-    let named = |wanted: &FieldRef| from.iter().position(|own| own.name() == wanted.name());
-    match to.iter().map(named).collect::<Option<Vec<usize>>>() {
-        Some(named) if !in_order => named,
-        _ => (0..from.len().min(to.len())).collect(),
-    }
-}
-
-/// Returns the array with doubles that become half floats, at any depth, rounded to odd: Arrow rounds them to the nearest twice.
-fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    let from = array.data_type();
-    if !halves(from, to) {
-        return Ok(Arc::clone(array));
-    }
-    if (from, to) == (&DataType::Float64, &DataType::Float16) {
-        let values = array.as_primitive::<Float64Type>();
-        return Ok(Arc::new(values.unary::<_, Float64Type>(|value| f64::from(value.odd()))));
-    }
-    let data = array.to_data();
-    let mut children = data.child_data().to_vec();
-    for (at, to) in inner(from, to) {
-        if let Some(child) = children.get_mut(at) {
-            *child = odd(&make_array(child.clone()), to)?.to_data();
-        }
-    }
-    Ok(make_array(data.into_builder().child_data(children).build()?))
-}
-
-/// Returns true if doubles of `from` become half floats in `to`.
-fn halves(from: &DataType, to: &DataType) -> bool {
-    (from, to) == (&DataType::Float64, &DataType::Float16)
-        || inner(from, to).into_iter().any(|(at, to)| child(from, at).is_some_and(|from| halves(from, to)))
-}
-
-/// The arrays that an array of `from` is made of and that a cast to `to` converts: their positions, and what they become.
-fn inner<'a>(from: &DataType, to: &'a DataType) -> Vec<(usize, &'a DataType)> {
-    match (from, to) {
-        (DataType::Struct(own), DataType::Struct(fields)) => {
-            paired(own, fields).into_iter().zip(fields.iter().map(|field| field.data_type())).collect()
-        }
-        (DataType::Map(..), DataType::Map(entries, _)) => vec![(0, entries.data_type())],
-        (DataType::Dictionary(..), DataType::Dictionary(_, values)) => vec![(0, values)],
-        (DataType::Dictionary(..), to) => vec![(0, to)],
-        (DataType::RunEndEncoded(..), DataType::RunEndEncoded(_, values)) => vec![(1, values.data_type())],
-        (DataType::RunEndEncoded(..), to) => vec![(1, to)],
-        (from, to) => items(from).and(items(to)).map(|to| (0, to)).into_iter().collect(),
-    }
-}
-
-/// The type of a child array of an array of type `ty`, by its position.
-fn child(ty: &DataType, at: usize) -> Option<&DataType> {
-    match ty {
-        DataType::Struct(fields) => fields.get(at).map(|field| field.data_type()),
-        DataType::Map(entries, _) => Some(entries.data_type()),
-        DataType::Dictionary(_, values) => Some(values),
-        DataType::RunEndEncoded(_, values) => Some(values.data_type()),
-        ty => items(ty),
-    }
-}
-
 /// Arrow's cast. `safe` turns the misfits that Arrow detects into nulls.
 fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, ArrowError> {
     cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })
@@ -273,18 +211,6 @@ fn mantissa(ty: &DataType) -> Option<u32> {
         DataType::Float16 => Some(11),
         DataType::Float32 => Some(24),
         DataType::Float64 => Some(53),
-        _ => None,
-    }
-}
-
-/// Item type of a list of any kind.
-fn items(ty: &DataType) -> Option<&DataType> {
-    match ty {
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _) => Some(item.data_type()),
         _ => None,
     }
 }

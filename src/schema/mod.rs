@@ -4,6 +4,8 @@ mod cast;
 mod dtype;
 mod feature;
 mod field;
+mod half;
+mod nested;
 mod odd;
 mod stored;
 mod within;
@@ -11,13 +13,15 @@ pub(crate) mod zones;
 
 pub(crate) use cast::cast;
 #[cfg(feature = "convert")]
-pub(crate) use cast::{Misfit, paired, visible};
+pub(crate) use cast::{Misfit, visible};
 pub use dtype::DType;
 pub use feature::Feature;
 pub(crate) use feature::{CLASSES_KEY, FEATURE_KEY};
 pub(crate) use feature::{holds_image, is_matrix, is_vector};
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
+#[cfg(feature = "convert")]
+pub(crate) use nested::paired;
 pub(crate) use odd::Odd;
 pub(crate) use stored::DTYPE_KEY;
 pub use stored::{Codec, Element, KEY as STORED_KEY, Stored};

@@ -66,8 +66,8 @@ impl Tenant {
             UNNAMED.call_once(|| {
                 tracing::warn!(
                     ?names,
-                    "a client's certificate has no common name of 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`, nor such a DNS name alone: \
-                     its tenant is {CERTIFICATE}{name}, and so on for others (said once)"
+                    "no name of a client's certificate is 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`: its tenant is \
+                     {CERTIFICATE}{name}, after a digest of its names (said once for all certificates)"
                 );
             });
             name
