@@ -34,17 +34,18 @@ def test_parts_fit_ten_minutes_and_every_stage_is_a_file():
 
 @pytest.mark.timeout(600)
 def test_a_dry_run_on_the_cpu_passes(tmp_path):
-    stages = ["bits", "reuse", "h2d", "train-ours-1"]
+    stages = ["reuse", "h2d", "train-ours-1"]
     if "BOWSTRING_SOAK" in os.environ:
-        # Each imports a framework in a process of its own.
-        stages += ["jax", "tensorflow", "tabular", "soak"]
+        # Each imports a framework in a process of its own; the fake driver has the bits too.
+        stages += ["bits", "jax", "tensorflow", "tabular", "soak"]
     command = [sys.executable, str(SCRIPT), "--dry-run", "--out", str(tmp_path), "--only", ",".join(stages)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     session = json.loads((tmp_path / "session.json").read_text())
     assert done.returncode == 0, f"{done.stdout}\n{session}"
     assert set(session["stages"]) == set(stages)
-    assert session["stages"]["bits"]["compared"] > 50
-    assert session["stages"]["bits"]["wrong"] == 0
+    if "bits" in stages:
+        assert session["stages"]["bits"]["compared"] > 50
+        assert session["stages"]["bits"]["wrong"] == 0
     assert session["stages"]["h2d"]["skipped"]
     for framework in {"jax", "tensorflow"} & set(stages):
         assert session["stages"][framework].get("skipped") or session["stages"][framework]["compared"] >= 16

@@ -110,3 +110,33 @@ def test_digits_beyond_microseconds_are_not_lost_silently(tmp_path: pathlib.Path
     with bowstring.Loader(str(tmp_path / "b.parquet"), batch_size=len(MOMENTS), shuffle=False, timeout=60) as loader:
         found = np.asarray(next(iter(loader))["at"])[:3]
     assert found.astype("datetime64[ns]").astype(np.int64).tolist() == nanos[1:].cast(pa.int64()).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "first", "told"),
+    [
+        ({"org.apache.spark.version": "2.4.8"}, datetime.date(1, 1, 1), True),
+        (
+            {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""},
+            datetime.date(1582, 10, 14),
+            True,
+        ),
+        (
+            {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""},
+            datetime.date(1582, 10, 15),
+            False,
+        ),
+        ({"org.apache.spark.version": "3.5.1"}, datetime.date(1, 1, 1), False),
+    ],
+)
+def test_days_on_the_legacy_calendar_of_spark_are_told(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, metadata: dict[str, str], first: datetime.date, told: bool
+) -> None:
+    table = pa.table({"id": [1, 2], "day": [first, datetime.date(2026, 1, 1)]}).replace_schema_metadata(metadata)
+    for name in ("a", "b"):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    found = columns(str(tmp_path))["day"]
+    assert found[:2].to_pylist() == [(day - datetime.date(1970, 1, 1)).days for day in table["day"].to_pylist()]
+    warnings = [record.getMessage() for record in caplog.records if "legacy calendar" in record.getMessage()]
+    assert len(warnings) == told
+    assert not told or ".parquet, column day: days before 1582-10-15" in warnings[0]

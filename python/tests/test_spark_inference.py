@@ -25,6 +25,18 @@ def test_a_model_over_a_frame(spark: Any) -> None:
         "id", "cast(id as float) x", "array(id, id + 1) pair", "concat('row ', id) word", "timestamp'2020-01-01' at"
     )
 
+    class Loaded:
+        """A model that counts as false, as a container of layers without a layer does."""
+
+        def __init__(self, model: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+            self.model = model
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            return self.model(batch)
+
+        def __len__(self) -> int:
+            return 0
+
     def load() -> Callable[[dict[str, Any]], dict[str, Any]]:
         calls = []
 
@@ -40,7 +52,7 @@ def test_a_model_over_a_frame(spark: Any) -> None:
                 "size": np.full(len(batch["x"]), len(batch["x"]), np.int16),
             }
 
-        return model
+        return Loaded(model)
 
     scored = bowstring.spark.predict(
         frame,

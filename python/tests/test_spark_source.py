@@ -402,7 +402,31 @@ def test_times_of_int96_may_be_of_any_year(tmp_path: pathlib.Path) -> None:
     found = [
         value for part in reader.partitions() for batch in reader.read(part) for value in batch.column(0).to_pylist()
     ]
-    assert found == times
+    assert found == [time.replace(tzinfo=datetime.timezone.utc) for time in times]
+
+
+@pytest.mark.parametrize("options", [{}, {"filter": "id > 0"}])
+def test_times_of_int96_are_instants(spark: Any, tmp_path: pathlib.Path, options: dict[str, str]) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        told = "timestamp'2026-07-01 12:00:00 UTC'"
+        frame = spark.range(3).selectExpr(
+            "id", f"{told} t", f"array({told}) list", f"named_struct('a', {told}) s", "timestamp_ntz'2026-07-01' n"
+        )
+        frame.coalesce(1).write.parquet(f"{tmp_path}/d")
+        theirs = spark.read.parquet(f"{tmp_path}/d")
+        ours = read(spark, f"{tmp_path}/d", **options)
+        assert [(field.name, field.dataType) for field in ours.schema] == [
+            (field.name, field.dataType) for field in theirs.schema
+        ]
+        condition = options.get("filter", "true")
+        assert sorted(map(repr, ours.collect())) == sorted(map(repr, theirs.where(condition).collect()))
+        assert ours.where(f"t >= {told}").count() == theirs.where(condition).count()
+        assert ours.where(f"t < {told}").count() == 0
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
 
 
 def test_unsupported_requests_are_reported(spark: Any, tmp_path: pathlib.Path) -> None:

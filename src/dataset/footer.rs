@@ -1,7 +1,7 @@
 //! Footers: read with one request where possible, checked before they are parsed, and again before they are believed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use super::features;
 use super::guard::guard;
 use super::head::{ARROW_SCHEMA, Head, Heads};
+use super::julian;
 use super::limits::Limits;
 use super::outline::{Outline, Sealed, Wide};
 use super::packed::{Packed, Part};
@@ -57,12 +58,14 @@ pub(super) struct Footers {
     pub(super) heads: Heads,
     /// Bytes of footers that may still be kept as they are.
     room: AtomicU64,
+    /// True once a file with days on the former calendar was named.
+    told_days: AtomicBool,
 }
 
 impl Footers {
     /// Reader of footers that keeps at most so many of their bytes as they are.
     pub(super) fn new(limits: Limits, room: u64) -> Self {
-        Self { limits, heads: Heads::default(), room: AtomicU64::new(room) }
+        Self { limits, heads: Heads::default(), room: AtomicU64::new(room), told_days: AtomicBool::new(false) }
     }
 
     /// `bytes`, if there is room for them.
@@ -93,6 +96,9 @@ impl Footers {
             let mut pairs = pairs.into_iter().flatten();
             pairs.find(|pair| pair.key == key)?.value.as_deref()
         };
+        if julian::is_legacy(said) && !self.told_days.load(Ordering::Relaxed) {
+            self.tell_days(&parse(bytes, true, Some(metadata.file_metadata().schema_descr_ptr()), place)?, place);
+        }
         let head = self.heads.intern(outline.schema, outline.digest, said(ARROW_SCHEMA), &self.limits, place)?;
         let mut groups = Packed::default();
         let mut nulls = outline.nulls.as_slice();
@@ -107,6 +113,18 @@ impl Footers {
         let spark = said(features::SPARK_ROW).filter(|row| features::tells(row)).map(str::to_owned);
         let Outline { sealed, wide, .. } = outline;
         Ok(Footer { object, digest, head, groups, sealed, wide, cells, spark, bytes: self.keep(bytes) })
+    }
+
+    /// Warns, once, of days on the calendar of before 1582.
+    fn tell_days(&self, metadata: &ParquetMetaData, place: &Place) {
+        let Some(column) = julian::old_column(metadata) else { return };
+        if !self.told_days.swap(true, Ordering::Relaxed) {
+            let place = Place { column: Some(column.into()), ..place.clone() };
+            tracing::warn!(
+                "{place}: days before 1582-10-15 or times before 1900 are on Spark's legacy calendar; they are delivered as stored, \
+                 which Spark shows as other days. Write the data anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+            );
+        }
     }
 }
 

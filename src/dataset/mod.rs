@@ -34,6 +34,7 @@ mod hidden;
 pub(crate) mod hive;
 mod iceberg;
 mod index;
+mod julian;
 mod layout;
 mod levels;
 mod limits;

@@ -60,7 +60,8 @@ def predict(
         model: Model | None = None
         place = _device(device)
         for batch in rebatched(batches, at_once):
-            model = model or model_fn()  # not for a partition without rows
+            if model is None:  # not for a partition without rows
+                model = model_fn()
             made = predicted(model(tensors(batch, names, place)), batch.num_rows, wanted)
             fields = [*batch.schema, *made.schema]
             yield pa.RecordBatch.from_arrays([*batch.columns, *made.columns], schema=pa.schema(fields))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from bowstring.flight.server import Server
 from bowstring.paths import shown
 from bowstring.spark import filters
 from bowstring.spark.directory import local
+from bowstring.spark.instants import with_instants
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.tables import is_table
 from bowstring.spark.types import arrow_schema, conform, spark_schema
@@ -59,10 +60,12 @@ def schema(options: SourceOptions) -> StructType:
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
     elif (dataset := _plain(options.url)) is not None:
-        found = dataset.schema
+        found = _schema(dataset)
     else:
         with _rows(options) as (connection, name):
             found = connection.rows(name).schema
+        if not is_table(_place(options.url)):
+            found = with_instants(found, _found(_place(options.url)).get_fragments())
     return _chosen(spark_schema(found), options.columns)
 
 
@@ -153,17 +156,21 @@ def _place(url: str) -> str:
 
 
 def _files(url: str) -> Any:
-    import pyarrow.dataset as ds  # takes half a second, for pandas
-
     place = _place(url)
-    # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
-    parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
     try:
-        found = ds.dataset(place, format=parquet, partitioning="hive")
+        found = _found(place, "hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
     typed = _typed(found)
-    return found if typed is None else ds.dataset(place, format=parquet, partitioning=typed)
+    return found if typed is None else _found(place, typed)
+
+
+def _found(place: str, partitioning: Any = None) -> Any:
+    import pyarrow.dataset as ds  # takes half a second, for pandas
+
+    # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
+    parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+    return ds.dataset(place, format=parquet, partitioning=partitioning)
 
 
 def _typed(found: Any) -> Any:
@@ -210,6 +217,11 @@ def _plain(url: str) -> Any:
     return found if _uniform(found) else None
 
 
+def _schema(found: Any) -> pa.Schema:
+    """The columns of ``found``, whose files all have the same, as Spark has them."""
+    return with_instants(found.schema, islice(found.get_fragments(), 1))
+
+
 def _uniform(dataset: Any) -> bool:
     """True if all files have the same columns, and directories give no other values for them.
 
@@ -247,7 +259,7 @@ class FilesReader(_Reader):
         if partition.value is None:  # Spark's partition for an empty list
             return
         assert isinstance(partition, _Part)
-        found = _files(self.options.url).schema
+        found = _schema(_files(self.options.url))
         chosen = filters.expression(self.conditions)
         for group in partition.value:
             self._check(group, partition)
