@@ -280,6 +280,44 @@ def test_a_process_ends_while_its_daemon_threads_read(script: Script) -> None:
         assert (child.returncode, out, err) == (0, "done\n", "")
 
 
+JOINED = """
+import atexit, sys, threading
+
+stop = threading.Event()
+
+
+def join():
+    stop.set()
+    thread.join()
+    print("joined", flush=True)
+
+
+# Before the library is imported, so that it runs after the library's own.
+atexit.register(join)
+import bowstring
+
+loader = bowstring.Loader(sys.argv[1], batch_size=2, threads=1)
+
+
+def read():
+    while not stop.is_set():
+        for _ in loader:
+            begun.set()
+
+
+begun = threading.Event()
+thread = threading.Thread(target=read, daemon=True)
+thread.start()
+begun.wait()
+"""
+
+
+def test_a_program_that_joins_its_reading_thread_at_its_end_ends(numbers: pathlib.Path, script: Script) -> None:
+    child = script(JOINED, numbers)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (0, "joined\n", "")
+
+
 def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:
     import copy
 
