@@ -143,6 +143,44 @@ def test_ctrl_c_does_not_wait_for_the_check_of_integers(slow_store: Any, script:
     interrupt(slow_store(60, everything=False), script, LOOKED)
 
 
+COMPARED = """
+import signal, sys, time
+import bowstring
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    bowstring.verify(sys.argv[1], sys.argv[1])
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_comparison(slow_store: Any, script: Script) -> None:
+    interrupt(slow_store(60), script, COMPARED)
+
+
+CONVERTED = """
+import os, signal, sys, threading, time
+import bowstring
+
+def again(*_):
+    # The first one asks the conversion to end in order, which the store does not let it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, again)
+try:
+    bowstring.convert(sys.argv[1], sys.argv[0] + ".out", to="csv")
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_a_second_ctrl_c_leaves_a_conversion_that_hangs(slow_store: Any, script: Script) -> None:
+    interrupt(slow_store(60), script, CONVERTED)
+
+
 INTERRUPTED_OFTEN = """
 import os, random, signal, sys, threading, time
 import bowstring, numpy
