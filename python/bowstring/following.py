@@ -158,14 +158,14 @@ def callback(data: Dataset) -> Any:
             # A fit that was interrupted goes on. Known before the fit: a strategy may read a batch first, to build the model.
             course.origin = course.consumed if course.training else data._next()
             self.counted = self.epoch = 0
-            self.ended = False
+            # Ends Keras' epoch, and is told from the ``True`` of another callback, which ends the fit.
+            self.ended = object()
 
         def on_train_begin(self, logs: Any = None) -> None:
             # An iterator that an interrupted fit left behind waits for its threads when it is destroyed, and they may wait for the
             # dataset. So it goes here, and not wherever the collector runs next, which may be a thread that has locked the dataset.
             gc.collect()
             course.train(data._next() if course.origin is None else course.origin)
-            self.ended = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.counted = 0
@@ -184,13 +184,12 @@ def callback(data: Dataset) -> Any:
                 # Keras would request another batch, and count an optimizer step without a batch.
                 asked = self.params.get("steps")
                 left = asked is None or (asked == data._steps and batch + 1 < asked and course.consumed[1] == 0)
-                self.ended = left and not self.model.stop_training
-                if self.ended:
-                    self.model.stop_training = True
+                if left and not self.model.stop_training:
+                    self.model.stop_training = self.ended
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if self.ended:
-                self.ended = self.model.stop_training = False
+            if self.model.stop_training is self.ended:
+                self.model.stop_training = False
 
         def on_train_end(self, logs: Any = None) -> None:
             course.finish()

@@ -97,6 +97,10 @@ class Steps:
     def __len__(self) -> int:
         return self._loader._native.steps
 
+    def set_epoch(self, epoch: int) -> None:
+        """As the loader's: Hugging Face's Trainer has only these steps left when it sets the epoch that it resumes in."""
+        self._loader.set_epoch(epoch)
+
     @property
     def batch_size(self) -> int:
         """Rows of a step.

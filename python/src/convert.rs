@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::convert::{Begun, Conversion, ConvertOptions, Progress};
@@ -12,25 +11,23 @@ use pyo3::prelude::*;
 
 use crate::calls::detached;
 use crate::errors::raise;
-
-/// Longest wait between two checks for signals.
-const SLICE: Duration = Duration::from_millis(100);
+use crate::fork::Owned;
+use crate::wait::{SLICE, opened};
 
 fn options(text: &str) -> Result<ConvertOptions> {
     bowstring::document::read(text)
 }
 
-/// Runs `work` in a thread of its own, so that Ctrl-C works; on Ctrl-C `stop` is called and the thread is awaited.
-fn run<T: Send + 'static>(
-    py: Python<'_>,
-    stop: impl Fn() + Send + 'static,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> PyResult<T> {
+/// Runs `work` in a thread of its own, so that Ctrl-C works: the first one asks it to stop and waits for it, the second leaves it, for a
+/// store may hang.
+fn run<T: Send + 'static>(py: Python<'_>, work: impl FnOnce(&Progress) -> Result<T> + Send + 'static) -> PyResult<T> {
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
     let (sender, mut receiver) = sync_channel(1);
     let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
     let thread = std::thread::Builder::new().name("bowstring-convert".to_owned());
     // Nobody receives after Ctrl-C; the outcome is then dropped here.
-    let thread = thread.spawn(move || drop(sender.send(work()))).map_err(no_thread)?;
+    let thread = thread.spawn(move || drop(sender.send(work(&watched)))).map_err(no_thread)?;
     loop {
         let (back, outcome) = detached(py, move || {
             let outcome = receiver.recv_timeout(SLICE);
@@ -41,9 +38,16 @@ fn run<T: Send + 'static>(
             Ok(outcome) => return outcome.map_err(|error| raise(py, &error)),
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupted) = py.check_signals() {
-                    stop();
+                    progress.stop();
                     // Batches in flight are completed, and the hidden directory is left in order.
-                    detached(py, move || drop(receiver.recv()));
+                    let mut waits = true;
+                    while waits {
+                        (receiver, waits) = detached(py, move || {
+                            let outcome = receiver.recv_timeout(SLICE);
+                            (receiver, matches!(outcome, Err(RecvTimeoutError::Timeout)))
+                        });
+                        waits = waits && py.check_signals().is_ok();
+                    }
                     return Err(interrupted);
                 }
             }
@@ -56,21 +60,11 @@ fn run<T: Send + 'static>(
     }
 }
 
-/// The same for work that Ctrl-C stops through its progress.
-fn run_to_stop<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
-) -> PyResult<T> {
-    let progress = Arc::new(Progress::default());
-    let watched = Arc::clone(&progress);
-    run(py, move || progress.stop(), move || work(&watched))
-}
-
 /// Converts `src` to `dst` with options as JSON. Returns the report as JSON.
 #[pyfunction]
 pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    run_to_stop(py, move |progress| {
+    run(py, move |progress| {
         let report = bowstring::convert::convert(&src, &dst, &options, progress)?;
         Ok(serde_json::json!(report).to_string())
     })
@@ -80,21 +74,26 @@ pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &
 #[pyfunction]
 pub(crate) fn convert_plan(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    run(py, || {}, move || Ok(serde_json::json!(bowstring::convert::plan(&src, &dst, &options)?).to_string()))
+    opened(py, move || Ok(serde_json::json!(bowstring::convert::plan(&src, &dst, &options)?).to_string()))
 }
 
 /// Compares two datasets. Returns the findings as JSON.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    run(py, || {}, move || Ok(serde_json::json!(bowstring::convert::verify(&a, &b, &options)?).to_string()))
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
+    let compare = move || bowstring::convert::verify(&a, &b, &options, &watched);
+    let found = opened(py, move || Ok(serde_json::json!(compare()?).to_string()));
+    // After Ctrl-C nobody waits for the thread: it writes nothing.
+    found.inspect_err(|_| progress.stop())
 }
 
 /// A conversion whose tasks run in other processes. Without `finish`, finished tasks stay for `resume`.
 #[pyclass(frozen, name = "Conversion", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyConversion {
-    begun: Arc<Mutex<Option<Begun>>>,
+    begun: Owned<Arc<Mutex<Option<Begun>>>>,
 }
 
 impl PyConversion {
@@ -102,20 +101,16 @@ impl PyConversion {
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(Begun) -> (Option<Begun>, Result<T>) + Send + 'static,
+        work: impl FnOnce(Begun, &Progress) -> (Option<Begun>, Result<T>) + Send + 'static,
     ) -> PyResult<T> {
-        let begun = Arc::clone(&self.begun);
+        let begun = Arc::clone(self.begun.checked().map_err(|error| raise(py, &error))?);
         let over = || Error::Closed { why: "the conversion is over".to_owned() };
-        run(
-            py,
-            || {},
-            move || {
-                let mut kept = begun.lock().unwrap_or_else(PoisonError::into_inner);
-                let (left, outcome) = work(kept.take().ok_or_else(over)?);
-                *kept = left;
-                outcome
-            },
-        )
+        run(py, move |progress| {
+            let mut kept = begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let (left, outcome) = work(kept.take().ok_or_else(over)?, progress);
+            *kept = left;
+            outcome
+        })
     }
 
     fn open<T: Send + 'static>(
@@ -123,7 +118,7 @@ impl PyConversion {
         py: Python<'_>,
         work: impl FnOnce(&mut Conversion) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
-        self.with(py, |begun| match begun {
+        self.with(py, |begun, _| match begun {
             Begun::Open(mut conversion) => {
                 let outcome = work(&mut conversion);
                 (Some(Begun::Open(conversion)), outcome)
@@ -142,13 +137,13 @@ impl PyConversion {
     #[new]
     fn new(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<Self> {
         let options = options(options_json).map_err(|error| raise(py, &error))?;
-        let begun = run(py, || {}, move || Conversion::begin(&src, &dst, &options))?;
-        Ok(Self { begun: Arc::new(Mutex::new(Some(begun))) })
+        let begun = run(py, move |_| Conversion::begin(&src, &dst, &options))?;
+        Ok(Self { begun: Owned::new(Arc::new(Mutex::new(Some(begun)))) })
     }
 
     /// Returns the remaining tasks; none if the destination already exists.
     fn tasks(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        self.with(py, |begun| {
+        self.with(py, |begun, _| {
             let tasks = match &begun {
                 Begun::Open(conversion) => conversion.tasks(),
                 Begun::Unchanged(_) => Ok(Vec::new()),
@@ -179,26 +174,22 @@ impl PyConversion {
 
     /// Publishes the dataset. Returns the report as JSON.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |begun| {
+        self.with(py, |begun, progress| {
             let report = match begun {
-                Begun::Open(conversion) => conversion.finish(),
+                Begun::Open(conversion) => conversion.finish(progress),
                 Begun::Unchanged(report) => Ok(report),
             };
             (None, report.map(|report| serde_json::json!(report).to_string()))
         })
     }
 
-    /// Ends it; finished tasks stay for `resume`.
+    /// Ends it; finished tasks stay for `resume`. A forked child has nothing to end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let begun = Arc::clone(&self.begun);
-        run(
-            py,
-            || {},
-            move || {
-                drop(begun.lock().unwrap_or_else(PoisonError::into_inner).take());
-                Ok(())
-            },
-        )
+        let Ok(begun) = self.begun.checked().map(Arc::clone) else { return Ok(()) };
+        run(py, move |_| {
+            drop(begun.lock().unwrap_or_else(PoisonError::into_inner).take());
+            Ok(())
+        })
     }
 }
 
@@ -213,5 +204,5 @@ pub(crate) fn convert_task(
     task: usize,
 ) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    run_to_stop(py, move |progress| bowstring::convert::work(&src, &directory, &options, &fingerprint, task, progress))
+    run(py, move |progress| bowstring::convert::work(&src, &directory, &options, &fingerprint, task, progress))
 }

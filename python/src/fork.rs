@@ -1,7 +1,7 @@
 //! Protection of a forked child from the parent's objects.
 //!
-//! After `fork` only the calling thread exists in the child: a lock that another thread held stays locked for ever. So objects of a
-//! loader are left alone there: using one is an error, dropping one leaks it.
+//! After `fork` only the calling thread exists in the child: a lock that another thread held stays locked for ever. Files that are being
+//! written, and their locks, are those of the parent. So these objects are left alone there: using one is an error, dropping one leaks it.
 
 #![expect(unsafe_code, reason = "pthread_atfork; what the handler may do is stated there")]
 
@@ -60,8 +60,8 @@ impl<T> Owned<T> {
         }
         Err(Error::Closed {
             why: format!(
-                "this process was forked from process {} after the loader had started its threads, and threads do not \
-                 survive a fork; open a new loader in this process, or start the process with \
+                "this process was forked from process {} after this was opened there, and its threads, locks and unfinished \
+                 files stay with that process; open a new one in this process, or start the process with \
                  multiprocessing.get_context(\"spawn\")",
                 self.process
             ),

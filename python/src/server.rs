@@ -17,7 +17,7 @@ use crate::calls::detached;
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::traces;
-use crate::wait::opened;
+use crate::wait::{SLICE, opened};
 
 /// Arguments of a server from Python, as JSON.
 #[derive(Deserialize)]
@@ -88,31 +88,54 @@ impl PyServer {
 
     /// Makes staged rows visible, all at once. Returns rows, bytes and files, as JSON. `mode` and `tokens` are JSON.
     fn commit(&self, py: Python<'_>, dataset: &str, write: &str, mode: &str, tokens: &str) -> PyResult<String> {
-        let committed = detached(py, || {
-            let wrong = |option| move |error: serde_json::Error| Error::config(option, error.to_string());
+        let wrong = |option| move |error: serde_json::Error| Error::config(option, error.to_string());
+        let asked = || -> Result<_> {
             let mode: Mode = serde_json::from_str(mode).map_err(wrong("mode"))?;
             let tokens: Vec<Token> = serde_json::from_str(tokens).map_err(wrong("tokens"))?;
-            self.writes()?.commit(&WriteId::new(dataset, write)?, mode, &tokens)
-        });
-        committed.map(|committed| serde_json::json!(committed).to_string()).map_err(|error| raise(py, &error))
+            Ok((self.writes()?, WriteId::new(dataset, write)?, mode, tokens))
+        };
+        let (writes, write, mode, tokens) = asked().map_err(|error| raise(py, &error))?;
+        let committed = opened(py, move || writes.commit(&write, mode, &tokens))?;
+        Ok(serde_json::json!(committed).to_string())
     }
 
     /// Ends a write and removes its staged rows.
     fn abort(&self, py: Python<'_>, dataset: &str, write: &str) -> PyResult<()> {
-        detached(py, || self.writes()?.abort(&WriteId::new(dataset, write)?)).map_err(|error| raise(py, &error))
+        let asked = || -> Result<_> { Ok((self.writes()?, WriteId::new(dataset, write)?)) };
+        let (writes, write) = asked().map_err(|error| raise(py, &error))?;
+        opened(py, move || writes.abort(&write))
     }
 
+    /// Drains; Ctrl-C cuts the streams. A forked child has nothing to close.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self.running.checked().map_err(|error| raise(py, &error))?;
-        let closed = detached(py, || {
-            let server = running.lock().unwrap_or_else(PoisonError::into_inner).take();
-            server.map_or(Ok(()), |mut server| server.close())
-        });
-        closed.map_err(|error| raise(py, &error))
+        let Some(mut server) = self.taken() else { return Ok(()) };
+        loop {
+            if let Some(closed) = detached(py, || server.close_within(SLICE)) {
+                return closed.map_err(|error| raise(py, &error));
+            }
+            if let Err(interrupted) = py.check_signals() {
+                server.cut();
+                return Err(interrupted);
+            }
+        }
+    }
+}
+
+/// Other Python threads continue while it drains: it may wait for their loaders.
+impl Drop for PyServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.taken() {
+            Python::attach(|py| detached(py, move || drop(server)));
+        }
     }
 }
 
 impl PyServer {
+    /// Takes the server, if it runs in this process.
+    fn taken(&self) -> Option<Background> {
+        self.running.checked().ok()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Returns the handle for writes of this process. The lock is not held while writing.
     fn writes(&self) -> Result<Writes> {
         let running = self.running.checked()?.lock().unwrap_or_else(PoisonError::into_inner);

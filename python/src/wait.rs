@@ -109,8 +109,8 @@ impl<T: Source> Shared<T> {
     }
 }
 
-/// Opens in a thread of its own, so that Ctrl-C does not wait for a slow store. Warnings are logged meanwhile: a server that is not there yet
-/// has minutes to come.
+/// Opens, or does anything else, in a thread of its own that Ctrl-C leaves: it does not wait for a slow store. Warnings are logged meanwhile:
+/// a server that is not there yet has minutes to come.
 pub(crate) fn opened<T: Send + 'static>(
     py: Python<'_>,
     open: impl FnOnce() -> Result<T> + Send + 'static,
@@ -135,7 +135,7 @@ pub(crate) fn opened<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => passed_on.and_then(|()| py.check_signals())?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(raise(py, &Error::Closed { why: "opening the dataset panicked".to_owned() }));
+                return Err(raise(py, &Error::Closed { why: "a thread of the library panicked".to_owned() }));
             }
         }
     }

@@ -15,11 +15,16 @@ use pyo3::prelude::*;
 use crate::arrow::{batches, imported_schema};
 use crate::calls::detached;
 use crate::errors::raise;
+use crate::fork::Owned;
 
 /// A dataset being written; nothing of it is visible before `finish`.
 #[pyclass(frozen, name = "DatasetWriter", module = "bowstring._native")]
 #[derive(Debug)]
-pub(crate) struct PyDatasetWriter {
+pub(crate) struct PyDatasetWriter(Owned<Shared>);
+
+/// A writer for all Python threads. A forked child has the same files: dropped there, it would remove those of its parent.
+#[derive(Debug)]
+struct Shared {
     writer: Mutex<Option<DatasetWriter>>,
     /// The thread that works with it. It may come back, because rows are taken from code of Python's.
     at_work: Mutex<Option<ThreadId>>,
@@ -41,14 +46,15 @@ fn closed() -> Error {
 impl PyDatasetWriter {
     /// Works with the writer, after other threads.
     fn with<T>(&self, work: impl FnOnce(&mut Option<DatasetWriter>) -> Result<T>) -> Result<T> {
+        let shared = self.0.checked()?;
         let own = std::thread::current().id();
-        let at_work = || self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_work = || shared.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         if *at_work() == Some(own) {
             let why = "the writer is taking the rows from which this call comes; let them end with an error, and call it afterwards";
             return Err(Error::Closed { why: why.to_owned() });
         }
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let _over = Over(&self.at_work);
+        let mut writer = shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _over = Over(&shared.at_work);
         *at_work() = Some(own);
         work(&mut writer)
     }
@@ -84,8 +90,8 @@ impl PyDatasetWriter {
             let options: WriterOptions = bowstring::document::read(options)?;
             DatasetWriter::create(&path, Arc::new(described(&schema, stored)?), options)
         });
-        made.map(|writer| Self { writer: Mutex::new(Some(writer)), at_work: Mutex::new(None) })
-            .map_err(|error| raise(py, &error))
+        let shared = |writer| Shared { writer: Mutex::new(Some(writer)), at_work: Mutex::new(None) };
+        made.map(|writer| Self(Owned::new(shared(writer)))).map_err(|error| raise(py, &error))
     }
 
     /// Adds the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`. After an error in the midst of them the writer is of
@@ -103,8 +109,11 @@ impl PyDatasetWriter {
         Ok(serde_json::json!(written).to_string())
     }
 
-    /// Removes everything written.
+    /// Removes everything written; a forked child has nothing to remove.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.checked().is_err() {
+            return Ok(());
+        }
         let aborted = detached(py, || self.with(|writer| Ok(writer.take())).map(drop));
         aborted.map_err(|error| raise(py, &error))
     }

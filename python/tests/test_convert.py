@@ -140,6 +140,33 @@ def test_ctrl_c_stops_a_conversion(tmp_path: pathlib.Path) -> None:
     assert done.stdout == "interrupted\n", done.stderr
 
 
+FORKED = """
+import os, sys
+import bowstring
+from bowstring import _native
+
+begin = lambda: _native.Conversion(sys.argv[1], sys.argv[2], '{"to": "arrow"}')
+conversion = begin()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+try:
+    begin()
+except bowstring.ClosedError as error:
+    print("holds" in str(error))
+conversion.attempts()
+"""
+
+
+def test_a_forked_child_leaves_the_conversion_of_its_parent_alone(
+    numbers: pathlib.Path, tmp_path: pathlib.Path, script: Any
+) -> None:
+    child = script(FORKED, numbers, tmp_path / "out")
+    out, errors = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "True\n"), errors
+
+
 def test_addresses_filters_and_budgets_are_those_of_loaders(
     numbers: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,44 @@ def test_ctrl_c_does_not_wait_for_the_check_of_integers(slow_store: Any, script:
     interrupt(slow_store(60, everything=False), script, LOOKED)
 
 
+COMPARED = """
+import signal, sys, time
+import bowstring
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    bowstring.verify(sys.argv[1], sys.argv[1])
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_comparison(slow_store: Any, script: Script) -> None:
+    interrupt(slow_store(60), script, COMPARED)
+
+
+CONVERTED = """
+import os, signal, sys, threading, time
+import bowstring
+
+def again(*_):
+    # The first one asks the conversion to end in order, which the store does not let it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, again)
+try:
+    bowstring.convert(sys.argv[1], sys.argv[0] + ".out", to="csv")
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_a_second_ctrl_c_leaves_a_conversion_that_hangs(slow_store: Any, script: Script) -> None:
+    interrupt(slow_store(60), script, CONVERTED)
+
+
 INTERRUPTED_OFTEN = """
 import os, random, signal, sys, threading, time
 import bowstring, numpy
@@ -278,6 +316,44 @@ def test_a_process_ends_while_its_daemon_threads_read(script: Script) -> None:
         child = script(DAEMONS, ROOT / "fixtures" / "imagenet40.parquet")
         out, err = child.communicate(timeout=60)
         assert (child.returncode, out, err) == (0, "done\n", "")
+
+
+JOINED = """
+import atexit, sys, threading
+
+stop = threading.Event()
+
+
+def join():
+    stop.set()
+    thread.join()
+    print("joined", flush=True)
+
+
+# Before the library is imported, so that it runs after the library's own.
+atexit.register(join)
+import bowstring
+
+loader = bowstring.Loader(sys.argv[1], batch_size=2, threads=1)
+
+
+def read():
+    while not stop.is_set():
+        for _ in loader:
+            begun.set()
+
+
+begun = threading.Event()
+thread = threading.Thread(target=read, daemon=True)
+thread.start()
+begun.wait()
+"""
+
+
+def test_a_program_that_joins_its_reading_thread_at_its_end_ends(numbers: pathlib.Path, script: Script) -> None:
+    child = script(JOINED, numbers)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (0, "joined\n", "")
 
 
 def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:

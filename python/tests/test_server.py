@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +142,76 @@ def test_written_in_memory_and_read_back() -> None:
         found = pa.concat_tables(parts(server.url, "made", 2)).sort_by("id")
         assert found["id"].to_pylist() == list(range(50))
         assert found["name"].to_pylist() == table["name"].to_pylist()
+
+
+@contextmanager
+def held(url: str) -> Iterator[None]:
+    """A client that begins to put rows and sends none: the server waits for it."""
+    client = flight.connect(url)
+    command = {"dataset": "made", "write": "w1", "task": 0, "attempt": 0}
+    schema = pa.schema([("id", pa.int64())])
+    writer, _ = client.do_put(flight.FlightDescriptor.for_command(json.dumps(command)), schema)
+    time.sleep(0.3)
+    yield
+    with suppress(pa.ArrowException):
+        writer.close()
+
+
+def test_threads_run_while_a_dropped_server_drains() -> None:
+    server, ended, ticks = bowstring.flight.Server(put="memory", drain_grace=1), threading.Event(), list[float]()
+
+    def tick() -> None:
+        while not ended.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    with held(server.url):
+        thread = threading.Thread(target=tick)
+        thread.start()
+        began = time.monotonic()
+        del server
+        took = time.monotonic() - began
+        ended.set()
+        thread.join()
+    assert took > 0.8, "it drained"
+    during = [began, *(at for at in ticks if began < at < began + took), began + took]
+    assert max(later - earlier for earlier, later in itertools.pairwise(during)) < 0.8 * took
+
+
+def test_ctrl_c_ends_the_wait_for_clients_that_do_not_leave() -> None:
+    server = bowstring.flight.Server(put="memory", drain_grace=60)
+    # As Ctrl-C, of which others in this process may take notice.
+    former = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with held(server.url):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            began = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                server.close()
+            assert time.monotonic() - began < 20
+        server.close()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
+FORKED = """
+import os, sys
+import bowstring
+from bowstring.flight import Server
+
+with Server({"d": sys.argv[1]}) as server:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(len(list(bowstring.Loader(f"{server.url}/d", batch_size=10))))
+"""
+
+
+def test_a_forked_child_has_no_server_to_close(numbers: Path, script: Any) -> None:
+    child = script(FORKED, numbers)
+    out, errors = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "10\n"), errors
 
 
 def test_rows_of_a_replaced_file_are_those_of_the_new_one(tmp_path: Path) -> None:

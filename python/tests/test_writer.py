@@ -67,6 +67,47 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
         writer.write(data)
 
 
+FORKED = """
+import os, sys
+import bowstring, pyarrow
+
+rows = pyarrow.table({"id": list(range(1000))})
+writer = bowstring.DatasetWriter(sys.argv[1], rows.schema)
+writer.write(rows)
+
+
+def drop():
+    global writer
+    del writer
+
+
+def refused():
+    try:
+        writer.finish()
+    except bowstring.ClosedError as error:
+        assert "forked" in str(error), error
+    else:
+        os._exit(3)
+
+
+for work in (drop, refused, lambda: writer.abort(), lambda: None):
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+writer.write(rows)
+print(writer.finish()["rows"])
+"""
+
+
+@needs_pyarrow(14, "giving a schema to others")
+def test_forked_children_leave_the_writer_of_their_parent_alone(tmp_path: pathlib.Path, script: Any) -> None:
+    out, errors = script(FORKED, tmp_path / "d").communicate(timeout=60)
+    assert out == "2000\n", errors
+    assert len(pq.read_table(tmp_path / "d")) == 2000
+
+
 @needs_pyarrow(14, "giving a schema to others")
 def test_a_stream_that_breaks_off_is_not_published_in_part(tmp_path: pathlib.Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::Result;
-use crate::convert::{Comparison, ConvertOptions, Format, verify};
+use crate::convert::{Comparison, ConvertOptions, Format, Progress, verify};
 
 use crate::cli::convert::ReadArgs;
 use crate::cli::out::{Failure, Out, Outcome};
@@ -48,7 +48,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let comparison = verify(&args.a, &args.b, &args.options()?)?;
+    let comparison = verify(&args.a, &args.b, &args.options()?, &Progress::default())?;
     let equal = comparison.equal;
     out.report(&Found(comparison))?;
     if equal { Ok(()) } else { Err(Failure::Told(DIFFERENT)) }

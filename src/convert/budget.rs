@@ -42,7 +42,7 @@ impl Budget {
     }
 }
 
-/// Counts of a running conversion, and the request to stop it. Shared with observers.
+/// Counts of a running conversion, and the request to stop it, or a comparison. Shared with observers.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) rows: AtomicU64,
@@ -67,14 +67,20 @@ impl Progress {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Asks the conversion to stop after the batches in flight. Finished work stays for `resume`.
+    /// Asks the conversion, or the comparison, to stop after the batches in flight. Finished work of a conversion stays for `resume`.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if it was asked to stop.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+    /// For a moment at which work can stop.
+    ///
+    /// # Errors
+    /// `Closed` if it was asked to.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(Error::Closed { why: "it was stopped; a conversion goes on with resume".into() });
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::convert::budget::Progress;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Runs `work` for every number on several threads, until one fails.
 pub(crate) fn parallel(
@@ -22,11 +22,7 @@ pub(crate) fn parallel(
                     if failure.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
                         return;
                     }
-                    let outcome = if progress.is_stopped() {
-                        Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() })
-                    } else {
-                        work(*number)
-                    };
+                    let outcome = progress.go_on().and_then(|()| work(*number));
                     if let Err(error) = outcome {
                         failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                         return;

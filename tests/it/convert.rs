@@ -58,7 +58,7 @@ fn rows(path: &Path, options: &ConvertOptions) -> Result<RecordBatch> {
 
 /// Compares two datasets whose formats follow from their paths.
 fn same(a: &Path, b: &Path) -> Comparison {
-    let found = verify(&text(a), &text(b), &ConvertOptions::default()).unwrap();
+    let found = verify(&text(a), &text(b), &ConvertOptions::default(), &Progress::default()).unwrap();
     assert!(found.equal, "{found:#?}");
     found
 }

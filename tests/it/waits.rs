@@ -141,7 +141,7 @@ src/flight/server/catalog/turns.rs | turn | other openings | PATIENCE, and a Tim
 src/flight/server/mod.rs | serve_on | the signal to end; then streams | the grace time | a_drain_ends_with_the_grace_time_despite_open_connections
 src/flight/server/ops/admin.rs | admin | the signal to end; then the last answers | LAST | a_draining_server_is_not_ready_and_a_second_signal_ends_it
 src/flight/server/ops/admin.rs | serve | a caller, for a request; the signal to end | HEAD, IDLE and AGE | a_head_that_does_not_come_is_not_waited_for
-src/flight/server/ops/background.rs | close | streams of the server | the grace time and AFTER_GRACE, and a Timeout | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
+src/flight/server/ops/background.rs | close_within | streams of the server | the grace time and AFTER_GRACE, and a Timeout | a_server_told_to_end_is_gone_in_time_whoever_does_not_read
 src/flight/server/ops/connections.rs | accepted | the next caller; after an error of the system PAUSE | none: that is serving; the signal to end drops it | mute_peers_and_crowds_are_turned_away
 src/flight/server/ops/connections.rs | new | a caller, for its introduction, its requests, its age | the limits of connections | mute_idle_and_old_connections_are_closed_and_busy_ones_are_not
 src/flight/server/ops/limits.rs | apply | a caller, for an answer to a ping | keepalive_timeout_seconds | mute_idle_and_old_connections_are_closed_and_busy_ones_are_not

@@ -127,7 +127,7 @@ class Server:
         return Write(self._native, name, mode)
 
     def close(self) -> None:
-        """Drains and stops. Closing again does nothing."""
+        """Drains and stops; Ctrl-C cuts what is left. Closing again does nothing."""
         self._native.close()
 
     def __enter__(self) -> Server:

@@ -436,6 +436,17 @@ def test_fits_go_on_where_the_last_one_was_stopped(
     assert (data.epoch, data.step) == (start + 3, 0)
 
 
+@pytest.mark.parametrize("behind", [lambda data: data, lambda data: data.filter(lambda x, y: True)])
+def test_a_stop_by_another_callback_at_the_end_of_an_epoch_holds(
+    kinds: pathlib.Path, behind: Callable[[Dataset], Any]
+) -> None:
+    data, model = labelled(kinds), recorded()
+    data.load_state_dict(data.state_at(9))
+    callbacks = [data.callback(), Tally(data, model, stop_after=4)]
+    model.fit(behind(data), epochs=3, callbacks=callbacks, verbose=0)
+    assert model.seen == expected(kinds)[9:13]
+
+
 @pytest.mark.parametrize("stages", ["itself", "prefetch", "repeat, prefetch"])
 def test_a_position_set_after_the_callback_was_made_holds(kinds: pathlib.Path, stages: str) -> None:
     want = expected(kinds)

@@ -168,6 +168,21 @@ for loop, own, ours, stages in cases:
         said.append([loop(lambda open=open: STAGES[stages](open()), count), count.batches])
     if said[0] != said[1]:
         report["wrong"].append([loop.__name__, own.__name__, stages, *said])
+
+# A fit that goes on inside an epoch.
+rows, given = Dataset(path, batch_size=size, columns=["x", "y"]), []
+state = rows._native.state_at(1, 2)
+
+
+def pair(batch):
+    given.append((rows.epoch, rows.step))
+    return {"x": batch["x"]}, batch["y"]
+
+
+data, count = torch.utils.data.DataLoader(rows, batch_size=None, collate_fn=pair), Count()
+begin = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: (given.clear(), rows.load_state_dict(state)))
+model().fit(data, initial_epoch=state["epoch"], epochs=3, verbose=0, callbacks=[begin, count])
+report["resumed"] = [given, count.batches["train"]]
 print()
 print(json.dumps(report))
 """
@@ -191,4 +206,5 @@ def test_loops(
     found = json.loads(out.splitlines()[-1])
     assert found["backend"] == backend
     assert found["wrong"] == []
+    assert found["resumed"] == [[[1, 3], [1, 4], [1, 5], [1, 6], *([2, step] for step in range(1, 7))], 10]
     assert found["loops"] >= 28

@@ -112,3 +112,27 @@ def test_metadata_of_a_schema_by_name(tmp_path: pathlib.Path) -> None:
     with make_reader(url, shuffle_row_groups=False) as reader:
         assert [int(row.id) for row in reader] == [1, 2]
         assert list(reader.schema.fields) == ["id"]
+
+
+FORKED = """
+import os, sys
+from bowstring.petastorm.spark import _materialize
+
+
+class Frame:
+    sparkSession, schema, write = None, (), property(lambda self: self)
+    semanticHash, inputFiles = lambda self: 1, lambda self: []
+    option, parquet = lambda self, *_: self, lambda self, _: None
+
+
+_materialize.register_delete_dir_handler(lambda url: print("deleted", flush=True))
+_materialize.cached(Frame(), "file:///tmp", 1, "snappy", None)
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+"""
+
+
+def test_a_forked_child_deletes_no_frame_of_its_parent(script: Callable[..., Any]) -> None:
+    out, errors = script(FORKED).communicate(timeout=60)
+    assert out == "deleted\n", errors

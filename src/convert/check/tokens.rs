@@ -36,6 +36,7 @@ pub(crate) fn check<'a>(
     filter: Option<(&Bound, &[usize])>,
     options: &ConvertOptions,
     found: &Digest,
+    progress: &Progress,
 ) -> Result<()> {
     let texts = source.texts();
     if texts.is_empty() {
@@ -45,9 +46,9 @@ pub(crate) fn check<'a>(
     names.sort_unstable();
     let sum = Mutex::new(Summing::new(names.iter().copied()));
     let files: Vec<usize> = (0..texts.len()).collect();
-    parallel(options.threads(), &files, &Progress::default(), |file| {
+    parallel(options.threads(), &files, progress, |file| {
         let Some(text) = texts.get(file) else { return Ok(()) };
-        let own = of_file(source, text, &names, filter, options)?;
+        let own = of_file(source, text, &names, filter, options, progress)?;
         sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());
         Ok(())
     })?;
@@ -76,6 +77,7 @@ fn of_file(
     names: &[&str],
     filter: Option<(&Bound, &[usize])>,
     options: &ConvertOptions,
+    progress: &Progress,
 ) -> Result<Summing> {
     let schema = source.schema();
     let columns: HashMap<&str, usize> =
@@ -85,6 +87,7 @@ fn of_file(
     let mut sum = Summing::new(names.iter().copied());
     let above = of_directories(source, text, &places).map_err(|(name, why)| rows.wrong(Some(name), &why))?;
     let mut add = |rows: &mut RawRows, wanted: bool| -> Result<bool> {
+        progress.go_on()?;
         let Some(row) = rows.next()? else { return Ok(false) };
         let mut hashes = above.clone();
         for (name, raw) in row {

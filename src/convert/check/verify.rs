@@ -64,8 +64,8 @@ pub struct Comparison {
 /// budget.
 ///
 /// # Errors
-/// Those of opening and reading either dataset.
-pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> {
+/// Those of opening and reading either dataset; `Closed` if `progress` was asked to stop.
+pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -> Result<Comparison> {
     options.check()?;
     let open = |address: &str, options: &ConvertOptions| {
         let (address, options) = options.mounted(address)?;
@@ -82,8 +82,10 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> 
         return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
     }
     let common: Vec<&str> = left.iter().filter(|name| right.contains(name)).map(String::as_str).collect();
-    let digests =
-        [digest(&*first, common.iter().copied(), options)?, digest(&*second, common.iter().copied(), options)?];
+    let digests = [
+        digest(&*first, common.iter().copied(), options, progress)?,
+        digest(&*second, common.iter().copied(), options, progress)?,
+    ];
     let mut columns = Vec::new();
     let mut seen: Vec<&String> = left.iter().chain(right.iter().filter(|name| !left.contains(name))).collect();
     seen.dedup();
@@ -112,10 +114,10 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> 
     };
     if digests[0] == digests[1] {
         // Values read from text are also compared with the text, by other code.
-        tokens::check(&*first, common.iter().copied(), None, options, &digests[1])?;
-        tokens::check(&*second, common.iter().copied(), None, options, &digests[0])?;
+        tokens::check(&*first, common.iter().copied(), None, options, &digests[1], progress)?;
+        tokens::check(&*second, common.iter().copied(), None, options, &digests[0], progress)?;
     } else if !common.is_empty() {
-        differences(&*first, &*second, &common, options, &mut comparison)?;
+        differences(&*first, &*second, &common, options, progress, &mut comparison)?;
     }
     Ok(comparison)
 }
@@ -131,15 +133,19 @@ pub(crate) fn digest<'a>(
     source: &dyn Source,
     names: impl Iterator<Item = &'a str>,
     options: &ConvertOptions,
+    progress: &Progress,
 ) -> Result<Digest> {
     let names: Vec<&str> = names.collect();
     let columns = numbers(source, &names);
     let budget = Budget::new(options.memory_budget);
     let shards: Vec<usize> = (0..source.shards().len()).collect();
     let sum = Mutex::new(Summing::new(names.iter().copied()));
-    parallel(options.threads(), &shards, &Progress::default(), |shard| {
+    parallel(options.threads(), &shards, progress, |shard| {
         let mut own = Summing::new(names.iter().copied());
-        drain(&mut *source.read(shard, &columns, &budget)?, |batch| own.add(&batch).map(drop))?;
+        drain(&mut *source.read(shard, &columns, &budget)?, |batch| {
+            progress.go_on()?;
+            own.add(&batch).map(drop)
+        })?;
         sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());
         Ok(())
     })?;
@@ -152,12 +158,14 @@ fn rows(
     source: &dyn Source,
     names: &[&str],
     budget: &Budget,
+    progress: &Progress,
     mut each: impl FnMut(&RecordBatch, &[u64]) -> Result<()>,
 ) -> Result<()> {
     let columns = numbers(source, names);
     let mut summing = Summing::new(names.iter().copied());
     for shard in 0..source.shards().len() {
         drain(&mut *source.read(shard, &columns, budget)?, |batch| {
+            progress.go_on()?;
             let hashes = summing.add(&batch)?;
             each(&batch, &hashes)
         })?;
@@ -170,6 +178,7 @@ fn differences(
     second: &dyn Source,
     names: &[&str],
     options: &ConvertOptions,
+    progress: &Progress,
     comparison: &mut Comparison,
 ) -> Result<()> {
     let budget = Budget::new(options.memory_budget / 2);
@@ -179,7 +188,7 @@ fn differences(
     let looked = |hash: u64| hash.is_multiple_of(every);
     let mut counts: HashMap<u64, i64> = HashMap::new();
     for (source, step) in [(first, 1), (second, -1)] {
-        rows(source, names, &budget, |_, hashes| {
+        rows(source, names, &budget, progress, |_, hashes| {
             for hash in hashes.iter().filter(|hash| looked(**hash)) {
                 *counts.entry(*hash).or_default() += step;
             }
@@ -194,7 +203,7 @@ fn differences(
     comparison.looked_at = every;
     for (source, sign) in [(first, 1), (second, -1)] {
         let mut examples = Vec::new();
-        rows(source, names, &budget, |batch, hashes| {
+        rows(source, names, &budget, progress, |batch, hashes| {
             for (row, hash) in hashes.iter().enumerate() {
                 if examples.len() >= SHOWN {
                     break;

@@ -298,7 +298,7 @@ mod tests {
     use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 
     use super::*;
-    use crate::convert::verify;
+    use crate::convert::{Progress, verify};
     use crate::error::Error;
 
     #[test]
@@ -314,7 +314,10 @@ mod tests {
         writer.finish().unwrap();
         assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
         let text = path.to_str().unwrap();
-        let with = |memory_budget| verify(text, text, &ConvertOptions { memory_budget, ..ConvertOptions::default() });
+        let with = |memory_budget| {
+            let options = ConvertOptions { memory_budget, ..ConvertOptions::default() };
+            verify(text, text, &options, &Progress::default())
+        };
         let error = with(32 << 20).unwrap_err();
         assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
         assert!(with(256 << 20).unwrap().equal);

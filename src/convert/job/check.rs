@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::journal::Done;
 use super::publish::Staging;
 use super::{Job, shuffle};
+use crate::convert::budget::Progress;
 use crate::convert::check::digest::{Digest, Summing};
 use crate::convert::check::{census, tokens, verify};
 use crate::convert::errors::{FAULT, differs};
@@ -48,7 +49,7 @@ impl Job {
     }
 
     /// Reads the output again, and compares it with the input.
-    pub(crate) fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
+    pub(crate) fn check(&self, data: &Path, done: &[Done], progress: &Progress) -> Result<()> {
         // A folder keeps only the last part of a path.
         let lost = |name: &str| self.sink.format() == Format::Images && matches!(name, "path" | "__key__");
         let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
@@ -67,9 +68,9 @@ impl Job {
         let place = data.to_string_lossy();
         let source = formats::open_as(self.sink.format(), &place, &opening)?;
         let there = census::rows(&place, &*source, &opening)?;
-        let found = verify::digest(&*source, names(), &self.options)?;
+        let found = verify::digest(&*source, names(), &self.options, progress)?;
         let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
-        tokens::check(&*self.source, names(), filter, &self.options, &found)?;
+        tokens::check(&*self.source, names(), filter, &self.options, &found, progress)?;
         let mut expected = expected.digest();
         if names().count() < self.schema.fields().len() {
             // Whole rows cannot be compared without all of their columns.

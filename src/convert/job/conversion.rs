@@ -91,7 +91,7 @@ pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progr
         Begun::Unchanged(report) => Ok(report),
         Begun::Open(mut conversion) => {
             conversion.run(progress)?;
-            conversion.finish()
+            conversion.finish(progress)
         }
     }
 }
@@ -234,12 +234,12 @@ impl Conversion {
     /// Publishes the dataset, all at once.
     ///
     /// # Errors
-    /// As of [`convert`]; `Closed` if tasks are missing.
-    pub fn finish(mut self) -> Result<Report> {
+    /// As of [`convert`]; `Closed` if tasks are missing, or if `progress` was asked to stop before all is checked.
+    pub fn finish(mut self, progress: &Progress) -> Result<Report> {
         let missing = self.job.left(&self.done).len();
         let Self { job, staging: Some(staging), done, .. } = &mut self else { return Err(over()) };
         let named = match missing {
-            0 => job.name_and_check(staging, done),
+            0 => job.name_and_check(staging, done, progress),
             _ => Err(Error::Closed { why: format!("{missing} tasks of {} are not done", job.units) }),
         };
         let (named, verified) = self.settled(named)?;

@@ -28,7 +28,12 @@ impl Job {
     }
 
     /// Gives the files their final names, writes the files beside them, and reads everything again if requested.
-    pub(crate) fn name_and_check(&self, staging: &Staging, done: &mut Vec<Done>) -> Result<(Vec<Part>, bool)> {
+    pub(crate) fn name_and_check(
+        &self,
+        staging: &Staging,
+        done: &mut Vec<Done>,
+        progress: &Progress,
+    ) -> Result<(Vec<Part>, bool)> {
         done.sort_by_key(|done| done.task);
         if done.iter().all(|done| done.parts.is_empty()) {
             // Without rows, a file is still needed for the schema.
@@ -56,7 +61,7 @@ impl Job {
         let data = staging.data();
         self.sink.finish(&data, &named)?;
         if self.options.verify {
-            self.check(&data, done)?;
+            self.check(&data, done, progress)?;
         }
         Ok((named, self.options.verify))
     }

@@ -119,9 +119,7 @@ impl Job {
             let mut consumed = 0;
             let mut row = 0;
             while let Some(batch) = batches.next()? {
-                if progress.is_stopped() {
-                    return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
-                }
+                progress.go_on()?;
                 let rows = batch.num_rows() as u64;
                 let (origin, batch) = self.transform(batch, number, row)?;
                 row += rows;

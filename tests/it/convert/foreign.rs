@@ -5,7 +5,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Int64Type};
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, verify};
+use bowstring::convert::{ConvertOptions, Format, Progress, verify};
 use bzip2::read::BzEncoder;
 use serde_json::{Value, json};
 
@@ -151,7 +151,9 @@ fn files_in_bzip2_and_brotli_are_the_same() {
     // Two streams, as parallel compressors write them.
     let (first, second) = lines.as_bytes().split_at(lines.len() / 2);
     std::fs::write(&packed, [bz2(first), bz2(second)].concat()).unwrap();
-    let found = verify(whole.to_str().unwrap(), packed.to_str().unwrap(), &ConvertOptions::default()).unwrap();
+    let found =
+        verify(whole.to_str().unwrap(), packed.to_str().unwrap(), &ConvertOptions::default(), &Progress::default())
+            .unwrap();
     assert!(found.equal && found.rows == [5000, 5000], "{found:?}");
     for name in ["bz2:9", "br"] {
         let pack = |bytes: &[u8]| if name == "br" { br(bytes) } else { bz2(bytes) };
@@ -167,7 +169,10 @@ fn files_in_bzip2_and_brotli_are_the_same() {
         }
         std::fs::write(src.join("index.json"), index.to_string()).unwrap();
         let options = ConvertOptions::default();
-        assert!(verify(plain.to_str().unwrap(), src.to_str().unwrap(), &options).unwrap().equal, "{name}");
+        assert!(
+            verify(plain.to_str().unwrap(), src.to_str().unwrap(), &options, &Progress::default()).unwrap().equal,
+            "{name}"
+        );
         // Damage is reported with its place.
         let victim = src.join(format!("shard.00001.mds.{extension}"));
         let mut bytes = std::fs::read(&victim).unwrap();

@@ -11,7 +11,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, Metadata, Schema};
 use arrow::ipc::writer::FileWriter;
 use bowstring::codec::npy::{Npy, Unit, write_npy};
-use bowstring::convert::{ConvertOptions, Format, Types};
+use bowstring::convert::{ConvertOptions, Format, Progress, Types};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
 use bowstring::schema::{Codec, Element, Stored};
 use bowstring::{Loader, LoaderOptions};
@@ -209,7 +209,9 @@ fn dictionaries_are_values_to_every_format() {
         let report = run(&at("src"), &out, &ConvertOptions { verify: true, ..to(format) });
         assert!(report.unwrap_or_else(|error| panic!("{format}: {}", error.chain())).verified);
         let options = ConvertOptions { to: Some(format), columns: vec!["c".into()], ..ConvertOptions::default() };
-        let found = bowstring::convert::verify(&super::text(&at("src")), &super::text(&out), &options).unwrap();
+        let found =
+            bowstring::convert::verify(&super::text(&at("src")), &super::text(&out), &options, &Progress::default())
+                .unwrap();
         assert!(found.columns.iter().any(|column| column.name == "c" && column.equal), "{format}: {found:#?}");
     }
 }
@@ -265,7 +267,13 @@ fn times_with_zones_are_shown_and_written_at_any_depth() {
         ConvertOptions { from: Some(Format::Parquet), to: Some(Format::Parquet), ..ConvertOptions::default() };
     let plan = bowstring::convert::plan(&super::text(&at("one")), &at("more"), &options).unwrap();
     assert_eq!(plan.sample[0][0], "{t: 1970-01-01T00:00:01Z}");
-    let found = bowstring::convert::verify(&super::text(&at("one")), &super::text(&at("other")), &options).unwrap();
+    let found = bowstring::convert::verify(
+        &super::text(&at("one")),
+        &super::text(&at("other")),
+        &options,
+        &Progress::default(),
+    )
+    .unwrap();
     assert!(!found.equal && found.examples_first[0].contains("00:00:01"), "{found:#?}");
 }
 
@@ -334,7 +342,8 @@ fn every_pair_keeps_what_both_hold() {
             run(&first, &second, &options).unwrap_or_else(|error| panic!("{from} to {format}: {}", error.chain()));
             let options = ConvertOptions { to: Some(*format), ..ConvertOptions::default() };
             let src = super::text(&at("src.parquet".into()));
-            let found = bowstring::convert::verify(&src, &super::text(&second), &options).unwrap();
+            let found =
+                bowstring::convert::verify(&src, &super::text(&second), &options, &Progress::default()).unwrap();
             let scalars = found.columns.iter().filter(|column| SCALARS.contains(&column.name.as_str()));
             assert!(
                 found.rows == [ROWS as u64; 2] && scalars.clone().all(|column| column.equal),
@@ -413,7 +422,13 @@ fn photos_become_folders_tars_and_shards_byte_for_byte() {
     run(&src, &at("folder"), &to(Format::Images)).unwrap();
     run(&at("folder"), &at("folder-back"), &to(Format::Parquet)).unwrap();
     let options = ConvertOptions { columns: vec!["image".to_owned()], ..ConvertOptions::default() };
-    let found = bowstring::convert::verify(&super::text(&src), &super::text(&at("folder-back")), &options).unwrap();
+    let found = bowstring::convert::verify(
+        &super::text(&src),
+        &super::text(&at("folder-back")),
+        &options,
+        &Progress::default(),
+    )
+    .unwrap();
     assert!(found.equal && found.rows == [40, 40], "{found:#?}");
     // Images are stored as they are: compressing them again costs time and gains nothing.
     let file = std::fs::File::open(at("folder-back/part-00000.parquet")).unwrap();
@@ -504,7 +519,12 @@ fn a_timestamp_of_no_zone_is_not_one_with_a_zone() {
     let (naive, utc, other) =
         (write("naive.parquet", None), write("utc.parquet", Some("UTC")), write("other.parquet", Some("+05:00")));
     same(&utc, &other);
-    let found = bowstring::convert::verify(&super::text(&naive), &super::text(&utc), &ConvertOptions::default());
+    let found = bowstring::convert::verify(
+        &super::text(&naive),
+        &super::text(&utc),
+        &ConvertOptions::default(),
+        &Progress::default(),
+    );
     let found = found.unwrap();
     assert!(!found.equal && !found.columns[0].equal, "{found:#?}");
     assert_eq!((found.only_first, found.only_second), (1, 1), "{found:#?}");
@@ -563,6 +583,7 @@ fn feather_files_are_read_whatever_their_compression() {
             &super::text(&src),
             &super::text(&out),
             &ConvertOptions { to: Some(Format::Arrow), ..ConvertOptions::default() },
+            &Progress::default(),
         );
         assert!(found.unwrap().equal, "{compression}");
     }

@@ -173,7 +173,8 @@ fn partitions_in_a_store_are_found_below_several_levels() {
     let report = convert("s3://bucket/csv", &directory.path().join("out"), &options, &Progress::default());
     let report = report.unwrap_or_else(|error| panic!("{}", error.chain()));
     assert_eq!((report.rows, report.from), (2, Format::Csv));
-    let found = verify("s3://bucket/csv", &text(&directory.path().join("out")), &options).unwrap();
+    let found =
+        verify("s3://bucket/csv", &text(&directory.path().join("out")), &options, &Progress::default()).unwrap();
     assert!(found.equal, "{found:#?}");
     let found = rows(&directory.path().join("out"), &ConvertOptions::default()).unwrap();
     let days = arrow::compute::cast(found.column_by_name("day").unwrap(), &DataType::Utf8).unwrap();

@@ -139,7 +139,7 @@ fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
         let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
         again.run(&Progress::default()).unwrap();
         let journal = fs::read(hidden.join("journal")).unwrap();
-        again.finish().unwrap();
+        again.finish(&Progress::default()).unwrap();
         // As a kill leaves it when the files have been renamed away.
         fs::create_dir(&hidden).unwrap();
         fs::write(hidden.join("journal"), journal).unwrap();
@@ -319,7 +319,7 @@ fn what_another_conversion_did_is_not_taken() {
         let worked = did(&place, &other, second.fingerprint(), task).unwrap();
         second.adopt(&worked, &place).unwrap();
     }
-    assert_eq!(second.finish().unwrap().rows, 15);
+    assert_eq!(second.finish(&Progress::default()).unwrap().rows, 15);
     assert_eq!(ids(&out), (5..20).collect::<Vec<_>>());
 }
 
@@ -771,9 +771,13 @@ fn differences_are_found_and_shown() {
     parquet(&at("b.parquet"), &table(vec![3, 1, 2, 3], vec![Some(3), Some(1), None, Some(3)]));
     same(&at("a.parquet"), &at("b.parquet"));
     parquet(&at("c.parquet"), &table(vec![1, 2, 3, 2], vec![Some(1), None, Some(3), Some(0)]));
-    let found =
-        bowstring::convert::verify(&text(&at("a.parquet")), &text(&at("c.parquet")), &ConvertOptions::default())
-            .unwrap();
+    let found = bowstring::convert::verify(
+        &text(&at("a.parquet")),
+        &text(&at("c.parquet")),
+        &ConvertOptions::default(),
+        &Progress::default(),
+    )
+    .unwrap();
     assert!(!found.equal && found.only_first == 1 && found.only_second == 1, "{found:?}");
     assert_eq!(found.examples_first, ["id=3 x=3"]);
     assert_eq!(found.examples_second, ["id=2 x=0"]);

@@ -62,7 +62,9 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
     _handler = handler or _delete
 
 
-def _delete_at_exit(url: str) -> None:
+def _delete_at_exit(url: str, process: int) -> None:
+    if process != os.getpid():
+        return  # a forked child
     if all(url != known for held in _known.values() for _, _, known in held):
         return  # deleted before
     try:
@@ -120,10 +122,10 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     url = f"{parent}/{stamp}-appid-{application}-{uuid.uuid4()}"
     if _served.is_server(url):
         _served.write(frame, url)
-        atexit.register(_delete_at_exit, url)
+        atexit.register(_delete_at_exit, url, os.getpid())
         return url
     frame.write.option("compression", codec).option("parquet.block.size", row_group_bytes).parquet(url)
-    atexit.register(_delete_at_exit, url)
+    atexit.register(_delete_at_exit, url, os.getpid())
     return url
 
 

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -27,7 +27,10 @@ pub struct Background {
 
 #[derive(Debug)]
 struct Running {
-    stop: oneshot::Sender<()>,
+    /// Until it is told to drain.
+    stop: Option<oneshot::Sender<()>>,
+    told: Option<Instant>,
+    cut: oneshot::Sender<()>,
     ended: mpsc::Receiver<Result<()>>,
     thread: JoinHandle<()>,
 }
@@ -64,6 +67,7 @@ impl Background {
             config.put = Some(Put::Shared(staging));
         }
         let (stop, stopped) = oneshot::channel::<()>();
+        let (cut, cutting) = oneshot::channel::<()>();
         let (told, ended) = mpsc::channel();
         let work = move || {
             let served = runtime.block_on(async {
@@ -72,7 +76,10 @@ impl Background {
                     // Dropping the sender has the same meaning.
                     let _ = stopped.await;
                 };
-                serve(listener, config, shutdown).await
+                tokio::select! {
+                    served = serve(listener, config, shutdown) => served,
+                    Ok(()) = cutting => Ok(()),
+                }
             });
             // Reads in system calls may hang.
             runtime.shutdown_background();
@@ -80,7 +87,8 @@ impl Background {
             let _ = told.send(served);
         };
         let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
-        Ok(Self { address, tls, grace, writes, running: Some(Running { stop, ended, thread }) })
+        let running = Running { stop: Some(stop), told: None, cut, ended, thread };
+        Ok(Self { address, tls, grace, writes, running: Some(running) })
     }
 
     /// As [`start`](Self::start), after opening each dataset: a damaged or missing file is reported to the caller rather than to the
@@ -123,21 +131,52 @@ impl Background {
     /// # Errors
     /// The error that ended serving; [`Error::Timeout`] if serving continues beyond the grace time.
     pub fn close(&mut self) -> Result<()> {
-        let Some(Running { stop, ended, thread }) = self.running.take() else { return Ok(()) };
-        drop(stop);
-        match ended.recv_timeout(self.grace.saturating_add(AFTER_GRACE)) {
+        // There is no longer patience.
+        self.close_within(Duration::MAX).unwrap_or(Ok(()))
+    }
+
+    /// The same, for `patience` at most: `None` if it drains still. Later calls wait on.
+    ///
+    /// # Errors
+    /// As of [`close`](Self::close).
+    pub fn close_within(&mut self, patience: Duration) -> Option<Result<()>> {
+        let Some(running) = &mut self.running else { return Some(Ok(())) };
+        let most = self.grace.saturating_add(AFTER_GRACE);
+        let left = most.saturating_sub(running.drain());
+        let ended = running.ended.recv_timeout(left.min(patience));
+        if left > patience && matches!(ended, Err(mpsc::RecvTimeoutError::Timeout)) {
+            return None;
+        }
+        let thread = self.running.take().map(|running| running.thread);
+        Some(match ended {
             Ok(served) => {
                 // It has sent its last message.
-                let _ = thread.join();
+                let _ = thread.map(JoinHandle::join);
                 served
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Closed { why: "the server panicked".to_owned() }),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::Timeout {
                 stage: "draining",
                 culprit: format!("streams of the server at {}", self.address),
-                waited: self.grace.saturating_add(AFTER_GRACE),
+                waited: most,
             }),
+        })
+    }
+
+    /// Ends it at once: streams are cut.
+    pub fn cut(mut self) {
+        if let Some(Running { cut, .. }) = self.running.take() {
+            // It may have ended by itself.
+            let _ = cut.send(());
         }
+    }
+}
+
+impl Running {
+    /// Tells it to drain, if nobody has; returns how long it has been at it.
+    fn drain(&mut self) -> Duration {
+        drop(self.stop.take());
+        self.told.get_or_insert_with(Instant::now).elapsed()
     }
 }
 
