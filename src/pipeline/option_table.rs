@@ -170,6 +170,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "LOG_FORMAT",
     "MAX_STREAMS",
     "NVJPEG",
+    "OPEN_BYTES",
     "OPTIONS",
     "PUT",
     "REFRESH",
@@ -211,20 +212,23 @@ pub(super) fn unknown(name: &str, among_columns: bool) -> String {
     }
 }
 
+/// Every variable of bowstring.
+pub(crate) fn variables() -> impl Iterator<Item = String> {
+    let options = OPTIONS.iter().filter_map(OptionEntry::variable);
+    options.chain(OTHER_VARIABLES.iter().map(|name| format!("{PREFIX}{name}")))
+}
+
 /// The variable that `variable` most likely means, if it is unknown but close to a known one: a letter or two differ,
 /// or the dashes.
 pub fn misspelt(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
-    let known = || {
-        let options = OPTIONS.iter().filter_map(OptionEntry::variable);
-        options.chain(OTHER_VARIABLES.iter().map(|name| format!("{PREFIX}{name}")))
-    };
-    if known().any(|known| known == variable) {
+    if variables().any(|known| known == variable) {
         return None;
     }
     let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
     let wanted = bare(name);
-    let ranked = known().map(|known| (distance(&wanted, &bare(known.get(PREFIX.len()..).unwrap_or_default())), known));
+    let ranked =
+        variables().map(|known| (distance(&wanted, &bare(known.get(PREFIX.len()..).unwrap_or_default())), known));
     let near = |(far, known): &(usize, String)| *far <= if known.len() > PREFIX.len() + 5 { 2 } else { 1 };
     ranked.min().filter(near).map(|(_, known)| known)
 }
