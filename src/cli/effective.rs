@@ -13,7 +13,7 @@ use crate::cli::table::plain;
 use crate::flight::server::Entry;
 use crate::flight::server::file::ServeFile;
 use crate::pipeline::Kind;
-use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, Scope, option};
+use crate::pipeline::option_table::{OPTIONS, OptionEntry, option};
 use crate::store::{Mount, display};
 
 /// The source of what was not given.
@@ -160,10 +160,8 @@ impl Effective {
             self.put(&table, key, hidden(key, value), source(key));
         }
         let here = |entry: &&OptionEntry| {
-            // Threads, memory and devices are not a dataset's.
-            let is_of_the_data = entry.scope != Scope::Never || entry.about != About::Loading;
             let is_given = given.contains_key(entry.name) || columns.contains_key(entry.name);
-            !entry.default.is_empty() && is_of_the_data && !is_given
+            !entry.default.is_empty() && entry.is_of_the_data() && !is_given
         };
         for entry in OPTIONS.iter().filter(here) {
             let value = entry.kind.parse(entry.default).unwrap_or_else(|_| json!(entry.default));
