@@ -9,7 +9,8 @@ use clap::Parser;
 
 use crate::flight::server::Catalogue;
 use crate::flight::server::file::{MAX_FILE, ServeFile};
-use crate::store::Mounts;
+use crate::pipeline::option_table::{OPTIONS, OptionEntry};
+use crate::store::{Mounts, at_home};
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
@@ -108,6 +109,10 @@ impl Settings {
         server.insecure |= self.access.insecure;
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
+        }
+        server.put = server.put.take().map(|put| at_home(&put));
+        for path in [&mut server.journal, &mut server.audit_log] {
+            *path = path.take().map(|path| path.to_str().map_or_else(|| path.clone(), |text| at_home(text).into()));
         }
         server.tls = self.access.tls(server.tls.take())?;
         if file.catalogue.mounts().is_none()
