@@ -341,6 +341,12 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(crate) use crate::pipeline::bytes;
 
+/// A switch of a server, in the words that switches of a loader have.
+#[cfg(feature = "flight")]
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    Kind::Switch.parse(text).map(|value| value == Value::Bool(true))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

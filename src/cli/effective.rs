@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -41,10 +41,6 @@ impl Sources {
     pub(crate) fn typed(mut self, command: &Command, matches: &ArgMatches) -> Self {
         for argument in command.get_arguments() {
             let id = argument.get_id().as_str();
-            // A switch that is off overrides nothing.
-            if matches!(argument.get_action(), ArgAction::SetTrue) && !matches.get_flag(id) {
-                continue;
-            }
             let source = match matches.value_source(id) {
                 Some(ValueSource::CommandLine) => argument.get_long().map(|flag| format!("--{flag}")),
                 Some(ValueSource::EnvVariable) => argument.get_env().map(|name| name.to_string_lossy().into_owned()),

@@ -13,7 +13,7 @@ use crate::pipeline::option_table::{OPTIONS, OptionEntry};
 use crate::store::{Mounts, at_home};
 use crate::{Error, Result};
 
-use crate::cli::args::bytes;
+use crate::cli::args::{bytes, switch};
 use crate::cli::daemon::Access;
 
 /// Flags and variables that override keys of `[server]`.
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
     /// Deliver batches to ranks on this host through shared memory [default: true]
-    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", value_parser = switch, hide_env_values = true)]
     shared_memory: Option<bool>,
     /// File that gets a line of JSON for each call and each end of a stream
     #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
@@ -106,7 +106,7 @@ impl Settings {
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         over(&mut server.audit_log, &self.audit_log);
-        server.insecure |= self.access.insecure;
+        server.insecure = self.access.insecure.unwrap_or(server.insecure);
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
         }
