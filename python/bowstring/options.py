@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
+from bowstring.columns import names as names_of
 from bowstring.errors import ConfigError
 from bowstring.expression import is_expression, text_of
 from bowstring.ranges import MOST, shown, whole
@@ -150,7 +151,7 @@ def _packs(pack: Any) -> Any:
     if not isinstance(pack, Mapping):
         return pack
     return [
-        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": columns})}
+        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": names_of(columns)})}
         for name, columns in pack.items()
     ]
 
