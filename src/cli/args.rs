@@ -208,6 +208,13 @@ impl DatasetArgs {
         LoaderOptions::from_document(self.document()?)
     }
 
+    /// Names of the flags that were typed.
+    #[cfg(feature = "flight")]
+    pub(crate) fn typed(&self) -> impl Iterator<Item = &'static str> {
+        let names = self.flags.values.keys().filter_map(|name| Some(option(name)?.name));
+        names.filter(|name| !self.flags.of_variables.contains(name))
+    }
+
     fn document(&self) -> Result<Map<String, Value>> {
         document(self.options.as_deref(), &self.urls, &self.flags)
     }

@@ -419,6 +419,15 @@ fn inspect_lists_the_datasets_of_a_server() {
     let found = &told["datasets"][0];
     assert_eq!((&found["name"], &found["rows"]), (&"photos".into(), &40.into()));
     assert_eq!(found["columns"], serde_json::json!([{"name": "label", "outcome": "int64 [B]"}]));
+    // What has no effect is refused.
+    for (more, option) in
+        [("--filter=label > 3", "filter"), ("--no-images", "no_images"), ("--world-size=4", "world_size")]
+    {
+        let refused = asked(&server.listen, &[more]);
+        assert!(refused.code == 2 && refused.stderr.contains(option), "{more}: {}", refused.stderr);
+    }
+    let refused = asked(&format!("{}/photos", server.listen), &["--partitioning=none"]);
+    assert!(refused.code == 2 && refused.stderr.contains("partitioning"), "{}", refused.stderr);
     let wrong = asked(&format!("{}/phtos", server.listen), &[]);
     assert!(wrong.code == 2 && wrong.stderr.contains("photos"), "{}: {}", wrong.code, wrong.stderr);
     // A verb that reads files reports that a server has none.
