@@ -61,7 +61,7 @@ impl OptionEntry {
     }
 
     /// Returns true unless it is of one process alone: threads, memory, devices, its rank.
-    #[cfg(feature = "cli")]
+    #[cfg(all(feature = "cli", feature = "flight"))]
     pub(crate) fn is_of_the_data(&self) -> bool {
         self.scope != Scope::Never || self.about != About::Loading
     }
