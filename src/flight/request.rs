@@ -256,7 +256,7 @@ mod tests {
         let mut asked_for = asked(given.clone()).unwrap();
         assert!(asked_for.remove(ORDER_VERSION).is_some() && asked_for.remove(TAIL).is_some());
         assert_eq!(Value::Object(asked_for), given);
-        assert_eq!(asked(json!({"row_id": false, "pack": null})).unwrap()["columns"], json!({"row_id": false}));
+        assert_eq!(asked(json!({"row_id": false, "lanes": null})).unwrap()["columns"], json!({"row_id": false}));
         let mut fields = LoaderOptions::new("grpc://x/photos", 8);
         fields.given.insert("seed");
         assert_eq!(StreamRequest::new("photos", &fields, Share::whole()).unwrap().options["seed"], 0);
