@@ -208,10 +208,7 @@ fn of_the_owner(entry: &OptionEntry) -> Error {
         return Error::config(name, "a mixture is opened by the server: give it a name in its catalogue");
     }
     let (variable, place) = (entry.variable().unwrap_or_default(), "set it for the dataset in the server's catalogue");
-    Error::config(
-        name,
-        format!("a server reads with a {name} of its own; leave it out, also as {variable}, or {place}"),
-    )
+    Error::config(name, format!("a server reads with its own {name}; leave it out, also as {variable}, or {place}"))
 }
 
 fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
