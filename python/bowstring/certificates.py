@@ -6,11 +6,14 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from bowstring import _native
 
 __all__ = ["Apart", "Audit", "Finding", "audit"]
+
+Certificate: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
+"""A certificate, or the path of its file or of a directory of such files."""
 
 # The functional form, since `from` is a keyword.
 Finding = TypedDict(
@@ -60,7 +63,15 @@ Audit = TypedDict(
 Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
 
 
-def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *, key: bytes | None = None) -> Audit:
+def _documents(one: Certificate) -> list[str]:
+    if isinstance(one, Mapping):
+        return [json.dumps(one)]
+    path = pathlib.Path(one).expanduser()
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return [file.read_text("utf-8") for file in files]
+
+
+def audit(certificates: Certificate | Iterable[Certificate], *, key: bytes | None = None) -> Audit:
     """Joins the certificates of all ranks of a run, and of those before each restart.
 
     A loader that resumed replaces the work of earlier ones from its state on. ``exact`` is true if every step from ``from`` up to
@@ -70,11 +81,11 @@ def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *,
     a model that all ranks train together has lost or repeated the steps in between. Of several certificates of one loader the last
     one counts.
 
-    :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them.
+    :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them, or of directories with
+        such files; a single one needs no list.
     :param key: the key that they are signed with; without one, signatures are not checked.
     """
-    documents = [
-        json.dumps(one) if isinstance(one, Mapping) else pathlib.Path(one).read_text("utf-8") for one in certificates
-    ]
+    each = [certificates] if isinstance(certificates, (Mapping, str, os.PathLike)) else certificates
+    documents = [document for one in each for document in _documents(one)]
     found: Audit = json.loads(_native.audit(documents, key))
     return found

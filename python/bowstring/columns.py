@@ -11,6 +11,11 @@ __all__ = ["Fill", "Image", "NGram", "Pack", "Padded", "Vector"]
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
+def names(given: str | Iterable[str]) -> list[str]:
+    """Names of columns; a text is one name, and not its letters."""
+    return [given] if isinstance(given, str) else list(given)
+
+
 @dataclass(frozen=True)
 class Image:
     """How a binary column of encoded images becomes a tensor: orientation, crop, resize, flip, normalise, layout.
@@ -120,14 +125,14 @@ class Vector:
 class Pack:
     """Columns, by name or glob, delivered as one matrix ``[B, n]``."""
 
-    columns: Sequence[str]
-    """The columns in order."""
+    columns: str | Sequence[str]
+    """The columns in order, or the one."""
     dtype: str = "float32"
     """Element type of the matrix."""
 
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
-        return {"columns": list(self.columns), "dtype": self.dtype}
+        return {"columns": names(self.columns), "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ class NGram:
     false.
     """
 
-    fields: Mapping[int, Sequence[str]]
+    fields: Mapping[int, str | Sequence[str]]
     """For each offset in the window, e.g. -1, 0, 1, the columns that are delivered of the row there."""
     timestamp_field: str
     """The column that orders rows."""
@@ -161,7 +166,7 @@ class NGram:
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
         return {
-            "fields": {str(offset): list(names) for offset, names in self.fields.items()},
+            "fields": {str(offset): names(columns) for offset, columns in self.fields.items()},
             "timestamp_field": self.timestamp_field,
             "delta_threshold": self.delta_threshold,
             "timestamp_overlap": self.timestamp_overlap,

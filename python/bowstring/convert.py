@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
+from bowstring.columns import names
 from bowstring.expression import is_expression, text_of
-from bowstring.options import Filter, dumped, size
+from bowstring.options import Filter, dumped, from_environment, size
 
 if TYPE_CHECKING:
     from pyarrow.compute import Expression
@@ -80,12 +81,15 @@ def options_json(
     *,
     from_format: str | None = None,
     to: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
+    images: str | Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     **more: Any,
 ) -> str:
     """The options of a conversion as the library reads them."""
-    options = dict(more)
+    # As the command line: what is not given is looked up in the environment.
+    given = {name: value for name, value in more.items() if value is not None}
+    options = from_environment(("memory_budget", "storage_options"), given) | given
     if is_expression(options.get("filter")):
         options["filter"] = text_of(options["filter"])
     if options.get("memory_budget") is not None:
@@ -94,8 +98,9 @@ def options_json(
         options["from"] = from_format
     if to is not None:
         options["to"] = to
-    if columns is not None:
-        options["columns"] = list(columns)
+    for option, chosen in (("columns", columns), ("images", images)):
+        if chosen is not None:
+            options[option] = names(chosen)
     if schema is not None:
         options["schema"] = schema if isinstance(schema, str) else dict(schema)
     return dumped(options)
@@ -107,7 +112,7 @@ def convert(
     *,
     from_format: str | None = None,
     to: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     filter: Filter | Expression | None = None,
     rows_per_group: int | None = None,
@@ -115,7 +120,7 @@ def convert(
     compression: str | None = None,
     image_quality: int | None = None,
     resize: int | None = None,
-    images: Sequence[str] | None = None,
+    images: str | Sequence[str] | None = None,
     shuffle: int | None = None,
     shards: int | None = None,
     jobs: int | None = None,
@@ -196,7 +201,7 @@ def plan(
     *,
     from_format: str | None = None,
     to: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     filter: Filter | Expression | None = None,
     overwrite: bool = False,
@@ -229,7 +234,7 @@ def verify(
     *,
     a_format: str | None = None,
     b_format: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     jobs: int | None = None,
     memory_budget: int | str | None = None,

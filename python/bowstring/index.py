@@ -50,7 +50,7 @@ def write_index(
     limits: Mapping[str, int] | None = None,
 ) -> str:
     """Writes the index to ``output``, or to ``_bowstring_index`` beside the dataset, where loaders find it; returns its address."""
-    to = None if output is None else os.fspath(output)
+    to = None if output is None else os.path.expanduser(output)
     return _native.write_index(_options(url, locals()), to, provider(credential_provider))
 
 

@@ -16,11 +16,25 @@ from typing import Any, Literal, TypeAlias
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
+from bowstring.columns import names as names_of
 from bowstring.errors import ConfigError
 from bowstring.expression import is_expression, text_of
 from bowstring.ranges import MOST, shown, whole
 
-__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "dumped", "plain", "size", "urls_of"]
+__all__ = [
+    "NAMES",
+    "TABLE",
+    "Filter",
+    "Mode",
+    "Url",
+    "document",
+    "dumped",
+    "from_environment",
+    "is_server",
+    "plain",
+    "size",
+    "urls_of",
+]
 
 Url: TypeAlias = "str | os.PathLike[str]"
 Mode: TypeAlias = Literal["create", "replace", "append"]
@@ -34,6 +48,8 @@ NAMES = tuple(entry["name"] for entry in TABLE if entry["name"] != "urls")
 
 # Options that Rust keeps in a struct of their own.
 _OF_COLUMNS = tuple(entry["name"] for entry in TABLE if entry["of_columns"])
+# Options whose variables are for all loaders of a job, and which one of a server leaves to the server.
+_LEFT_TO_A_SERVER = tuple(entry["name"] for entry in TABLE if entry["left_to_a_server"])
 # Options that only make sense together: a given one prevents the environment from setting the other.
 _TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
 
@@ -46,6 +62,11 @@ def size(value: int | str, option: str = "memory_budget") -> int:
         return int(json.loads(_native.option_from_text("memory_budget", value, "")))
     except ConfigError as error:
         raise ConfigError(str(error).replace("memory_budget", option, 1), option=option) from None
+
+
+def is_server(url: str) -> bool:
+    """True if ``url`` names a server rather than a place in a store."""
+    return url.startswith(("grpc://", "grpc+tcp://", "grpc+tls://"))
 
 
 def urls_of(url: Url | Sequence[Url]) -> list[str]:
@@ -63,7 +84,7 @@ def urls_of(url: Url | Sequence[Url]) -> list[str]:
     return [os.fspath(one) for one in found]
 
 
-def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``names`` that are set in the environment and not ``given``."""
     skipped = given.keys() | set().union(*(group for group in _TOGETHER if group & given.keys()))
     ours = {variable: text for variable, text in os.environ.items() if variable.startswith("BOWSTRING_")}
@@ -130,21 +151,26 @@ def _packs(pack: Any) -> Any:
     if not isinstance(pack, Mapping):
         return pack
     return [
-        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": columns})}
+        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": names_of(columns)})}
         for name, columns in pack.items()
     ]
 
 
 def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
-    """The options as JSON. Those that are ``None`` count as not given, and are looked up in the environment."""
-    names = list(given)
+    """The options as JSON. Those that are ``None`` count as not given, and are looked up in the environment.
+
+    Rust tells given options from others by this: a server's catalogue overrides defaults that are not here.
+    """
+    urls = [os.path.expanduser(one) for one in urls_of(url)]
+    is_served = any(map(is_server, urls))
+    names = [name for name in given if not (is_served and name in _LEFT_TO_A_SERVER)]
     given = {name: value for name, value in given.items() if value is not None}
-    options = {**_from_environment(names, given), **given}
+    options = {**from_environment(names, given), **given}
     for one in ("memory_budget", "cache_bytes"):
         if one in options:
             options[one] = size(options[one], one)
-    for one in ("cache", "mounts"):
-        if one in options:
+    for one in ("cache", "mounts", "index"):
+        if isinstance(options.get(one), (str, os.PathLike)):
             options[one] = os.path.expanduser(options[one])
     if is_expression(options.get("filter")):
         options["filter"] = text_of(options["filter"])
@@ -154,7 +180,6 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
         if isinstance(options.get(one), str):
             options[one] = [options[one]]
     columns = {name: _named(name, options.pop(name)) for name in _OF_COLUMNS if name in options}
-    urls = [os.path.expanduser(one) for one in urls_of(url)]
     return dumped({"urls": urls, **options, "columns": columns})
 
 

@@ -10,12 +10,13 @@ use crate::nvidia;
 /// Returns the findings and their reasons as a document. Queries the CUDA driver if there is one, which initialises it in this process.
 #[pyfunction]
 pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let (found, problem) = match rank::discover() {
+    let (found, problem) = match rank::of_environment() {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
+    let variables = rank::OWN_VARIABLES.into_iter().chain(rank::variables());
     let launcher: serde_json::Map<_, _> =
-        rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
+        variables.filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
     let (gpu, nvjpeg) = nvidia::inventory(py);
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -27,6 +27,7 @@ pub(crate) fn option_table(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                 "of_columns": entry.about == About::Columns,
                 "variable": entry.variable(),
                 "flag": entry.flag(),
+                "left_to_a_server": entry.is_left_to_a_server(),
                 "sentence": entry.sentence,
             })
         })

@@ -64,6 +64,15 @@ def test_a_run_with_restarts_on_other_numbers_of_ranks_is_exact(data: pathlib.Pa
     assert (audit["steps"], audit["loaders"], audit["replaced_steps"]) == (30, 9, 20)
 
 
+def test_one_path_is_a_file_or_a_directory(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (one,), _ = run(data, 1, 30)
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    (folder / "rank-0.json").write_text(json.dumps(one))
+    for given in (str(folder), folder / "rank-0.json", [folder], one):
+        assert bowstring.audit(given, key=KEY)["loaders"] == 1
+
+
 def test_a_restart_that_forgets_its_state_is_found(data: pathlib.Path) -> None:
     first, _ = run(data, 2, 12)
     second, _ = run(data, 2, 30)

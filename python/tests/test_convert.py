@@ -50,6 +50,20 @@ def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path
         bowstring.convert(tmp_path / "x.lance", tmp_path / "x")
 
 
+def test_a_text_is_one_column_and_not_its_letters(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": [1.0], "b": [2.0], "ab": [3.0]}), source)
+    assert list(bowstring.convert(source, tmp_path / "out", to="csv", columns="ab").schema) == ["ab"]
+    assert [column["name"] for column in bowstring.verify(source, source, columns="ab").columns] == ["ab"]
+    for columns in ("ab", bowstring.Pack("ab")):
+        with bowstring.Loader(source, batch_size=1, pack={"m": columns}, columns=["m"]) as loader:  # type: ignore[dict-item]
+            assert next(iter(loader))["m"].tolist() == [[3.0]]
+    assert bowstring.NGram({0: "ab"}, "a", 1).options()["fields"] == {"0": ["ab"]}
+    monkeypatch.setenv("BOWSTRING_STORAGE_OPTIONS", "nonsense_key=1")
+    with pytest.raises(bowstring.ConfigError, match="nonsense_key"):
+        bowstring.convert(source, tmp_path / "other", to="csv")
+
+
 @needs_pyarrow(18, "decimals of 32 and 64 bits")
 @pytest.mark.parametrize("to", ["csv", "tsv", "jsonl"])
 def test_text_formats_hold_decimals_of_every_width(to: Any, tmp_path: pathlib.Path) -> None:

@@ -21,6 +21,7 @@ from conftest import free_port
 
 pa = pytest.importorskip("pyarrow")
 flight = pytest.importorskip("pyarrow.flight")
+pq = pytest.importorskip("pyarrow.parquet")
 
 ROOT = Path(__file__).parents[2]
 BINARY = ROOT / "target" / ("release" if (ROOT / "target/release/bowstring").exists() else "debug") / "bowstring"
@@ -104,6 +105,36 @@ def test_batches_are_those_of_a_local_loader(server: Server, dataset: str, path:
             batches += 1
         assert batches == len(local), epoch
         assert local.state_dict() == remote.state_dict()
+
+
+def test_what_a_client_says_counts_also_where_it_is_the_default(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, config = tmp_path / "bad.parquet", tmp_path / "serve.toml"
+    pq.write_table(pa.table({"v": [1, 300]}), bad)
+    odd = "shuffle = false\nseed = 7\nmask = true\nrow_id = true"
+    config.write_text(
+        f'[datasets.odd]\nurl = "{numbers}"\n{odd}\n'
+        f'[datasets.bad]\nurl = "{bad}"\nbad_rows = "skip"\ncast = {{ v = "int8" }}\n'
+    )
+    server = Server("--config", str(config))
+
+    def first(url: Any, **options: Any) -> dict[str, Any]:
+        with bowstring.Loader(url, batch_size=8, columns=["id"], **options) as loader:
+            return {name: value.tolist() for name, value in next(iter(loader)).items()}
+
+    try:
+        local, url = first(numbers), server.url("odd")
+        assert first(url)["id"] == list(range(8))
+        assert first(url, shuffle=True, seed=0, mask=False, row_id=False) == local
+        monkeypatch.setenv("BOWSTRING_SEED", "0")
+        monkeypatch.setenv("BOWSTRING_SHUFFLE", "true")
+        assert first(url)["id"] == local["id"]
+        assert len(list(bowstring.Loader(server.url("bad"), batch_size=2))) == 1
+        with pytest.raises(bowstring.CorruptError):
+            list(bowstring.Loader(server.url("bad"), batch_size=2, bad_rows="error"))
+    finally:
+        server.stop()
 
 
 def test_a_state_moves_between_a_local_and_a_remote_loader(server: Server) -> None:

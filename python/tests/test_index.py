@@ -39,6 +39,21 @@ def test_bytes_and_files_open_the_same_dataset(tmp_path: pathlib.Path) -> None:
     assert ids(url) == plain
 
 
+def test_an_index_goes_to_the_home_and_onto_no_other_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    url = made(tmp_path / "data", 1)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    bowstring.write_index(url, "~/x.index")
+    assert ids(url, index="~/x.index") == ids(url)
+    (part,) = (tmp_path / "data").glob("*.parquet")
+    before = part.read_bytes()
+    with pytest.raises(bowstring.ConfigError, match="no index"):
+        bowstring.write_index(url, part)
+    assert part.read_bytes() == before
+
+
 def test_a_stale_or_damaged_index_is_an_error_if_requested(tmp_path: pathlib.Path) -> None:
     url = made(tmp_path)
     index = bowstring.index(url)

@@ -357,6 +357,10 @@ def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeyp
         assert (loader.rank, loader.world_size, len(loader)) == (1, 2, 10)
     with Loader(numbers, batch_size=5, rank=0, world_size=1) as loader:
         assert len(loader) == 20
+    with monkeypatch.context() as own:
+        own.setenv("BOWSTRING_RANK", "2")
+        own.setenv("BOWSTRING_WORLD_SIZE", "3")
+        assert (bowstring.doctor()["rank"]["rank"], bowstring.doctor()["rank"]["world_size"]) == (2, 3)
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(bowstring.ConfigError, match="WORLD_SIZE is not"):
         Loader(numbers, batch_size=5)

@@ -53,6 +53,28 @@ def test_batches_come_from_the_same_process(photos: Path) -> None:
         bowstring.Loader(f"{server.url}/photos", batch_size=16, timeout=1)
 
 
+def test_options_of_the_owner_are_refused_and_variables_for_all_loaders_are_left_to_the_server(
+    numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bowstring.flight.Server({"n": numbers}) as server:
+        url = f"{server.url}/n"
+        for name, value in [
+            ("version", 0),
+            ("partitioning", "hive"),
+            ("cache", "memory"),
+            ("limits", {"max_files": 1}),
+        ]:
+            with pytest.raises(bowstring.ConfigError, match=f"option {name}: "):
+                bowstring.Loader(url, batch_size=8, **{name: value})
+        monkeypatch.setenv("BOWSTRING_CACHE", "/nowhere/cache")
+        monkeypatch.setenv("BOWSTRING_LIMITS", '{"max_files": 1}')
+        with bowstring.Loader(url, batch_size=8, memory_budget="64MiB", threads=1, rank=0, world_size=1) as loader:
+            assert loader.rows == 100
+        monkeypatch.setenv("BOWSTRING_VERSION", "0")
+        with pytest.raises(bowstring.ConfigError, match="BOWSTRING_VERSION"):
+            bowstring.Loader(url, batch_size=8)
+
+
 @pytest.mark.parametrize("name", ["flat_snappy", "flat_int96", "flat_legacyformat", "many_rowgroups", "partitioned"])
 def test_stored_rows_equal_those_of_the_parquet_file(name: str) -> None:
     # Spark's times of 96 bits are microseconds; pyarrow reads them as nanoseconds unless told otherwise.

@@ -3,13 +3,15 @@
 //! Flags override the JSON file of `--options`, and both are read as one [`LoaderOptions`], so that a name, a type and a
 //! default exist once, in the library.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns};
+use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns, option};
 use crate::pipeline::{Kind, LoaderOptions};
 use crate::store::at_home;
 use crate::{Error, Result};
@@ -87,7 +89,11 @@ const STORE: u8 = 4;
 
 /// The flags of one part of the table.
 #[derive(Debug, Clone, Default)]
-struct Flags<const PART: u8>(Map<String, Value>);
+struct Flags<const PART: u8> {
+    values: Map<String, Value>,
+    /// Names of those that variables gave.
+    of_variables: BTreeSet<&'static str>,
+}
 
 impl<const PART: u8> Flags<PART> {
     fn entries() -> impl Iterator<Item = &'static OptionEntry> {
@@ -177,7 +183,10 @@ impl<const PART: u8> FromArgMatches for Flags<PART> {
         for entry in Self::entries() {
             let Some(values) = matches.get_many::<Value>(entry.name) else { continue };
             if let Some(value) = values.cloned().reduce(joined) {
-                self.0.insert(entry.name.to_owned(), value);
+                self.values.insert(entry.name.to_owned(), value);
+                if matches.value_source(entry.name) == Some(ValueSource::EnvVariable) {
+                    self.of_variables.insert(entry.name);
+                }
             }
         }
         Ok(())
@@ -199,15 +208,22 @@ impl DatasetArgs {
         LoaderOptions::from_document(self.document()?)
     }
 
+    /// Names of the flags that were typed.
+    #[cfg(feature = "flight")]
+    pub(crate) fn typed(&self) -> impl Iterator<Item = &'static str> {
+        let names = self.flags.values.keys().filter_map(|name| Some(option(name)?.name));
+        names.filter(|name| !self.flags.of_variables.contains(name))
+    }
+
     fn document(&self) -> Result<Map<String, Value>> {
-        document(self.options.as_deref(), &self.urls, &self.flags.0)
+        document(self.options.as_deref(), &self.urls, &self.flags)
     }
 }
 
 impl PlaceArgs {
     /// Returns the options for the location of the dataset; a file may have others.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
-        LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags.0)?)
+        LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags)?)
     }
 }
 
@@ -215,7 +231,7 @@ impl PlaceArgs {
 impl ServerArgs {
     /// Returns the options with the server as their only address.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
-        LoaderOptions::from_document(document(None, std::slice::from_ref(&self.address), &self.flags.0)?)
+        LoaderOptions::from_document(document(None, std::slice::from_ref(&self.address), &self.flags)?)
     }
 }
 
@@ -223,13 +239,13 @@ impl ServerArgs {
 impl StoreArgs {
     /// Returns the address, and the options of its files.
     pub(crate) fn options(&self) -> Result<(String, crate::store::FileOptions)> {
-        let options = LoaderOptions::from_document(document(None, std::slice::from_ref(&self.url), &self.flags.0)?)?;
+        let options = LoaderOptions::from_document(document(None, std::slice::from_ref(&self.url), &self.flags)?)?;
         Ok((at_home(&self.url), options.file_options()?))
     }
 }
 
 /// Merges the file of options with the flags.
-fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) -> Result<Map<String, Value>> {
+fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<PART>) -> Result<Map<String, Value>> {
     let mut document = match file {
         Some(path) => read(path)?,
         None => Map::new(),
@@ -239,8 +255,31 @@ fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) ->
         let urls: Vec<_> = urls.iter().map(|url| at_home(url)).collect();
         document.insert("urls".to_owned(), json!(urls));
     }
-    lay(&mut document, flags);
+    let mut values = flags.values.clone();
+    if is_served(&document) {
+        // Such variables are for the other loaders of a job.
+        let left = |name: &str| {
+            flags.of_variables.contains(name) && option(name).is_some_and(OptionEntry::is_left_to_a_server)
+        };
+        values.retain(|name, _| !left(name));
+    }
+    lay(&mut document, &values);
+    for name in ["cache", "mounts", "index"] {
+        if let Some(Value::String(path)) = document.get_mut(name) {
+            *path = at_home(path);
+        }
+    }
     Ok(document)
+}
+
+/// Returns true if the address in `document` is a server's.
+fn is_served(document: &Map<String, Value>) -> bool {
+    #[cfg(feature = "flight")]
+    let is_one = crate::flight::client::Address::is_one;
+    #[cfg(not(feature = "flight"))]
+    let is_one = |_: &str| false;
+    let urls = document.get("urls").and_then(Value::as_array).into_iter().flatten();
+    urls.filter_map(Value::as_str).any(is_one)
 }
 
 impl LoaderArgs {
@@ -252,7 +291,7 @@ impl LoaderArgs {
     /// Returns all options as the document that [`LoaderArgs::options`] reads.
     pub(crate) fn document(&self) -> Result<Map<String, Value>> {
         let mut document = self.dataset.document()?;
-        lay(&mut document, &self.flags.0);
+        lay(&mut document, &self.flags.values);
         Ok(document)
     }
 
@@ -309,9 +348,16 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(crate) use crate::pipeline::bytes;
 
+/// A switch of a server, in the words that switches of a loader have.
+#[cfg(feature = "flight")]
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    Kind::Switch.parse(text).map(|value| value == Value::Bool(true))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::Index;
 
     #[test]
     fn flags_go_before_the_options_file() {
@@ -339,6 +385,33 @@ mod tests {
     }
 
     #[test]
+    fn a_tilde_after_a_flag_is_the_home() {
+        let options = LoaderArgs::try_parse_from(["x", "u", "--cache=~/c", "--mounts=~/m", "--index=~/i"]);
+        let options = options.unwrap().options().unwrap();
+        let home = at_home("~");
+        assert_eq!(options.cache, Some(format!("{home}/c")));
+        assert_eq!(options.index, Index::At(format!("{home}/i")));
+        let other =
+            LoaderArgs::try_parse_from(["x", "u", "--cache=memory", "--index=auto"]).unwrap().options().unwrap();
+        assert_eq!((other.cache.as_deref(), other.index), (Some("memory"), Index::Auto));
+    }
+
+    #[cfg(feature = "flight")]
+    #[test]
+    fn variables_of_the_owner_are_left_to_a_server() {
+        let of = |url: &str| {
+            let values = json!({"cache": "c", "seed": 3, "version": 1}).as_object().unwrap().clone();
+            let of_variables = BTreeSet::from(["cache", "seed", "version"]);
+            let flags = Flags::<DATASET> { values, of_variables };
+            document(None, &[url.to_owned()], &flags).unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(of("grpc://h/x"), ["seed", "urls", "version"], "a version says which rows");
+        assert_eq!(of("x"), ["cache", "seed", "urls", "version"]);
+        let typed = Flags::<DATASET> { values: Map::from_iter([("cache".to_owned(), json!("c"))]), ..Flags::default() };
+        assert!(document(None, &["grpc://h/x".to_owned()], &typed).unwrap().contains_key("cache"));
+    }
+
+    #[test]
     fn what_is_given_twice_adds_up_where_it_is_a_list() {
         let args =
             ["x", "u", "--columns", "a,b", "--columns=c", "--storage-options", "k=v,l=w", "--storage-options=m=n"];
@@ -350,13 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn no_variable_of_the_command_line_is_taken_for_a_misspelt_one() {
+    fn every_variable_of_the_command_line_is_known_where_others_are_taken_for_misspelt_ones() {
         let command = <crate::cli::Cli as clap::CommandFactory>::command();
-        let verbs = command.get_subcommands().flat_map(Command::get_arguments);
-        let variables: Vec<_> = verbs.filter_map(Arg::get_env).filter_map(|name| name.to_str()).collect();
-        assert!(variables.len() > OPTIONS.len(), "{variables:?}");
-        for variable in variables {
-            assert_eq!(crate::pipeline::option_table::misspelt(variable), None, "{variable}");
-        }
+        let verbs = command.get_subcommands().flat_map(|verb| std::iter::once(verb).chain(verb.get_subcommands()));
+        let names = verbs.flat_map(Command::get_arguments).filter_map(Arg::get_env);
+        let names: BTreeSet<_> = names.filter_map(|name| name.to_str().map(str::to_owned)).collect();
+        assert!(names.len() > OPTIONS.len(), "{names:?}");
+        let known: BTreeSet<_> = crate::pipeline::option_table::variables().collect();
+        assert!(names.is_subset(&known), "{:?}", names.difference(&known));
     }
 }

@@ -198,7 +198,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         }
         if writes {
             to = streams.join("output");
-            options.shards = Some(1);
+            // One file, of whatever size.
+            (options.shards, options.target_file_size) = (Some(1), ConvertOptions::default().target_file_size);
         }
     }
     if args.dry_run {

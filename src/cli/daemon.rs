@@ -15,6 +15,8 @@ use crate::flight::server::tls::TlsFiles;
 use crate::flight::server::{self, AdminState};
 use crate::{Error, Result};
 
+use crate::cli::args::switch;
+
 /// Most open files: more than this server can use.
 const OPEN_FILES: u64 = 1 << 16;
 
@@ -111,8 +113,17 @@ pub(crate) struct Access {
     #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
     client_ca: Option<PathBuf>,
     /// Serve everyone who can reach the address
-    #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
-    pub(crate) insecure: bool,
+    #[arg(
+        long,
+        env = "BOWSTRING_INSECURE",
+        value_name = "BOOL",
+        value_parser = switch,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_env_values = true
+    )]
+    pub(crate) insecure: Option<bool>,
 }
 
 impl Access {

@@ -29,7 +29,7 @@ struct Report {
     /// Rank of this process; absent if the environment contradicts itself.
     rank: Option<Found>,
     rank_problem: Option<String>,
-    /// Variables of launchers that are set.
+    /// Variables of bowstring and of launchers that give a rank and are set.
     launcher_variables: Vec<(String, String)>,
     #[cfg(feature = "cuda")]
     #[serde(flatten)]
@@ -43,11 +43,11 @@ pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
 }
 
 fn examine() -> Report {
-    let (rank, rank_problem) = match rank::discover() {
+    let (rank, rank_problem) = match rank::of_environment() {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = rank::variables();
+    let names = rank::OWN_VARIABLES.into_iter().chain(rank::variables());
     let mut stores = vec!["local files"];
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);

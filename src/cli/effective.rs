@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ use crate::cli::table::plain;
 use crate::flight::server::Entry;
 use crate::flight::server::file::ServeFile;
 use crate::pipeline::Kind;
-use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, Scope, option};
+use crate::pipeline::option_table::{OPTIONS, OptionEntry, option};
 use crate::store::{Mount, display};
 
 /// The source of what was not given.
@@ -41,10 +41,6 @@ impl Sources {
     pub(crate) fn typed(mut self, command: &Command, matches: &ArgMatches) -> Self {
         for argument in command.get_arguments() {
             let id = argument.get_id().as_str();
-            // A switch that is off overrides nothing.
-            if matches!(argument.get_action(), ArgAction::SetTrue) && !matches.get_flag(id) {
-                continue;
-            }
             let source = match matches.value_source(id) {
                 Some(ValueSource::CommandLine) => argument.get_long().map(|flag| format!("--{flag}")),
                 Some(ValueSource::EnvVariable) => argument.get_env().map(|name| name.to_string_lossy().into_owned()),
@@ -160,10 +156,8 @@ impl Effective {
             self.put(&table, key, hidden(key, value), source(key));
         }
         let here = |entry: &&OptionEntry| {
-            // Threads, memory and devices are not a dataset's.
-            let is_of_the_data = entry.scope != Scope::Never || entry.about != About::Loading;
             let is_given = given.contains_key(entry.name) || columns.contains_key(entry.name);
-            !entry.default.is_empty() && is_of_the_data && !is_given
+            !entry.default.is_empty() && entry.is_of_the_data() && !is_given
         };
         for entry in OPTIONS.iter().filter(here) {
             let value = entry.kind.parse(entry.default).unwrap_or_else(|_| json!(entry.default));

@@ -3,11 +3,13 @@
 //! The plots are drawn here, as SVG, so that the page needs no script. Each has its numbers as text too.
 
 use std::fmt::{self, Write as _};
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::Path;
 
 use clap::Parser;
 
 use crate::cli::out::Outcome;
+use crate::store::at_home;
 use crate::{Error, Result};
 
 /// Most bars of a plot; more are left out, and the plot says so.
@@ -18,6 +20,9 @@ const LABEL: f64 = 200.0;
 /// Height of a bar with its gap, and of a plot of columns.
 const ROW: f64 = 20.0;
 const COLUMNS: f64 = 160.0;
+
+/// The beginning of every page.
+const BEGINS: &str = "<!doctype html>";
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --bg: #fff; --ink: #1a1d21; --dim: #565d66; --line: #d9dde3; --a: #0b6bb8; --b: #9aa3ad; --c: #0f8a67; }
@@ -35,7 +40,7 @@ pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; paddi
 pub(crate) struct HtmlArgs {
     /// Also write the report with plots to this file: one page that refers to nothing else
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<String>,
 }
 
 impl HtmlArgs {
@@ -51,11 +56,24 @@ impl HtmlArgs {
     /// Writes the page of a report, if one is wanted.
     pub(crate) fn write(&self, title: &str, plots: impl FnOnce() -> Vec<Plot>, report: &impl fmt::Display) -> Outcome {
         let Some(path) = &self.html else { return Ok(()) };
+        let path = Path::new(&at_home(path)).to_owned();
         let page = Page { title, plots: plots(), text: report.to_string() }.to_string();
-        let written: Result<()> = std::fs::write(path, page)
-            .map_err(|error| Error::config("html", format!("{} cannot be written: {error}", path.display())));
-        Ok(written?)
+        let wrong = |problem: String| Error::config("html", format!("{} {problem}", path.display()));
+        if holds_something_else(&path) {
+            return Err(wrong("is there and is no page; name another file, or remove it".to_owned()).into());
+        }
+        std::fs::write(&path, page).map_err(|error| wrong(format!("cannot be written: {error}")))?;
+        Ok(())
     }
+}
+
+/// Returns true for a file with content that is no page: a part of the dataset, say.
+fn holds_something_else(path: &Path) -> bool {
+    let mut head = Vec::new();
+    // Pipes and devices are not read.
+    let file = std::fs::metadata(path).is_ok_and(|about| about.is_file()).then(|| std::fs::File::open(path));
+    let Some(Ok(file)) = file else { return false };
+    file.take(BEGINS.len() as u64).read_to_end(&mut head).is_ok() && !head.is_empty() && head != BEGINS.as_bytes()
 }
 
 /// One drawing.
@@ -109,7 +127,7 @@ impl fmt::Display for Page<'_> {
         let policy = "default-src 'none'; style-src 'unsafe-inline'";
         write!(
             f,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+            "{BEGINS}\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{0}</title>\n<style>{STYLE}</style></head>\n<body><main><h1>{0}</h1>\n\
@@ -246,12 +264,25 @@ mod tests {
     fn a_page_is_whole_and_refers_to_nothing() {
         let bars = (0..100).map(|at| (format!("<i>{at}"), f64::from(at), format!("{at} B"))).collect();
         let text = page(PlotKind::Bars(bars));
-        assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
+        assert!(text.starts_with(BEGINS) && text.trim_end().ends_with("</html>"));
         assert_eq!((text.matches("<rect").count(), text.contains("and 36 more")), (BARS, true));
         for never in ["<script", "<i>", "http:", "https:", "src=", "url(", "@import", "NaN", "inf\""] {
             assert!(!text.contains(never), "{never}: {text}");
         }
         assert!(text.contains("x&lt;script&gt;") && text.contains("1 &lt; 2") && text.contains("a &lt;b&gt; &amp; c"));
+    }
+
+    #[test]
+    fn a_page_replaces_a_page_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let write = |html: String| HtmlArgs { html: Some(html) }.write("x", Vec::new, &"text");
+        let rows = at("part-0.parquet");
+        std::fs::write(&rows, "PAR1 and rows").unwrap();
+        assert!(write(rows.clone()).is_err());
+        assert_eq!(std::fs::read(&rows).unwrap(), b"PAR1 and rows");
+        std::fs::write(at("empty"), "").unwrap();
+        assert!([at("new"), at("new"), at("empty")].into_iter().all(|html| write(html).is_ok()));
     }
 
     #[test]

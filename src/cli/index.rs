@@ -6,6 +6,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::dataset::{Dataset, OpenOptions};
+use crate::store::at_home;
 use crate::{Error, Result};
 
 use crate::cli::args::PlaceArgs;
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
     // The index does not depend on a selection of rows, which a file of options may contain.
     let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
-    let report = runtime.block_on(write(&options.urls, open, args.output.as_deref()));
+    let report = runtime.block_on(write(&options.urls, open, args.output.as_deref().map(at_home).as_deref()));
     // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;

@@ -140,7 +140,12 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     #[cfg(feature = "flight")]
     if crate::cli::served::is_server(&options) {
         args.html.refuse("a server's datasets")?;
-        return crate::cli::served::run(&options, out);
+        for (option, given) in [("no_images", args.no_images), ("world_size", args.ranks > 1)] {
+            if given {
+                return Err(Error::config(option, "is about files, which a server does not show; leave it out").into());
+            }
+        }
+        return crate::cli::served::run(&options, args.dataset.typed(), out);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

@@ -6,9 +6,9 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::Result;
 use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Readings, machine};
 use crate::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
+use crate::{Error, Result};
 
 use crate::cli::args::{self, LoaderArgs};
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
@@ -97,6 +97,9 @@ struct Memory {
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // The plan is the same on every rank; the choice only determines whose memory is counted.
     let mut options = args.loader.options_of_any_rank()?;
+    if args.rate == Some(0) {
+        return Err(Error::config("rate", "0 bytes per second are no rate; leave it out").into());
+    }
     let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);
@@ -104,8 +107,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut source = LocalSource::open(options.clone())?;
     source.seek(args.epoch, 0)?;
     let mut report = examine(&source, &options, urls, budget)?;
-    let rate = args.rate.filter(|rate| *rate > 0);
-    report.first_batch_seconds = rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
+    report.first_batch_seconds = args.rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
     out.report(&report)?;
     args.html.write(&format!("Plan of {}", report.urls.join(", ")), || report.plots(source.plan()), &report)
 }

@@ -180,6 +180,14 @@ mod tests {
         assert_eq!((merged.server.threads, merged.server.memory_budget), (Some(3), Some(1 << 30)));
         assert_eq!(merged.server.tls.unwrap().client_ca, Some("a".into()));
         assert_eq!(merged.catalogue.names().collect::<Vec<_>>(), ["d", "e"]);
+        assert_eq!((merged.server.insecure, merged.server.shared_memory), (false, None));
+        std::fs::write(&file, text.replace("listen", "insecure = true\nlisten")).unwrap();
+        for (flag, insecure) in
+            [("--threads=3", true), ("--insecure", true), ("--insecure=false", false), ("--insecure=0", false)]
+        {
+            assert_eq!(parse(&[flag]).unwrap().server.insecure, insecure, "{flag}");
+        }
+        assert!(Args::try_parse_from(["serve", "x=y", "--insecure=flase"]).is_err());
         let without = Args::try_parse_from(["serve", "x=y", "--tls-cert", "c"]).unwrap();
         assert!(without.merged().unwrap_err().to_string().contains("--tls-key"));
         assert!(Args::try_parse_from(["serve"]).is_err());

@@ -45,14 +45,19 @@ pub(crate) fn is_server(options: &LoaderOptions) -> bool {
     options.urls.iter().any(|url| Address::is_one(url))
 }
 
-pub(crate) fn run(options: &LoaderOptions, out: &mut Out) -> Outcome {
+/// Reports the datasets of the server, or the one, that `options` name; `typed` are the flags among them.
+pub(crate) fn run(options: &LoaderOptions, mut typed: impl Iterator<Item = &'static str>, out: &mut Out) -> Outcome {
+    let address = options.urls.first().map(|url| Address::parse(url)).transpose()?;
+    let (server, is_one) = address.map(|address| (address.server(), !address.dataset.is_empty())).unwrap_or_default();
+    if let Some(option) = typed.find(|name| !is_one && *name != "storage_options") {
+        let problem = format!("is of one dataset, and {server} is a server; write {server}/NAME, or leave it out");
+        return Err(Error::config(option, problem).into());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
     let found = runtime.block_on(served(options))?;
-    let address = options.urls.first().map(|url| Address::parse(url)).transpose()?;
-    let (server, is_one) = address.map(|address| (address.server(), !address.dataset.is_empty())).unwrap_or_default();
     out.report(&Report { server, datasets: found.into_iter().map(Dataset::new).collect(), is_one })
 }
 

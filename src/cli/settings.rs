@@ -5,14 +5,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{Arg, CommandFactory as _, Parser};
 
 use crate::flight::server::Catalogue;
 use crate::flight::server::file::{MAX_FILE, ServeFile};
-use crate::store::Mounts;
+use crate::pipeline::option_table::{OPTIONS, OptionEntry};
+use crate::store::{Mounts, at_home};
 use crate::{Error, Result};
 
-use crate::cli::args::bytes;
+use crate::cli::args::{bytes, switch};
 use crate::cli::daemon::Access;
 
 /// Flags and variables that override keys of `[server]`.
@@ -69,7 +70,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
     /// Deliver batches to ranks on this host through shared memory [default: true]
-    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", value_parser = switch, hide_env_values = true)]
     shared_memory: Option<bool>,
     /// File that gets a line of JSON for each call and each end of a stream
     #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
@@ -105,9 +106,13 @@ impl Settings {
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         over(&mut server.audit_log, &self.audit_log);
-        server.insecure |= self.access.insecure;
+        server.insecure = self.access.insecure.unwrap_or(server.insecure);
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
+        }
+        server.put = server.put.take().map(|put| at_home(&put));
+        for path in [&mut server.journal, &mut server.audit_log] {
+            *path = path.take().map(|path| path.to_str().map_or_else(|| path.clone(), |text| at_home(text).into()));
         }
         server.tls = self.access.tls(server.tls.take())?;
         if file.catalogue.mounts().is_none()
@@ -116,8 +121,23 @@ impl Settings {
             file.catalogue.set_mounts(Arc::new(mounts));
         }
         add(&mut file.catalogue, datasets)?;
+        let left = not_taken(|variable| std::env::var_os(variable).is_some());
+        if !left.is_empty() {
+            let left = left.join(", ");
+            tracing::warn!("{left}: of loaders, not of a server; give such options in [datasets.NAME] of its file");
+        }
         Ok(file)
     }
+}
+
+/// The variables of options of datasets that are set, and that a server does not take.
+fn not_taken(is_set: impl Fn(&str) -> bool) -> Vec<String> {
+    let command = Settings::command();
+    let taken: Vec<_> = command.get_arguments().filter_map(Arg::get_env).collect();
+    // Mounts are taken apart from the flags.
+    let options = OPTIONS.iter().filter(|entry| entry.is_of_the_data() && entry.name != "mounts");
+    let variables = options.filter_map(OptionEntry::variable);
+    variables.filter(|variable| is_set(variable) && !taken.iter().any(|name| *name == variable.as_str())).collect()
 }
 
 fn over<T: Clone>(value: &mut Option<T>, typed: &Option<T>) {
@@ -186,6 +206,18 @@ fn named(text: &str) -> Result<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_datasets_that_a_server_does_not_take_are_named() {
+        let all = not_taken(|_| true);
+        for named in ["BOWSTRING_CACHE", "BOWSTRING_STORAGE_OPTIONS", "BOWSTRING_LIMITS", "BOWSTRING_VERSION"] {
+            assert!(all.iter().any(|variable| variable == named), "{named}");
+        }
+        for other in ["BOWSTRING_MEMORY_BUDGET", "BOWSTRING_THREADS", "BOWSTRING_MOUNTS", "BOWSTRING_RANK"] {
+            assert!(!all.iter().any(|variable| variable == other), "{other}");
+        }
+        assert_eq!(not_taken(|variable| variable == "BOWSTRING_SEED"), ["BOWSTRING_SEED"]);
+    }
 
     #[test]
     fn datasets_have_names() {

@@ -191,10 +191,11 @@ impl Dataset {
     }
 
     /// Writes the [index](Self::index) to the file at address `to`, or beside the dataset, where openings find it; its address.
-    /// An existing file is replaced as a whole.
+    /// An existing index, or an empty file, is replaced as a whole.
     ///
     /// # Errors
-    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory; [`Error::Store`].
+    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory, and if another file is there;
+    /// [`Error::Store`].
     pub async fn write_index(&self, to: Option<&str>, options: &OpenOptions) -> Result<String> {
         let place = match (to, &self.inner.place) {
             (Some(to), _) => Found::at(to, options.access())?,
@@ -208,7 +209,16 @@ impl Dataset {
         let made = tokio::task::spawn_blocking(move || dataset.index());
         let closed = |error| Err(Error::Closed { why: format!("the index was not made: {error}") });
         let bytes = made.await.unwrap_or_else(closed)?;
-        within(options.timeout, format!("the index {}", place.url()), place.put(bytes.into())).await?;
+        let writing = async {
+            // `-o` is easily taken for the file to make an index of. Where only writing is permitted, nobody can look.
+            let there = place.beginning(MAGIC.len() as u64).await.unwrap_or_default();
+            if !there.is_empty() && !there.starts_with(&MAGIC[..MAGIC.len() - 1]) {
+                let problem = format!("{} is there and is no index; name another place, or remove it", place.url());
+                return Err(Error::config("output", problem));
+            }
+            place.put(bytes.into()).await
+        };
+        within(options.timeout, format!("the index {}", place.url()), writing).await?;
         Ok(place.url())
     }
 }

@@ -8,7 +8,7 @@ use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::pipeline::LoaderOptions;
-use crate::pipeline::option_table::{Scope, option};
+use crate::pipeline::option_table::{OPTIONS, OptionEntry, Scope, option};
 use crate::plan::{OrderVersion, Share};
 
 /// Most bytes of a descriptor's command or a ticket.
@@ -81,28 +81,36 @@ impl StreamRequest {
     /// Makes the request of a loader with `options` for the dataset `dataset`.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that a server does not support.
+    /// [`Error::Config`] for options that a server does not support, and for those that only the owner of its data sets.
     pub fn new(dataset: &str, options: &LoaderOptions, share: Share) -> Result<Self> {
-        if !options.weights.is_empty() {
-            return Err(Error::config("weights", "a mixture is opened by the server: give it a name in its catalogue"));
-        }
         let mut asked = object(options)?;
         let usual = object(&LoaderOptions::default())?;
-        // Defaults are left to the catalogue.
-        asked.retain(|key, _| {
-            let asked = key == "columns" || option(key).is_some_and(|entry| entry.scope == Scope::Asked);
-            asked && !BATCH.contains(&key.as_str())
+        let says = |name: &str, value: &Value, usual: &Map<String, Value>| {
+            options.given.contains(name) || usual.get(name) != Some(value)
+        };
+        if let Some(entry) = OPTIONS.iter().find(|entry| {
+            entry.is_of_the_owner() && asked.get(entry.name).is_some_and(|value| says(entry.name, value, &usual))
+        }) {
+            return Err(of_the_owner(entry));
+        }
+        // What is not said is left to the catalogue.
+        asked.retain(|key, value| {
+            let is_asked = option(key).is_some_and(|entry| entry.scope == Scope::Asked);
+            is_asked && !BATCH.contains(&key.as_str()) && (key == "columns" || says(key, value, &usual))
         });
-        unusual(&mut asked, &usual);
         if let Some(Value::Object(columns)) = asked.get_mut("columns")
             && let Some(Value::Object(usual)) = usual.get("columns")
         {
-            unusual(columns, usual);
+            columns.retain(|key, value| says(key, value, usual));
             if let Some(Value::Object(images)) = columns.get_mut("images") {
+                // A column's image replaces the catalogue's as a whole.
                 let usual = object(&ImageOptions::default())?;
                 for image in images.values_mut().filter_map(Value::as_object_mut) {
-                    unusual(image, &usual);
+                    image.retain(|key, value| usual.get(key) != Some(value));
                 }
+            }
+            if columns.is_empty() {
+                asked.remove("columns");
             }
         }
         let global = match (options.batch_size, options.global_batch_size) {
@@ -193,9 +201,14 @@ impl StreamRequest {
     }
 }
 
-/// Keeps only entries that differ from `usual`.
-fn unusual(map: &mut Map<String, Value>, usual: &Map<String, Value>) {
-    map.retain(|key, value| usual.get(key) != Some(value));
+/// The refusal of an option that the server would not obey.
+fn of_the_owner(entry: &OptionEntry) -> Error {
+    let name = entry.name;
+    if name == "weights" {
+        return Error::config(name, "a mixture is opened by the server: give it a name in its catalogue");
+    }
+    let (variable, place) = (entry.variable().unwrap_or_default(), "set it for the dataset in the server's catalogue");
+    Error::config(name, format!("a server reads with its own {name}; leave it out, also as {variable}, or {place}"))
 }
 
 fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
@@ -208,6 +221,8 @@ fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -223,5 +238,50 @@ mod tests {
         assert_eq!(asked.options["columns"], serde_json::json!({ "columns": ["label"] }));
         assert_eq!(StreamRequest::from_json(&asked.to_json()).unwrap(), asked);
         assert!(StreamRequest::from_json(br#"{"dataset": "x", "sudo": 1}"#).unwrap_err().to_string().contains("sudo"));
+    }
+
+    /// The options that a client of `document` asks for.
+    fn asked(document: Value) -> Result<Map<String, Value>> {
+        let Value::Object(document) = document else { panic!() };
+        let options = LoaderOptions::from_document(document)?;
+        Ok(StreamRequest::new("photos", &options, Share::whole())?.options)
+    }
+
+    #[test]
+    fn a_default_that_was_given_is_asked_for_too() {
+        let given = json!({"shuffle": true, "seed": 0, "mask": false, "bad_rows": "error", "decode": true});
+        let mut asked_for = asked(given.clone()).unwrap();
+        assert!(asked_for.remove(ORDER_VERSION).is_some() && asked_for.remove(TAIL).is_some());
+        assert_eq!(Value::Object(asked_for), given);
+        assert_eq!(asked(json!({"row_id": false, "lanes": null})).unwrap()["columns"], json!({"row_id": false}));
+        let mut fields = LoaderOptions::new("grpc://x/photos", 8);
+        fields.given.insert("seed");
+        assert_eq!(StreamRequest::new("photos", &fields, Share::whole()).unwrap().options["seed"], 0);
+    }
+
+    #[test]
+    fn what_only_the_owner_sets_is_refused_by_name() {
+        for (name, value) in [
+            ("version", json!(0)),
+            ("ref", json!("audit")),
+            ("timestamp", json!("2026-01-01")),
+            ("partitioning", json!("hive")),
+            ("weights", json!([1.0])),
+            ("stop", json!("all_exhausted")),
+            ("index", json!("auto")),
+            ("mounts", json!("/mounts.toml")),
+            ("limits", json!({"max_files": 1})),
+            ("cache", json!("memory")),
+            ("cache_bytes", json!(1)),
+            ("cache_peers", json!(["h:1"])),
+            ("cache_peer_options", json!({"token": "t"})),
+        ] {
+            let error = asked(json!({ name: value })).unwrap_err();
+            assert!(matches!(error, Error::Config { option, .. } if option == name), "{name}: {error}");
+        }
+        let own = json!({"rank": 1, "world_size": 2, "memory_budget": "1GiB", "threads": 1, "prefetch": 2, "timeout": 9,
+            "device": "cuda", "device_slots": 2, "device_fence": "sync", "device_overflow": true,
+            "storage_options": {"token": "t"}, "urls": ["grpc://x/photos"]});
+        assert_eq!(asked(own).unwrap().len(), 2, "the version of the order and the tail");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! An error names the option and its value in the user's words, never a position in a document that the user did not write.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::option_kind::{Kind, bytes};
@@ -46,8 +48,17 @@ impl LoaderOptions {
                 *value = json!(bytes(text).map_err(|problem| Error::config(name, problem))?);
             }
         }
-        read(&document).map_err(|error| culprit(&document, &error))
+        let read = read(&document).map_err(|error| culprit(&document, &error))?;
+        Ok(Self { given: given(&document), ..read })
     }
+}
+
+/// The names of the options in a gathered document.
+fn given(document: &Map<String, Value>) -> BTreeSet<&'static str> {
+    let columns = document.get("columns").and_then(Value::as_object);
+    let apart = document.iter().filter(|(name, _)| *name != "columns");
+    let given = apart.chain(columns.into_iter().flatten()).filter(|(_, value)| !value.is_null());
+    given.filter_map(|(name, _)| Some(option(name)?.name)).collect()
 }
 
 fn read(document: &Map<String, Value>) -> serde_json::Result<LoaderOptions> {
@@ -150,6 +161,7 @@ mod tests {
         let nested =
             LoaderOptions::from_json(r#"{"batch_size": 3, "columns": {"columns": ["x"], "row_id": true}}"#).unwrap();
         assert_eq!(serde_json::to_value(&flat).unwrap(), serde_json::to_value(&nested).unwrap());
+        assert!(flat.given.into_iter().eq(["batch_size", "columns", "row_id"]), "a null is not given");
         assert_eq!(LoaderOptions::from_json(r#"{"memory_budget": "1KiB"}"#).unwrap().memory_budget, Some(1024));
         assert!(LoaderOptions::from_json(r#"{"row_id": true, "columns": {"row_id": true}}"#).is_err());
         assert!(LoaderOptions::from_json("[]").is_err() && LoaderOptions::from_json("{").is_err());

@@ -60,6 +60,25 @@ impl OptionEntry {
         (self.name != "urls").then(|| format!("{PREFIX}{}", self.name.to_ascii_uppercase()))
     }
 
+    /// Returns true unless it is of one process alone: threads, memory, devices, its rank.
+    #[cfg(all(feature = "cli", feature = "flight"))]
+    pub(crate) fn is_of_the_data(&self) -> bool {
+        self.scope != Scope::Never || self.about != About::Loading
+    }
+
+    /// Returns true if only the owner of the data gives it, so that a loader of a server refuses it: which data it is and how the server
+    /// gets at it. The address, the caller's credentials and what each process has of its own are no such options.
+    pub(crate) fn is_of_the_owner(&self) -> bool {
+        let is_of_the_data = self.about == About::Dataset && !matches!(self.name, "urls" | "storage_options");
+        self.scope == Scope::Never && (is_of_the_data || matches!(self.name, "weights" | "stop"))
+    }
+
+    /// Returns true if it has no part in what the data is. A variable of it is set for all loaders of a job, and one of a server leaves it
+    /// to the server.
+    pub fn is_left_to_a_server(&self) -> bool {
+        self.is_of_the_owner() && (self.name.starts_with("cache") || matches!(self.name, "mounts" | "index" | "limits"))
+    }
+
     /// The sentence, the example and the default, as in a help text.
     pub fn help(&self) -> String {
         let mut text = self.sentence.to_owned();
@@ -170,6 +189,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "LOG_FORMAT",
     "MAX_STREAMS",
     "NVJPEG",
+    "OPEN_BYTES",
     "OPTIONS",
     "PUT",
     "REFRESH",
@@ -211,20 +231,23 @@ pub(super) fn unknown(name: &str, among_columns: bool) -> String {
     }
 }
 
+/// Every variable of bowstring.
+pub(crate) fn variables() -> impl Iterator<Item = String> {
+    let options = OPTIONS.iter().filter_map(OptionEntry::variable);
+    options.chain(OTHER_VARIABLES.iter().map(|name| format!("{PREFIX}{name}")))
+}
+
 /// The variable that `variable` most likely means, if it is unknown but close to a known one: a letter or two differ,
 /// or the dashes.
 pub fn misspelt(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
-    let known = || {
-        let options = OPTIONS.iter().filter_map(OptionEntry::variable);
-        options.chain(OTHER_VARIABLES.iter().map(|name| format!("{PREFIX}{name}")))
-    };
-    if known().any(|known| known == variable) {
+    if variables().any(|known| known == variable) {
         return None;
     }
     let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
     let wanted = bare(name);
-    let ranked = known().map(|known| (distance(&wanted, &bare(known.get(PREFIX.len()..).unwrap_or_default())), known));
+    let ranked =
+        variables().map(|known| (distance(&wanted, &bare(known.get(PREFIX.len()..).unwrap_or_default())), known));
     let near = |(far, known): &(usize, String)| *far <= if known.len() > PREFIX.len() + 5 { 2 } else { 1 };
     ranked.min().filter(near).map(|(_, known)| known)
 }

@@ -1,6 +1,6 @@
 //! All options of a loader, as plain fields with one validation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -125,6 +125,11 @@ pub struct LoaderOptions {
     pub device_overflow: bool,
     /// Limits against hostile files.
     pub limits: Limits,
+    /// Names of the options that were given. A dataset of a server has what its catalogue says where a client gives nothing: fields with
+    /// their default count as not given, unless they are named here. Documents fill it in; a program that sets fields inserts the names
+    /// of those that are to have their default there too, as `options.given.insert("seed")` for seed 0.
+    #[serde(skip)]
+    pub given: BTreeSet<&'static str>,
 }
 
 impl Default for LoaderOptions {
@@ -173,6 +178,7 @@ impl Default for LoaderOptions {
             device_fence: Fence::default(),
             device_overflow: false,
             limits: Limits::default(),
+            given: BTreeSet::new(),
         }
     }
 }

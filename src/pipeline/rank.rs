@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use super::option_table::option;
 use crate::error::{Error, Result};
 
 /// The form in which a launcher passes rank and world size to its processes.
@@ -100,6 +101,33 @@ pub fn discover() -> Result<Found> {
 pub(crate) fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
     let alone = || Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() };
     Ok(said_in(lookup)?.unwrap_or_else(alone))
+}
+
+/// The variables of the options `rank` and `world_size`, which go before those of launchers.
+pub const OWN_VARIABLES: [&str; 2] = ["BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"];
+
+/// The rank of a loader that is given none: from the variables of its options, else as [`discover`].
+///
+/// # Errors
+/// As there, and as [`resolve`].
+pub fn of_environment() -> Result<Found> {
+    of_environment_in(|name| std::env::var(name).ok())
+}
+
+fn of_environment_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
+    let mut own = [None; 2];
+    for (number, (name, variable)) in own.iter_mut().zip(["rank", "world_size"].into_iter().zip(OWN_VARIABLES)) {
+        let (Some(entry), Some(text)) = (option(name), lookup(variable)) else { continue };
+        let value = entry.kind.parse(&text);
+        let value = value.map_err(|problem| Error::config(entry.name, format!("{variable}: {problem}")))?;
+        *number = value.as_u64().and_then(|value| u32::try_from(value).ok());
+    }
+    let [rank, world_size] = own;
+    if rank.or(world_size).is_none() {
+        return discover_in(lookup);
+    }
+    let why = || OWN_VARIABLES.join(" and ");
+    resolve(rank, world_size).map(|found| Found { why: why(), ..found })
 }
 
 /// The rank that a launcher gives in this process's environment; `None` if there is no launcher.
@@ -344,6 +372,17 @@ mod tests {
             assert!(matches!(with(bad), Err(Error::Config { .. })), "{bad}");
         }
         assert!(resolve(Some(1), None).is_err() && resolve(Some(0), Some(0)).is_err());
+        let own = |rank: &'static str, size: &'static str| {
+            of_environment_in(move |name| {
+                let found = [(OWN_VARIABLES[0], rank), (OWN_VARIABLES[1], size), ("RANK", "2"), ("WORLD_SIZE", "3")];
+                let text = found.iter().find(|(known, _)| *known == name)?.1;
+                (text != "unset").then(|| text.to_owned())
+            })
+        };
+        let found = own("1", "4").unwrap();
+        assert_eq!((found.rank, found.world_size, &*found.why), (1, 4, "BOWSTRING_RANK and BOWSTRING_WORLD_SIZE"));
+        assert_eq!(own("unset", "unset").unwrap().rank, 2, "of the launcher");
+        assert!(own("1", "unset").is_err() && own("x", "4").is_err() && own("4", "4").is_err());
         assert_eq!(resolve(Some(1), Some(2)).unwrap().rank, 1);
     }
 

@@ -60,6 +60,15 @@ impl Found {
         Ok(end.bytes)
     }
 
+    /// Its first bytes, at most `most`; `None` if nothing can be read there.
+    pub(crate) async fn beginning(&self, most: u64) -> Option<Bytes> {
+        let size = self.place.store.head(&self.path).await.ok()?.size;
+        if size == 0 {
+            return Some(Bytes::new());
+        }
+        self.place.store.get_range(&self.path, 0..size.min(most)).await.ok()
+    }
+
     /// Puts `bytes` there, in place of anything that is there.
     ///
     /// # Errors

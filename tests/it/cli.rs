@@ -255,6 +255,11 @@ fn doctor_describes_the_process() {
     let torchrun = ran(torchrun);
     assert!(torchrun.code == 0 && torchrun.stdout.contains("2 of 4; torchrun"), "{torchrun:?}");
 
+    let mut own = command(&["doctor"]);
+    own.env("RANK", "2").env("WORLD_SIZE", "4").env("BOWSTRING_RANK", "1").env("BOWSTRING_WORLD_SIZE", "3");
+    let own = ran(own);
+    assert!(own.code == 0 && own.stdout.contains("1 of 3; BOWSTRING_RANK"), "{own:?}");
+
     let mut half = command(&["doctor"]);
     half.env("RANK", "2");
     let half = ran(half);

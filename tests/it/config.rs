@@ -64,6 +64,7 @@ fn a_file_is_refused_for_what_a_server_refuses_it_for() {
         ("[server]\nlisten = \"0.0.0.0:1\"\n", "can be reached from other machines"),
         ("[server]\nlisten = \"localhost\"\n", "\"localhost\" is not an address and port"),
         ("[server]\nadmin = \"localhost\"\n", "admin"),
+        ("[server]\nput = \"\"\n", "put: is empty"),
         ("[datasets.y]\nurl = \"a\"\nbach_size = 3\n", "did you mean `batch_size`?"),
     ] {
         let ran = check(&format!("{content}{dataset}"), &[]);
@@ -87,6 +88,8 @@ fn datasets_and_files_are_opened_only_where_it_is_asked_for() {
     assert!(ran.code == 2 && ran.stderr.contains("/nowhere/tokens"), "{ran:?}");
     let ran = check("[datasets.x]\nurl = \"/nowhere/at/all.parquet\"\n", &["--open"]);
     assert!(ran.code != 0 && ran.stderr.contains("/nowhere/at"), "{ran:?}");
+    let ran = check("[server]\nput = \"Cargo.toml/x\"\n", &["--open"]);
+    assert!(ran.code == 2 && ran.stderr.contains("Cargo.toml is a file"), "{ran:?}");
     let data = small();
     let audit = data.path().join("audit.log");
     let content = format!(

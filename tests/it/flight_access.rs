@@ -464,6 +464,23 @@ fn a_client_without_the_right_certificate_gets_no_answer_at_all() {
 }
 
 #[test]
+fn a_certificate_of_an_unknown_ca_is_told_at_once_and_with_what_to_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| Authority::new(directory.path(), name));
+    let server = Server::start(&[PHOTOS, "--tls-cert", &one.server.0, "--tls-key", &one.server.1]);
+    let options = LoaderOptions {
+        urls: vec![format!("grpc+tls://localhost:{}/imagenet40", server.port())],
+        storage_options: [("ca".to_owned(), other.ca.clone())].into(),
+        timeout: LONGEST.as_secs_f64(),
+        ..support::options(directory.path(), 8, 0, 1)
+    };
+    let begun = std::time::Instant::now();
+    let text = Loader::open(options).expect_err("it trusts another CA").chain();
+    assert!(text.contains("give its CA as ca") && text.contains("UnknownIssuer"), "{text}");
+    assert!(begun.elapsed() < LONGEST / 2, "{text}");
+}
+
+#[test]
 fn secrets_are_in_no_debug_text_and_in_no_error_of_a_client() {
     let directory = tempfile::tempdir().unwrap();
     let server = guarded(directory.path());

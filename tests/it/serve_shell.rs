@@ -228,7 +228,7 @@ fn a_server_with_open_access_or_wrong_options_does_not_start() {
     let config = write(directory.path(), "serve.toml", &config);
     let one = Authority::new(directory.path(), "one");
     let cert = ["--tls-cert", one.server.0.as_str(), "--tls-key", one.server.1.as_str()];
-    let cases: [(Vec<&str>, &[&str]); 16] = [
+    let cases: [(Vec<&str>, &[&str]); 19] = [
         (vec![], &["required", "[NAME=]URL"]),
         (vec![PHOTOS, "--listen", "0.0.0.0:0"], &["other machines", "--tls-cert", "--tokens", "--insecure"]),
         (vec![PHOTOS, "--listen", ":0"], &["other machines", "--tls-cert", "--tokens", "--insecure"]),
@@ -245,6 +245,9 @@ fn a_server_with_open_access_or_wrong_options_does_not_start() {
         (vec![PHOTOS, "--replica", "10.0.0.1:8815"], &["replicas", "grpc://"]),
         (vec![PHOTOS, "--listen", "nonsense"], &["listen", "nonsense"]),
         (vec![PHOTOS, "--drain-grace=-1"], &["drain_grace"]),
+        (vec![PHOTOS, "--print-address", "--put="], &["put", "empty"]),
+        (vec![PHOTOS, "--print-address", "--put", PHOTOS], &["put", PHOTOS, "is a file"]),
+        (vec![PHOTOS, "--insecure=flase"], &["flase", "true or false"]),
     ];
     for (args, texts) in cases {
         let output = command(&args).output().unwrap();
@@ -255,6 +258,12 @@ fn a_server_with_open_access_or_wrong_options_does_not_start() {
             assert!(log.contains(text), "{args:?} lacks {text:?}: {log}");
         }
         assert!(!log.contains(TOKEN) && !log.contains(STORE_KEY), "{args:?}: {log}");
+    }
+    // Before anybody is told an address.
+    for journal in [PHOTOS, "/nowhere/journal"] {
+        let output = command(&[PHOTOS, "--listen", "127.0.0.1:0", "--print-address", "--journal", journal]).output();
+        let (output, log) = output.map(|output| (output.stdout, String::from_utf8(output.stderr).unwrap())).unwrap();
+        assert!(output.is_empty() && log.contains(journal), "{log}");
     }
 }
 
@@ -410,6 +419,15 @@ fn inspect_lists_the_datasets_of_a_server() {
     let found = &told["datasets"][0];
     assert_eq!((&found["name"], &found["rows"]), (&"photos".into(), &40.into()));
     assert_eq!(found["columns"], serde_json::json!([{"name": "label", "outcome": "int64 [B]"}]));
+    // What has no effect is refused.
+    for (more, option) in
+        [("--filter=label > 3", "filter"), ("--no-images", "no_images"), ("--world-size=4", "world_size")]
+    {
+        let refused = asked(&server.listen, &[more]);
+        assert!(refused.code == 2 && refused.stderr.contains(option), "{more}: {}", refused.stderr);
+    }
+    let refused = asked(&format!("{}/photos", server.listen), &["--partitioning=none"]);
+    assert!(refused.code == 2 && refused.stderr.contains("partitioning"), "{}", refused.stderr);
     let wrong = asked(&format!("{}/phtos", server.listen), &[]);
     assert!(wrong.code == 2 && wrong.stderr.contains("photos"), "{}: {}", wrong.code, wrong.stderr);
     // A verb that reads files reports that a server has none.

@@ -38,7 +38,7 @@ from bowstring.errors import (
     TimeoutError,
     UnsupportedError,
 )
-from bowstring.options import Mode
+from bowstring.options import Mode, is_server
 from bowstring.ranges import seconds
 
 __all__ = ["Address", "Connection", "Rows", "attempt_of", "is_server", "pieces"]
@@ -68,11 +68,6 @@ _KINDS: dict[str, type[Error]] = {
     "timeout": TimeoutError,
     "unsupported": UnsupportedError,
 }
-
-
-def is_server(url: str) -> bool:
-    """True if ``url`` names a server rather than a place in a store."""
-    return url.partition("://")[0] in _SCHEMES and "://" in url
 
 
 @dataclass(frozen=True)

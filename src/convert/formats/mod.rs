@@ -128,11 +128,13 @@ fn check_options(format: Format, options: &ConvertOptions) -> Result<()> {
     let named_by_rows = matches!(format, Format::Images | Format::Numpy);
     let groups = matches!(format, Format::Parquet | Format::Petastorm);
     let level = options.compression.as_deref().is_some_and(|name| name.contains(':'));
+    let sized = options.target_file_size != ConvertOptions::default().target_file_size;
     let level = level && matches!(format, Format::Arrow | Format::Datasets);
     for (option, given, why) in [
         ("shards", named_by_rows && options.shards.is_some(), "each row is a file; leave it out"),
         ("compression", named_by_rows && options.compression.is_some(), "files stay as they are; leave it out"),
         ("rows_per_group", !groups && options.rows_per_group.is_some(), "only Parquet has row groups; leave it out"),
+        ("target_file_size", sized && options.shards.is_some(), "shards says how many files there are; leave one out"),
         ("compression", level, "its zstd takes no level; write zstd"),
     ] {
         if given {

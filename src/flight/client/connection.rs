@@ -60,6 +60,8 @@ impl Dial for Tcp {
 pub(super) enum Failure {
     /// Another attempt, here or elsewhere, may help.
     Transient(Error),
+    /// This server's certificate is not trusted. Setting what is missing helps, and where it served before, its next certificate may.
+    Untrusted(Error),
     /// This server refuses. One that has newer tokens, tickets' keys or datasets may not.
     Refused(Error),
     /// No other attempt helps.
@@ -80,7 +82,7 @@ impl Failure {
     /// Returns the error, where there is no other attempt.
     pub(super) fn error(self) -> Error {
         match self {
-            Self::Transient(error) | Self::Refused(error) | Self::Final(error) => error,
+            Self::Transient(error) | Self::Untrusted(error) | Self::Refused(error) | Self::Final(error) => error,
         }
     }
 }
@@ -100,6 +102,13 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
         .then(|| Error::config("url", format!("{peer}: {problem}; write {meant}://{at}")))
 }
 
+/// What rustls says of a certificate that it refuses.
+const UNTRUSTED: &str = "invalid peer certificate";
+
+fn is_untrusted(error: &(dyn StdError + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| (**error).source()).any(|error| error.to_string().contains(UNTRUSTED))
+}
+
 /// A connection to one server.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
@@ -117,11 +126,12 @@ impl Connection {
             if let Some(error) = crossed(&peer, &error) {
                 return Failure::Final(error);
             }
-            Failure::Transient(Error::Remote {
-                peer: peer.to_string(),
-                what: "no connection".to_owned(),
-                source: Some(Box::new(error)),
-            })
+            let untrusted = is_untrusted(&error);
+            let hint = "no connection: its certificate is not trusted; give its CA as ca, and its name if it is another one as \
+                        server_name, in storage_options";
+            let what = if untrusted { hint } else { "no connection" }.to_owned();
+            let error = Error::Remote { peer: peer.to_string(), what, source: Some(Box::new(error)) };
+            if untrusted { Failure::Untrusted(error) } else { Failure::Transient(error) }
         };
         let invalid =
             |error: tonic::transport::Error| Failure::Final(Error::config("url", format!("{address}: {error}")));

@@ -54,7 +54,7 @@ impl Wire for Actions {
             };
             answer.map_err(|failure| match failure {
                 Failure::Final(error) | Failure::Refused(error) => CallError::Answered(error),
-                Failure::Transient(error) => {
+                Failure::Transient(error) | Failure::Untrusted(error) => {
                     // An overloaded server is still there; its connection is kept.
                     if !matches!(error, Error::Limit { .. }) {
                         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -96,6 +96,8 @@ pub(super) struct Source {
     pub(super) timeout: Duration,
     /// Description of the current wait, to name the culprit.
     pub(super) waiting: Mutex<String>,
+    /// The failure of the last attempt, until there is a connection again.
+    pub(super) failure: Mutex<Option<String>>,
     /// Attempts that failed.
     pub(super) retries: AtomicU64,
 }
@@ -116,8 +118,12 @@ impl Source {
 
     /// Connects to `address`.
     pub(super) async fn connect(&self, address: &Address) -> Result<Connection, Failure> {
-        self.wait_for(format!("a connection to {}", address.server()));
-        Connection::open(address, &self.credentials, &*self.dial).await
+        let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = failure().as_ref().map(|error| format!("; the last attempt failed: {error}")).unwrap_or_default();
+        self.wait_for(format!("a connection to {}{before}", address.server()));
+        let connection = Connection::open(address, &self.credentials, &*self.dial).await?;
+        *failure() = None;
+        Ok(connection)
     }
 
     /// Requests the description of the stream of `asked`.
@@ -163,12 +169,15 @@ struct Attempts<'a> {
     /// The addresses whose servers have refused since then, by number, and the last refusal.
     refused: BTreeSet<usize>,
     refusal: Option<Error>,
+    /// True once batches are received: the certificate of the server that sent some was trusted.
+    serving: bool,
 }
 
 impl<'a> Attempts<'a> {
     fn new(source: &'a Source) -> Self {
         Self {
             source,
+            serving: false,
             at: 0,
             since: Instant::now(),
             progress: 0,
@@ -197,7 +206,8 @@ impl<'a> Attempts<'a> {
         let address = self.address();
         let error = match failure {
             Failure::Final(error) => return Err(error),
-            Failure::Refused(error) => {
+            Failure::Untrusted(error) if self.serving => error.chain().to_string(),
+            Failure::Refused(error) | Failure::Untrusted(error) => {
                 // New tokens and datasets come to one server before they come to the next.
                 self.refused.insert(self.at % self.source.addresses.len());
                 if self.refused.len() == self.source.addresses.len() {
@@ -229,6 +239,7 @@ impl<'a> Attempts<'a> {
             tracing::debug!(%error, pause = ?self.pause, "another attempt");
         }
         self.source.wait_for(format!("{address}, which failed ({error})"));
+        *self.source.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         tokio::time::sleep(self.pause.min(left)).await;
         self.pause = (self.pause * 2).min(LONGEST);
         Ok(())
@@ -273,7 +284,7 @@ impl Receiver {
     pub(super) async fn run(mut self, sender: mpsc::Sender<Result<Batch>>) {
         let source = Arc::clone(&self.source);
         let mut attempts = Attempts::new(&source);
-        attempts.progress = self.asked.step;
+        (attempts.progress, attempts.serving) = (self.asked.step, true);
         loop {
             let Err(failure) = self.attempt(attempts.address(), &sender).await else { return };
             if let Err(error) = attempts.failed(failure, self.asked.step).await {
@@ -523,6 +534,7 @@ mod tests {
             dial: Arc::new(super::super::connection::Tcp),
             timeout: Duration::from_secs(30),
             waiting: Mutex::default(),
+            failure: Mutex::default(),
             retries: AtomicU64::new(0),
         };
         let error = || Error::Closed { why: "no".to_owned() };

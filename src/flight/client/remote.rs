@@ -111,6 +111,7 @@ impl RemoteSource {
             dial: Arc::new(Tcp),
             timeout,
             waiting: std::sync::Mutex::default(),
+            failure: std::sync::Mutex::default(),
             retries: AtomicU64::new(0),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()

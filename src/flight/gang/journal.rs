@@ -169,13 +169,8 @@ impl Journal {
                 );
                 return Err(Error::corrupt(place, what));
             }
-        } else if let Some(form) =
-            head.strip_prefix(&MAGIC[..7]).and_then(<[u8]>::first).filter(|form| **form > MAGIC[7])
-        {
-            return Err(newer(format!("form {} of the gang journal {}", form.escape_ascii(), path.display())));
-        } else if !MAGIC.starts_with(&head) {
-            let place = Place::file(path.display().to_string());
-            return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
+        } else {
+            known(&head, path)?;
         }
         drop(reader);
         let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: 0, is_loose: false, _lock: lock };
@@ -268,6 +263,44 @@ impl Journal {
 }
 
 /// The error about a file, or a part of it, that only a newer version knows.
+/// Refuses a file that cannot be a journal, without making or changing it; the predecessor of this server may have it open.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub(crate) fn check(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match std::fs::metadata(path) {
+        Ok(about) if about.is_file() => {}
+        Ok(about) if about.is_dir() => {
+            return Err(failed("open", path, std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        }
+        // A device is opened once, where it is needed.
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let writable = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+            return writable.map_err(|error| failed("create", path, std::io::Error::from(error)));
+        }
+        Err(error) => return Err(failed("open", path, error)),
+    }
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(|error| failed("open", path, error))?;
+    file.take(MAGIC.len() as u64).read_to_end(&mut head).map_err(|error| failed("read", path, error))?;
+    known(&head, path)
+}
+
+/// Refuses a file whose first bytes, `head`, are those of no journal, or of a newer one.
+fn known(head: &[u8], path: &Path) -> Result<()> {
+    let form = head.strip_prefix(&MAGIC[..7]).and_then(<[u8]>::first);
+    if let Some(form) = form.filter(|form| **form > MAGIC[7]) {
+        return Err(newer(format!("form {} of the gang journal {}", form.escape_ascii(), path.display())));
+    }
+    if !MAGIC.starts_with(head) && head != OLD_MAGIC {
+        let place = Place::file(path.display().to_string());
+        return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
+    }
+    Ok(())
+}
+
 fn newer(what: String) -> Error {
     let (own, form) = (crate::flight::version::OWN, MAGIC[7].escape_ascii());
     Error::unsupported(

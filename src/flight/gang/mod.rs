@@ -44,6 +44,7 @@ mod tests;
 mod transport;
 pub mod wire;
 
+pub(super) use journal::check as check_journal;
 pub use member::{JoinOptions, Member};
 pub use overview::{Overview, Waits};
 pub use reading::Reading;

@@ -286,12 +286,17 @@ fn options_that_a_format_has_no_use_for_are_refused() {
     for (option, options) in [
         ("shards", ConvertOptions { shards: Some(2), ..to(Format::Numpy) }),
         ("compression", ConvertOptions { compression: Some("gzip".into()), ..to(Format::Numpy) }),
+        ("target_file_size", ConvertOptions { shards: Some(2), target_file_size: 1 << 20, ..to(Format::Jsonl) }),
         ("rows_per_group", ConvertOptions { rows_per_group: Some(5), ..to(Format::Jsonl) }),
         ("compression", ConvertOptions { compression: Some("zstd:19".into()), to: Some(Format::Arrow), ..plain() }),
     ] {
         let (error, text) = kind(run(&src, &directory.path().join("out"), &options));
         assert!(matches!(error, bowstring::Error::Config { option: own, .. } if own == option), "{text}");
     }
+    let schema = Some(bowstring::convert::Types::parse("flaots: float32").unwrap());
+    let options = ConvertOptions { schema, ..plain() };
+    let error = bowstring::convert::verify(&super::text(&src), &super::text(&src), &options).unwrap_err();
+    assert!(error.to_string().contains("flaots"), "{error}");
 }
 
 #[test]

@@ -92,6 +92,23 @@ fn an_index_has_everything_that_reading_needs() {
     assert_eq!(some(Index::Auto).manifest(), some(Index::None).manifest());
 }
 
+#[test]
+fn an_index_replaces_an_index_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    made(folder.path());
+    let dataset = open(&[folder.path().to_str().unwrap()], options(Index::None)).unwrap();
+    let part = folder.path().join("k=0/part-0.parquet");
+    let (rows, runtime) = (fs::read(&part).unwrap(), runtime());
+    let write = |at: &Path| runtime.block_on(dataset.write_index(Some(at.to_str().unwrap()), &OpenOptions::default()));
+    let error = write(&part).unwrap_err();
+    assert!(matches!(&error, Error::Config { option: "output", .. }), "{error}");
+    assert_eq!(fs::read(&part).unwrap(), rows);
+    let at = folder.path().join("x.index");
+    fs::write(&at, "").unwrap();
+    assert!(write(&at).is_ok() && write(&at).is_ok());
+    assert_eq!(fs::read(&at).unwrap(), dataset.index().unwrap());
+}
+
 /// A change of files that an index does not know of.
 type Change = fn(&Path);
 

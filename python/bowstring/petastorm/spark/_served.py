@@ -6,12 +6,9 @@ import os
 import tempfile
 from typing import Any
 
+from bowstring.options import is_server
+
 __all__ = ["count", "delete", "fetched", "is_server", "write"]
-
-
-def is_server(url: str) -> bool:
-    """True if ``url`` is a server's."""
-    return url.startswith(("grpc://", "grpc+tcp://", "grpc+tls://"))
 
 
 def _connection(url: str) -> tuple[Any, str]:

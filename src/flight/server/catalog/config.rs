@@ -1,15 +1,19 @@
 //! The complete configuration of a server: the values that its options resolve to, with files, keys and a catalogue.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Access, access};
 
 use super::catalogue::{Catalogue, Current};
 use super::options::MEMORY;
 pub use super::options::{LISTEN, ServerOptions};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
+use crate::flight::gang::check_journal;
 use crate::flight::put::{DiskQuotas, Staging, StagingOptions};
 use crate::flight::server::access::audit::Audit;
 use crate::flight::server::access::auth::{Denied, Tenant, Tokens, tenant};
@@ -134,6 +138,23 @@ impl Put {
         if text == MEMORY { Self::Memory } else { Self::Directory(text.into()) }
     }
 
+    /// Refuses a directory that cannot be made or written, without making it.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    fn check(&self) -> Result<()> {
+        let Self::Directory(path) = self else { return Ok(()) };
+        let here = Path::new(".");
+        let there = path.ancestors().find(|path| path.exists()).unwrap_or(here);
+        let wrong =
+            |problem: &dyn Display| Error::config("put", format!("{}: {} {problem}", path.display(), there.display()));
+        if !there.is_dir() {
+            return Err(wrong(&"is a file, where a directory belongs"));
+        }
+        access(there, Access::WRITE_OK | Access::EXEC_OK)
+            .map_err(|error| wrong(&format!("cannot be written to: {error}")))
+    }
+
     /// Opens the destination, waiting up to `patience` for a directory that another server holds. Needs a runtime.
     ///
     /// # Errors
@@ -165,6 +186,9 @@ impl Config {
         something(&catalogue, options.put.is_some())?;
         let limits = options.effective_limits();
         let put = options.put.as_deref().map(Put::parse);
+        // They are opened once the address is known, since another server may hold them until then.
+        put.as_ref().map_or(Ok(()), Put::check)?;
+        options.journal.as_deref().map_or(Ok(()), check_journal)?;
         let memory_budget = options.memory_budget();
         let admin = Arc::new(AdminState::new());
         if let Some(path) = &options.admin_tokens {

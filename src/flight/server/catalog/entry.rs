@@ -14,8 +14,8 @@ use super::pictures::limits_for;
 use crate::dataset::filter::Filter;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::is_name;
-use crate::pipeline::option_table::{About, Scope, in_scope, option};
-use crate::pipeline::{HiddenColumns, LoaderOptions, gathered};
+use crate::pipeline::option_table::{About, Scope, in_scope, is_of_columns, option};
+use crate::pipeline::{HiddenColumns, Kind, LoaderOptions, gathered};
 use crate::store::{MountSource, Mounts};
 
 /// The keys of [`ClientLimits`].
@@ -157,7 +157,9 @@ impl Entry {
                 (name, Value::Null) if is_null_for_none(name) => {}
                 ("columns", Value::Object(asked)) => self.merge_columns(&mut options, asked)?,
                 (option, value) => {
-                    self.allow(option)?;
+                    if !self.has(option, &value) {
+                        self.allow(option)?;
+                    }
                     match option {
                         "filter" => self.merge_filter(&mut options, value)?,
                         "selector" if self.options.contains_key("selector") => {
@@ -243,6 +245,23 @@ impl Entry {
         Err(self.denied(option, &why))
     }
 
+    /// Returns true if the dataset has this value anyway: a client may name what it may not change. Only for switches, words and numbers of
+    /// the order, which every stream shows; a client must not find out others by trying.
+    fn has(&self, name: &str, value: &Value) -> bool {
+        let Some(entry) = option(name).filter(|entry| {
+            entry.scope == Scope::Asked && matches!(entry.kind, Kind::Switch | Kind::Choice(_) | Kind::Whole { .. })
+        }) else {
+            return false;
+        };
+        let columns = self.options.get("columns").and_then(Value::as_object);
+        let own =
+            if is_of_columns(name) { columns.and_then(|columns| columns.get(name)) } else { self.options.get(name) };
+        match own.filter(|own| !own.is_null()) {
+            Some(own) => own == value,
+            None => !entry.default.is_empty() && entry.kind.parse(entry.default).is_ok_and(|usual| usual == *value),
+        }
+    }
+
     fn denied(&self, option: &str, why: &str) -> Error {
         // Shortened: a client may send any text as a name.
         let shown: String = option.chars().take(64).collect();
@@ -253,7 +272,8 @@ impl Entry {
         let own = options.entry("columns").or_insert_with(|| json!({}));
         let Some(own) = own.as_object_mut() else { return Ok(()) };
         for (option, value) in asked {
-            if !self.allows("columns") && (option == "columns" || !self.allows(&option)) {
+            let allowed = self.allows("columns") || option != "columns" && self.allows(&option);
+            if !allowed && !self.has(&option, &value) {
                 self.allow(if option == "columns" { "columns" } else { &option })?;
             }
             let value = match (option.as_str(), value) {
@@ -406,6 +426,26 @@ mod tests {
         few.options(&json!({"seed": 1, "cast": {"x": "float32"}})).unwrap();
         for asked in [json!({"batch_size": 1}), json!({"columns": ["x"]}), json!({"columns": {"row_id": true}})] {
             assert!(few.options(&asked).is_err(), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_client_may_name_what_the_dataset_has_anyway() {
+        let none = ClientLimits { allow_options: Vec::new(), ..ClientLimits::default() };
+        let own = json!({"shuffle": false, "mask": true, "filter": "x > 1", "row_id": true});
+        let entry = entry(own, none).unwrap();
+        let same = json!({"shuffle": false, "seed": 0, "mask": true, "bad_rows": "error", "columns": {"row_id": true}});
+        let options = entry.options(&same).unwrap();
+        assert_eq!((options.shuffle, options.mask, options.columns.row_id), (false, true, true));
+        for other in [
+            json!({"shuffle": true}),
+            json!({"seed": 1}),
+            json!({"columns": {"row_id": false}}),
+            // Nobody finds these out by trying.
+            json!({"filter": "x > 1"}),
+            json!({"urls": ["/secret/place.parquet"]}),
+        ] {
+            assert!(entry.options(&other).is_err(), "{other}");
         }
     }
 

@@ -203,6 +203,12 @@ impl ServerOptions {
         {
             range.check(seconds, |seconds| seconds)?;
         }
+        let journal = self.journal.as_deref().map(|journal| journal.as_os_str().is_empty());
+        for (option, empty) in [("put", self.put.as_deref().map(str::is_empty)), ("journal", journal)] {
+            if empty == Some(true) {
+                return Err(Error::config(option, "is empty; name a place, or leave it out, also as a variable"));
+            }
+        }
         let in_directory = self.put.as_deref().is_some_and(|put| put != MEMORY);
         if self.quotas.written() != DiskQuotas::default() && !in_directory {
             let problem = "is a quota of the disk, and only datasets that are written to a directory are there: give put = DIRECTORY";
