@@ -541,7 +541,9 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
             with fs.open(f"{root}/d/b", "wb") as file:
                 file.write(b"later")
             assert fs.cat_file(f"{root}/d/b") == b"c"
-        assert fs.cat_file(f"{root}/d/b") == b"later"
+            fs.write_text(f"{root}/d/t.txt", "later")
+            gc.collect()
+        assert (fs.cat_file(f"{root}/d/b"), fs.cat_file(f"{root}/d/t.txt")) == (b"later", b"later")
         with pytest.raises(RuntimeError, match="midway"), fs.transaction:
             _fails_midway(fs.open(f"{root}/d/b", "wb"), 10)
         assert fs.cat_file(f"{root}/d/b") == b"later"
@@ -561,6 +563,33 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
                 change()
     with pytest.raises(bowstring.UnsupportedError):
         fs.mv("s3://bucket/d/a", f"{tmp_path}/a")
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+def test_an_exception_within_an_open_file_of_fsspec_gives_it_up(
+    objects: Objects, tmp_path: pathlib.Path, mode: str
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("bowstring.fs")
+
+    def save(url: str, content: str, fails: bool) -> None:
+        with fsspec.open(url, mode, storage_options=objects.storage_options) as file:
+            file.write(content if mode == "w" else content.encode())
+            if fails:
+                raise RuntimeError("midway")
+
+    for url in ("bowstring://s3://bucket/x", f"bowstring://{tmp_path}/x"):
+        save(url, "whole", False)
+        with pytest.raises(RuntimeError, match="midway"):
+            save(url, "half", True)
+        try:
+            raise KeyError("over")
+        except KeyError:
+            # An exception that is handled outside is none of its own.
+            save(f"{url}2", "whole", False)
+        for name in (url, f"{url}2"):
+            with fsspec.open(name, "rb", storage_options=objects.storage_options) as file:
+                assert file.read() == b"whole"
 
 
 KEPT = """
