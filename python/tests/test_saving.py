@@ -592,6 +592,37 @@ def test_an_exception_within_an_open_file_of_fsspec_gives_it_up(
                 assert file.read() == b"whole"
 
 
+_BESIDE = """
+import json, logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
+import bowstring
+with bowstring.Loader("s3://bucket/d", batch_size=1, rank=0, world_size=1, **json.loads(sys.argv[1])) as loader:
+    print("rows", sum(1 for _ in loader))
+"""
+
+
+def test_a_loader_warns_of_what_waits_for_its_upload_beside_its_files(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    table = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2]}), table)
+    objects.content["bucket/d/a.parquet"] = table.getvalue()
+    options = {"cache": str(tmp_path / "cache"), "cache_bytes": "512MiB", "storage_options": objects.storage_options}
+    for name, is_told in (("other/b.parquet", False), ("d/b.parquet", True)):
+        objects.refuses = True
+        with opened(f"s3://bucket/{name}", "wb", upload="background") as file:
+            file.write(table.getvalue())
+        program = [sys.executable, "-c", _BESIDE, json.dumps(options)]
+        done = subprocess.run(program, capture_output=True, env=package_environment(), text=True, check=True)
+        assert "rows 2" in done.stdout
+        assert (f"s3://bucket/{name}" in done.stdout and "flush first" in done.stdout) == is_told, done
+    objects.refuses = False
+    bowstring.flush(**options)
+
+
 KEPT = """
 import ast, os, sys
 import bowstring
