@@ -592,6 +592,20 @@ def test_an_exception_within_an_open_file_of_fsspec_gives_it_up(
                 assert file.read() == b"whole"
 
 
+def test_a_record_that_cannot_be_read_is_told_by_the_status_of_a_cache(
+    opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    with opened(mode="wb") as file:
+        file.write(b"x")
+    record = tmp_path / "cache" / "saved" / f"{'0' * 32}.json"
+    record.write_text('{"bowstring_save": 2}')
+    status = [sys.executable, "-m", "bowstring", "cache", "status", str(tmp_path / "cache")]
+    done = subprocess.run(status, capture_output=True, env=package_environment(), text=True)
+    assert done.returncode == 4
+    assert record.name in done.stdout
+    assert "version 2" in done.stdout
+
+
 _BESIDE = """
 import json, logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
