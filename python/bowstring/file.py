@@ -22,7 +22,7 @@ from bowstring.options import Url, document
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["File", "FileWriter", "Upload", "files", "flush", "open", "writer"]
+__all__ = ["File", "FileWriter", "Upload", "begun", "files", "flush", "open"]
 
 Upload: TypeAlias = Literal["wait", "background"]
 
@@ -283,8 +283,8 @@ def _wait_for_uploads() -> None:
         pass
 
 
-def writer(native: _native.FileSystem, url: str, mode: str, upload: str, autocommit: bool = True) -> FileWriter:
-    """Begins to save what is to be at ``url``."""
+def begun(native: _native.FileSystem, url: str, mode: str, upload: str) -> _native.FileWriter:
+    """What is to be at ``url`` and begins to be saved."""
     global _waiting
     if mode != "wb":
         raise UnsupportedError(
@@ -293,7 +293,7 @@ def writer(native: _native.FileSystem, url: str, mode: str, upload: str, autocom
     if upload == "background" and _waiting != os.getpid():
         _waiting = os.getpid()
         atexit.register(_wait_for_uploads)
-    return FileWriter(native.create(url, upload), autocommit)
+    return native.create(url, upload)
 
 
 @overload
@@ -369,7 +369,7 @@ def open(
         "timeout": timeout,
     }
     native, path = files(given, credential_provider), os.path.expanduser(os.fspath(url))
-    return File(native.open(path)) if mode == "rb" else writer(native, path, mode, upload)
+    return File(native.open(path)) if mode == "rb" else FileWriter(begun(native, path, mode, upload))
 
 
 def flush(

@@ -6,7 +6,8 @@
 Paths are ``s3://bucket/key`` with the key as it is, or paths of this machine: ``%`` and ``*`` are characters of a name, since
 libraries join names and take them apart. :meth:`BowstringFileSystem.address` is the same for a loader or :func:`bowstring.open`,
 which decode ``%41``. Where a library wants a URL of its own for each file system, put ``bowstring://`` before:
-``bowstring://s3://bucket/x``. What is saved is there as a whole when its file is closed.
+``bowstring://s3://bucket/x``. What is saved is there as a whole when its file is closed; an exception inside ``with fs.open(...)``
+or ``with fsspec.open(...)`` gives it up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import io
 import os
 import re
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -23,11 +25,12 @@ from typing import Any, Literal, NoReturn
 from urllib.parse import unquote
 
 import fsspec
+from fsspec.core import OpenFile
 from fsspec.spec import AbstractFileSystem
 
 from bowstring.credentials import CredentialProvider
 from bowstring.errors import ConfigError, NotFoundError, UnsupportedError
-from bowstring.file import File, FileWriter, Upload, files, writer
+from bowstring.file import File, FileWriter, Upload, begun, files
 
 __all__ = ["BowstringFileSystem"]
 
@@ -216,7 +219,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         url = self.address(path)
         if mode == "rb":
             return File(self._files.open(url))
-        return writer(self._files, url, mode, upload or self._upload, autocommit)
+        return _Writer(begun(self._files, url, mode, upload or self._upload), autocommit)
 
     def open(
         self,
@@ -380,6 +383,25 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self._files.stats()
 
 
+class _Writer(FileWriter):
+    """A file that is saved, also by ``fsspec.open(...)``, which closes it after an exception too."""
+
+    def close(self) -> None:
+        if not self.closed and _is_left_by_exception():
+            self.discard()
+        super().close()
+
+
+def _is_left_by_exception() -> bool:
+    """True inside the end of a ``with fsspec.open(...)`` that an exception leaves. Nothing but its frame tells the file of that."""
+    frame = None if sys.exc_info()[0] is None else sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is OpenFile.__exit__.__code__ and any(frame.f_locals.get("args", ())):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class _TextWriter(io.TextIOWrapper):
     """Text that is saved. The base class would end the file after an exception, too."""
 
@@ -390,7 +412,9 @@ class _TextWriter(io.TextIOWrapper):
             self.buffer.discard()  # type: ignore[attr-defined]
 
     def __del__(self) -> None:
-        self.buffer.discard()  # type: ignore[attr-defined]
+        # A transaction still commits one that was closed.
+        if not self.buffer.closed:
+            self.buffer.discard()  # type: ignore[attr-defined]
 
 
 def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:

@@ -541,7 +541,9 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
             with fs.open(f"{root}/d/b", "wb") as file:
                 file.write(b"later")
             assert fs.cat_file(f"{root}/d/b") == b"c"
-        assert fs.cat_file(f"{root}/d/b") == b"later"
+            fs.write_text(f"{root}/d/t.txt", "later")
+            gc.collect()
+        assert (fs.cat_file(f"{root}/d/b"), fs.cat_file(f"{root}/d/t.txt")) == (b"later", b"later")
         with pytest.raises(RuntimeError, match="midway"), fs.transaction:
             _fails_midway(fs.open(f"{root}/d/b", "wb"), 10)
         assert fs.cat_file(f"{root}/d/b") == b"later"
@@ -561,6 +563,78 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
                 change()
     with pytest.raises(bowstring.UnsupportedError):
         fs.mv("s3://bucket/d/a", f"{tmp_path}/a")
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+def test_an_exception_within_an_open_file_of_fsspec_gives_it_up(
+    objects: Objects, tmp_path: pathlib.Path, mode: str
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("bowstring.fs")
+
+    def save(url: str, content: str, fails: bool) -> None:
+        with fsspec.open(url, mode, storage_options=objects.storage_options) as file:
+            file.write(content if mode == "w" else content.encode())
+            if fails:
+                raise RuntimeError("midway")
+
+    for url in ("bowstring://s3://bucket/x", f"bowstring://{tmp_path}/x"):
+        save(url, "whole", False)
+        with pytest.raises(RuntimeError, match="midway"):
+            save(url, "half", True)
+        try:
+            raise KeyError("over")
+        except KeyError:
+            # An exception that is handled outside is none of its own.
+            save(f"{url}2", "whole", False)
+        for name in (url, f"{url}2"):
+            with fsspec.open(name, "rb", storage_options=objects.storage_options) as file:
+                assert file.read() == b"whole"
+
+
+def test_a_record_that_cannot_be_read_is_told_by_the_status_of_a_cache(
+    opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    with opened(mode="wb") as file:
+        file.write(b"x")
+    record = tmp_path / "cache" / "saved" / f"{'0' * 32}.json"
+    record.write_text('{"bowstring_save": 2}')
+    status = [sys.executable, "-m", "bowstring", "cache", "status", str(tmp_path / "cache")]
+    done = subprocess.run(status, capture_output=True, env=package_environment(), text=True)
+    assert done.returncode == 4
+    assert record.name in done.stdout
+    assert "version 2" in done.stdout
+
+
+_BESIDE = """
+import json, logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
+import bowstring
+with bowstring.Loader("s3://bucket/d", batch_size=1, rank=0, world_size=1, **json.loads(sys.argv[1])) as loader:
+    print("rows", sum(1 for _ in loader))
+"""
+
+
+def test_a_loader_warns_of_what_waits_for_its_upload_beside_its_files(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    table = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2]}), table)
+    objects.content["bucket/d/a.parquet"] = table.getvalue()
+    options = {"cache": str(tmp_path / "cache"), "cache_bytes": "512MiB", "storage_options": objects.storage_options}
+    for name, is_told in (("other/b.parquet", False), ("d/b.parquet", True)):
+        objects.refuses = True
+        with opened(f"s3://bucket/{name}", "wb", upload="background") as file:
+            file.write(table.getvalue())
+        program = [sys.executable, "-c", _BESIDE, json.dumps(options)]
+        done = subprocess.run(program, capture_output=True, env=package_environment(), text=True, check=True)
+        assert "rows 2" in done.stdout
+        assert (f"s3://bucket/{name}" in done.stdout and "flush first" in done.stdout) == is_told, done
+    objects.refuses = False
+    bowstring.flush(**options)
 
 
 KEPT = """

@@ -19,7 +19,7 @@ use crate::cli::table::{bytes, plural};
 
 /// Exit code if blocks were damaged: that of data.
 const DAMAGED: u8 = 3;
-/// Exit code if something was not uploaded: that of stores.
+/// Exit code if something was not uploaded, or nobody knows whether it was: that of stores.
 const LEFT: u8 = 4;
 
 /// Options of `cache`.
@@ -68,6 +68,7 @@ struct Left {
     directory: String,
     uploaded: u64,
     left: Vec<Unstored>,
+    unread: Vec<String>,
 }
 
 #[derive(Debug, Parser)]
@@ -100,7 +101,12 @@ impl Args {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     match &args.what {
-        What::Status(place) => out.report(&Shown(cache::status(&place.path())?)),
+        What::Status(place) => {
+            let status = cache::status(&place.path())?;
+            let is_known = status.unread.is_empty();
+            out.report(&Shown(status))?;
+            if is_known { Ok(()) } else { Err(Failure::Told(LEFT)) }
+        }
         What::Verify(place) => {
             let verified = cache::verify(&place.path())?;
             let is_damaged = !verified.damaged.is_empty();
@@ -124,24 +130,24 @@ fn upload(given: &Uploaded, out: &mut Out) -> Outcome {
         ..FileOptions::default()
     })?;
     let flushed = files.flush();
-    let Status { directory, saves: left, .. } = cache::status(&path)?;
+    let Status { directory, saves: left, unread, .. } = cache::status(&path)?;
     let uploaded = before.len().saturating_sub(left.len()) as u64;
     let is_left = !left.is_empty();
-    out.report(&Shown(Left { directory, uploaded, left }))?;
+    out.report(&Shown(Left { directory, uploaded, left, unread }))?;
     flushed?;
     if is_left { Err(Failure::Told(LEFT)) } else { Ok(()) }
 }
 
 impl fmt::Display for Shown<Left> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Left { directory, uploaded, left } = &self.0;
+        let Left { directory, uploaded, left, unread } = &self.0;
         writeln!(f, "{directory}: {} uploaded", plural(*uploaded, "file"))?;
-        show(f, left)
+        show(f, left, unread)
     }
 }
 
 /// Shows what is not in its store yet.
-fn show(f: &mut fmt::Formatter<'_>, saves: &[Unstored]) -> fmt::Result {
+fn show(f: &mut fmt::Formatter<'_>, saves: &[Unstored], unread: &[String]) -> fmt::Result {
     for Unstored { url, bytes: size, sent, age, is_going, failure } in saves {
         let going = if *is_going { "on its way" } else { "waits" };
         writeln!(f, "  not in its store: {url}, {}, {going}, {} sent, saved {age} s ago", bytes(*size), bytes(*sent))?;
@@ -149,16 +155,19 @@ fn show(f: &mut fmt::Formatter<'_>, saves: &[Unstored]) -> fmt::Result {
             writeln!(f, "    last failure: {failure}")?;
         }
     }
+    for unread in unread {
+        writeln!(f, "  perhaps not in its store: what this record is of, which cannot be read: {unread}")?;
+    }
     Ok(())
 }
 
 impl fmt::Display for Shown<Status> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Status { directory, blocks, bytes: size, objects, awaited, accounted, saves } = &self.0;
+        let Status { directory, blocks, bytes: size, objects, awaited, accounted, saves, unread } = &self.0;
         writeln!(f, "{directory}: {} in {} of {}", bytes(*size), plural(*blocks, "block"), plural(*objects, "object"))?;
         writeln!(f, "  on their way  {}", plural(*awaited, "block"))?;
         writeln!(f, "  accounted     {}", bytes(*accounted))?;
-        show(f, saves)
+        show(f, saves, unread)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::store::{FileSystem, Mounted};
 use crate::{Error, Result};
 
 use crate::cli::args::StoreArgs;
-use crate::cli::out::{Out, Outcome};
+use crate::cli::out::{Out, Outcome, tell};
 use crate::cli::signals::Signals;
 
 /// Time between two looks at whether somebody else has unmounted it.
@@ -59,18 +59,27 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         Signals::new()?
     };
     let (url, options) = args.store.options()?;
-    let mounted = Mounted::new(FileSystem::new(options)?, &url, &args.directory, args.ttl()?)?;
+    let mut mounted = Mounted::new(FileSystem::new(options)?, &url, &args.directory, args.ttl()?)?;
     out.report(&Report { url, directory: args.directory.clone() })?;
-    runtime.block_on(async {
-        let over = async {
-            while !mounted.is_over() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::select! {
-            () = over => {}
-            _ = signals.next() => {}
-        }
-    });
+    runtime.block_on(over_or_signal(&mounted, &mut signals));
+    if !mounted.detach()? {
+        tell(&format!(
+            "{} is unmounted; programs still have files there, and read on until they close them: another signal ends that\n",
+            args.directory.display()
+        ));
+        runtime.block_on(over_or_signal(&mounted, &mut signals));
+    }
     Ok(mounted.end()?)
+}
+
+async fn over_or_signal(mounted: &Mounted, signals: &mut Signals) {
+    let over = async {
+        while !mounted.is_over() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = over => {}
+        _ = signals.next() => {}
+    }
 }

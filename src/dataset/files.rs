@@ -122,6 +122,7 @@ impl Files {
         };
         if let Some(cache) = &cache {
             found = Found::through(found, cache, &options.storage_options);
+            tell_unstored(&found);
         }
         let read = footers(found, known.as_ref(), options).await;
         let (footers, cells) = match &table {
@@ -129,6 +130,22 @@ impl Files {
             None => read?,
         };
         Ok(Self { listing, footers, cells, beside, table, cache })
+    }
+}
+
+/// Warns of what was saved in the directories of `found` and is not in its store yet: it is not read.
+fn tell_unstored(found: &[Found]) {
+    match Found::unstored(found) {
+        Ok(left) => {
+            if let Some(first) = left.first() {
+                tracing::warn!(
+                    "saved files of the dataset's directories are not in their store yet ({}), {first} for one; what the store has is read: \
+                     flush first (bowstring.flush, bowstring cache upload)",
+                    left.len()
+                );
+            }
+        }
+        Err(error) => tracing::debug!("nobody knows whether saved files wait for their store: {}", error.chain()),
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) async fn refuse_whole(place: &Place, base: &Path, name: &str) -> Resu
             );
             Err(Error::config("urls", problem))
         }
-        Err(error) => Err(place.failed("read the end of", &path, error)),
+        Err(error) => Err(place.failed("read the end", &path, error)),
     }
 }
 

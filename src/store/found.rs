@@ -1,14 +1,15 @@
 //! An object in a listing or a log, before anything of it is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use object_store::path::Path;
 
-use super::cache::{CacheReader, Through};
+use super::cache::{CacheReader, Target, Through};
 use super::place::Place;
 use super::registered::is_registered;
 use super::stamp::Stamp;
+use crate::error::Result;
 
 /// An object that was found; which version of it is read is decided by its first read.
 #[derive(Debug, Clone)]
@@ -52,5 +53,35 @@ impl Found {
             found
         };
         found.into_iter().map(through).collect()
+    }
+
+    /// The addresses of what was saved, through the cache of `found`, in the directories that these are in, and is not in its store yet:
+    /// who reads what the stores have does not see it.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store) if the disk of the cache fails.
+    pub(crate) fn unstored(found: &[Self]) -> Result<Vec<String>> {
+        let through = |found: &Self| found.place.cache.clone();
+        let Some(saves) = found.iter().find_map(through).and_then(|through| through.saves()) else {
+            return Ok(Vec::new());
+        };
+        let mut left: Vec<_> = saves.there()?.into_iter().map(|save| save.record.target).collect();
+        if left.is_empty() {
+            return Ok(Vec::new());
+        }
+        let above = |path: &str| path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
+        let mut directories = BTreeMap::new();
+        for Self { place, path, .. } in found {
+            if let Some(through) = &place.cache {
+                directories.entry((Arc::as_ptr(through), above(path.as_ref()))).or_insert((place, through));
+            }
+        }
+        let directory = |((_, path), (place, through)): ((*const Through, String), (&Place, &Arc<Through>))| {
+            let Target { url, origin } = through.target(place.address(&path));
+            (url.trim_end_matches('/').to_owned(), origin)
+        };
+        let directories: BTreeSet<_> = directories.into_iter().map(directory).collect();
+        left.retain(|target| directories.contains(&(above(&target.url), target.origin.clone())));
+        Ok(left.into_iter().map(|target| target.url).collect())
     }
 }

@@ -102,6 +102,18 @@ impl Place {
         format!("{}{path}", self.prefix)
     }
 
+    /// The address of what is at `path`, in the namespace of mounts if its store is that of one: there it has its options.
+    pub(super) fn address(&self, path: &str) -> String {
+        let encoded = |path: &str| if self.local { path.to_owned() } else { escaped(path) };
+        match &self.mount {
+            Some(at) => {
+                let below = path.strip_prefix(at.root.as_ref()).unwrap_or(path).trim_matches('/');
+                format!("{}/{}", at.mount.url(), encoded(below)).trim_end_matches('/').to_owned()
+            }
+            None => format!("{}{}", self.prefix, encoded(path).trim_end_matches('/')),
+        }
+    }
+
     /// The store's `error`, from the attempt to `operation` the object at `path`.
     pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
         let url = self.url(path);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -211,6 +211,64 @@ fn what_cannot_be_mounted_is_refused() {
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
+/// Mounts `data` on `place` by the command.
+fn mounted(data: &Path, place: &Path) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_bowstring"))
+        .arg("mount")
+        .args([data, place])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("is mounted on"), "{line}");
+    child
+}
+
+fn terminate(child: &Child) {
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it() {
+    if cannot_mount() {
+        return;
+    }
+    let (data, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let bytes = content(3 << 20, 1);
+    fs::write(data.path().join("x.bin"), &bytes).unwrap();
+    for is_closed in [true, false] {
+        let mut first = mounted(data.path(), place.path());
+        let mut open = fs::File::open(place.path().join("x.bin")).unwrap();
+        terminate(&first);
+        let mut line = String::new();
+        BufReader::new(first.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("read on until they close them"), "{line}");
+        assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
+        let mut second = mounted(data.path(), place.path());
+        let mut read = Vec::new();
+        open.read_to_end(&mut read).unwrap();
+        assert!(read == bytes);
+        if is_closed {
+            drop(open);
+        } else {
+            terminate(&first);
+        }
+        assert!(first.wait().unwrap().success());
+        assert_eq!(names(place.path()), ["x.bin"], "the other one is there still");
+        terminate(&second);
+        assert!(second.wait().unwrap().success());
+    }
+    let mut killed = mounted(data.path(), place.path());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let files = FileSystem::new(FileOptions::default()).unwrap();
+    let refused = Mounted::new(files, data.path().to_str().unwrap(), place.path(), TRUSTED).unwrap_err();
+    assert!(Command::new("umount").arg(place.path()).status().unwrap().success());
+    assert!(matches!(refused, Error::Config { .. }) && refused.to_string().contains("umount"), "{refused}");
+}
+
 #[test]
 fn the_command_mounts_until_a_signal_or_somebody_unmounts_it() {
     if cannot_mount() {
@@ -219,27 +277,18 @@ fn the_command_mounts_until_a_signal_or_somebody_unmounts_it() {
     let (data, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     support::write(data.path(), &[vec![50, 50]], 2);
     for by_signal in [true, false] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_bowstring"))
-            .arg("mount")
-            .args([data.path(), place.path()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("is mounted on"), "{line}");
+        let mut child = mounted(data.path(), place.path());
         // A dataset there is as any other.
         let mut loader = Loader::open(support::options(place.path(), 10, 0, 1)).unwrap();
         let mut ids = support::drain(&mut loader).concat();
         ids.sort_unstable();
         assert_eq!(ids, (0..100).collect::<Vec<_>>());
         drop(loader);
-        let told = match by_signal {
-            true => Command::new("kill").args(["-TERM", &child.id().to_string()]).status(),
-            false => Command::new("umount").arg(place.path()).status(),
-        };
-        assert!(told.unwrap().success());
+        if by_signal {
+            terminate(&child);
+        } else {
+            assert!(Command::new("umount").arg(place.path()).status().unwrap().success());
+        }
         let started = Instant::now();
         let status = child.wait().unwrap();
         assert!(status.success() && started.elapsed() < support::HANG, "{status}");

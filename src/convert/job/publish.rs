@@ -59,7 +59,7 @@ fn whole(path: &Path, part: &Part) -> Result<()> {
         Ok(found) if found.len() == part.bytes => return Ok(()),
         Ok(found) => format!("{} bytes", found.len()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => "no file".to_owned(),
-        Err(error) => return Err(failed("look at", path, error)),
+        Err(error) => return Err(failed("look up", path, error)),
     };
     let place = Place::file(shown(path).to_string_lossy());
     // The finished tasks are discarded with it: there is no telling which of their files are complete.

@@ -199,7 +199,7 @@ impl Journal {
     /// [`Error::Store`]; the file may then end in a torn record, and nothing may be appended after it.
     pub(super) fn append(&mut self, records: &[Record]) -> Result<()> {
         let bytes = encode(records)?;
-        self.file.write_all(&bytes).map_err(|e| failed("append to", &self.path, e))?;
+        self.file.write_all(&bytes).map_err(|e| failed("write", &self.path, e))?;
         self.bytes += bytes.len() as u64;
         if self.is_loose {
             flush_name(&self.path)?;

@@ -347,7 +347,7 @@ impl Registry {
         let inner = &mut *inner;
         if let Some((url, text)) = &inner.broken {
             let source = std::io::Error::other(text.clone()).into();
-            return Err(Error::Store { operation: "append to".into(), url: url.clone(), source });
+            return Err(Error::Store { operation: "write".into(), url: url.clone(), source });
         }
         let answer = decide(&mut inner.machine, self.now());
         let happened = inner.machine.take_happened();

@@ -38,6 +38,8 @@ pub struct Status {
     pub accounted: u64,
     /// Files that were saved and are not in their stores yet, in the order in which they were closed.
     pub saves: Vec<Unstored>,
+    /// Records of saves that cannot be read, and why: what they tell of may be in no store.
+    pub unread: Vec<String>,
 }
 
 /// A file that was saved and is not in its store yet.
@@ -98,6 +100,8 @@ pub fn status(path: &Path) -> Result<Status> {
     let mut objects: Vec<_> = blocks.iter().map(|block| block.object).collect();
     objects.sort_unstable();
     objects.dedup();
+    let saves = Saves::new(disk);
+    let found = saves.found()?;
     Ok(Status {
         directory: directory.path().display().to_string(),
         blocks: blocks.len() as u64,
@@ -105,11 +109,12 @@ pub fn status(path: &Path) -> Result<Status> {
         objects: objects.len() as u64,
         awaited: fetched.len() as u64,
         accounted,
-        saves: unstored(&Saves::new(disk))?,
+        unread: found.bad.iter().map(|bad| bad.why.to_string()).collect(),
+        saves: unstored(&saves, found.good)?,
     })
 }
 
-fn unstored(saves: &Saves) -> Result<Vec<Unstored>> {
+fn unstored(saves: &Saves, found: Vec<Save>) -> Result<Vec<Unstored>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let told = |save: Save| {
         let record = &save.record;
@@ -125,7 +130,7 @@ fn unstored(saves: &Saves) -> Result<Vec<Unstored>> {
             url: save.record.target.url,
         })
     };
-    saves.there()?.into_iter().map(told).collect()
+    found.into_iter().filter(|save| save.record.is_there).map(told).collect()
 }
 
 /// Reads all blocks of the cache in `path` and removes those that are damaged.
@@ -178,26 +183,29 @@ pub fn verify(path: &Path) -> Result<Verified> {
 /// is not in its store yet exists nowhere else: it goes only `with_saves`.
 ///
 /// # Errors
-/// As [`status`]; [`Error::Config`] if it has such files.
+/// As [`status`]; [`Error::Config`] if it has such files, or records of them that cannot be read.
 pub fn remove(path: &Path, with_saves: bool) -> Result<Removed> {
     let directory = Directory::existing(path)?;
-    let saves = directory.saves().map_err(|error| failed("read the saves of", path, error))?;
-    let unstored = saves.iter().filter(|save| save.record.is_there).count();
-    if unstored > 0 && !with_saves {
+    let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let removed = disk.change(|_, _| {
+        // Here, where nobody closes another one before it is removed.
+        let found = directory.saves()?;
+        let unstored = found.good.iter().filter(|save| save.record.is_there).count() + found.bad.len();
+        if unstored > 0 && !with_saves {
+            return Ok(Err(unstored));
+        }
+        directory.remove_saves()?;
+        directory.remove().map(Ok)
+    });
+    let gone = removed.map_err(|error| failed("remove", path, error))?.map_err(|unstored| {
         let problem = format!(
             "{} has {unstored} saved files that their stores do not have yet; upload them first (bowstring cache upload), or lose them \
              with --with-saves",
             path.display()
         );
-        return Err(Error::config("cache", problem));
-    }
-    let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
-    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
-    let removed = disk.change(|_, _| {
-        directory.remove_saves()?;
-        directory.remove()
-    });
-    let gone = removed.map_err(|error| failed("remove", path, error))?;
+        Error::config("cache", problem)
+    })?;
     let left = blocks.iter().filter(|block| fs::symlink_metadata(directory.block(block)).is_ok()).count();
     let shown = directory.path().display().to_string();
     Ok(Removed { directory: shown, blocks: (blocks.len() - left) as u64, bytes: bytes(&blocks), gone })

@@ -23,6 +23,7 @@ use super::file::{self, Bad};
 use super::keeper::{Due, Keeper};
 use super::ledger::{Event, Ledger, News, is_at};
 use super::readers::Readers;
+use super::saved::Unread;
 use crate::error::Result;
 
 /// The longest wait for another process that changes the ledger, which takes it a moment.
@@ -47,6 +48,7 @@ pub(super) struct Disk {
     /// Time of the last failure.
     failed: Mutex<Option<Instant>>,
     told: AtomicBool,
+    told_unread: AtomicBool,
     write: WriteBlock,
 }
 
@@ -90,7 +92,8 @@ impl Disk {
         let ledger = Mutex::new(Ledger::new(directory.ledger()));
         let (limit, told) = (AtomicU64::new(limit), AtomicBool::new(false));
         let (keeper, failed) = (Mutex::default(), Mutex::new(None));
-        let disk = Self { directory, limit, ledger, keeper, readers, failed, told, write };
+        let told_unread = AtomicBool::new(false);
+        let disk = Self { directory, limit, ledger, keeper, readers, failed, told, told_unread, write };
         // Leftovers of killed processes are removed now.
         let reaped = disk.change(|disk, ledger| {
             disk.reap(ledger)?;
@@ -249,22 +252,13 @@ impl Disk {
     /// Takes room for `block`, which was claimed, if there is any or others are needed later and not held. Returns the number of those
     /// that had to go.
     pub(super) fn reserve(&self, block: &Block, due: Due) -> io::Result<Option<u64>> {
-        self.reserve_with(block, due, 0)
-    }
-
-    /// As [`reserve`](Self::reserve), where so many bytes of saves become the block.
-    pub(super) fn reserve_with(&self, block: &Block, due: Due, saved: u64) -> io::Result<Option<u64>> {
         let size = file::size(block.len());
         self.change(|disk, ledger| {
-            // This process has the claim and there is no file, so the ledger's entry for it is that of a killed process.
-            if disk.keeper().has(block) {
-                ledger.append(&[(Event::Removed, *block)])?;
-                disk.keeper().remove(block);
-            }
+            disk.forget_killed(ledger, block)?;
             if disk.keeper().used().saturating_add(size) > disk.limit() {
                 disk.reap(ledger)?;
             }
-            let limit = disk.limit().saturating_sub(disk.directory.saved_size()?.saturating_sub(saved));
+            let limit = disk.limit().saturating_sub(disk.directory.saved_size()?);
             let evicted = disk.evict(ledger, size, limit, due)?;
             if evicted.is_some() {
                 ledger.append(&[(Event::Awaited, *block)])?;
@@ -272,6 +266,26 @@ impl Disk {
             }
             Ok(evicted)
         })
+    }
+
+    /// Takes room for `block`, which was claimed, and whose bytes lie there already as a save: the directory takes no more than before, so
+    /// nothing has to go, whatever limit this process has.
+    pub(super) fn reserve_saved(&self, block: &Block, due: Due) -> io::Result<()> {
+        self.change(|disk, ledger| {
+            disk.forget_killed(ledger, block)?;
+            ledger.append(&[(Event::Awaited, *block)])?;
+            disk.keeper().insert(*block, file::size(block.len()), due, false);
+            Ok(())
+        })
+    }
+
+    /// Forgets `block`, of which this process has the claim and there is no file: the ledger's entry for it is that of a killed process.
+    fn forget_killed(&self, ledger: &mut Ledger, block: &Block) -> io::Result<()> {
+        if self.keeper().has(block) {
+            ledger.append(&[(Event::Removed, *block)])?;
+            self.keeper().remove(block);
+        }
+        Ok(())
     }
 
     /// Evicts what is not needed before `due`, until it takes at most `limit` bytes together with `size` more. Returns the number of those
@@ -435,6 +449,18 @@ impl Disk {
     pub(super) fn fail(&self, what: &str, error: &io::Error) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.tell(what, error);
+    }
+
+    /// Warns once of records that cannot be read: nobody knows for which addresses the store has something older.
+    pub(super) fn tell_unread(&self, bad: &[Unread]) {
+        if let Some(Unread { why, .. }) = bad.first()
+            && !self.told_unread.swap(true, Ordering::Relaxed)
+        {
+            let (path, count) = (self.directory.path().display(), bad.len());
+            tracing::warn!(
+                "records of saves in the cache {path} cannot be read ({count}), so the store may have older files: {why}"
+            );
+        }
     }
 
     /// Warns of a failure once, and then at a lower level.

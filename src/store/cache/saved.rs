@@ -110,6 +110,31 @@ pub(crate) struct Save {
     pub(crate) record: Record,
 }
 
+/// A record that cannot be read: damaged, of another version, or of another user. What it tells of may be in no store.
+#[derive(Debug)]
+pub(super) struct Unread {
+    /// The number of its save, if that can be told: what is saved from here on comes after it.
+    sequence: u64,
+    /// Why, and where.
+    pub(super) why: io::Error,
+}
+
+/// The records of saves.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// In the order in which they were closed.
+    pub(super) good: Vec<Save>,
+    pub(super) bad: Vec<Unread>,
+}
+
+impl Journal {
+    /// The number of the next save.
+    pub(super) fn next(&self) -> u64 {
+        let known = self.good.iter().map(|save| save.record.sequence);
+        known.chain(self.bad.iter().map(|bad| bad.sequence)).max().unwrap_or(0).saturating_add(1)
+    }
+}
+
 fn digest(parts: &[&[u8]]) -> ObjectKey {
     let mut digest = Sha256::new();
     for part in parts {
@@ -169,18 +194,32 @@ impl Directory {
         Ok(found)
     }
 
-    /// All saves of which there is a record, in the order in which they were closed.
-    pub(super) fn saves(&self) -> io::Result<Vec<Save>> {
-        let mut found = Vec::new();
+    /// All saves of which there is a record.
+    pub(super) fn saves(&self) -> io::Result<Journal> {
+        let mut found = Journal::default();
         for (name, ending) in self.saved_files()? {
-            if ending.as_deref() == Some(RECORD)
-                && let Some(record) = self.read_record(name)?
-            {
-                found.push(Save { name, record });
+            if ending.as_deref() != Some(RECORD) {
+                continue;
+            }
+            match self.read_record(name) {
+                Ok(Some(record)) => found.good.push(Save { name, record }),
+                Ok(None) => {}
+                Err(why) if matches!(why.kind(), io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied) => {
+                    found.bad.push(Unread { sequence: self.sequence(name), why });
+                }
+                Err(error) => return Err(error),
             }
         }
-        found.sort_by_key(|save| (save.record.sequence, save.name));
+        found.good.sort_by_key(|save| (save.record.sequence, save.name));
         Ok(found)
+    }
+
+    /// The number of a save whose record means nothing here otherwise; 0 if it has none.
+    fn sequence(&self, name: ObjectKey) -> u64 {
+        let file = File::open(self.record(name)).ok();
+        let found: Option<serde_json::Value> =
+            file.and_then(|file| serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))).ok());
+        found.and_then(|record| record.get("sequence")?.as_u64()).unwrap_or(0)
     }
 
     /// The record of `name`, if there is one.
@@ -188,12 +227,21 @@ impl Directory {
         let path = self.record(name);
         let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(io::Error::new(error.kind(), format!("{}: {error}", shown(&path).display())));
+            }
             file => file?,
         };
         match serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))) {
             Ok(record) => Ok(Some(record)),
             Err(error) => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", shown(&path).display())))
+                let hint = if error.is_data() {
+                    ""
+                } else {
+                    "; its bytes are beside it, without ending: copy them, and remove it"
+                };
+                let problem = format!("{}: {error}{hint}", shown(&path).display());
+                Err(io::Error::new(io::ErrorKind::InvalidData, problem))
             }
         }
     }
@@ -299,7 +347,7 @@ mod tests {
     fn a_record_makes_a_save_and_leftovers_without_one_go() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::open(root.path()).unwrap();
-        assert_eq!(directory.saves().unwrap(), []);
+        assert_eq!(directory.saves().unwrap().good, []);
         let names: Vec<_> = (0..3).map(|_| fresh()).collect();
         directory.prepare(&directory.saved_bytes(names[0])).unwrap();
         for name in &names {
@@ -314,28 +362,35 @@ mod tests {
         writing.try_lock().unwrap();
         assert!(directory.is_written(names[1]) && !directory.is_written(names[0]));
         directory.reap_saves().unwrap();
-        assert_eq!(directory.saves().unwrap(), [Save { name: names[0], record }]);
+        assert_eq!(directory.saves().unwrap().good, [Save { name: names[0], record }]);
         let there = |name: ObjectKey| (directory.saved_bytes(name).exists(), directory.saved_sums(name).exists());
         assert_eq!((there(names[0]), there(names[1]), there(names[2])), ((true, true), (true, true), (false, false)));
         assert_eq!(directory.saved_size().unwrap(), 10);
         directory.delete_save(names[0]).unwrap();
-        assert_eq!((directory.saves().unwrap(), there(names[0])), (vec![], (false, false)));
+        assert_eq!((directory.saves().unwrap().good, there(names[0])), (vec![], (false, false)));
         fs::write(root.path().join("saved/thesis.tex"), "work of years").unwrap();
         directory.remove_saves().unwrap();
         assert_eq!((there(names[1]), root.path().join("saved/thesis.tex").exists()), ((false, false), true));
     }
 
     #[test]
-    fn a_damaged_record_is_told_and_its_bytes_stay() {
+    fn a_damaged_record_is_told_beside_the_good_ones_and_its_bytes_stay() {
         let root = tempfile::tempdir().unwrap();
         let directory = Directory::open(root.path()).unwrap();
         let name = fresh();
         directory.prepare(&directory.saved_bytes(name)).unwrap();
         fs::write(directory.saved_bytes(name), "bytes").unwrap();
-        fs::write(directory.record(name), "{\"bowstring_save\": 1").unwrap();
-        assert!(directory.saves().unwrap_err().to_string().contains(&name.hex()));
-        directory.reap_saves().unwrap();
-        assert!(directory.saved_bytes(name).exists());
+        let (other, record) = (fresh(), Record::new(target("s3://b/x"), 5, true));
+        directory.write_record(other, &record, true).unwrap();
+        for damaged in ["", "{\"bowstring_save\": 1"] {
+            fs::write(directory.record(name), damaged).unwrap();
+            let found = directory.saves().unwrap();
+            assert_eq!((found.good.len(), found.bad.len(), found.next()), (1, 1, 1));
+            let why = found.bad[0].why.to_string();
+            assert!(why.contains(&name.hex()) && why.contains("copy them"), "{why}");
+            directory.reap_saves().unwrap();
+            assert!(directory.saved_bytes(name).exists());
+        }
     }
 
     #[test]
@@ -345,12 +400,17 @@ mod tests {
         let name = fresh();
         directory.prepare(&directory.saved_bytes(name)).unwrap();
         fs::write(directory.saved_bytes(name), "bytes").unwrap();
-        directory.write_record(name, &Record::new(target("s3://b/x"), 5, true), true).unwrap();
+        let record = Record { sequence: 7, ..Record::new(target("s3://b/x"), 5, true) };
+        directory.write_record(name, &record, true).unwrap();
         let text = fs::read_to_string(directory.record(name)).unwrap();
         // Whatever else another version has in it.
-        for newer in [text.replacen(":1,", ":2,", 1), r#"{"bowstring_save": 2, "where": "s3://b/x"}"#.to_owned()] {
+        for newer in
+            [text.replacen(":1,", ":2,", 1), r#"{"bowstring_save": 2, "sequence": 7, "where": "s3://b/x"}"#.to_owned()]
+        {
             fs::write(directory.record(name), &newer).unwrap();
-            for error in [directory.saves().unwrap_err(), directory.read_record(name).unwrap_err()] {
+            let mut found = directory.saves().unwrap();
+            assert_eq!((found.good.len(), found.next()), (0, 8), "what is saved now comes after it");
+            for error in [found.bad.pop().unwrap().why, directory.read_record(name).unwrap_err()] {
                 let text = error.to_string();
                 assert!(text.contains("version 2") && text.contains(&name.hex()), "{text}");
                 assert_eq!(error.kind(), io::ErrorKind::InvalidData);

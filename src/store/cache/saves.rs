@@ -17,7 +17,7 @@ use super::file::{self, Bad, PIECE};
 use super::hold::{Held, prove};
 use super::keeper::Due;
 use super::ledger::is_at;
-use super::saved::{Record, Save, Target};
+use super::saved::{Journal, Record, Save, Target};
 use super::shared::{Cache, Tier, is_of_the_disk};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
@@ -100,7 +100,28 @@ impl Saves {
     /// # Errors
     /// [`Error::Store`] if the disk fails.
     pub(crate) fn all(&self) -> Result<Vec<Save>> {
-        self.0.directory().saves().map_err(|error| self.failed("read the saves of", error))
+        let found = self.found()?;
+        self.0.tell_unread(&found.bad);
+        Ok(found.good)
+    }
+
+    /// All of them, and the records that cannot be read.
+    ///
+    /// # Errors
+    /// As [`all`](Self::all).
+    pub(super) fn found(&self) -> Result<Journal> {
+        self.0.directory().saves().map_err(|error| self.failed("read the saves", error))
+    }
+
+    /// Checks that all records can be read: what one that cannot tells of may be in no store.
+    ///
+    /// # Errors
+    /// [`Error::Store`] naming the first one that cannot.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.found()?.bad.into_iter().next() {
+            Some(bad) => Err(self.failed("read the saves", bad.why)),
+            None => Ok(()),
+        }
     }
 
     /// Those that readers find.
@@ -190,7 +211,7 @@ impl Saves {
             let evicted = room.map(|room| disk.evict(ledger, 0, room, Due::At(0))).transpose()?.flatten();
             Ok((saved, evicted.is_some()))
         });
-        match made.map_err(|error| self.failed("make room in", error))? {
+        match made.map_err(|error| self.failed("clear a part", error))? {
             (_, true) => Ok(()),
             (saved, false) => {
                 let what = format!("what is saved in {} and not in its store yet", self.0.path().display());
@@ -232,11 +253,11 @@ impl Saves {
             let others = disk.directory().saves()?;
             (record.target, record.before) = (target.clone(), None);
             // It is the last one of its new address, also if this process is killed before it has ended the others.
-            record.sequence = others.iter().map(|save| save.record.sequence).max().unwrap_or(0) + 1;
+            record.sequence = others.next();
             disk.directory().write_record(save.name, &record, true)?;
             let earlier =
                 |other: &&Save| other.name != save.name && other.record.is_there && other.record.target == *target;
-            others.iter().filter(earlier).for_each(|other| drop(self.end(other)));
+            others.good.iter().filter(earlier).for_each(|other| drop(self.end(other)));
             Ok(true)
         });
         renamed.map_err(|error| self.failed("write", error))
@@ -249,7 +270,7 @@ impl Saves {
     /// [`Error::Store`] if the disk fails.
     pub(crate) fn end_replaced(&self, target: &Target) -> Result<()> {
         let ended = self.0.change(|disk, _| {
-            let mut same = disk.directory().saves()?;
+            let mut same = disk.directory().saves()?.good;
             same.retain(|save| save.record.is_there && save.record.target == *target);
             let last = same.iter().map(|save| (save.record.sequence, save.name)).max();
             let replaced = same.iter().filter(|save| Some((save.record.sequence, save.name)) != last);
@@ -268,7 +289,7 @@ impl Saves {
             return Ok(false);
         }
         let ended = self.0.change(|disk, _| {
-            let all = disk.directory().saves()?;
+            let all = disk.directory().saves()?.good;
             let mut ended = false;
             for save in all.iter().filter(|save| save.record.is_there && save.record.target == *target) {
                 self.end(save)?;
@@ -279,16 +300,18 @@ impl Saves {
         ended.map_err(|error| self.failed("write", error))
     }
 
-    /// Notes at the saves for `target` that something later is about to be put there, where the store has `before` now. If this process is
-    /// killed, whoever comes next sees whether it was put there.
+    /// Notes at the saves for `target` that something later is about to be put there, where the store has `before` now; or with none that
+    /// nothing is. If this process is killed, whoever comes next sees whether it was put there.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
-    pub(crate) fn note_before(&self, target: &Target, before: &str) -> Result<()> {
+    pub(crate) fn note_before(&self, target: &Target, before: Option<&str>) -> Result<()> {
         let noted = self.0.change(|disk, _| {
-            let same = |save: &Save| save.record.is_there && save.record.target == *target;
-            disk.directory().saves()?.into_iter().filter(same).try_for_each(|save| {
-                let record = Record { before: Some(before.to_owned()), ..save.record };
+            let is_meant = |save: &Save| {
+                save.record.is_there && save.record.target == *target && save.record.before.as_deref() != before
+            };
+            disk.directory().saves()?.good.into_iter().filter(is_meant).try_for_each(|save| {
+                let record = Record { before: before.map(str::to_owned), ..save.record };
                 disk.directory().write_record(save.name, &record, true)
             })
         });
@@ -372,7 +395,7 @@ impl Saves {
     /// [`Error::Closed`] if another process has it for too long; [`Error::Store`].
     pub(crate) async fn turn_at(&self, target: &Target) -> Result<Turn> {
         let path = self.0.directory().saved_lock(target.name());
-        self.0.directory().prepare(&path).map_err(|error| self.failed("write to", error))?;
+        self.0.directory().prepare(&path).map_err(|error| self.failed("write", error))?;
         let lock = Lock::take_within(&path, &format!("put {}", target.url), PATIENCE).await?;
         Ok(Turn(Some(lock)))
     }
@@ -403,7 +426,7 @@ pub(super) fn read_only(file: &File) {
 }
 
 /// Makes `file`, the bytes of the save `name`, the file of `block` with these checksums. It is locked, if only for sharing; where others
-/// hold it too, it keeps its name beside the new one. Returns false if there is no room, or the block is there.
+/// hold it too, it keeps its name beside the new one. Returns false if the block is there.
 pub(super) fn adopt(
     saves: &Saves,
     name: ObjectKey,
@@ -415,9 +438,7 @@ pub(super) fn adopt(
     let disk = saves.disk();
     let directory = disk.directory();
     let Claimed::Mine(claim) = directory.claim(&block)? else { return Ok(false) };
-    if disk.reserve_with(&block, Due::At(0), file::size(block.len()))?.is_none() {
-        return Ok(false);
-    }
+    disk.reserve_saved(&block, Due::At(0))?;
     let (from, to) = (directory.saved_bytes(name), directory.fetch(&block));
     let moved =
         if is_held { fs::remove_file(&to).and_then(|()| fs::hard_link(&from, &to)) } else { fs::rename(&from, &to) };

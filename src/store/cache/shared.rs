@@ -475,7 +475,7 @@ const FAILING: [i32; 0] = [];
 #[cfg(unix)]
 fn free(path: &Path) -> Result<u64> {
     let found = rustix::fs::statvfs(path)
-        .map_err(|error| super::super::directory::failed("look at the disk of", path, error))?;
+        .map_err(|error| super::super::directory::failed("look up the free space", path, error))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 

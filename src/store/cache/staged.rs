@@ -44,7 +44,7 @@ impl Staged {
     /// # Errors
     /// [`Error::Store`](crate::Error::Store) if the disk fails.
     pub(crate) fn begin(saves: &Saves) -> Result<Self> {
-        Self::try_begin(saves).map_err(|error| saves.failed("write to", error))
+        Self::try_begin(saves).map_err(|error| saves.failed("write", error))
     }
 
     fn try_begin(saves: &Saves) -> io::Result<Self> {
@@ -136,12 +136,12 @@ impl Staged {
         let record = &mut save.record;
         let committed = saves.disk().change(|_, _| {
             let others = directory.saves()?;
-            record.sequence = others.iter().map(|save| save.record.sequence).max().unwrap_or(0) + 1;
+            record.sequence = others.next();
             // Nobody is to change it, and whoever finds the record may open it. Clean-ups wait for the ledger.
             read_only(file);
             drop(file.unlock());
             directory.write_record(name, record, true)?;
-            let earlier = others.iter().filter(|save| save.record.is_there && save.record.target == record.target);
+            let earlier = others.good.iter().filter(|save| save.record.is_there && save.record.target == record.target);
             earlier.for_each(|save| drop(saves.end(save)));
             Ok(())
         });

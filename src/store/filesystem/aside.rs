@@ -1,7 +1,7 @@
 //! A file of this machine that is written beside its name, and then takes it: a crash leaves what was there before, or all of it.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,13 @@ fn start(path: &Path) -> Option<OsString> {
     Some(start)
 }
 
+/// Returns true for a name in which what begins with `start` was written: `.x.` also begins those of a file `x.pt`.
+fn is_left(start: &OsStr, name: &OsStr) -> bool {
+    let rest = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
+    let number = rest.and_then(|rest| rest.strip_suffix(ENDING.as_bytes()));
+    number.is_some_and(|number| number.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b'-'))
+}
+
 impl Aside {
     /// Begins to write what is to be at `path`. A link there is followed. What killed processes left of the same is removed.
     ///
@@ -56,11 +63,7 @@ impl Aside {
             }
             entries => entries.map_err(|error| failed("list", above, error))?,
         };
-        let is_ours = |name: &OsString| {
-            let name = name.as_encoded_bytes();
-            name.starts_with(start.as_encoded_bytes()) && name.ends_with(ENDING.as_bytes())
-        };
-        for left in entries.flatten().filter(|entry| is_ours(&entry.file_name())) {
+        for left in entries.flatten().filter(|entry| is_left(&start, &entry.file_name())) {
             if let Ok(file) = File::open(left.path())
                 && file.try_lock().is_ok()
             {
@@ -76,9 +79,10 @@ impl Aside {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed("create", &aside, error)),
                 Ok(file) => {
-                    // Without locks, as on some network file systems, leftovers stay.
-                    drop(file.try_lock());
-                    if aside.exists() {
+                    // Another one that saves the same may have taken it for a leftover before it was locked. Without locks, as on some
+                    // network file systems, leftovers stay.
+                    let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+                    if !is_taken && aside.exists() {
                         return Ok(Self { file, aside, path, is_done: false });
                     }
                 }
@@ -156,6 +160,8 @@ mod tests {
         for name in [".x.pt.1-0.saving", ".y.pt.1-0.saving", "x.pt.saving", ".x.pt.swp"] {
             fs::write(root.path().join(name), "x").unwrap();
         }
+        drop(Aside::begin(&root.path().join("x")).unwrap());
+        assert_eq!(names(root.path()).len(), 4);
         let file = Aside::begin(&root.path().join("x.pt")).unwrap();
         assert_eq!(names(root.path()).len(), 4);
         assert!(!root.path().join(".x.pt.1-0.saving").exists());

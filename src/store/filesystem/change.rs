@@ -8,10 +8,11 @@ use std::sync::Arc;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
+use super::super::cache::{Save, Saves, Target};
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
-use super::upload::before_later;
+use super::upload::{before_later, is_replaced};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -51,18 +52,10 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
     if from == to {
         return stays(origins, place, from).await;
     }
-    if let (Some((all, old)), Some((_, new))) = (saves(place, from), saves(place, to)) {
-        let _turn = all.turn_if_any(&old).await?;
-        if let Some(save) = all.at(&old)? {
-            let (all, save, new) = (all.clone(), save, new.clone());
-            if blocking(move || all.rename(&save, &new)).await? {
-                // What it was to replace there goes with the name.
-                return match place.store.delete(from).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-                    Err(error) => Err(place.failed("remove", from, error)),
-                };
-            }
-        }
+    if let (Some((all, old)), Some((_, new))) = (saves(place, from), saves(place, to))
+        && rename_saved(origins, place, &all, (from, &old), &new).await?
+    {
+        return Ok(());
     }
     if let Some((_, old)) = saves(place, from) {
         // Of what was begun already the end is waited for.
@@ -87,6 +80,51 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
         place.store.delete(from).await.map_err(|error| place.failed("remove", from, error))
     };
     origins.means.in_time(&url, work).await
+}
+
+/// Gives what was saved for `from`, and is not in its store yet, the address `to`; false if there is nothing, or it is on its way to the
+/// store. The store loses its older version of `from` first: until the save has its new address, readers find it at the old one, also after
+/// a failure or a kill, and a second attempt goes on from there.
+async fn rename_saved(
+    origins: &Origins,
+    place: &Place,
+    all: &Saves,
+    (from, old): (&Path, &Target),
+    new: &Target,
+) -> Result<bool> {
+    if at(all, old).await?.is_none() {
+        return Ok(false);
+    }
+    // In one order, whoever moves what: of two that wait for each other both would fail.
+    let (first, second) = if old.url < new.url { (old, new) } else { (new, old) };
+    let _turns = (all.turn_if_any(first).await?, all.turn_if_any(second).await?);
+    let (again, target) = (all.clone(), old.clone());
+    blocking(move || again.end_replaced(&target)).await?;
+    let Some(save) = at(all, old).await?.filter(|save| save.record.upload.is_none()) else { return Ok(false) };
+    let removed = async {
+        if is_replaced(place, from, &save).await? {
+            let (all, save) = (all.clone(), save.clone());
+            return blocking(move || all.end_one(&save)).await.map(|()| false);
+        }
+        // What is removed there is no sign that something came later.
+        let (again, target) = (all.clone(), old.clone());
+        blocking(move || again.note_before(&target, None)).await?;
+        match place.store.delete(from).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(true),
+            Err(error) => Err(place.failed("remove", from, error)),
+        }
+    };
+    if !origins.means.in_time(&place.url(from), removed).await? {
+        return Ok(false);
+    }
+    let (all, new) = (all.clone(), new.clone());
+    blocking(move || all.rename(&save, &new)).await
+}
+
+/// What was saved for `target`, if it is not in its store yet.
+async fn at(all: &Saves, target: &Target) -> Result<Option<Save>> {
+    let (all, target) = (all.clone(), target.clone());
+    blocking(move || all.at(&target)).await
 }
 
 /// Checks that there is something at `path`, which gets the name that it has: a copy onto itself would be removed with its source.
@@ -122,16 +160,23 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
             Some((all, target)) => Some((all.turn_if_any(&target).await?, all, target)),
             None => None,
         };
-        let was_saved = match &turn {
-            Some((_, all, target)) => all.end_all(target)?,
+        let is_saved = match &turn {
+            Some((_, all, target)) => all.at(target)?.is_some(),
             None => false,
         };
         match place.store.head(&path).await {
-            Err(object_store::Error::NotFound { .. }) if was_saved => return Ok(()),
+            Err(object_store::Error::NotFound { .. }) if is_saved => {}
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&place.url(&path))),
-            found => found.map_err(|error| place.failed("look up", &path, error))?,
-        };
-        place.store.delete(&path).await.map_err(|error| place.failed("remove", &path, error))
+            found => {
+                found.map_err(|error| place.failed("look up", &path, error))?;
+                place.store.delete(&path).await.map_err(|error| place.failed("remove", &path, error))?;
+            }
+        }
+        // Last: until the store has lost its older version, that would be found again.
+        if let Some((_, all, target)) = &turn {
+            all.end_all(target)?;
+        }
+        Ok(())
     })
 }
 

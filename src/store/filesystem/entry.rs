@@ -2,7 +2,7 @@
 
 use object_store::ObjectMeta;
 
-use super::super::place::{Place, escaped};
+use super::super::place::Place;
 use super::super::stamp::Stamp;
 
 /// A file or a directory.
@@ -22,23 +22,11 @@ impl Entry {
 
     /// The object of a listing in `place`.
     pub(super) fn file(place: &Place, meta: &ObjectMeta) -> Self {
-        Self { url: address(place, meta.location.as_ref()), stamp: Some(Stamp::of(meta)) }
+        Self { url: place.address(meta.location.as_ref()), stamp: Some(Stamp::of(meta)) }
     }
 
     /// The directory at `path` in `place`.
     pub(super) fn directory(place: &Place, path: &str) -> Self {
-        Self { url: address(place, path), stamp: None }
-    }
-}
-
-/// The address of what is at `path`, in the namespace of mounts if its store is that of one: there it has its options.
-pub(super) fn address(place: &Place, path: &str) -> String {
-    let encoded = |path: &str| if place.local { path.to_owned() } else { escaped(path) };
-    match &place.mount {
-        Some(at) => {
-            let below = path.strip_prefix(at.root.as_ref()).unwrap_or(path).trim_matches('/');
-            format!("{}/{}", at.mount.url(), encoded(below)).trim_end_matches('/').to_owned()
-        }
-        None => format!("{}{}", place.prefix, encoded(path).trim_end_matches('/')),
+        Self { url: place.address(path), stamp: None }
     }
 }

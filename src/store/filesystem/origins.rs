@@ -15,7 +15,7 @@ use super::super::object::Object;
 use super::super::place::Place;
 use super::super::stamp::Stamp;
 use super::super::stores::{KnownStores, Stores};
-use super::entry::{self, Entry};
+use super::entry::Entry;
 use super::means::Means;
 use super::options::FileOptions;
 use crate::error::{Error, Result};
@@ -130,7 +130,7 @@ impl Origins {
 /// The saves of the cache of `place`, and what is to be at `path` there; none without a cache on a disk.
 pub(super) fn saves(place: &Place, path: &Path) -> Option<(Saves, Target)> {
     let through = place.cache.as_ref()?;
-    Some((through.saves()?, through.target(entry::address(place, path.as_ref()))))
+    Some((through.saves()?, through.target(place.address(path.as_ref()))))
 }
 
 pub(super) fn missing(url: &str) -> Error {

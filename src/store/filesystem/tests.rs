@@ -392,6 +392,103 @@ fn a_moved_file_takes_what_it_was_to_replace_with_it() {
 }
 
 #[test]
+fn what_waits_for_its_upload_stays_the_last_version_if_its_move_or_removal_fails_midway() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
+    for is_move in [true, false] {
+        save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
+        rig.store.fail(true);
+        save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
+        wait_until(failed);
+        rig.store.fail(false);
+        let change = || match is_move {
+            true => files.rename("s3://bucket/x", "s3://bucket/y"),
+            false => files.remove("s3://bucket/x"),
+        };
+        rig.store.keep(true);
+        for _ in 0..2 {
+            assert!(matches!(change(), Err(Error::Store { .. })));
+            assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"new");
+        }
+        rig.store.keep(false);
+        change().unwrap();
+        files.flush().unwrap();
+        assert_eq!((rig.stored("x"), rig.stored("y").as_deref()), (None, Some(&b"new"[..])));
+    }
+}
+
+#[test]
+fn a_moved_file_is_what_a_killed_process_has_put_last() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for arrived in [true, false] {
+        let rig = Rig::new();
+        let files = rig.files(true);
+        save(&files, "s3://bucket/x", b"before", Upload::Wait).unwrap();
+        rig.store.fail(true);
+        save(&files, "s3://bucket/x", b"older", Upload::Background).unwrap();
+        wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
+        rig.store.fail(false);
+        rig.store.lose(true);
+        let sent = rig.store.puts();
+        let mut killed = files.create("s3://bucket/x", Upload::Wait).unwrap();
+        killed.write_all(b"newer").unwrap();
+        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
+        wait_until(|| rig.store.puts() > sent);
+        rig.store.lose(false);
+        if arrived {
+            runtime.block_on(rig.store.handle(sent)).unwrap();
+        }
+        killed.abort();
+        files.rename("s3://bucket/x", "s3://bucket/y").unwrap();
+        files.flush().unwrap();
+        let expected = if arrived { "newer" } else { "older" };
+        assert_eq!((rig.stored("x"), rig.stored("y").as_deref()), (None, Some(expected.as_bytes())));
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_told_and_stops_no_other_file() {
+    let rig = Rig::new();
+    save(&rig.files(true), "s3://bucket/x", b"x", Upload::Wait).unwrap();
+    let record = rig.cache().join("saved").join(format!("{}.json", "0".repeat(32)));
+    std::fs::write(&record, "").unwrap();
+    let files = rig.files(true);
+    assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"x");
+    save(&files, "s3://bucket/y", b"y", Upload::Background).unwrap();
+    assert_eq!(files.list("s3://bucket").unwrap().len(), 2);
+    let error = files.flush().unwrap_err();
+    let directory = std::fs::canonicalize(rig.cache()).unwrap();
+    assert_eq!(error.to_string(), format!("store: read the saves of {} failed", directory.display()));
+    assert!(error.chain().contains("0000.json"), "{}", error.chain());
+    assert_eq!(rig.stored("y").as_deref(), Some(&b"y"[..]), "the others are uploaded");
+    let status = cache::status(&rig.cache()).unwrap();
+    assert!(status.saves.is_empty() && status.unread.len() == 1, "{status:?}");
+    assert!(matches!(cache::remove(&rig.cache(), false), Err(Error::Config { option: "cache", .. })));
+    assert!(record.exists());
+    drop(files);
+    cache::remove(&rig.cache(), true).unwrap();
+    assert!(!record.exists());
+}
+
+#[test]
+fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    for name in 0..4 {
+        save(&files, &format!("s3://bucket/{name}"), &content(1 << 20, name), Upload::Wait).unwrap();
+    }
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", &content(1 << 20, 9), Upload::Background).unwrap();
+    wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
+    rig.store.fail(false);
+    // As for a process that knows no limit, with half of a disk that is nearly full.
+    let _other = cache::Cache::open(rig.cache().to_str().unwrap(), Some(2 << 20)).unwrap();
+    files.flush().unwrap();
+    assert_eq!(cache::status(&rig.cache()).unwrap().blocks, 5);
+}
+
+#[test]
 fn a_save_whose_bytes_are_gone_is_an_error_and_never_done() {
     let rig = Rig::new();
     let files = rig.files(true);

@@ -142,9 +142,7 @@ impl Upload {
             drop(source);
             return self.over().await;
         };
-        if let Some(before) = &found.record.before
-            && *before != there(&self.place, &self.path).await?
-        {
+        if is_replaced(&self.place, &self.path, &found).await? {
             drop(source);
             let saves = self.saves.clone();
             blocking(move || saves.end_one(&found)).await?;
@@ -253,6 +251,14 @@ async fn there(place: &Place, path: &Path) -> Result<String> {
     }
 }
 
+/// Returns true if something that came later than `save` is at `path`, its address.
+pub(super) async fn is_replaced(place: &Place, path: &Path, save: &Save) -> Result<bool> {
+    match &save.record.before {
+        Some(before) => Ok(*before != there(place, path).await?),
+        None => Ok(false),
+    }
+}
+
 /// Prepares for putting something at `path`, whose address is `target`, in whose turn this is: what was saved for it and is not uploaded yet
 /// must not come after that, even if this process is killed before it has ended those saves.
 pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, path: &Path) -> Result<()> {
@@ -269,7 +275,7 @@ pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, 
         }
     };
     let (all, target) = (saves.clone(), target.clone());
-    blocking(move || all.note_before(&target, &before)).await
+    blocking(move || all.note_before(&target, Some(&before))).await
 }
 
 /// The name in the cache of what was `put` at `path`, if that is there and told.

@@ -100,6 +100,16 @@ impl Uploads {
         Saves::of(self.origins.means.cache.as_ref()?.cache())
     }
 
+    /// [`flush_if`](Self::flush_if) of all, those of other processes too.
+    ///
+    /// # Errors
+    /// As there; and [`Error::Store`] for a record of a save that cannot be read, once all others were tried.
+    pub(super) async fn flush(&self) -> Result<()> {
+        let flushed = self.flush_if(|_| true, true).await;
+        let Some(all) = self.saves() else { return flushed };
+        flushed.and(blocking(move || all.check()).await)
+    }
+
     /// Waits until all saves of the cache, of stores that are reached here, are in their stores; uploads those that nobody else does. With
     /// `waits` also those of other processes.
     ///

@@ -10,10 +10,13 @@ mod nodes;
 mod serving;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption};
+use rustix::mount::{UnmountFlags, unmount};
 
 use super::directory::failed;
 use super::filesystem::FileSystem;
@@ -22,9 +25,15 @@ use serving::Serving;
 
 /// Requests of the kernel that are answered at once: most of them wait for a store.
 const THREADS: usize = 16;
+/// Time that the kernel takes at most to end a mount that nobody uses any more.
+const ENDING: Duration = Duration::from_secs(1);
+/// Pause between two looks at that.
+const LOOK: Duration = Duration::from_millis(2);
+/// Programs that unmount for users who may not.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// A directory of a store that is mounted. It is unmounted when this is dropped; programs that have files of it open keep it alive
-/// until they close them.
+/// A directory of a store that is mounted. It is unmounted when this is dropped; programs that have files of it open, or stand in it, keep
+/// them until they close them, as long as this process lives.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -39,8 +48,10 @@ const THREADS: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Mounted {
-    session: BackgroundSession,
+    /// None once it is over.
+    session: Option<BackgroundSession>,
     directory: PathBuf,
+    is_detached: bool,
 }
 
 impl Mounted {
@@ -54,12 +65,18 @@ impl Mounted {
         if !root.is_directory() {
             return Err(Error::config("URL", format!("{} is a file, and a directory can be mounted", root.url)));
         }
-        let mut there = fs::read_dir(directory).map_err(|error| failed("list", directory, error))?;
+        let there = fs::read_dir(directory);
+        if there.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotConnected) {
+            let why = format!("{0} has a mount whose process was killed; umount {0} first", directory.display());
+            return Err(Error::config("DIR", why));
+        }
+        let mut there = there.map_err(|error| failed("list", directory, error))?;
         if there.next().is_some() {
             let why = format!("{} is not empty, and what it has would be hidden", directory.display());
             return Err(Error::config("DIR", why));
         }
-        let owner = fs::metadata(directory).map_err(|error| failed("look at", directory, error))?;
+        let owner = fs::metadata(directory).map_err(|error| failed("look up", directory, error))?;
+        let real = fs::canonicalize(directory).map_err(|error| failed("look up", directory, error))?;
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::RO,
@@ -74,21 +91,79 @@ impl Mounted {
         let serving = Serving::new(files, root, trusted, &owner);
         let session =
             fuser::spawn_mount(serving, directory, &config).map_err(|error| failed("mount", directory, error))?;
-        Ok(Self { session, directory: directory.to_owned() })
+        Ok(Self { session: Some(session), directory: real, is_detached: false })
     }
 
-    /// Returns true once somebody else has unmounted it.
+    /// Returns true once nobody can use it any more: somebody else has unmounted it, or it is detached, and no program has files of it.
     pub fn is_over(&self) -> bool {
-        self.session.guard.is_finished()
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts it.
+    /// Takes it from its directory, which is free for others then. Programs that have files of it open, or stand in it, keep them as long
+    /// as this process lives. Returns true if there are none: it is over.
     ///
     /// # Errors
     /// [`Error::Store`] if the kernel refuses.
-    pub fn end(self) -> Result<()> {
-        let Self { session, directory } = self;
-        let ended = if session.guard.is_finished() { session.join() } else { session.umount_and_join() };
-        ended.map_err(|error| failed("unmount", &directory, error))
+    pub fn detach(&mut self) -> Result<bool> {
+        if !self.is_detached && !self.is_over() {
+            // To unmount it would fail as long as it is in use, and leave a dead mount behind a process that ends.
+            let detached = match unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+                Err(rustix::io::Errno::PERM) => helped(&self.directory),
+                detached => detached.map_err(io::Error::from),
+            };
+            match detached {
+                // Somebody else was faster.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {}
+                detached => detached.map_err(|error| failed("unmount", &self.directory, error))?,
+            }
+            self.is_detached = true;
+        }
+        let began = Instant::now();
+        while !self.is_over() && began.elapsed() < ENDING {
+            std::thread::sleep(LOOK);
+        }
+        Ok(self.is_over())
     }
+
+    /// Unmounts it; see [`detach`](Self::detach).
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the kernel refuses.
+    pub fn end(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let detached = self.detach();
+        // Its threads go on for those who use it. Dropped, it would unmount whatever is at the directory by then, also what was mounted there
+        // since: that it is kept costs a descriptor.
+        if let Some(session) = self.session.take() {
+            std::mem::forget(session);
+        }
+        detached.map(drop)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::warn!("{}", error.chain());
+        }
+    }
+}
+
+/// Detaches the mount at `directory` by a program that may.
+fn helped(directory: &Path) -> io::Result<()> {
+    let mut outcome = Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    for helper in HELPERS {
+        let mut command = Command::new(helper);
+        command.args(["-u", "-q", "-z", "--"]).arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => outcome = Err(io::Error::other(format!("{helper}: {status}"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => outcome = Err(error),
+        }
+    }
+    outcome
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt};
 use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
@@ -22,6 +22,7 @@ pub(super) struct Failing {
     pub(super) inner: Arc<InMemory>,
     fails: AtomicBool,
     holds: AtomicBool,
+    keeps: AtomicBool,
     takes: AtomicUsize,
     reads: AtomicUsize,
     parts: AtomicUsize,
@@ -36,6 +37,7 @@ impl Failing {
             inner,
             fails: AtomicBool::new(false),
             holds: AtomicBool::new(false),
+            keeps: AtomicBool::new(false),
             takes: AtomicUsize::new(usize::MAX),
             reads: AtomicUsize::new(0),
             parts: AtomicUsize::new(0),
@@ -53,6 +55,11 @@ impl Failing {
     /// Whether each write waits.
     pub(super) fn hold(&self, holds: bool) {
         self.holds.store(holds, Ordering::SeqCst);
+    }
+
+    /// Whether each removal fails.
+    pub(super) fn keep(&self, keeps: bool) {
+        self.keeps.store(keeps, Ordering::SeqCst);
     }
 
     /// Whether each object that comes whole is late: nobody gets an answer, until the store has [handled](Self::handle) it.
@@ -144,6 +151,9 @@ impl ObjectStore for Failing {
     }
 
     fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        if self.keeps.load(Ordering::SeqCst) {
+            return futures::stream::once(async { failed() }).boxed();
+        }
         self.inner.delete_stream(paths)
     }
 
