@@ -637,6 +637,22 @@ def test_a_loader_warns_of_what_waits_for_its_upload_beside_its_files(
     bowstring.flush(**options)
 
 
+def test_a_record_of_a_save_that_cannot_be_read_is_told_once(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects.content["bucket/x"] = b"x"
+    with opened("s3://bucket/x"):
+        saved = tmp_path / "cache/saved"
+        saved.mkdir(exist_ok=True)
+        (saved / f"{'0' * 32}.json").write_text("")
+        for _ in range(3):
+            with opened("s3://bucket/x") as file:
+                assert file.read() == b"x"
+    told = [record.getMessage() for record in caplog.records if "records of saves" in record.getMessage()]
+    assert len(told) == 1, told
+    assert "0000.json" in told[0]
+
+
 KEPT = """
 import ast, os, sys
 import bowstring

@@ -405,6 +405,35 @@ def test_times_of_int96_may_be_of_any_year(tmp_path: pathlib.Path) -> None:
     assert found == [time.replace(tzinfo=datetime.timezone.utc) for time in times]
 
 
+def test_times_of_int96_are_instants_in_columns_of_any_name_and_kind(tmp_path: pathlib.Path) -> None:
+    import pyarrow.dataset as ds
+    from bowstring.spark.instants import with_instants
+
+    time = pa.timestamp("us")
+    kinds = {
+        "a.t": (time, datetime.datetime(2026, 1, 1)),
+        "a": (pa.struct([("n.o", pa.int64()), ("t.u", time)]), {"n.o": 1, "t.u": datetime.datetime(2026, 1, 1)}),
+        "large": (pa.large_list(time), [datetime.datetime(2026, 1, 1)]),
+        "fixed": (pa.list_(time, 1), [datetime.datetime(2026, 1, 1)]),
+    }
+    table = pa.table({name: pa.array([value], kind) for name, (kind, value) in kinds.items()})
+    pq.write_table(
+        table.append_column("id", pa.array([1])), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True
+    )
+    files = list(ds.dataset(tmp_path, format="parquet").get_fragments())
+    found = with_instants(table.schema, files)
+    instant = pa.timestamp("us", "UTC")
+    assert found.types == [
+        instant,
+        pa.struct([("n.o", pa.int64()), ("t.u", instant)]),
+        pa.large_list(instant),
+        pa.list_(instant, 1),
+    ]
+    # Without times, no file is asked.
+    plain = pa.schema([("id", pa.int64())])
+    assert with_instants(plain, iter(lambda: pytest.fail("it was asked"), None)) == plain
+
+
 @pytest.mark.parametrize("options", [{}, {"filter": "id > 0"}])
 def test_times_of_int96_are_instants(spark: Any, tmp_path: pathlib.Path, options: dict[str, str]) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
