@@ -140,3 +140,18 @@ def test_days_on_the_legacy_calendar_of_spark_are_told(
     warnings = [record.getMessage() for record in caplog.records if "legacy calendar" in record.getMessage()]
     assert len(warnings) == told
     assert not told or ".parquet, column day: days before 1582-10-15" in warnings[0]
+
+
+def test_days_of_spark_with_damaged_statistics_are_read_all_the_same(tmp_path: pathlib.Path) -> None:
+    days = [datetime.date(1, 1, 1), datetime.date(2026, 1, 1)]
+    table = pa.table({"day": days}).replace_schema_metadata({"org.apache.spark.version": "2.4.8"})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path)
+    most = (days[1] - datetime.date(1970, 1, 1)).days.to_bytes(4, "little")
+    # The number of nulls, 0, before the maximum in the footer: -1.
+    whole = path.read_bytes()
+    damaged = whole.replace(b"\x16\x00\x28\x04" + most, b"\x16\x01\x28\x04" + most)
+    assert damaged != whole
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.parquet").write_bytes(damaged)
+    assert len(columns(str(tmp_path))["day"]) == 4

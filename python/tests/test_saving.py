@@ -625,7 +625,12 @@ def test_a_loader_warns_of_what_waits_for_its_upload_beside_its_files(
     parquet.write_table(pa.table({"id": [1, 2]}), table)
     objects.content["bucket/d/a.parquet"] = table.getvalue()
     options = {"cache": str(tmp_path / "cache"), "cache_bytes": "512MiB", "storage_options": objects.storage_options}
-    for name, is_told in (("other/b.parquet", False), ("d/b.parquet", True)):
+    for name, is_told in (
+        ("other/b.parquet", False),
+        ("d/.b.parquet", False),
+        ("d/b.pt", False),
+        ("d/b.parquet", True),
+    ):
         objects.refuses = True
         with opened(f"s3://bucket/{name}", "wb", upload="background") as file:
             file.write(table.getvalue())

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
-    // Caught from here on: nothing stays mounted behind a signal.
+    // Caught from here on: a signal leaves nothing mounted, unless to unmount it fails.
     let mut signals = {
         let _within = runtime.enter();
         Signals::new()?
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     runtime.block_on(over_or_signal(&mounted, &mut signals));
     if !mounted.detach()? {
         tell(&format!(
-            "{} is unmounted; programs still have files there, and read on until they close them: another signal ends that\n",
+            "{} is unmounted; it is still in use, and served until its files are closed: another signal ends that\n",
             args.directory.display()
         ));
         runtime.block_on(over_or_signal(&mounted, &mut signals));

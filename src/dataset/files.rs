@@ -122,7 +122,10 @@ impl Files {
         };
         if let Some(cache) = &cache {
             found = Found::through(found, cache, &options.storage_options);
-            tell_unstored(&found);
+            // What waits for its upload is in no version of a table.
+            if table.is_none() {
+                found = told(found).await?;
+            }
         }
         let read = footers(found, known.as_ref(), options).await;
         let (footers, cells) = match &table {
@@ -131,6 +134,15 @@ impl Files {
         };
         Ok(Self { listing, footers, cells, beside, table, cache })
     }
+}
+
+/// `found`, after a look at the disk of their cache for [what is missing](tell_unstored).
+async fn told(found: Vec<Found>) -> Result<Vec<Found>> {
+    let told = super::held::spawn(move || {
+        tell_unstored(&found);
+        found
+    });
+    told.await.map_err(|error| Error::Closed { why: format!("the cache was not looked at: {error}") })
 }
 
 /// Warns of what was saved in the directories of `found` and is not in its store yet: it is not read.

@@ -26,6 +26,9 @@ use crate::store::{Found, Object, Tail};
 /// Read from the end of every file at first: most footers fit, and a larger read costs a store nothing more.
 pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
+/// Most footers of a dataset that are searched for days on the former calendar, which takes a second look at each.
+const MOST_SEARCHED: u64 = 64;
+
 /// The length of the footer and the magic number.
 const END_BYTES: u64 = 8;
 
@@ -60,12 +63,15 @@ pub(super) struct Footers {
     room: AtomicU64,
     /// True once a file with days on the former calendar was named.
     told_days: AtomicBool,
+    /// Footers that were searched for such days.
+    searched: AtomicU64,
 }
 
 impl Footers {
     /// Reader of footers that keeps at most so many of their bytes as they are.
     pub(super) fn new(limits: Limits, room: u64) -> Self {
-        Self { limits, heads: Heads::default(), room: AtomicU64::new(room), told_days: AtomicBool::new(false) }
+        let (room, searched) = (AtomicU64::new(room), AtomicU64::new(0));
+        Self { limits, heads: Heads::default(), room, told_days: AtomicBool::new(false), searched }
     }
 
     /// `bytes`, if there is room for them.
@@ -96,8 +102,14 @@ impl Footers {
             let mut pairs = pairs.into_iter().flatten();
             pairs.find(|pair| pair.key == key)?.value.as_deref()
         };
-        if julian::is_legacy(said) && !self.told_days.load(Ordering::Relaxed) {
-            self.tell_days(&parse(bytes, true, Some(metadata.file_metadata().schema_descr_ptr()), place)?, place);
+        let schema = metadata.file_metadata().schema_descr_ptr();
+        // Nothing depends on these statistics: a file with damaged ones is read all the same.
+        if julian::is_legacy(said)
+            && julian::may_be_old(&schema)
+            && self.may_tell_days()
+            && let Ok(metadata) = parse(bytes, true, Some(schema), place)
+        {
+            self.tell_days(&metadata, place);
         }
         let head = self.heads.intern(outline.schema, outline.digest, said(ARROW_SCHEMA), &self.limits, place)?;
         let mut groups = Packed::default();
@@ -113,6 +125,11 @@ impl Footers {
         let spark = said(features::SPARK_ROW).filter(|row| features::tells(row)).map(str::to_owned);
         let Outline { sealed, wide, .. } = outline;
         Ok(Footer { object, digest, head, groups, sealed, wide, cells, spark, bytes: self.keep(bytes) })
+    }
+
+    /// Returns true if one more footer is to be searched for days on the former calendar.
+    fn may_tell_days(&self) -> bool {
+        !self.told_days.load(Ordering::Relaxed) && self.searched.fetch_add(1, Ordering::Relaxed) < MOST_SEARCHED
     }
 
     /// Warns, once, of days on the calendar of before 1582.

@@ -4,7 +4,7 @@
 use parquet::basic::{ConvertedType, LogicalType, TimeUnit};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::statistics::Statistics;
-use parquet::schema::types::ColumnDescriptor;
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
 const VERSION: &str = "org.apache.spark.version";
 const LEGACY: &str = "org.apache.spark.legacyDateTime";
@@ -21,6 +21,11 @@ pub(super) fn is_legacy<'a>(said: impl Fn(&str) -> Option<&'a str>) -> bool {
     let Some(version) = said(VERSION) else { return false };
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     said(LEGACY).is_some() || major.is_some_and(|major| major < PROLEPTIC)
+}
+
+/// Returns true if a file with this `schema` may have such days or times.
+pub(super) fn may_be_old(schema: &SchemaDescriptor) -> bool {
+    schema.columns().iter().any(|leaf| first(leaf).is_some())
 }
 
 /// The first column that has such a day or time, by its statistics. Those of INT96 have no order, and are not looked at.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use object_store::path::Path;
 
 use super::cache::{CacheReader, Target, Through};
+use super::data_name::is_data;
 use super::place::Place;
 use super::registered::is_registered;
 use super::stamp::Stamp;
@@ -55,8 +56,8 @@ impl Found {
         found.into_iter().map(through).collect()
     }
 
-    /// The addresses of what was saved, through the cache of `found`, in the directories that these are in, and is not in its store yet:
-    /// who reads what the stores have does not see it.
+    /// The addresses of data that were saved, through the cache of `found`, in the directories that these are in, and are not in their store
+    /// yet: who reads what the stores have does not see them.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store) if the disk of the cache fails.
@@ -65,7 +66,8 @@ impl Found {
         let Some(saves) = found.iter().find_map(through).and_then(|through| through.saves()) else {
             return Ok(Vec::new());
         };
-        let mut left: Vec<_> = saves.there()?.into_iter().map(|save| save.record.target).collect();
+        let is_data = |target: &Target| is_data(target.url.rsplit('/').next().unwrap_or_default(), 0);
+        let mut left: Vec<_> = saves.there()?.into_iter().map(|save| save.record.target).filter(is_data).collect();
         if left.is_empty() {
             return Ok(Vec::new());
         }

@@ -211,8 +211,51 @@ fn what_cannot_be_mounted_is_refused() {
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
+/// The command, with its mount on a directory; both are gone once this is dropped.
+struct Mounting<'a>(Child, &'a Path);
+
+impl Mounting<'_> {
+    /// The next line of `from`.
+    fn line(from: impl std::io::Read + Send + 'static) -> String {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            BufReader::new(from).read_line(&mut line).unwrap();
+            drop(tell.send(line));
+        });
+        told.recv_timeout(support::HANG).unwrap()
+    }
+
+    fn terminate(&self) {
+        assert!(Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap().success());
+    }
+
+    /// It ends well, in time.
+    fn ends(&mut self) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < support::HANG, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Mounting<'_> {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            drop(Command::new("umount").arg("-l").arg(self.1).output());
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+}
+
 /// Mounts `data` on `place` by the command.
-fn mounted(data: &Path, place: &Path) -> Child {
+fn mounted<'a>(data: &Path, place: &'a Path) -> Mounting<'a> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_bowstring"))
         .arg("mount")
         .args([data, place])
@@ -220,14 +263,11 @@ fn mounted(data: &Path, place: &Path) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let out = child.stdout.take().unwrap();
+    let child = Mounting(child, place);
+    let line = Mounting::line(out);
     assert!(line.contains("is mounted on"), "{line}");
     child
-}
-
-fn terminate(child: &Child) {
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
 }
 
 #[test]
@@ -241,10 +281,9 @@ fn a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it() {
     for is_closed in [true, false] {
         let mut first = mounted(data.path(), place.path());
         let mut open = fs::File::open(place.path().join("x.bin")).unwrap();
-        terminate(&first);
-        let mut line = String::new();
-        BufReader::new(first.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("read on until they close them"), "{line}");
+        first.terminate();
+        let line = Mounting::line(first.0.stderr.take().unwrap());
+        assert!(line.contains("is unmounted; it is still in use"), "{line}");
         assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
         let mut second = mounted(data.path(), place.path());
         let mut read = Vec::new();
@@ -253,20 +292,41 @@ fn a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it() {
         if is_closed {
             drop(open);
         } else {
-            terminate(&first);
+            first.terminate();
         }
-        assert!(first.wait().unwrap().success());
+        first.ends();
         assert_eq!(names(place.path()), ["x.bin"], "the other one is there still");
-        terminate(&second);
-        assert!(second.wait().unwrap().success());
+        second.terminate();
+        second.ends();
     }
     let mut killed = mounted(data.path(), place.path());
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
     let files = FileSystem::new(FileOptions::default()).unwrap();
     let refused = Mounted::new(files, data.path().to_str().unwrap(), place.path(), TRUSTED).unwrap_err();
     assert!(Command::new("umount").arg(place.path()).status().unwrap().success());
     assert!(matches!(refused, Error::Config { .. }) && refused.to_string().contains("umount"), "{refused}");
+}
+
+#[test]
+fn a_signal_leaves_what_somebody_else_has_mounted_there_since() {
+    if cannot_mount() {
+        return;
+    }
+    let (data, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(data.path().join("x.bin"), b"x").unwrap();
+    let mut first = mounted(data.path(), place.path());
+    let open = fs::File::open(place.path().join("x.bin")).unwrap();
+    assert!(Command::new("umount").arg("-l").arg(place.path()).status().unwrap().success());
+    let mut second = mounted(data.path(), place.path());
+    first.terminate();
+    let line = Mounting::line(first.0.stderr.take().unwrap());
+    assert!(line.contains("still in use"), "{line}");
+    assert_eq!(names(place.path()), ["x.bin"], "the other one is there still");
+    drop(open);
+    first.ends();
+    second.terminate();
+    second.ends();
 }
 
 #[test]
@@ -285,13 +345,11 @@ fn the_command_mounts_until_a_signal_or_somebody_unmounts_it() {
         assert_eq!(ids, (0..100).collect::<Vec<_>>());
         drop(loader);
         if by_signal {
-            terminate(&child);
+            child.terminate();
         } else {
             assert!(Command::new("umount").arg(place.path()).status().unwrap().success());
         }
-        let started = Instant::now();
-        let status = child.wait().unwrap();
-        assert!(status.success() && started.elapsed() < support::HANG, "{status}");
+        child.ends();
         assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
     }
 }

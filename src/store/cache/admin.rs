@@ -191,19 +191,28 @@ pub fn remove(path: &Path, with_saves: bool) -> Result<Removed> {
     let removed = disk.change(|_, _| {
         // Here, where nobody closes another one before it is removed.
         let found = directory.saves()?;
-        let unstored = found.good.iter().filter(|save| save.record.is_there).count() + found.bad.len();
-        if unstored > 0 && !with_saves {
-            return Ok(Err(unstored));
+        let unstored = found.good.iter().filter(|save| save.record.is_there).count();
+        if (unstored > 0 || !found.bad.is_empty()) && !with_saves {
+            return Ok(Err((unstored, found.bad)));
         }
         directory.remove_saves()?;
         directory.remove().map(Ok)
     });
-    let gone = removed.map_err(|error| failed("remove", path, error))?.map_err(|unstored| {
-        let problem = format!(
-            "{} has {unstored} saved files that their stores do not have yet; upload them first (bowstring cache upload), or lose them \
-             with --with-saves",
-            path.display()
-        );
+    let gone = removed.map_err(|error| failed("remove", path, error))?.map_err(|(unstored, unread)| {
+        let mut left = Vec::new();
+        if unstored > 0 {
+            left.push(format!(
+                "{unstored} saved files that their stores do not have yet: upload them first (bowstring cache upload)"
+            ));
+        }
+        if let Some(first) = unread.first() {
+            left.push(format!(
+                "records of saves that cannot be read ({}), whose files may be in no store: {}",
+                unread.len(),
+                first.why
+            ));
+        }
+        let problem = format!("{} has {}; --with-saves loses them", path.display(), left.join("; and "));
         Error::config("cache", problem)
     })?;
     let left = blocks.iter().filter(|block| fs::symlink_metadata(directory.block(block)).is_ok()).count();

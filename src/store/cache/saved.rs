@@ -234,6 +234,8 @@ impl Directory {
         };
         match serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))) {
             Ok(record) => Ok(Some(record)),
+            // The disk fails, which tells nothing of the record.
+            Err(error) if error.is_io() => Err(error.into()),
             Err(error) => {
                 let hint = if error.is_data() {
                     ""
@@ -391,6 +393,10 @@ mod tests {
             directory.reap_saves().unwrap();
             assert!(directory.saved_bytes(name).exists());
         }
+        // A read that fails is no damage.
+        fs::remove_file(directory.record(name)).unwrap();
+        fs::create_dir(directory.record(name)).unwrap();
+        assert_eq!(directory.saves().unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }
 
     #[test]

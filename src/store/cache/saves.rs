@@ -211,7 +211,7 @@ impl Saves {
             let evicted = room.map(|room| disk.evict(ledger, 0, room, Due::At(0))).transpose()?.flatten();
             Ok((saved, evicted.is_some()))
         });
-        match made.map_err(|error| self.failed("clear a part", error))? {
+        match made.map_err(|error| self.failed("free space in the cache", error))? {
             (_, true) => Ok(()),
             (saved, false) => {
                 let what = format!("what is saved in {} and not in its store yet", self.0.path().display());
@@ -279,23 +279,17 @@ impl Saves {
         ended.map_err(|error| self.failed("write", error))
     }
 
-    /// Ends what was saved for `target`: something else is there now.
+    /// Ends `last` and what was saved for its address before: something else is there now. What was closed later stays.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
-    pub(crate) fn end_all(&self, target: &Target) -> Result<bool> {
-        // A disk that takes no change has nothing to be ended, as a rule.
-        if self.at(target)?.is_none() {
-            return Ok(false);
-        }
+    pub(crate) fn end_until(&self, last: &Save) -> Result<()> {
         let ended = self.0.change(|disk, _| {
-            let all = disk.directory().saves()?.good;
-            let mut ended = false;
-            for save in all.iter().filter(|save| save.record.is_there && save.record.target == *target) {
-                self.end(save)?;
-                ended = true;
-            }
-            Ok(ended)
+            let is_meant = |save: &&Save| {
+                let Record { is_there, target, sequence, .. } = &save.record;
+                *is_there && *target == last.record.target && *sequence <= last.record.sequence
+            };
+            disk.directory().saves()?.good.iter().filter(is_meant).try_for_each(|save| self.end(save))
         });
         ended.map_err(|error| self.failed("write", error))
     }

@@ -64,18 +64,19 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
     let url = place.url(from);
     let work = async {
         let turn = match saves(place, to) {
-            Some((all, new)) => Some((all.turn_if_any(&new).await?, all, new)),
+            Some((all, new)) => {
+                let turn = all.turn_if_any(&new).await?;
+                let last = before_later(&all, &new, place, to).await?;
+                Some((turn, all, last))
+            }
             None => None,
         };
-        if let Some((_, all, new)) = &turn {
-            before_later(all, new, place, to).await?;
-        }
         match place.store.copy(from, to).await {
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&url)),
             copied => copied.map_err(|error| place.failed("copy", from, error))?,
         }
-        if let Some((_, all, new)) = &turn {
-            all.end_all(new)?;
+        if let Some((_, all, Some(last))) = &turn {
+            all.end_until(last)?;
         }
         place.store.delete(from).await.map_err(|error| place.failed("remove", from, error))
     };
@@ -156,14 +157,16 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
         At::Store(place, path) => (place, path),
     };
     origins.run(url, async {
+        // What is saved from here on is not removed.
         let turn = match saves(&place, &path) {
-            Some((all, target)) => Some((all.turn_if_any(&target).await?, all, target)),
+            Some((all, target)) => {
+                let turn = all.turn_if_any(&target).await?;
+                let last = at(&all, &target).await?;
+                Some((turn, all, last))
+            }
             None => None,
         };
-        let is_saved = match &turn {
-            Some((_, all, target)) => all.at(target)?.is_some(),
-            None => false,
-        };
+        let is_saved = matches!(turn, Some((.., Some(_))));
         match place.store.head(&path).await {
             Err(object_store::Error::NotFound { .. }) if is_saved => {}
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&place.url(&path))),
@@ -173,8 +176,8 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
             }
         }
         // Last: until the store has lost its older version, that would be found again.
-        if let Some((_, all, target)) = &turn {
-            all.end_all(target)?;
+        if let Some((_, all, Some(last))) = &turn {
+            all.end_until(last)?;
         }
         Ok(())
     })

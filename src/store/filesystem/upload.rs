@@ -260,22 +260,21 @@ pub(super) async fn is_replaced(place: &Place, path: &Path, save: &Save) -> Resu
 }
 
 /// Prepares for putting something at `path`, whose address is `target`, in whose turn this is: what was saved for it and is not uploaded yet
-/// must not come after that, even if this process is killed before it has ended those saves.
-pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, path: &Path) -> Result<()> {
+/// must not come after that, even if this process is killed before it has ended those saves. Returns the last one of them.
+pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, path: &Path) -> Result<Option<Save>> {
     let (all, same) = (saves.clone(), target.clone());
-    if blocking(move || all.at(&same)).await?.is_none() {
-        return Ok(());
-    }
+    let Some(last) = blocking(move || all.at(&same)).await? else { return Ok(None) };
     let before = match there(place, path).await {
         Ok(before) => before,
         Err(error) => {
             // Whoever may write there need not be allowed to look.
             tracing::debug!("what waits for its upload to {} is not noted as older: {}", target.url, error.chain());
-            return Ok(());
+            return Ok(Some(last));
         }
     };
     let (all, target) = (saves.clone(), target.clone());
-    blocking(move || all.note_before(&target, Some(&before))).await
+    blocking(move || all.note_before(&target, Some(&before))).await?;
+    Ok(Some(last))
 }
 
 /// The name in the cache of what was `put` at `path`, if that is there and told.

@@ -344,10 +344,13 @@ impl Saving {
             return sending.complete(&ready).await.map(drop);
         };
         let _turn = saves.turn_if_any(target).await?;
-        before_later(saves, target, &self.place, &self.path).await?;
+        let last = before_later(saves, target, &self.place, &self.path).await?;
         let put = sending.complete(&ready).await?;
         // What was saved before must not come after it.
-        end_others(saves, target).await?;
+        if let Some(last) = last {
+            let saves = saves.clone();
+            blocking(move || saves.end_until(&last)).await?;
+        }
         let Some(staged) = self.staged() else { return Ok(()) };
         let key = version(&self.place, &self.path, &put, staged.size()).await;
         let adopt = move || {
@@ -359,10 +362,4 @@ impl Saving {
         };
         blocking(adopt).await
     }
-}
-
-/// What was saved before for the same address, and is not uploaded yet, is over.
-async fn end_others(saves: &Saves, target: &Target) -> Result<()> {
-    let (saves, target) = (saves.clone(), target.clone());
-    blocking(move || saves.end_all(&target).map(drop)).await
 }

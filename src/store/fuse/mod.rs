@@ -12,10 +12,11 @@ mod serving;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::directory::failed;
@@ -29,6 +30,8 @@ const THREADS: usize = 16;
 const ENDING: Duration = Duration::from_secs(1);
 /// Pause between two looks at that.
 const LOOK: Duration = Duration::from_millis(2);
+/// Time that a program has to unmount.
+const HELPING: Duration = Duration::from_secs(10);
 /// Programs that unmount for users who may not.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
@@ -51,6 +54,8 @@ pub struct Mounted {
     /// None once it is over.
     session: Option<BackgroundSession>,
     directory: PathBuf,
+    /// The device of its files, which tells it from what somebody else mounts there; none if the system does not say.
+    device: Option<(u32, u32)>,
     is_detached: bool,
 }
 
@@ -91,12 +96,18 @@ impl Mounted {
         let serving = Serving::new(files, root, trusted, &owner);
         let session =
             fuser::spawn_mount(serving, directory, &config).map_err(|error| failed("mount", directory, error))?;
-        Ok(Self { session: Some(session), directory: real, is_detached: false })
+        let device = device(&real);
+        Ok(Self { session: Some(session), directory: real, device, is_detached: false })
     }
 
     /// Returns true once nobody can use it any more: somebody else has unmounted it, or it is detached, and no program has files of it.
     pub fn is_over(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Returns true if it is at its directory, and not somebody else's mount, or none.
+    fn is_there(&self) -> bool {
+        !self.is_over() && (self.device.is_none() || self.device == device(&self.directory))
     }
 
     /// Takes it from its directory, which is free for others then. Programs that have files of it open, or stand in it, keep them as long
@@ -105,19 +116,7 @@ impl Mounted {
     /// # Errors
     /// [`Error::Store`] if the kernel refuses.
     pub fn detach(&mut self) -> Result<bool> {
-        if !self.is_detached && !self.is_over() {
-            // To unmount it would fail as long as it is in use, and leave a dead mount behind a process that ends.
-            let detached = match unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-                Err(rustix::io::Errno::PERM) => helped(&self.directory),
-                detached => detached.map_err(io::Error::from),
-            };
-            match detached {
-                // Somebody else was faster.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {}
-                detached => detached.map_err(|error| failed("unmount", &self.directory, error))?,
-            }
-            self.is_detached = true;
-        }
+        self.leave_directory()?;
         let began = Instant::now();
         while !self.is_over() && began.elapsed() < ENDING {
             std::thread::sleep(LOOK);
@@ -125,22 +124,49 @@ impl Mounted {
         Ok(self.is_over())
     }
 
+    fn leave_directory(&mut self) -> Result<()> {
+        if !self.is_detached && self.is_there() {
+            // To unmount it would fail as long as it is in use, and leave a dead mount behind a process that ends.
+            let detached = match unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+                Err(rustix::io::Errno::PERM) => helped(&self.directory),
+                // Somebody else was faster.
+                Err(rustix::io::Errno::INVAL) => Ok(()),
+                detached => detached.map_err(io::Error::from),
+            };
+            if let Err(error) = detached
+                && self.is_there()
+            {
+                return Err(failed("unmount", &self.directory, error));
+            }
+        }
+        self.is_detached = true;
+        Ok(())
+    }
+
     /// Unmounts it; see [`detach`](Self::detach).
     ///
     /// # Errors
-    /// [`Error::Store`] if the kernel refuses.
+    /// [`Error::Store`] if the kernel refuses, or the threads that served it have failed.
     pub fn end(mut self) -> Result<()> {
         self.finish()
     }
 
     fn finish(&mut self) -> Result<()> {
-        let detached = self.detach();
-        // Its threads go on for those who use it. Dropped, it would unmount whatever is at the directory by then, also what was mounted there
-        // since: that it is kept costs a descriptor.
-        if let Some(session) = self.session.take() {
-            std::mem::forget(session);
-        }
-        detached.map(drop)
+        let detached = if self.is_detached { Ok(()) } else { self.detach().map(drop) };
+        let ended = match self.session.take() {
+            // That its threads have ended need not mean that it is unmounted: they may have failed.
+            Some(session) if session.guard.is_finished() => {
+                session.join().map_err(|error| failed("serve", &self.directory, error))
+            }
+            // Its threads go on for those who use it. Dropped, it would unmount whatever is at the directory by then, also what was mounted
+            // there since.
+            Some(session) => {
+                std::mem::forget(session);
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        detached.and(ended)
     }
 }
 
@@ -154,16 +180,44 @@ impl Drop for Mounted {
 
 /// Detaches the mount at `directory` by a program that may.
 fn helped(directory: &Path) -> io::Result<()> {
-    let mut outcome = Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    let mut failure = None;
     for helper in HELPERS {
         let mut command = Command::new(helper);
         command.args(["-u", "-q", "-z", "--"]).arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
-        match command.status() {
+        match ended(&mut command) {
             Ok(status) if status.success() => return Ok(()),
-            Ok(status) => outcome = Err(io::Error::other(format!("{helper}: {status}"))),
+            Ok(status) => {
+                failure.get_or_insert_with(|| io::Error::other(format!("{helper}: {status}")));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => outcome = Err(error),
+            Err(error) => {
+                failure.get_or_insert(error);
+            }
         }
     }
-    outcome
+    Err(failure.unwrap_or_else(|| io::ErrorKind::PermissionDenied.into()))
+}
+
+/// The end of `command`, which has [`HELPING`] for it.
+fn ended(command: &mut Command) -> io::Result<ExitStatus> {
+    let (mut child, began) = (command.spawn()?, Instant::now());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if began.elapsed() > HELPING {
+            // One that the kernel holds does not end: nobody waits for it.
+            child.kill()?;
+            let program = command.get_program().to_string_lossy();
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program} did not end within {HELPING:?}")));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The device of the files at `path`. Whoever serves them is not asked: they may hang.
+fn device(path: &Path) -> Option<(u32, u32)> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = statx(CWD, path, flags, StatxFlags::empty()).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
 }

@@ -23,6 +23,8 @@ pub(super) struct Failing {
     fails: AtomicBool,
     holds: AtomicBool,
     keeps: AtomicBool,
+    pauses: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     takes: AtomicUsize,
     reads: AtomicUsize,
     parts: AtomicUsize,
@@ -38,6 +40,8 @@ impl Failing {
             fails: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
+            pauses: Arc::default(),
+            paused: Arc::default(),
             takes: AtomicUsize::new(usize::MAX),
             reads: AtomicUsize::new(0),
             parts: AtomicUsize::new(0),
@@ -60,6 +64,17 @@ impl Failing {
     /// Whether each removal fails.
     pub(super) fn keep(&self, keeps: bool) {
         self.keeps.store(keeps, Ordering::SeqCst);
+    }
+
+    /// Whether each copy and each removal waits before it begins.
+    pub(super) fn pause(&self, pauses: bool) {
+        self.paused.store(false, Ordering::SeqCst);
+        self.pauses.store(pauses, Ordering::SeqCst);
+    }
+
+    /// Returns true once one waits.
+    pub(super) fn paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
     }
 
     /// Whether each object that comes whole is late: nobody gets an answer, until the store has [handled](Self::handle) it.
@@ -122,6 +137,14 @@ fn failed<T>() -> Result<T> {
     Err(Error::Generic { store: "test", source: "told to fail".into() })
 }
 
+/// Waits as long as it `pauses`, and says so.
+async fn wait(pauses: &AtomicBool, paused: &AtomicBool) {
+    while pauses.load(Ordering::SeqCst) {
+        paused.store(true, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 impl fmt::Display for Failing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Failing")
@@ -154,7 +177,12 @@ impl ObjectStore for Failing {
         if self.keeps.load(Ordering::SeqCst) {
             return futures::stream::once(async { failed() }).boxed();
         }
-        self.inner.delete_stream(paths)
+        let (inner, pauses, paused) = (Arc::clone(&self.inner), Arc::clone(&self.pauses), Arc::clone(&self.paused));
+        let removed = async move {
+            wait(&pauses, &paused).await;
+            inner.delete_stream(paths)
+        };
+        futures::stream::once(removed).flatten().boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -166,6 +194,7 @@ impl ObjectStore for Failing {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        wait(&self.pauses, &self.paused).await;
         self.inner.copy_opts(from, to, options).await
     }
 }
