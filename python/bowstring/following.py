@@ -146,6 +146,16 @@ class Course:
             self.start = self.origin = (epoch + (step > 0), 0)
 
 
+class Mark(int):
+    """A ``1`` for ``stop_training`` that can be told from the ``True`` of another callback."""
+
+    def __or__(self, other: Any) -> Any:
+        return int(self) | other if other else self
+
+    def __and__(self, other: Any) -> Any:
+        return self if other else int(self) & other
+
+
 def callback(data: Dataset) -> Any:
     """A callback for ``fit`` over ``data`` or stages behind it."""
     course = data._course
@@ -159,7 +169,7 @@ def callback(data: Dataset) -> Any:
             course.origin = course.consumed if course.training else data._next()
             self.counted = self.epoch = 0
             # Ends Keras' epoch, and is told from the ``True`` of another callback, which ends the fit.
-            self.ended = object()
+            self.mark = Mark(1)
 
         def on_train_begin(self, logs: Any = None) -> None:
             # An iterator that an interrupted fit left behind waits for its threads when it is destroyed, and they may wait for the
@@ -185,10 +195,10 @@ def callback(data: Dataset) -> Any:
                 asked = self.params.get("steps")
                 left = asked is None or (asked == data._steps and batch + 1 < asked and course.consumed[1] == 0)
                 if left and not self.model.stop_training:
-                    self.model.stop_training = self.ended
+                    self.model.stop_training = self.mark
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if self.model.stop_training is self.ended:
+            if self.model.stop_training is self.mark:
                 self.model.stop_training = False
 
         def on_train_end(self, logs: Any = None) -> None:

@@ -168,15 +168,22 @@ def test_written_in_memory_and_read_back() -> None:
 
 @contextmanager
 def held(url: str) -> Iterator[None]:
-    """A client that begins to put rows and sends none: the server waits for it."""
+    """A client that begins to put rows and does not end: the server waits for it."""
     client = flight.connect(url)
     command = {"dataset": "made", "write": "w1", "task": 0, "attempt": 0}
     schema = pa.schema([("id", pa.int64())])
     writer, _ = client.do_put(flight.FlightDescriptor.for_command(json.dumps(command)), schema)
-    time.sleep(0.3)
-    yield
-    with suppress(pa.ArrowException):
-        writer.close()
+    try:
+        # Some rows, for the server counts their bytes: it has begun.
+        writer.write_batch(pa.record_batch({"id": pa.array(range(1000), pa.int64())}))
+        end = time.monotonic() + 30
+        while json.loads(next(iter(client.do_action("stats"))).body.to_pybytes())["written_bytes"] == 0:
+            assert time.monotonic() < end, "the rows do not come"
+            time.sleep(0.01)
+        yield
+    finally:
+        with suppress(pa.ArrowException):
+            writer.close()
 
 
 def test_threads_run_while_a_dropped_server_drains() -> None:
@@ -204,15 +211,19 @@ def test_ctrl_c_ends_the_wait_for_clients_that_do_not_leave() -> None:
     server = bowstring.flight.Server(put="memory", drain_grace=60)
     # As Ctrl-C, of which others in this process may take notice.
     former = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
         with held(server.url):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            timer.start()
             began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 server.close()
             assert time.monotonic() - began < 20
         server.close()
     finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()
         signal.signal(signal.SIGUSR1, former)
 
 

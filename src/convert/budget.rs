@@ -78,7 +78,9 @@ impl Progress {
     /// `Closed` if it was asked to.
     pub(crate) fn go_on(&self) -> Result<()> {
         if self.stopped.load(Ordering::Relaxed) {
-            return Err(Error::Closed { why: "it was stopped; a conversion goes on with resume".into() });
+            return Err(Error::Closed {
+                why: "the work was stopped; if it is a conversion, resume goes on with it".into(),
+            });
         }
         Ok(())
     }

@@ -103,7 +103,8 @@ class Server:
         ...     server.put("train", pyarrow.table({"x": [1.0, 2.0]}))
         ...     loader = bowstring.Loader(f"{server.url}/train", batch_size=2)
 
-        The same as a client's DoPut and commit; the server needs ``put=``.
+        The same as a client's DoPut and commit; the server needs ``put=``. After Ctrl-C during the commit it may still be made:
+        look whether the rows are there before you put them again.
 
         :param name: the dataset.
         :param data: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a reader, a frame of polars.
@@ -116,6 +117,8 @@ class Server:
 
     def write(self, name: str, mode: Mode = "create") -> Write:
         """Writes rows in parts, in a ``with`` statement: they appear together at its end, or not at all if it ends with an error.
+
+        After Ctrl-C during the commit, at the end, it may still be made: see :meth:`put`.
 
         >>> with server.write("train") as write:  # doctest: +SKIP
         ...     for table in tables:
@@ -160,7 +163,7 @@ class Write:
         self.rows += staged["rows"]
 
     def commit(self) -> None:
-        """Makes the staged rows visible; the end of the ``with`` statement does it."""
+        """Makes the staged rows visible; the end of the ``with`` statement does it. After Ctrl-C it may still be made."""
         tokens, mode = json.dumps(self._tokens), json.dumps(self._mode)
         self.committed = json.loads(self._native.commit(self._dataset, self._id, mode, tokens))
 

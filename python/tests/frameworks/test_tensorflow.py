@@ -447,6 +447,22 @@ def test_a_stop_by_another_callback_at_the_end_of_an_epoch_holds(
     assert model.seen == expected(kinds)[9:13]
 
 
+class Reading(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Adds what it knows to ``stop_training``, which is never a reason to stop, and reads it as a number."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training |= False
+        self.model.stop_training &= True
+        assert float(self.model.stop_training) in (0.0, 1.0)
+
+
+def test_a_fit_goes_on_after_a_pass_for_callbacks_that_add_to_the_stop(kinds: pathlib.Path) -> None:
+    data, model = labelled(kinds), recorded()
+    data.load_state_dict(data.state_at(9))
+    model.fit(data, epochs=3, callbacks=[data.callback(), Reading()], verbose=0)
+    assert model.seen == expected(kinds)[9:]
+
+
 @pytest.mark.parametrize("stages", ["itself", "prefetch", "repeat, prefetch"])
 def test_a_position_set_after_the_callback_was_made_holds(kinds: pathlib.Path, stages: str) -> None:
     want = expected(kinds)

@@ -16,6 +16,7 @@
 //!
 //! No value is decoded, and apart from framing and decompression no code is shared with the readers that deliver rows.
 
+use crate::convert::budget::Progress;
 use crate::convert::format::Format;
 use crate::convert::formats::tar::TarReader;
 use crate::convert::formats::{frames, images, numpy, tfrecord};
@@ -29,8 +30,8 @@ use crate::error::Result;
 /// Counts the rows of the dataset at `src`, which `source` reads.
 ///
 /// # Errors
-/// Those of finding and opening its files; `Corrupt` for incomplete data.
-pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<u64> {
+/// Those of finding and opening its files; `Corrupt` for incomplete data; `Closed` if `progress` was asked to stop.
+pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening, progress: &Progress) -> Result<u64> {
     let format = source.format();
     let limits = &opening.limits;
     if matches!(format, Format::Parquet | Format::Petastorm | Format::Mds) {
@@ -59,20 +60,21 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
     let above = source.texts().first().map_or(0, |text| text.directories.len());
     let width = source.schema().fields().len().saturating_sub(above);
     let count = |found: &Found| match format {
-        Format::Arrow | Format::Datasets => frames::count(found),
-        Format::Tfrecord => tfrecord::count(found, limits),
-        Format::Webdataset => samples(found, limits),
-        Format::Csv | Format::Tsv => records(found, width, format.separator().unwrap_or(b',')),
-        _ => lines(found),
+        Format::Arrow | Format::Datasets => frames::count(found, progress),
+        Format::Tfrecord => tfrecord::count(found, limits, progress),
+        Format::Webdataset => samples(found, limits, progress),
+        Format::Csv | Format::Tsv => records(found, width, format.separator().unwrap_or(b','), progress),
+        _ => lines(found, progress),
     };
     files.iter().map(count).sum()
 }
 
 /// Counts the samples of a tar file: runs of members with the same name up to the first dot.
-fn samples(found: &Found, limits: &Limits) -> Result<u64> {
+fn samples(found: &Found, limits: &Limits, progress: &Progress) -> Result<u64> {
     let mut reader = TarReader::of(found, limits)?;
     let (mut last, mut samples) = (None, 0);
     while let Some(entry) = reader.entry()? {
+        progress.go_on()?;
         let (above, name) = entry.name.rsplit_once('/').unwrap_or(("", &entry.name));
         let Some((key, column)) = name.split_once('.') else { continue };
         if key.is_empty() || column.is_empty() {
@@ -86,12 +88,13 @@ fn samples(found: &Found, limits: &Limits) -> Result<u64> {
 }
 
 /// Calls `each` with every byte of a decompressed file, except a byte-order mark.
-fn bytes(found: &Found, mut each: impl FnMut(u8)) -> Result<()> {
+fn bytes(found: &Found, progress: &Progress, mut each: impl FnMut(u8)) -> Result<()> {
     let mut input = Input::open(found, false)?;
     if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
         input.skip(3)?;
     }
     loop {
+        progress.go_on()?;
         let buffer = input.peek()?;
         if buffer.is_empty() {
             return Ok(());
@@ -103,9 +106,9 @@ fn bytes(found: &Found, mut each: impl FnMut(u8)) -> Result<()> {
 }
 
 /// Counts the lines of a file that are not blank.
-fn lines(found: &Found) -> Result<u64> {
+fn lines(found: &Found, progress: &Progress) -> Result<u64> {
     let (mut lines, mut blank) = (0, true);
-    bytes(found, |byte| match byte {
+    bytes(found, progress, |byte| match byte {
         b'\n' => {
             lines += u64::from(!blank);
             blank = true;
@@ -117,11 +120,11 @@ fn lines(found: &Found) -> Result<u64> {
 
 /// Counts the records of a CSV file of `width` columns, without the header. An empty line is no record, except with a single column,
 /// where it is a null.
-fn records(found: &Found, width: usize, separator: u8) -> Result<u64> {
+fn records(found: &Found, width: usize, separator: u8, progress: &Progress) -> Result<u64> {
     let (mut records, mut quoted, mut at_start) = (0_u64, false, true);
     // Length of the line so far, without a trailing carriage return, and whether there is one.
     let (mut len, mut carriage) = (0_u64, false);
-    bytes(found, |byte| {
+    bytes(found, progress, |byte| {
         if byte == b'\n' && !quoted {
             // The header is never blank, for any width.
             records += u64::from(len > 0 || (width == 1 && records > 0));
@@ -167,10 +170,13 @@ mod tests {
             ("a,b\n", 2, 0),
             ("a,b", 2, 0),
         ] {
-            assert_eq!(records(&found(text), width, b',').unwrap(), count, "{text:?}");
+            assert_eq!(records(&found(text), width, b',', &Progress::default()).unwrap(), count, "{text:?}");
         }
         for (text, count) in [("{}\n{}\n", 2), ("{}\n \t\r\n{}", 2), ("", 0), ("\n", 0)] {
-            assert_eq!(lines(&found(text)).unwrap(), count, "{text:?}");
+            assert_eq!(lines(&found(text), &Progress::default()).unwrap(), count, "{text:?}");
         }
+        let stopped = Progress::default();
+        stopped.stop();
+        assert!(matches!(lines(&found("{}\n"), &stopped), Err(crate::Error::Closed { .. })));
     }
 }

@@ -14,6 +14,7 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::{MessageHeader, root_as_footer, root_as_message};
 
+use crate::convert::budget::Progress;
 use crate::convert::read::files::Found;
 use crate::convert::read::input::{Input, Packed};
 use crate::error::{Error, Place, Result};
@@ -46,10 +47,11 @@ const CUT: &str =
     "it begins as an Arrow file, but its end is missing (the mark, the footer and the magic); it was cut short";
 
 /// Counts the rows of a file from the headers of its batches, without decoding columns.
-pub(crate) fn count(found: &Found) -> Result<u64> {
+pub(crate) fn count(found: &Found, progress: &Progress) -> Result<u64> {
     let mut frames = Frames::open(found)?;
     let mut rows = 0_u64;
     while let Some((header, body)) = frames.header()? {
+        progress.go_on()?;
         let start = if header.bytes.starts_with(&[0xff; 4]) { 8 } else { 4 };
         let message = header.bytes.get(start..).and_then(|bytes| root_as_message(bytes).ok());
         let batch = message.as_ref().and_then(|message| message.header_as_record_batch());

@@ -16,7 +16,7 @@ use prost::Message;
 use serde_json::Value;
 
 use super::example::{self, Column, Encoder, Example, Guess};
-use crate::convert::budget::Budget;
+use crate::convert::budget::{Budget, Progress};
 use crate::convert::errors::unexpected;
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
@@ -131,10 +131,11 @@ impl RecordReader {
 }
 
 /// Counts the records of a file by their lengths, without decoding any.
-pub(crate) fn count(found: &Found, limits: &Limits) -> Result<u64> {
+pub(crate) fn count(found: &Found, limits: &Limits, progress: &Progress) -> Result<u64> {
     let mut input = RecordReader::of(found, limits)?.input;
     let mut records = 0;
     loop {
+        progress.go_on()?;
         let (at, mut head) = (input.offset(), [0; 12]);
         let read = input.fill(&mut head)?;
         let len = head.first_chunk().map_or(0, |len| u64::from_le_bytes(*len)).saturating_add(4);

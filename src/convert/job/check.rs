@@ -19,7 +19,7 @@ use crate::store::pinned::shown;
 impl Job {
     /// Checks that no row was lost: the source's rows are those read, the selected ones are those written, and the files contain them.
     /// With `verify` the rows of the source are counted again by [`census`].
-    pub(crate) fn count(&self, staging: &Staging, done: &[Done]) -> Result<()> {
+    pub(crate) fn count(&self, staging: &Staging, done: &[Done], progress: &Progress) -> Result<()> {
         let differs = |what: &str, expected: u64, found: u64| {
             let rows = |count: u64| format!("{count} rows");
             differs(Place::file(crate::store::display(&self.src)), what, rows(expected), rows(found), FAULT)
@@ -40,7 +40,7 @@ impl Job {
             return Err(differs("what was read and what was selected, without a filter", read, selected));
         }
         if self.options.verify {
-            let there = census::rows(&self.src, &*self.source, &Opening::of(&self.options))?;
+            let there = census::rows(&self.src, &*self.source, &Opening::of(&self.options), progress)?;
             if there != read {
                 return Err(differs("what the source has and what was read of it", there, read));
             }
@@ -67,7 +67,7 @@ impl Job {
         let data = shown(data);
         let place = data.to_string_lossy();
         let source = formats::open_as(self.sink.format(), &place, &opening)?;
-        let there = census::rows(&place, &*source, &opening)?;
+        let there = census::rows(&place, &*source, &opening, progress)?;
         let found = verify::digest(&*source, names(), &self.options, progress)?;
         let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
         tokens::check(&*self.source, names(), filter, &self.options, &found, progress)?;
@@ -136,9 +136,9 @@ mod tests {
                 let part = Part { name: "x".into(), rows: filed, bytes: 0, extra: Value::Null };
                 vec![Done { task: 0, parts: vec![part], digest: None, rows, read }]
             };
-            job.count(&staging, &done(3, 3, 3)).unwrap();
+            job.count(&staging, &done(3, 3, 3), &Progress::default()).unwrap();
             for (read, rows, filed) in [(2, 2, 2), (4, 4, 4), (3, 2, 2), (3, 3, 2)] {
-                let error = job.count(&staging, &done(read, rows, filed)).unwrap_err();
+                let error = job.count(&staging, &done(read, rows, filed), &Progress::default()).unwrap_err();
                 assert!(matches!(error, Error::Corrupt { .. }), "{name}, {read}, {rows}, {filed}: {error}");
             }
             staging.abandon(false);

@@ -29,13 +29,13 @@ struct Line {
 }
 
 /// Writes the list of the files of `data`, and flushes it. Returns its summary for `_SUCCESS`.
-pub(crate) fn list(data: &Path, threads: usize) -> Result<Value> {
+pub(crate) fn list(data: &Path, threads: usize, progress: &Progress) -> Result<Value> {
     let path = data.join(FILES);
     remove(&path)?;
     let names = names(data)?;
     let lines = Mutex::new(vec![None; names.len()]);
     let all: Vec<usize> = (0..names.len()).collect();
-    parallel(threads, &all, &Progress::default(), |number| {
+    parallel(threads, &all, progress, |number| {
         let Some(name) = names.get(number) else { return Ok(()) };
         let (bytes, sha256) = digest(&data.join(name))?;
         if let Some(line) = lines.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number) {

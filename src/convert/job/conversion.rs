@@ -234,7 +234,8 @@ impl Conversion {
     /// Publishes the dataset, all at once.
     ///
     /// # Errors
-    /// As of [`convert`]; `Closed` if tasks are missing, or if `progress` was asked to stop before all is checked.
+    /// As of [`convert`]; `Closed` if tasks are missing, or if `progress` was asked to stop before it is published: the tasks then
+    /// stay for [`resume`](ConvertOptions::resume).
     pub fn finish(mut self, progress: &Progress) -> Result<Report> {
         let missing = self.job.left(&self.done).len();
         let Self { job, staging: Some(staging), done, .. } = &mut self else { return Err(over()) };
@@ -256,7 +257,7 @@ impl Conversion {
             "bytes": bytes,
             "schema": schema_json(&job.schema),
         });
-        let published = staging.as_ref().ok_or_else(over)?.publish(success, job.options.threads());
+        let published = staging.as_ref().ok_or_else(over)?.publish(success, job.options.threads(), progress);
         let report = Report { resumed_tasks: *resumed, verified, ..report(job, rows, named.len(), bytes, *started) };
         self.settled(published)?;
         if let Some(staging) = self.staging.take() {

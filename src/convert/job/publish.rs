@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::contents;
 use super::journal::{Done, Found, Journal};
+use crate::convert::budget::Progress;
 use crate::convert::errors::differs;
 use crate::convert::limits::Limits;
 use crate::convert::sink::Part;
@@ -208,12 +209,12 @@ impl Staging {
     /// Publishes the destination.
     ///
     /// # Errors
-    /// `Store`, and `Config` if something is at the destination by now, which then stays as it was.
-    pub(crate) fn publish(&self, mut success: Value, threads: usize) -> Result<()> {
+    /// `Closed` if `progress` was asked to stop; `Store`, and `Config` if something is at the destination by now, which then stays as it was.
+    pub(crate) fn publish(&self, mut success: Value, threads: usize, progress: &Progress) -> Result<()> {
         let data = self.data();
         let path = data.join(SUCCESS);
         remove(&path)?;
-        success["contents"] = contents::list(&data, threads)?;
+        success["contents"] = contents::list(&data, threads, progress)?;
         let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
         put_file(&path, &text)?;
@@ -221,6 +222,8 @@ impl Staging {
         let old = self.pinned.at().join(OLD);
         remove(&old)?;
         let (path, replaced) = (&self.destination.path, replaced.as_ref());
+        // Whoever asked to stop may be gone: nothing appears behind them.
+        progress.go_on()?;
         // No exchange: a resumed conversion continues with the content of `data`.
         Publication { new: &data, path, aside: &old, exchange: false, only: None, replaced }.publish()
     }

@@ -42,7 +42,7 @@ impl Job {
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
             done.push(Done { task, parts: writer.finish()?, digest: None, rows: 0, read: 0 });
         }
-        self.count(staging, done)?;
+        self.count(staging, done, progress)?;
         let total = done.iter().map(|done| done.parts.len()).sum();
         let mut named = Vec::with_capacity(total);
         for part in done.iter().flat_map(|done| &done.parts) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use bowstring::Error;
-use bowstring::convert::{Begun, Conversion, ConvertOptions, Format, Progress, Types, convert, plan};
+use bowstring::convert::{Begun, Conversion, ConvertOptions, Format, Progress, Types, convert, plan, verify};
 use bowstring::dataset::filter::Filter;
 
 use super::{batch, kind, names, parquet, rows, run, same, text, to};
@@ -454,6 +454,27 @@ fn what_was_interrupted_is_resumed_only_when_asked() {
         assert_eq!(outcome.is_ok(), ok, "{outcome:?}");
     }
     assert_eq!(names(directory.path()), ["out", "src.parquet"]);
+}
+
+#[test]
+fn what_is_asked_to_stop_at_its_end_publishes_nothing_and_is_resumed() {
+    let stopped = Progress::default();
+    stopped.stop();
+    for verified in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        numbers(&at("src"), 2, 50);
+        let options = ConvertOptions { verify: verified, ..to(Format::Csv) };
+        let begun = Conversion::begin(&text(&at("src")), &at("out"), &options).unwrap();
+        let Begun::Open(mut conversion) = begun else { panic!("not begun") };
+        conversion.run(&Progress::default()).unwrap();
+        assert!(matches!(conversion.finish(&stopped), Err(Error::Closed { .. })));
+        assert!(!at("out").exists());
+        let done = run(&at("src"), &at("out"), &ConvertOptions { resume: true, ..options }).unwrap();
+        assert_eq!((done.rows, done.resumed_tasks), (100, done.tasks));
+        let compared = verify(&text(&at("src")), &text(&at("out")), &ConvertOptions::default(), &stopped);
+        assert!(matches!(compared, Err(Error::Closed { .. })));
+    }
 }
 
 #[test]

@@ -29,7 +29,8 @@ pub struct Background {
 struct Running {
     /// Until it is told to drain.
     stop: Option<oneshot::Sender<()>>,
-    told: Option<Instant>,
+    /// When it was told to.
+    since: Option<Instant>,
     cut: oneshot::Sender<()>,
     ended: mpsc::Receiver<Result<()>>,
     thread: JoinHandle<()>,
@@ -87,7 +88,7 @@ impl Background {
             let _ = told.send(served);
         };
         let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
-        let running = Running { stop: Some(stop), told: None, cut, ended, thread };
+        let running = Running { stop: Some(stop), since: None, cut, ended, thread };
         Ok(Self { address, tls, grace, writes, running: Some(running) })
     }
 
@@ -131,7 +132,7 @@ impl Background {
     /// # Errors
     /// The error that ended serving; [`Error::Timeout`] if serving continues beyond the grace time.
     pub fn close(&mut self) -> Result<()> {
-        // There is no longer patience.
+        // It waits no longer than the grace time, so there is an outcome.
         self.close_within(Duration::MAX).unwrap_or(Ok(()))
     }
 
@@ -176,7 +177,7 @@ impl Running {
     /// Tells it to drain, if nobody has; returns how long it has been at it.
     fn drain(&mut self) -> Duration {
         drop(self.stop.take());
-        self.told.get_or_insert_with(Instant::now).elapsed()
+        self.since.get_or_insert_with(Instant::now).elapsed()
     }
 }
 
