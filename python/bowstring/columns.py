@@ -11,9 +11,9 @@ __all__ = ["Fill", "Image", "NGram", "Pack", "Padded", "Vector"]
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def names(given: str | Iterable[str]) -> list[str]:
-    """Names of columns; a text is one name, and not its letters."""
-    return [given] if isinstance(given, str) else list(given)
+def names(given: Any) -> Any:
+    """Names of columns, which are checked where they are read; a text is one name, and not its letters."""
+    return [given] if isinstance(given, str) else given
 
 
 @dataclass(frozen=True)

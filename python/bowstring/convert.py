@@ -84,12 +84,12 @@ def options_json(
     columns: str | Sequence[str] | None = None,
     images: str | Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
+    environment: Sequence[str] = ("memory_budget", "storage_options"),
     **more: Any,
 ) -> str:
-    """The options of a conversion as the library reads them."""
-    # As the command line: what is not given is looked up in the environment.
+    """The options of a conversion as the library reads them; what is not given of ``environment`` is looked up there."""
     given = {name: value for name, value in more.items() if value is not None}
-    options = from_environment(("memory_budget", "storage_options"), given) | given
+    options = from_environment(environment, given) | given
     if is_expression(options.get("filter")):
         options["filter"] = text_of(options["filter"])
     if options.get("memory_budget") is not None:
@@ -104,6 +104,12 @@ def options_json(
     if schema is not None:
         options["schema"] = schema if isinstance(schema, str) else dict(schema)
     return dumped(options)
+
+
+def in_this_process(options: str) -> str:
+    """Options that came from another process, with the store's options of this one's environment if they have none."""
+    given = json.loads(options)
+    return dumped(from_environment(("storage_options",), given) | given)
 
 
 def convert(

@@ -150,10 +150,13 @@ def _named(option: str, value: Any) -> Any:
 def _packs(pack: Any) -> Any:
     if not isinstance(pack, Mapping):
         return pack
-    return [
-        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": names_of(columns)})}
-        for name, columns in pack.items()
-    ]
+    return [{"name": name, **_packed(columns)} for name, columns in pack.items()]
+
+
+def _packed(columns: Any) -> Mapping[str, Any]:
+    if isinstance(columns, Pack):
+        return columns.options()
+    return columns if isinstance(columns, Mapping) else {"columns": names_of(columns)}
 
 
 def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:

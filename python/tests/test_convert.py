@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 import pathlib
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from bowstring.convert import plan
+from bowstring.convert import in_this_process, options_json, plan
 from conftest import needs_pyarrow
 
 
@@ -62,6 +63,18 @@ def test_a_text_is_one_column_and_not_its_letters(tmp_path: pathlib.Path, monkey
     monkeypatch.setenv("BOWSTRING_STORAGE_OPTIONS", "nonsense_key=1")
     with pytest.raises(bowstring.ConfigError, match="nonsense_key"):
         bowstring.convert(source, tmp_path / "other", to="csv")
+    monkeypatch.delenv("BOWSTRING_STORAGE_OPTIONS")
+    with pytest.raises(bowstring.ConfigError, match="columns"):
+        bowstring.convert(source, tmp_path / "other", to="csv", columns=5)  # type: ignore[arg-type]
+
+
+def test_a_task_of_spark_reads_the_options_of_stores_in_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOWSTRING_STORAGE_OPTIONS", "token=s3cr3t")
+    sent = options_json(to="csv", jobs=1, environment=())
+    assert "s3cr3t" not in sent
+    assert json.loads(in_this_process(sent)) == {"to": "csv", "jobs": 1, "storage_options": {"token": "s3cr3t"}}
+    given = options_json(to="csv", environment=(), storage_options={"token": "other"})
+    assert json.loads(in_this_process(given))["storage_options"] == {"token": "other"}
 
 
 @needs_pyarrow(18, "decimals of 32 and 64 bits")

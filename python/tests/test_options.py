@@ -114,6 +114,17 @@ def test_errors_name_options_and_values(data: str, given: dict[str, object], mes
         bowstring.Loader(data, **given)  # type: ignore[arg-type]
 
 
+def test_a_pack_is_names_or_a_mapping_and_nothing_else(data: str) -> None:
+    right: list[Any] = [["id"], {"columns": ["id"], "dtype": "float64"}, bowstring.Pack("id")]
+    for pack in ({"m": columns} for columns in right):
+        with bowstring.Loader(data, batch_size=2, columns=["m"], pack=pack) as loader:
+            assert next(iter(loader))["m"].shape == (2, 1)
+    wrong: list[Any] = [5, {"dtype": "float32"}, bowstring.Pack(5)]  # type: ignore[arg-type]
+    for pack in ({"m": columns} for columns in wrong):
+        with pytest.raises(bowstring.ConfigError, match="option pack"):
+            bowstring.Loader(data, batch_size=2, pack=pack)
+
+
 def test_a_misspelt_variable_is_an_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOWSTRING_BATCHSIZE", "4")
     with pytest.raises(bowstring.ConfigError, match=r"BOWSTRING_BATCHSIZE: did you mean BOWSTRING_BATCH_SIZE\?"):

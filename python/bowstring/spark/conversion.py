@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
-from bowstring.convert import Report, options_json, report_of
+from bowstring.convert import Report, in_this_process, options_json, report_of
 from bowstring.errors import ConfigError
 from bowstring.spark.directory import Place, local
 from bowstring.spark.task import Attempt, new_write
@@ -87,8 +87,8 @@ def _converted(
     try:
         if left := conversion.tasks():
             attempts = Path(conversion.attempts())
-            # Each task is one thread.
-            text = options_json(to=conversion.to(), jobs=1, **options)
+            # Each task is one thread. Secrets of the driver's environment stay there: a task reads its own.
+            text = options_json(to=conversion.to(), jobs=1, environment=(), **options)
             work = _task(src, text, conversion.fingerprint(), str(attempts), left)
             try:
                 found = spark.range(0, len(left), numPartitions=len(left)).mapInArrow(work, "at string, worked string")
@@ -115,7 +115,7 @@ def _task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 at = Path(attempts, Attempt.current().unique())
-                worked = _native.convert_task(src, at, options, fingerprint, left[number])
+                worked = _native.convert_task(src, at, in_this_process(options), fingerprint, left[number])
                 part = at.with_suffix(".part")
                 part.write_text(worked)
                 part.rename(at.with_suffix(_DONE))

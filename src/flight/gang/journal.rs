@@ -262,7 +262,6 @@ impl Journal {
     }
 }
 
-/// The error about a file, or a part of it, that only a newer version knows.
 /// Refuses a file that cannot be a journal, without making or changing it; the predecessor of this server may have it open.
 ///
 /// # Errors
@@ -301,6 +300,7 @@ fn known(head: &[u8], path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The error about a file, or a part of it, that only a newer version knows.
 fn newer(what: String) -> Error {
     let (own, form) = (crate::flight::version::OWN, MAGIC[7].escape_ascii());
     Error::unsupported(
