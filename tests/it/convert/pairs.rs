@@ -295,7 +295,13 @@ fn options_that_a_format_has_no_use_for_are_refused() {
     }
     let schema = Some(bowstring::convert::Types::parse("flaots: float32").unwrap());
     let options = ConvertOptions { schema, ..plain() };
-    let error = bowstring::convert::verify(&super::text(&src), &super::text(&src), &options).unwrap_err();
+    let error = bowstring::convert::verify(
+        &super::text(&src),
+        &super::text(&src),
+        &options,
+        &bowstring::convert::Progress::default(),
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("flaots"), "{error}");
 }
 
