@@ -5,13 +5,13 @@ use bowstring::error::Result;
 use bowstring::plan::{self, Certificate};
 use pyo3::prelude::*;
 
-use crate::wait::opened;
+use crate::wait::apart;
 
 /// Audits certificates given as JSON documents. Returns the audit as JSON.
 #[pyfunction]
 #[pyo3(signature = (certificates, key=None))]
 pub(crate) fn audit(py: Python<'_>, certificates: Vec<String>, key: Option<Vec<u8>>) -> PyResult<String> {
-    opened(py, move || joined(&certificates, key.as_deref()))
+    apart(py, move || joined(&certificates, key.as_deref()))
 }
 
 fn joined(certificates: &[String], key: Option<&[u8]>) -> Result<String> {

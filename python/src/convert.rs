@@ -1,18 +1,17 @@
 //! `bowstring._native.convert`, `verify` and `Conversion`: conversion between formats, outside of the GIL.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use bowstring::Error;
 use bowstring::convert::{Begun, Conversion, ConvertOptions, Progress};
 use bowstring::error::Result;
 use pyo3::prelude::*;
 
-use crate::calls::detached;
 use crate::errors::raise;
 use crate::fork::Owned;
-use crate::wait::{SLICE, opened};
+use crate::wait::{Apart, apart};
 
 fn options(text: &str) -> Result<ConvertOptions> {
     bowstring::document::read(text)
@@ -23,41 +22,19 @@ fn options(text: &str) -> Result<ConvertOptions> {
 fn run<T: Send + 'static>(py: Python<'_>, work: impl FnOnce(&Progress) -> Result<T> + Send + 'static) -> PyResult<T> {
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
-    let (sender, mut receiver) = sync_channel(1);
-    let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
-    let thread = std::thread::Builder::new().name("bowstring-convert".to_owned());
-    // Nobody receives after Ctrl-C; the outcome is then dropped here.
-    let thread = thread.spawn(move || drop(sender.send(work(&watched)))).map_err(no_thread)?;
-    loop {
-        let (back, outcome) = detached(py, move || {
-            let outcome = receiver.recv_timeout(SLICE);
-            (receiver, outcome)
-        });
-        receiver = back;
-        match outcome {
-            Ok(outcome) => return outcome.map_err(|error| raise(py, &error)),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(interrupted) = py.check_signals() {
-                    progress.stop();
-                    // Batches in flight are completed, and the hidden directory is left in order.
-                    let mut waits = true;
-                    while waits {
-                        (receiver, waits) = detached(py, move || {
-                            let outcome = receiver.recv_timeout(SLICE);
-                            (receiver, matches!(outcome, Err(RecvTimeoutError::Timeout)))
-                        });
-                        waits = waits && py.check_signals().is_ok();
-                    }
-                    return Err(interrupted);
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                // The thread has reported the panic.
-                detached(py, || drop(thread.join()));
-                return Err(raise(py, &Error::Closed { why: "the conversion panicked".to_owned() }));
+    let mut working = Apart::start(py, move || work(&watched))?;
+    let outcome = working.wait(py).map_err(|first| {
+        progress.stop();
+        // Batches in flight are completed, and the hidden directory is left in order.
+        match working.wait(py) {
+            Ok(_) => first,
+            Err(second) => {
+                second.set_context(py, Some(first));
+                second
             }
         }
-    }
+    })?;
+    outcome.map_err(|error| raise(py, &error))
 }
 
 /// Converts `src` to `dst` with options as JSON. Returns the report as JSON.
@@ -74,7 +51,7 @@ pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &
 #[pyfunction]
 pub(crate) fn convert_plan(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    opened(py, move || Ok(serde_json::json!(bowstring::convert::plan(&src, &dst, &options)?).to_string()))
+    apart(py, move || Ok(serde_json::json!(bowstring::convert::plan(&src, &dst, &options)?).to_string()))
 }
 
 /// Compares two datasets. Returns the findings as JSON.
@@ -84,7 +61,7 @@ pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let compare = move || bowstring::convert::verify(&a, &b, &options, &watched);
-    let found = opened(py, move || Ok(serde_json::json!(compare()?).to_string()));
+    let found = apart(py, move || Ok(serde_json::json!(compare()?).to_string()));
     // After Ctrl-C nobody waits for the thread: it writes nothing.
     found.inspect_err(|_| progress.stop())
 }
@@ -93,7 +70,25 @@ pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -
 #[pyclass(frozen, name = "Conversion", module = "bowstring._native")]
 #[derive(Debug)]
 pub(crate) struct PyConversion {
-    begun: Owned<Arc<Mutex<Option<Begun>>>>,
+    kept: Owned<Arc<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// `None` once it is over, and while a thread works on it, which holds the lock.
+    begun: Mutex<Option<Begun>>,
+    closed: AtomicBool,
+}
+
+impl Kept {
+    /// Takes the conversion out, unless a thread works on it.
+    fn take(&self) -> Option<Begun> {
+        match self.begun.try_lock() {
+            Ok(mut begun) => begun.take(),
+            Err(TryLockError::Poisoned(begun)) => begun.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 impl PyConversion {
@@ -103,12 +98,17 @@ impl PyConversion {
         py: Python<'_>,
         work: impl FnOnce(Begun, &Progress) -> (Option<Begun>, Result<T>) + Send + 'static,
     ) -> PyResult<T> {
-        let begun = Arc::clone(self.begun.checked().map_err(|error| raise(py, &error))?);
+        let kept = Arc::clone(self.kept.checked().map_err(|error| raise(py, &error))?);
         let over = || Error::Closed { why: "the conversion is over".to_owned() };
         run(py, move |progress| {
-            let mut kept = begun.lock().unwrap_or_else(PoisonError::into_inner);
-            let (left, outcome) = work(kept.take().ok_or_else(over)?, progress);
-            *kept = left;
+            let mut begun = kept.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let (left, outcome) = work(begun.take().ok_or_else(over)?, progress);
+            *begun = left;
+            drop(begun);
+            if kept.closed.load(Ordering::SeqCst) {
+                // Meanwhile, by a caller that did not wait for this thread.
+                drop(kept.take());
+            }
             outcome
         })
     }
@@ -138,7 +138,8 @@ impl PyConversion {
     fn new(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<Self> {
         let options = options(options_json).map_err(|error| raise(py, &error))?;
         let begun = run(py, move |_| Conversion::begin(&src, &dst, &options))?;
-        Ok(Self { begun: Owned::new(Arc::new(Mutex::new(Some(begun)))) })
+        let kept = Kept { begun: Mutex::new(Some(begun)), closed: AtomicBool::new(false) };
+        Ok(Self { kept: Owned::new(Arc::new(kept)) })
     }
 
     /// Returns the remaining tasks; none if the destination already exists.
@@ -183,11 +184,14 @@ impl PyConversion {
         })
     }
 
-    /// Ends it; finished tasks stay for `resume`. A forked child has nothing to end.
+    /// Ends it; finished tasks stay for `resume`. A thread that still works on it, which Ctrl-C has left, ends it when that is done. A forked
+    /// child has nothing to end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Ok(begun) = self.begun.checked().map(Arc::clone) else { return Ok(()) };
+        let Ok(kept) = self.kept.checked() else { return Ok(()) };
+        kept.closed.store(true, Ordering::SeqCst);
+        let taken = kept.take();
         run(py, move |_| {
-            drop(begun.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(taken);
             Ok(())
         })
     }

@@ -14,7 +14,7 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::log;
 use crate::options::parsed;
-use crate::wait::{SLICE, Shared, Source, opened};
+use crate::wait::{SLICE, Shared, Source, apart};
 
 impl Source for File {
     fn timeout(&self) -> Duration {
@@ -59,7 +59,7 @@ impl PyFileSystem {
         work: impl FnOnce(&FileSystem) -> bowstring::Result<T> + Send + 'static,
     ) -> PyResult<T> {
         let files = self.0.checked().map_err(|error| raise(py, &error))?.clone();
-        opened(py, move || work(&files))
+        apart(py, move || work(&files))
     }
 }
 
@@ -70,7 +70,7 @@ impl PyFileSystem {
     fn new(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<Self> {
         let mut options = parsed(py, options)?;
         provide(py, &mut options, provider)?;
-        let files = opened(py, move || FileSystem::new(options.file_options()?))?;
+        let files = apart(py, move || FileSystem::new(options.file_options()?))?;
         Ok(Self(Owned::new(files)))
     }
 

@@ -60,9 +60,8 @@ impl<T> Owned<T> {
         }
         Err(Error::Closed {
             why: format!(
-                "this process was forked from process {} after this was opened there, and its threads, locks and unfinished \
-                 files stay with that process; open a new one in this process, or start the process with \
-                 multiprocessing.get_context(\"spawn\")",
+                "it belongs to process {}, from which this one was forked, and where its threads, locks and unfinished files \
+                 stay; make a new one in this process, or start the process with multiprocessing.get_context(\"spawn\")",
                 self.process
             ),
         })

@@ -6,7 +6,7 @@ use pyo3::types::PyBytes;
 
 use crate::credentials::{Provider, provide};
 use crate::options::parsed;
-use crate::wait::opened;
+use crate::wait::apart;
 
 /// Returns the index of the dataset that `options` name.
 #[pyfunction]
@@ -18,7 +18,7 @@ pub(crate) fn dataset_index<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let mut options = parsed(py, options)?;
     provide(py, &mut options, provider)?;
-    let (bytes, _) = opened(py, move || index(&options, false, None))?;
+    let (bytes, _) = apart(py, move || index(&options, false, None))?;
     Ok(PyBytes::new(py, &bytes))
 }
 
@@ -33,6 +33,6 @@ pub(crate) fn write_index(
 ) -> PyResult<String> {
     let mut options = parsed(py, options)?;
     provide(py, &mut options, provider)?;
-    let (_, address) = opened(py, move || index(&options, true, output.as_deref()))?;
+    let (_, address) = apart(py, move || index(&options, true, output.as_deref()))?;
     Ok(address.unwrap_or_default())
 }

@@ -24,7 +24,7 @@ use crate::nvidia;
 use crate::options::parsed;
 use crate::tensor::{PyTensor, consumer};
 use crate::traces;
-use crate::wait::{Shared, Source, opened};
+use crate::wait::{Shared, Source, apart};
 
 /// One rank's batches, epoch after epoch.
 #[pyclass(frozen, name = "Loader", module = "bowstring._native")]
@@ -196,9 +196,9 @@ impl PyLoader {
         let loader = match gang {
             Some(gang) => {
                 let gang = gang.handle(py)?;
-                opened(py, move || Loader::open_in(&options, &gang))?
+                apart(py, move || Loader::open_in(&options, &gang))?
             }
-            None => opened(py, move || Loader::open(options))?,
+            None => apart(py, move || Loader::open(options))?,
         };
         Ok(Self(Shared::new(loader)))
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::raise;
-use crate::wait::opened;
+use crate::wait::apart;
 
 /// Returns name, fields, row-group counts and indexes of the dataset at `url`, as JSON; `None` if Petastorm did not write it.
 #[pyfunction]
@@ -16,7 +16,7 @@ pub(crate) fn petastorm_metadata(py: Python<'_>, url: String, storage_options: &
     let storage_options = serde_json::from_str(storage_options)
         .map_err(|error| raise(py, &Error::Config { option: "storage_options", problem: error.to_string() }))?;
     let options = LoaderOptions { urls: vec![url], storage_options, ..LoaderOptions::default() };
-    opened(py, move || read(&options))
+    apart(py, move || read(&options))
 }
 
 /// Encodes a schema, given as JSON, as Petastorm keeps it in `_common_metadata`.

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::credentials::{Provider, provide};
 use crate::options::parsed;
-use crate::wait::opened;
+use crate::wait::apart;
 
 /// Returns the findings of `LocalSource::readings` for these options, which need name no rank.
 #[pyfunction]
@@ -20,7 +20,7 @@ pub(crate) fn plan(py: Python<'_>, options: &str, provider: Option<Provider>) ->
     }
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);
-    opened(py, move || readings(options))
+    apart(py, move || readings(options))
 }
 
 fn readings(options: LoaderOptions) -> Result<String> {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::field;
 use crate::loader::columns;
 use crate::options::parsed;
-use crate::wait::{Shared, Source, opened};
+use crate::wait::{Shared, Source, apart};
 
 /// Decoded row groups of a dataset, in any requested order.
 #[pyclass(frozen, name = "RowGroups", module = "bowstring._native")]
@@ -33,7 +33,7 @@ impl PyRowGroups {
     #[pyo3(signature = (options, max_rows=None))]
     fn new(py: Python<'_>, options: &str, max_rows: Option<u64>) -> PyResult<Self> {
         let options = parsed(py, options)?;
-        let groups = opened(py, move || RowGroups::open(options, max_rows))?;
+        let groups = apart(py, move || RowGroups::open(options, max_rows))?;
         Ok(Self(Shared::new(groups)))
     }
 

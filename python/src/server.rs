@@ -17,7 +17,7 @@ use crate::calls::detached;
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::traces;
-use crate::wait::{SLICE, opened};
+use crate::wait::{SLICE, apart};
 
 /// Arguments of a server from Python, as JSON.
 #[derive(Deserialize)]
@@ -60,7 +60,7 @@ impl PyServer {
         let options: Options = document::read(options).map_err(|error| raise(py, &error))?;
         traces::start(py)?;
         // Datasets are opened while Ctrl-C works.
-        let server = opened(py, move || start(options))?;
+        let server = apart(py, move || start(options))?;
         Ok(Self { url: server.url(), running: Owned::new(Mutex::new(Some(server))) })
     }
 
@@ -95,7 +95,7 @@ impl PyServer {
             Ok((self.writes()?, WriteId::new(dataset, write)?, mode, tokens))
         };
         let (writes, write, mode, tokens) = asked().map_err(|error| raise(py, &error))?;
-        let committed = opened(py, move || writes.commit(&write, mode, &tokens))?;
+        let committed = apart(py, move || writes.commit(&write, mode, &tokens))?;
         Ok(serde_json::json!(committed).to_string())
     }
 
@@ -103,7 +103,7 @@ impl PyServer {
     fn abort(&self, py: Python<'_>, dataset: &str, write: &str) -> PyResult<()> {
         let asked = || -> Result<_> { Ok((self.writes()?, WriteId::new(dataset, write)?)) };
         let (writes, write) = asked().map_err(|error| raise(py, &error))?;
-        opened(py, move || writes.abort(&write))
+        apart(py, move || writes.abort(&write))
     }
 
     /// Drains; Ctrl-C cuts the streams. A forked child has nothing to close.

@@ -1,6 +1,6 @@
 //! Waiting for Rust without holding the GIL, with checks for signals in between: Ctrl-C works while a store hangs.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,33 +109,44 @@ impl<T: Source> Shared<T> {
     }
 }
 
-/// Opens, or does anything else, in a thread of its own that Ctrl-C leaves: it does not wait for a slow store. Warnings are logged meanwhile:
-/// a server that is not there yet has minutes to come.
-pub(crate) fn opened<T: Send + 'static>(
+/// Does `work` in a thread of its own that Ctrl-C leaves: it does not wait for a slow store.
+pub(crate) fn apart<T: Send + 'static>(
     py: Python<'_>,
-    open: impl FnOnce() -> Result<T> + Send + 'static,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let (sender, mut receiver) = sync_channel(1);
-    let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
-    std::thread::Builder::new()
-        .name("bowstring-open".to_owned())
-        // Nobody receives after Ctrl-C; the opened object is then dropped here.
-        .spawn(move || drop(sender.send(open())))
-        .map_err(no_thread)?;
-    loop {
-        let (back, opened) = detached(py, move || {
-            let opened = receiver.recv_timeout(SLICE);
-            (receiver, opened)
-        });
-        receiver = back;
-        let passed_on = log::pass_on(py);
-        match opened {
-            Ok(opened) => {
-                return opened.map_err(|error| raise(py, &error)).and_then(|opened| passed_on.map(|()| opened));
-            }
-            Err(RecvTimeoutError::Timeout) => passed_on.and_then(|()| py.check_signals())?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(raise(py, &Error::Closed { why: "a thread of the library panicked".to_owned() }));
+    let outcome = Apart::start(py, work)?.wait(py)?;
+    outcome.map_err(|error| raise(py, &error))
+}
+
+/// Work in a thread of its own. Nobody waits for it once this is dropped; its outcome is then dropped in the thread.
+#[derive(Debug)]
+pub(crate) struct Apart<T>(Receiver<Result<T>>);
+
+impl<T: Send + 'static> Apart<T> {
+    pub(crate) fn start(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send + 'static) -> PyResult<Self> {
+        let (sender, receiver) = sync_channel(1);
+        let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
+        let thread = std::thread::Builder::new().name("bowstring-apart".to_owned());
+        thread.spawn(move || drop(sender.send(work()))).map_err(no_thread)?;
+        Ok(Self(receiver))
+    }
+
+    /// Waits for the outcome. Warnings are logged meanwhile: a server that is not there yet has minutes to come.
+    ///
+    /// # Errors
+    /// The exception of a signal's handler, Ctrl-C above all. The work goes on, and can be waited for again.
+    pub(crate) fn wait(&mut self, py: Python<'_>) -> PyResult<Result<T>> {
+        loop {
+            let receiver = &mut self.0;
+            let outcome = detached(py, move || receiver.recv_timeout(SLICE));
+            let passed_on = log::pass_on(py);
+            match outcome {
+                Ok(Err(error)) => return Ok(Err(error)),
+                Ok(done) => return passed_on.map(|()| done),
+                Err(RecvTimeoutError::Timeout) => passed_on.and_then(|()| py.check_signals())?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(Err(Error::Closed { why: "a thread of the library panicked".to_owned() }));
+                }
             }
         }
     }

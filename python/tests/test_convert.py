@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import decimal
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import bowstring
@@ -16,8 +20,10 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from bowstring import _native
 from bowstring.convert import in_this_process, options_json, plan
 from conftest import needs_pyarrow
+from objects import Objects
 
 
 def test_a_report_describes_the_conversion(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -165,6 +171,61 @@ def test_ctrl_c_stops_a_conversion(tmp_path: pathlib.Path) -> None:
     arguments = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "x.parquet"), str(tmp_path / "out")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert done.stdout == "interrupted\n", done.stderr
+
+
+class Hanging(dict[str, bytes]):
+    """Objects of a store that gives none until it may go on."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.asked, self.may_go = threading.Event(), threading.Event()
+
+    def get(self, path: str, default: Any = None) -> Any:
+        self.asked.set()
+        self.may_go.wait(60)
+        return super().get(path, default)
+
+
+def test_a_second_signal_leaves_a_conversion_that_hangs_which_then_publishes_nothing(
+    objects: Objects, tmp_path: pathlib.Path
+) -> None:
+    objects.content["x.csv"] = b"id\n1\n2\n"
+    src, out, options = f"{objects.url}/x.csv", tmp_path / "out", {"to": "jsonl", "verify": True}
+    conversion = _native.Conversion(src, out, json.dumps(options))
+    done = pathlib.Path(conversion.attempts(), "0")
+    conversion.adopt(_native.convert_task(src, done, json.dumps(options), conversion.fingerprint(), 0), done)
+    hanging = objects.content = Hanging(objects.content)
+
+    def interrupt() -> None:
+        assert hanging.asked.wait(60)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(os.getpid(), number)
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(7)
+
+    former = [signal.signal(signal.SIGUSR1, signal.default_int_handler), signal.signal(signal.SIGUSR2, leave)]
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(SystemExit, match="7") as second:
+            conversion.finish()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, former[0])
+        signal.signal(signal.SIGUSR2, former[1])
+    assert isinstance(second.value.__context__, KeyboardInterrupt)
+    conversion.close()
+    lock = tmp_path / ".out.bowstring-convert.lock"
+    assert lock.exists(), "the thread that was left holds it"
+    hanging.may_go.set()
+    end = time.monotonic() + 60
+    while lock.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not out.exists()
+    again = _native.Conversion(src, out, json.dumps({**options, "resume": True}))
+    report = json.loads(again.finish())
+    assert (report["rows"], report["resumed_tasks"], report["verified"]) == (2, 1, True)
 
 
 FORKED = """

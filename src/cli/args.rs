@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
 use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns, option};
-use crate::pipeline::{Kind, LoaderOptions};
+use crate::pipeline::{Kind, LoaderOptions, paths_at_home};
 use crate::store::at_home;
 use crate::{Error, Result};
 
@@ -208,11 +208,10 @@ impl DatasetArgs {
         LoaderOptions::from_document(self.document()?)
     }
 
-    /// Names of the flags that were typed.
+    /// Names of those of `options` that flags or the file gave, and no variable.
     #[cfg(feature = "flight")]
-    pub(crate) fn typed(&self) -> impl Iterator<Item = &'static str> {
-        let names = self.flags.values.keys().filter_map(|name| Some(option(name)?.name));
-        names.filter(|name| !self.flags.of_variables.contains(name))
+    pub(crate) fn typed(&self, options: &LoaderOptions) -> impl Iterator<Item = &'static str> {
+        options.given.iter().copied().filter(|name| *name != "urls" && !self.flags.of_variables.contains(name))
     }
 
     fn document(&self) -> Result<Map<String, Value>> {
@@ -264,11 +263,7 @@ fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<
         values.retain(|name, _| !left(name));
     }
     lay(&mut document, &values);
-    for name in ["cache", "mounts", "index"] {
-        if let Some(Value::String(path)) = document.get_mut(name) {
-            *path = at_home(path);
-        }
-    }
+    paths_at_home(&mut document);
     Ok(document)
 }
 
@@ -348,10 +343,17 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(crate) use crate::pipeline::bytes;
 
+/// A switch of a server; `None` for an empty text, as of a variable that is set to nothing.
+#[cfg(feature = "flight")]
+pub(crate) type MaybeSwitch = Option<bool>;
+
 /// A switch of a server, in the words that switches of a loader have.
 #[cfg(feature = "flight")]
-pub(crate) fn switch(text: &str) -> Result<bool, String> {
-    Kind::Switch.parse(text).map(|value| value == Value::Bool(true))
+pub(crate) fn switch(text: &str) -> Result<MaybeSwitch, String> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    Kind::Switch.parse(text).map(|value| Some(value == Value::Bool(true)))
 }
 
 #[cfg(test)]
@@ -400,13 +402,14 @@ mod tests {
     #[test]
     fn variables_of_the_owner_are_left_to_a_server() {
         let of = |url: &str| {
-            let values = json!({"cache": "c", "seed": 3, "version": 1}).as_object().unwrap().clone();
-            let of_variables = BTreeSet::from(["cache", "seed", "version"]);
+            let values =
+                json!({"cache": "c", "partitioning": "hive", "seed": 3, "version": 1}).as_object().unwrap().clone();
+            let of_variables = BTreeSet::from(["cache", "partitioning", "seed", "version"]);
             let flags = Flags::<DATASET> { values, of_variables };
             document(None, &[url.to_owned()], &flags).unwrap().keys().cloned().collect::<Vec<_>>()
         };
         assert_eq!(of("grpc://h/x"), ["seed", "urls", "version"], "a version says which rows");
-        assert_eq!(of("x"), ["cache", "seed", "urls", "version"]);
+        assert_eq!(of("x"), ["cache", "partitioning", "seed", "urls", "version"]);
         let typed = Flags::<DATASET> { values: Map::from_iter([("cache".to_owned(), json!("c"))]), ..Flags::default() };
         assert!(document(None, &["grpc://h/x".to_owned()], &typed).unwrap().contains_key("cache"));
     }

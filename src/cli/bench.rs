@@ -75,6 +75,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
+    args.html.check()?;
     let mut options = args.loader.options()?;
     if options.batch_size.is_none() && options.global_batch_size.is_none() {
         options.batch_size = Some(BATCH_SIZE);

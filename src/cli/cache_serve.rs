@@ -48,7 +48,7 @@ impl Args {
             bytes: self.cache_bytes,
             tokens: self.tokens.clone(),
             tls: self.access.tls(None)?,
-            insecure: self.access.insecure.unwrap_or_default(),
+            insecure: self.access.insecure.flatten().unwrap_or_default(),
             admin_tokens: self.access.admin_tokens.clone(),
         })
     }
@@ -78,7 +78,7 @@ async fn serve(args: &Args, out: &mut Out) -> Outcome {
     let admin = AdminPort::open(args.access.admin.as_deref(), Arc::clone(&server.admin)).await?;
     let scheme = if server.is_encrypted() { "grpc+tls" } else { "grpc" };
     tracing::info!(%address, cache = args.directory, bytes = server.cache().limit(), "serving a cache");
-    if args.access.insecure == Some(true) {
+    if args.access.insecure.flatten() == Some(true) {
         tracing::warn!("--insecure: whoever can reach the address may read and write blocks");
     }
     if args.print_address {

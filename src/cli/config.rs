@@ -9,8 +9,8 @@ use serde::Serialize;
 use crate::Error;
 use crate::cli::daemon::{checked, resolve};
 use crate::cli::effective::{Effective, Sources};
-use crate::cli::out::{Out, Outcome};
-use crate::cli::settings::{Settings, read};
+use crate::cli::out::{Out, Outcome, tell};
+use crate::cli::settings::{Settings, left_out, read};
 use crate::cli::table::{plain, plural};
 use crate::flight::server::config::{ServerOptions, something};
 use crate::flight::server::file::{ServeFile, lines};
@@ -96,6 +96,9 @@ struct Checked {
 
 fn check(args: &CheckArgs, out: &mut Out) -> Outcome {
     let file = args.settings.merged(Some(&args.file), &[])?;
+    if let Some(left) = left_out() {
+        tell(&format!("warning: {left}\n"));
+    }
     let server = &file.server;
     server.validate()?;
     let shown = args.file.display().to_string();

@@ -15,7 +15,7 @@ use crate::flight::server::tls::TlsFiles;
 use crate::flight::server::{self, AdminState};
 use crate::{Error, Result};
 
-use crate::cli::args::switch;
+use crate::cli::args::{MaybeSwitch, switch};
 
 /// Most open files: more than this server can use.
 const OPEN_FILES: u64 = 1 << 16;
@@ -123,7 +123,7 @@ pub(crate) struct Access {
         default_missing_value = "true",
         hide_env_values = true
     )]
-    pub(crate) insecure: Option<bool>,
+    pub(crate) insecure: Option<MaybeSwitch>,
 }
 
 impl Access {

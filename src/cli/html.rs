@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
@@ -55,15 +55,31 @@ impl HtmlArgs {
 
     /// Writes the page of a report, if one is wanted.
     pub(crate) fn write(&self, title: &str, plots: impl FnOnce() -> Vec<Plot>, report: &impl fmt::Display) -> Outcome {
-        let Some(path) = &self.html else { return Ok(()) };
-        let path = Path::new(&at_home(path)).to_owned();
+        self.check()?;
+        let Some(path) = self.path() else { return Ok(()) };
         let page = Page { title, plots: plots(), text: report.to_string() }.to_string();
-        let wrong = |problem: String| Error::config("html", format!("{} {problem}", path.display()));
-        if holds_something_else(&path) {
-            return Err(wrong("is there and is no page; name another file, or remove it".to_owned()).into());
-        }
-        std::fs::write(&path, page).map_err(|error| wrong(format!("cannot be written: {error}")))?;
+        let wrong =
+            |error: std::io::Error| Error::config("html", format!("{} cannot be written: {error}", path.display()));
+        std::fs::write(&path, page).map_err(wrong)?;
         Ok(())
+    }
+
+    /// Refuses a file that holds something else, before the work that it is to show.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.path().filter(|path| holds_something_else(path)) {
+            Some(path) => {
+                let problem = "is there and is no page; name another file, or remove it";
+                Err(Error::config("html", format!("{} {problem}", path.display())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.html.as_deref().map(|path| at_home(path).into())
     }
 }
 
@@ -279,7 +295,7 @@ mod tests {
         let write = |html: String| HtmlArgs { html: Some(html) }.write("x", Vec::new, &"text");
         let rows = at("part-0.parquet");
         std::fs::write(&rows, "PAR1 and rows").unwrap();
-        assert!(write(rows.clone()).is_err());
+        assert!(write(rows.clone()).is_err() && HtmlArgs { html: Some(rows.clone()) }.check().is_err());
         assert_eq!(std::fs::read(&rows).unwrap(), b"PAR1 and rows");
         std::fs::write(at("empty"), "").unwrap();
         assert!([at("new"), at("new"), at("empty")].into_iter().all(|html| write(html).is_ok()));

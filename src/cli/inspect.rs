@@ -136,6 +136,7 @@ impl Spread {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    args.html.check()?;
     let options = args.dataset.options()?;
     #[cfg(feature = "flight")]
     if crate::cli::served::is_server(&options) {
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
                 return Err(Error::config(option, "is about files, which a server does not show; leave it out").into());
             }
         }
-        return crate::cli::served::run(&options, args.dataset.typed(), out);
+        return crate::cli::served::run(&options, args.dataset.typed(&options), out);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

@@ -95,6 +95,7 @@ struct Memory {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    args.html.check()?;
     // The plan is the same on every rank; the choice only determines whose memory is counted.
     let mut options = args.loader.options_of_any_rank()?;
     if args.rate == Some(0) {

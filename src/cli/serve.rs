@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 use crate::cli::daemon::{Addresses, AdminPort, LogFormat, bind, local, open_files, resolve};
 use crate::cli::out::{Failure, Out, Outcome};
-use crate::cli::settings::Settings;
+use crate::cli::settings::{Settings, left_out};
 use crate::cli::signals::Signals;
 
 /// Time after the grace time within which streams are cut and the process ends.
@@ -42,6 +42,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let file = args.merged()?;
+    if let Some(left) = left_out() {
+        tracing::warn!("{left}");
+    }
     open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -183,7 +186,14 @@ mod tests {
         assert_eq!((merged.server.insecure, merged.server.shared_memory), (false, None));
         std::fs::write(&file, text.replace("listen", "insecure = true\nlisten")).unwrap();
         for (flag, insecure) in
-            [("--threads=3", true), ("--insecure", true), ("--insecure=false", false), ("--insecure=0", false)]
+            // Nothing, as of an empty variable, leaves the file's.
+            [
+                ("--threads=3", true),
+                ("--insecure", true),
+                ("--insecure=", true),
+                ("--insecure=false", false),
+                ("--insecure=0", false),
+            ]
         {
             assert_eq!(parse(&[flag]).unwrap().server.insecure, insecure, "{flag}");
         }

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::flight::client::{Address, Served, served};
+use crate::flight::request::of_the_owner;
 use crate::pipeline::LoaderOptions;
+use crate::pipeline::option_table::option;
 use crate::schema::Field;
 
 use crate::cli::out::{Out, Outcome};
@@ -45,13 +47,16 @@ pub(crate) fn is_server(options: &LoaderOptions) -> bool {
     options.urls.iter().any(|url| Address::is_one(url))
 }
 
-/// Reports the datasets of the server, or the one, that `options` name; `typed` are the flags among them.
+/// Reports the datasets of the server, or the one, that `options` name; `typed` are those that no variable gave.
 pub(crate) fn run(options: &LoaderOptions, mut typed: impl Iterator<Item = &'static str>, out: &mut Out) -> Outcome {
     let address = options.urls.first().map(|url| Address::parse(url)).transpose()?;
     let (server, is_one) = address.map(|address| (address.server(), !address.dataset.is_empty())).unwrap_or_default();
-    if let Some(option) = typed.find(|name| !is_one && *name != "storage_options") {
+    if let Some(name) = typed.find(|name| !is_one && *name != "storage_options") {
+        if let Some(entry) = option(name).filter(|entry| entry.is_of_the_owner()) {
+            return Err(of_the_owner(entry).into());
+        }
         let problem = format!("is of one dataset, and {server} is a server; write {server}/NAME, or leave it out");
-        return Err(Error::config(option, problem).into());
+        return Err(Error::config(name, problem).into());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

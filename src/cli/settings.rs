@@ -13,7 +13,7 @@ use crate::pipeline::option_table::{OPTIONS, OptionEntry};
 use crate::store::{Mounts, at_home};
 use crate::{Error, Result};
 
-use crate::cli::args::{bytes, switch};
+use crate::cli::args::{MaybeSwitch, bytes, switch};
 use crate::cli::daemon::Access;
 
 /// Flags and variables that override keys of `[server]`.
@@ -71,7 +71,7 @@ pub(crate) struct Settings {
     put: Option<String>,
     /// Deliver batches to ranks on this host through shared memory [default: true]
     #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", value_parser = switch, hide_env_values = true)]
-    shared_memory: Option<bool>,
+    shared_memory: Option<MaybeSwitch>,
     /// File that gets a line of JSON for each call and each end of a stream
     #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
     audit_log: Option<PathBuf>,
@@ -104,9 +104,9 @@ impl Settings {
         over(&mut server.share_bytes, &self.share_bytes);
         over(&mut server.open_bytes, &self.open_bytes);
         over(&mut server.put, &self.put);
-        over(&mut server.shared_memory, &self.shared_memory);
+        over(&mut server.shared_memory, &self.shared_memory.flatten());
         over(&mut server.audit_log, &self.audit_log);
-        server.insecure = self.access.insecure.unwrap_or(server.insecure);
+        server.insecure = self.access.insecure.flatten().unwrap_or(server.insecure);
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
         }
@@ -121,13 +121,19 @@ impl Settings {
             file.catalogue.set_mounts(Arc::new(mounts));
         }
         add(&mut file.catalogue, datasets)?;
-        let left = not_taken(|variable| std::env::var_os(variable).is_some());
-        if !left.is_empty() {
-            let left = left.join(", ");
-            tracing::warn!("{left}: of loaders, not of a server; give such options in [datasets.NAME] of its file");
-        }
         Ok(file)
     }
+}
+
+/// A sentence about the variables of options of loaders that are set and that a server does not take, if there are any.
+pub(crate) fn left_out() -> Option<String> {
+    let left = not_taken(|variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty()));
+    let what = match left.len() {
+        0 => return None,
+        1 => "is an option of loaders, which a server does not take; give it",
+        _ => "are options of loaders, which a server does not take; give them",
+    };
+    Some(format!("{} {what} in [datasets.NAME] of its file", left.join(", ")))
 }
 
 /// The variables of options of datasets that are set, and that a server does not take.

@@ -211,7 +211,7 @@ impl Dataset {
         let bytes = made.await.unwrap_or_else(closed)?;
         let writing = async {
             // `-o` is easily taken for the file to make an index of. Where only writing is permitted, nobody can look.
-            let there = place.beginning(MAGIC.len() as u64).await.unwrap_or_default();
+            let there = place.beginning(MAGIC.len() as u64).await?.unwrap_or_default();
             if !there.is_empty() && !there.starts_with(&MAGIC[..MAGIC.len() - 1]) {
                 let problem = format!("{} is there and is no index; name another place, or remove it", place.url());
                 return Err(Error::config("output", problem));

@@ -89,7 +89,8 @@ impl StreamRequest {
             options.given.contains(name) || usual.get(name) != Some(value)
         };
         if let Some(entry) = OPTIONS.iter().find(|entry| {
-            entry.is_of_the_owner() && asked.get(entry.name).is_some_and(|value| says(entry.name, value, &usual))
+            let value = asked.get(entry.name).filter(|value| value.as_str() != Some(""));
+            entry.is_of_the_owner() && value.is_some_and(|value| says(entry.name, value, &usual))
         }) {
             return Err(of_the_owner(entry));
         }
@@ -202,13 +203,15 @@ impl StreamRequest {
 }
 
 /// The refusal of an option that the server would not obey.
-fn of_the_owner(entry: &OptionEntry) -> Error {
+pub(crate) fn of_the_owner(entry: &OptionEntry) -> Error {
     let name = entry.name;
     if name == "weights" {
         return Error::config(name, "a mixture is opened by the server: give it a name in its catalogue");
     }
-    let (variable, place) = (entry.variable().unwrap_or_default(), "set it for the dataset in the server's catalogue");
-    Error::config(name, format!("a server reads with its own {name}; leave it out, also as {variable}, or {place}"))
+    // Other variables are left to the server anyway.
+    let variable = entry.variable().filter(|_| !entry.is_left_to_a_server());
+    let variable = variable.map(|variable| format!(", also as {variable}")).unwrap_or_default();
+    Error::config(name, format!("it is set in the server's catalogue, for the dataset; leave it out{variable}"))
 }
 
 fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
@@ -260,6 +263,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_empty_was_not_given() {
+        let nothing = json!({"columns": [], "exclude": [], "cast": {}, "pack": [], "arrow": [], "images": {}, "weights": [],
+            "limits": {}, "cache_peers": [], "ref": ""});
+        assert_eq!(asked(nothing).unwrap().len(), 2, "the version of the order and the tail");
+    }
+
+    #[test]
     fn what_only_the_owner_sets_is_refused_by_name() {
         for (name, value) in [
             ("version", json!(0)),
@@ -278,6 +288,10 @@ mod tests {
         ] {
             let error = asked(json!({ name: value })).unwrap_err();
             assert!(matches!(error, Error::Config { option, .. } if option == name), "{name}: {error}");
+        }
+        for (name, ends) in [("index", "leave it out"), ("version", "leave it out, also as BOWSTRING_VERSION")] {
+            let error = asked(json!({ name: if name == "index" { json!("auto") } else { json!(1) } })).unwrap_err();
+            assert!(error.to_string().ends_with(ends), "{error}");
         }
         let own = json!({"rank": 1, "world_size": 2, "memory_budget": "1GiB", "threads": 1, "prefetch": 2, "timeout": 9,
             "device": "cuda", "device_slots": 2, "device_fence": "sync", "device_overflow": true,

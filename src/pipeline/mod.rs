@@ -87,6 +87,8 @@ pub use local::LocalSource;
 pub use memory_need::MemoryNeed;
 #[cfg(feature = "flight")]
 pub(crate) use option_document::gathered;
+#[cfg(any(feature = "cli", feature = "flight"))]
+pub(crate) use option_document::paths_at_home;
 pub use option_kind::{Kind, bytes};
 pub use options::LoaderOptions;
 #[cfg(feature = "flight")]

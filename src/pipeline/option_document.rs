@@ -11,6 +11,8 @@ use super::option_table::{OPTIONS, OptionEntry, is_of_columns, option, unknown};
 use super::options::LoaderOptions;
 use crate::document::words;
 use crate::error::{Error, Result};
+#[cfg(any(feature = "cli", feature = "flight"))]
+use crate::store::at_home;
 
 impl LoaderOptions {
     /// Options from JSON text.
@@ -53,12 +55,32 @@ impl LoaderOptions {
     }
 }
 
-/// The names of the options in a gathered document.
+/// The names of the options in a gathered document. An empty list, mapping or text, as of a variable that is set to nothing, gives nothing.
 fn given(document: &Map<String, Value>) -> BTreeSet<&'static str> {
     let columns = document.get("columns").and_then(Value::as_object);
     let apart = document.iter().filter(|(name, _)| *name != "columns");
-    let given = apart.chain(columns.into_iter().flatten()).filter(|(_, value)| !value.is_null());
+    let given = apart.chain(columns.into_iter().flatten()).filter(|(_, value)| !is_nothing(value));
     given.filter_map(|(name, _)| Some(option(name)?.name)).collect()
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(parts) => parts.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+/// Expands a `~` at the start of the options that are paths.
+#[cfg(any(feature = "cli", feature = "flight"))]
+pub(crate) fn paths_at_home(document: &mut Map<String, Value>) {
+    for name in ["cache", "mounts", "index"] {
+        if let Some(Value::String(path)) = document.get_mut(name) {
+            *path = at_home(path);
+        }
+    }
 }
 
 fn read(document: &Map<String, Value>) -> serde_json::Result<LoaderOptions> {

@@ -73,10 +73,11 @@ impl OptionEntry {
         self.scope == Scope::Never && (is_of_the_data || matches!(self.name, "weights" | "stop"))
     }
 
-    /// Returns true if it has no part in what the data is. A variable of it is set for all loaders of a job, and one of a server leaves it
-    /// to the server.
+    /// Returns true if it says how data are found and read, and not which. A variable of it is set for all loaders of a job, and one of a
+    /// server leaves it to the server.
     pub fn is_left_to_a_server(&self) -> bool {
-        self.is_of_the_owner() && (self.name.starts_with("cache") || matches!(self.name, "mounts" | "index" | "limits"))
+        self.is_of_the_owner()
+            && (self.name.starts_with("cache") || matches!(self.name, "mounts" | "index" | "limits" | "partitioning"))
     }
 
     /// The sentence, the example and the default, as in a help text.

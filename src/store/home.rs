@@ -11,7 +11,6 @@ pub(super) fn home(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<Pat
 
 /// Expands a `~` at the start of `path` to the home of the process's user: a shell does not do so inside quotes, or after
 /// `--flag=`.
-#[cfg(feature = "cli")]
 pub(crate) fn at_home(path: &str) -> String {
     expand(path, &|name| std::env::var_os(name))
 }

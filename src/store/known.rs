@@ -60,13 +60,20 @@ impl Found {
         Ok(end.bytes)
     }
 
-    /// Its first bytes, at most `most`; `None` if nothing can be read there.
-    pub(crate) async fn beginning(&self, most: u64) -> Option<Bytes> {
-        let size = self.place.store.head(&self.path).await.ok()?.size;
-        if size == 0 {
-            return Some(Bytes::new());
+    /// Its first bytes, at most `most`; `None` if there is nothing, or nothing that may be read.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) async fn beginning(&self, most: u64) -> Result<Option<Bytes>> {
+        let reading = async {
+            let size = self.place.store.head(&self.path).await?.size;
+            if size == 0 { Ok(Bytes::new()) } else { self.place.store.get_range(&self.path, 0..size.min(most)).await }
+        };
+        match reading.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. } | object_store::Error::PermissionDenied { .. }) => Ok(None),
+            Err(error) => Err(self.place.failed("look at", &self.path, error)),
         }
-        self.place.store.get_range(&self.path, 0..size.min(most)).await.ok()
     }
 
     /// Puts `bytes` there, in place of anything that is there.

@@ -91,7 +91,7 @@ pub use find::{Listing, find};
 pub use found::Found;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub use fuse::Mounted;
-#[cfg(feature = "cli")]
+#[cfg(any(feature = "cli", feature = "flight"))]
 pub(crate) use home::at_home;
 pub(crate) use known::{Base, index_here, is_local, is_named};
 #[cfg(feature = "convert")]

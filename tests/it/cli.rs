@@ -490,4 +490,30 @@ fn reports_are_pages_with_plots_too() {
     }
     let ran = run(&["plan", data, "--batch-size", "8", "--html", "/nowhere/page.html"]);
     assert!(ran.code == 2 && ran.stderr.contains("/nowhere/page.html"), "{ran:?}");
+    let mut at_home = command(&["plan", data, "--batch-size", "8", "--html=~/home.html"]);
+    at_home.env("HOME", directory.path());
+    assert!(ran(at_home).code == 0 && directory.path().join("home.html").is_file());
+}
+
+#[test]
+fn what_a_server_does_not_obey_is_refused_as_a_flag_and_in_a_file_and_left_out_as_a_variable() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = folder.path().join("options.json");
+    std::fs::write(&options, r#"{"filter": "x > 1"}"#).unwrap();
+    let asked = |more: &[&str], variable: Option<(&str, &str)>| {
+        let mut asked = command(&[&["inspect", "grpc://127.0.0.1:1"], more].concat());
+        asked.envs(variable);
+        ran(asked).stderr
+    };
+    for (more, says) in [
+        (&["--limits", r#"{"max_files": 1}"#][..], "option limits: it is set in the server's catalogue"),
+        (&["--options", text(&options)], "option filter: is of one dataset"),
+    ] {
+        let told = asked(more, None);
+        assert!(told.contains(says), "{told}");
+    }
+    let told = asked(&[], Some(("BOWSTRING_CACHE", "memory")));
+    assert!(!told.contains("option cache") && told.contains("127.0.0.1:1"), "{told}");
+    let rate = run(&["plan", PHOTOS, "--batch-size", "8", "--rate", "0"]);
+    assert!(rate.code == 2 && rate.stderr.contains("option rate"), "{rate:?}");
 }

@@ -46,6 +46,19 @@ fn values_come_from_the_file_then_variables_then_flags() {
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["server"]["threads"], json!({"value": 2, "source": format!("{path}, line 3")}));
     assert_eq!(document["server.limits"]["connections"], json!({"value": 4096, "source": "default"}));
+    // `~` is the home wherever a path is named.
+    let mut shown = command(&["config", "show", "--put=~/put", "--journal=~/journal"]);
+    let content = "[datasets.x]\nurl = \"a\"\ncache = \"~/cache\"\n";
+    let (directory, path) = file(content);
+    shown.args(["--config", &path]).env("HOME", "/home/of/anna");
+    let shown = ran(shown).stdout;
+    for place in ["put", "journal", "cache"] {
+        assert!(shown.contains(&format!("{place} = \"/home/of/anna/{place}\"")), "{place}: {shown}");
+    }
+    std::fs::write(directory.path().join("m.toml"), "[mounts.m]\nurl = \"s3://bucket/m\"\n").unwrap();
+    let mut shown = command(&["config", "show"]);
+    shown.env("HOME", directory.path()).env("BOWSTRING_MOUNTS", "~/m.toml");
+    assert!(ran(shown).stdout.contains("s3://bucket/m"));
     // Without a file, all of it is the default.
     assert!(run(&["config", "show"]).stdout.contains("listen = \"127.0.0.1:8815\"  # default"));
 }
@@ -77,6 +90,17 @@ fn a_file_is_refused_for_what_a_server_refuses_it_for() {
     let open = format!("[server]\nlisten = \"0.0.0.0:1\"\n{dataset}");
     assert_eq!(check(&open, &["--insecure"]).code, 0);
     assert_eq!(check(&format!("[server]\nadmin = \"9090\"\n{dataset}"), &[]).code, 0, "a port alone");
+    let with = |variable: &str, value: &str| {
+        let (_directory, path) = file(&open);
+        let mut checked = command(&["config", "check", &path]);
+        checked.env(variable, value);
+        ran(checked)
+    };
+    for (insecure, code) in [("1", 0), ("yes", 0), ("", 2), ("0", 2)] {
+        assert_eq!(with("BOWSTRING_INSECURE", insecure).code, code, "{insecure}");
+    }
+    let told = with("BOWSTRING_SEED", "3").stderr;
+    assert!(told.contains("BOWSTRING_SEED is an option of loaders, which a server does not take"), "{told}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow_flight::{Action, Criteria, Empty, FlightDescriptor, FlightInfo, HandshakeRequest, Ticket as FlightTicket};
 use bowstring::error::Error;
+use bowstring::flight::client::Gang;
+use bowstring::flight::gang::JoinOptions;
 use bowstring::flight::gang::wire::ACTIONS;
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Catalogue, Config};
@@ -475,8 +477,13 @@ fn a_certificate_of_an_unknown_ca_is_told_at_once_and_with_what_to_set() {
         ..support::options(directory.path(), 8, 0, 1)
     };
     let begun = std::time::Instant::now();
+    let (url, credentials) = (options.urls[0].clone(), options.storage_options.clone());
     let text = Loader::open(options).expect_err("it trusts another CA").chain();
     assert!(text.contains("give its CA as ca") && text.contains("UnknownIssuer"), "{text}");
+    let joining = JoinOptions { timeout: LONGEST, ..JoinOptions::new("gang", 0, 1) };
+    let server = url.trim_end_matches("/imagenet40");
+    let text = Gang::join(server, &credentials, joining).expect_err("so does a rank that joins").chain();
+    assert!(text.contains("give its CA as ca"), "{text}");
     assert!(begun.elapsed() < LONGEST / 2, "{text}");
 }
 

@@ -83,7 +83,7 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
     }
     let known = |name: &str| [&first, &second].iter().any(|source| source.schema().field_with_name(name).is_ok());
     if let Some((missing, _)) = options.schema.iter().flat_map(|types| &types.0).find(|(name, _)| !known(name)) {
-        return Err(Error::config("schema", format!("column {missing:?}: neither dataset has it")));
+        return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
     }
     let common: Vec<&str> = left.iter().filter(|name| right.contains(name)).map(String::as_str).collect();
     let digests = [

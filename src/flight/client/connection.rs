@@ -60,7 +60,8 @@ impl Dial for Tcp {
 pub(super) enum Failure {
     /// Another attempt, here or elsewhere, may help.
     Transient(Error),
-    /// This server's certificate is not trusted. Setting what is missing helps, and where it served before, its next certificate may.
+    /// This server's certificate is of an unknown authority or of another name. Setting what is missing helps, and where it served
+    /// before, its next certificate may.
     Untrusted(Error),
     /// This server refuses. One that has newer tokens, tickets' keys or datasets may not.
     Refused(Error),
@@ -102,11 +103,23 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
         .then(|| Error::config("url", format!("{peer}: {problem}; write {meant}://{at}")))
 }
 
-/// What rustls says of a certificate that it refuses.
-const UNTRUSTED: &str = "invalid peer certificate";
-
-fn is_untrusted(error: &(dyn StdError + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| (**error).source()).any(|error| error.to_string().contains(UNTRUSTED))
+/// What to set for a server whose certificate is of another authority or another name than expected; `None` for other errors. A certificate
+/// that has expired or is not valid yet is replaced by its server.
+fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
+    let texts = std::iter::successors(Some(error), |error| (**error).source()).map(ToString::to_string);
+    // The words of rustls.
+    let mut refusals =
+        texts.filter_map(|text| text.split_once("invalid peer certificate: ").map(|(_, why)| why.to_owned()));
+    let hint = |why: String| {
+        if why.starts_with("UnknownIssuer") {
+            Some("no connection: no known CA has signed its certificate; give its CA as ca in storage_options")
+        } else if why.starts_with("NotValidForName") || why.starts_with("certificate not valid for name") {
+            Some("no connection: its certificate is of another name; give that name as server_name in storage_options")
+        } else {
+            None
+        }
+    };
+    refusals.find_map(hint)
 }
 
 /// A connection to one server.
@@ -126,12 +139,10 @@ impl Connection {
             if let Some(error) = crossed(&peer, &error) {
                 return Failure::Final(error);
             }
-            let untrusted = is_untrusted(&error);
-            let hint = "no connection: its certificate is not trusted; give its CA as ca, and its name if it is another one as \
-                        server_name, in storage_options";
-            let what = if untrusted { hint } else { "no connection" }.to_owned();
+            let hint = distrusted(&error);
+            let what = hint.unwrap_or("no connection").to_owned();
             let error = Error::Remote { peer: peer.to_string(), what, source: Some(Box::new(error)) };
-            if untrusted { Failure::Untrusted(error) } else { Failure::Transient(error) }
+            if hint.is_some() { Failure::Untrusted(error) } else { Failure::Transient(error) }
         };
         let invalid =
             |error: tonic::transport::Error| Failure::Final(Error::config("url", format!("{address}: {error}")));
@@ -319,4 +330,24 @@ async fn within<T>(deadline: Duration, peer: &str, what: &str, work: impl Future
             waited: deadline,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unknown_authority_and_another_name_are_for_the_caller_to_mend() {
+        let of = |why: &str| distrusted(&std::io::Error::other(format!("invalid peer certificate: {why}")));
+        assert!(of("UnknownIssuer").is_some_and(|hint| hint.contains("as ca ")));
+        for why in ["NotValidForName", "certificate not valid for name \"a\"; certificate is only valid for ..."] {
+            assert!(of(why).is_some_and(|hint| hint.contains("server_name")), "{why}");
+        }
+        for why in
+            ["certificate expired: verification time 2 (UNIX)", "certificate not valid yet: ...", "Expired", "Revoked"]
+        {
+            assert_eq!(of(why), None, "{why}");
+        }
+        assert_eq!(distrusted(&std::io::Error::other("UnknownIssuer")), None);
+    }
 }

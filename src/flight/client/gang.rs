@@ -53,8 +53,11 @@ impl Wire for Actions {
                 Err(failure) => Err(failure),
             };
             answer.map_err(|failure| match failure {
-                Failure::Final(error) | Failure::Refused(error) => CallError::Answered(error),
-                Failure::Transient(error) | Failure::Untrusted(error) => {
+                // A rank that joins ends with it; a member tries again, as after other faults of the server.
+                Failure::Final(error) | Failure::Refused(error) | Failure::Untrusted(error) => {
+                    CallError::Answered(error)
+                }
+                Failure::Transient(error) => {
                     // An overloaded server is still there; its connection is kept.
                     if !matches!(error, Error::Limit { .. }) {
                         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;

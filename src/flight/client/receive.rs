@@ -96,7 +96,7 @@ pub(super) struct Source {
     pub(super) timeout: Duration,
     /// Description of the current wait, to name the culprit.
     pub(super) waiting: Mutex<String>,
-    /// The failure of the last attempt, until there is a connection again.
+    /// The last attempt and its failure, until there is a connection again.
     pub(super) failure: Mutex<Option<String>>,
     /// Attempts that failed.
     pub(super) retries: AtomicU64,
@@ -119,17 +119,17 @@ impl Source {
     /// Connects to `address`.
     pub(super) async fn connect(&self, address: &Address) -> Result<Connection, Failure> {
         let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = failure().as_ref().map(|error| format!("; the last attempt failed: {error}")).unwrap_or_default();
+        let before = failure().as_ref().map(|last| format!("; the last attempt, {last}")).unwrap_or_default();
         self.wait_for(format!("a connection to {}{before}", address.server()));
         let connection = Connection::open(address, &self.credentials, &*self.dial).await?;
         *failure() = None;
         Ok(connection)
     }
 
-    /// Requests the description of the stream of `asked`.
-    pub(super) async fn announced(&self, asked: &StreamRequest) -> Result<(StreamInfo, Columns)> {
+    /// Requests the description of the stream of `asked`; `serving` is true if its servers have served before.
+    pub(super) async fn announced(&self, asked: &StreamRequest, serving: bool) -> Result<(StreamInfo, Columns)> {
         let asking = async {
-            let mut attempts = Attempts::new(self);
+            let mut attempts = Attempts { serving, ..Attempts::new(self) };
             loop {
                 let address = attempts.address();
                 match self.announced_at(address, asked).await {
@@ -239,7 +239,8 @@ impl<'a> Attempts<'a> {
             tracing::debug!(%error, pause = ?self.pause, "another attempt");
         }
         self.source.wait_for(format!("{address}, which failed ({error})"));
-        *self.source.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.source.failure.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(format!("at {}, failed: {error}", address.server()));
         tokio::time::sleep(self.pause.min(left)).await;
         self.pause = (self.pause * 2).min(LONGEST);
         Ok(())

@@ -120,7 +120,7 @@ impl RemoteSource {
             .enable_all()
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-        let opened = runtime.block_on(source.announced(&asked));
+        let opened = runtime.block_on(source.announced(&asked, false));
         let (announced, columns) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -237,7 +237,7 @@ impl BatchSource for RemoteSource {
             let Some(runtime) = &self.runtime else { return Err(closed()) };
             let asked = self.asked.clone().in_version(version);
             let same = StreamRequest { fingerprint: Some(*fingerprint), ..asked.clone() };
-            let (announced, columns) = runtime.block_on(self.source.announced(&same))?;
+            let (announced, columns) = runtime.block_on(self.source.announced(&same, true))?;
             Some((info(&announced, *share, &columns), asked, announced, columns))
         };
         let followed = other.as_ref().map_or(&self.info, |(info, ..)| info);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::home::at_home;
 use super::table::Mounts;
 use crate::error::{Error, Result};
 
@@ -74,7 +75,7 @@ impl Mounts {
     /// As [`read`](Self::read).
     pub fn of_environment() -> Result<Option<Self>> {
         let path = std::env::var(VARIABLE).ok().filter(|path| !path.is_empty());
-        path.map(|path| Self::read(&path)).transpose()
+        path.map(|path| Self::read(&at_home(&path))).transpose()
     }
 
     /// Those of `source`, or else of the environment.

@@ -8,6 +8,7 @@ use object_store::ObjectStoreExt;
 
 use super::super::access::Access;
 use super::super::find::find;
+use super::super::found::Found;
 use super::*;
 
 /// Files that count reads and looks, and are what a test says.
@@ -17,6 +18,8 @@ struct Files {
     asked: Mutex<Vec<String>>,
     /// Time that a look takes.
     slow: Mutex<Duration>,
+    /// Fails to look.
+    busy: AtomicBool,
     /// Replaces each file after it was read.
     restless: AtomicBool,
 }
@@ -60,6 +63,9 @@ impl OwnFiles for Files {
     fn look(&self, path: &str) -> Result<OwnVersion, OwnError> {
         thread::sleep(*self.slow.lock().unwrap());
         self.asked.lock().unwrap().push("look".to_owned());
+        if self.busy.load(Ordering::Relaxed) {
+            return Err(OwnError::Failed("busy".into()));
+        }
         let all = self.all.lock().unwrap();
         all.get(path).map(|(version, _)| version.clone()).ok_or_else(|| OwnError::NotFound("no such file".into()))
     }
@@ -141,6 +147,19 @@ async fn a_pinned_version_is_looked_at_behind_each_read_and_others_before_too() 
         let error = object.read_range(2..4).await.unwrap_err();
         assert!(matches!(error, Error::SourceChanged { .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_looked_at_is_not_taken_for_one_that_is_missing() {
+    let (files, store) = opened(Duration::from_secs(60));
+    let none = BTreeMap::new();
+    let found = Found::at(&store.url("x"), Access::from(&none)).unwrap();
+    assert_eq!(found.beginning(2).await.unwrap(), None);
+    files.put("x", b"0123", Some(5), None);
+    files.busy.store(true, Ordering::Relaxed);
+    assert!(found.beginning(2).await.is_err());
+    files.busy.store(false, Ordering::Relaxed);
+    assert_eq!(found.beginning(2).await.unwrap().unwrap(), b"01"[..]);
 }
 
 #[tokio::test]

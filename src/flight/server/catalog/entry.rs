@@ -15,7 +15,7 @@ use crate::dataset::filter::Filter;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::is_name;
 use crate::pipeline::option_table::{About, Scope, in_scope, is_of_columns, option};
-use crate::pipeline::{HiddenColumns, Kind, LoaderOptions, gathered};
+use crate::pipeline::{HiddenColumns, Kind, LoaderOptions, gathered, paths_at_home};
 use crate::store::{MountSource, Mounts};
 
 /// The keys of [`ClientLimits`].
@@ -98,6 +98,7 @@ impl Entry {
         }
         limits.validate()?;
         let mut options = gathered(options)?;
+        paths_at_home(&mut options);
         for option in ["rank", "world_size", "urls", "url"] {
             if options.contains_key(option) {
                 return Err(Error::config("datasets", format!("{option} is no option of a dataset in the catalogue")));
@@ -246,16 +247,20 @@ impl Entry {
     }
 
     /// Returns true if the dataset has this value anyway: a client may name what it may not change. Only for switches, words and numbers of
-    /// the order, which every stream shows; a client must not find out others by trying.
+    /// the order, and the treatment of nulls and lists, which every stream shows; a client must not find out others by trying.
     fn has(&self, name: &str, value: &Value) -> bool {
-        let Some(entry) = option(name).filter(|entry| {
-            entry.scope == Scope::Asked && matches!(entry.kind, Kind::Switch | Kind::Choice(_) | Kind::Whole { .. })
-        }) else {
+        let Some(entry) = option(name).filter(|entry| entry.scope == Scope::Asked) else { return false };
+        let is_treatment = matches!(name, "nulls" | "lists");
+        if !is_treatment && !matches!(entry.kind, Kind::Switch | Kind::Choice(_) | Kind::Whole { .. }) {
             return false;
-        };
+        }
         let columns = self.options.get("columns").and_then(Value::as_object);
         let own =
             if is_of_columns(name) { columns.and_then(|columns| columns.get(name)) } else { self.options.get(name) };
+        if is_treatment {
+            let theirs = treatment(name, Some(value));
+            return theirs.is_some() && theirs == treatment(name, own.filter(|own| !own.is_null()));
+        }
         match own.filter(|own| !own.is_null()) {
             Some(own) => own == value,
             None => !entry.default.is_empty() && entry.kind.parse(entry.default).is_ok_and(|usual| usual == *value),
@@ -323,6 +328,13 @@ impl Entry {
         options.insert("filter".to_owned(), json!(format!("({own}) and ({asked})")));
         Ok(())
     }
+}
+
+/// What the option `name` of columns is with `value`, or without one; `None` if that is no value of it.
+fn treatment(name: &str, value: Option<&Value>) -> Option<Value> {
+    let document = value.map(|value| (name.to_owned(), value.clone())).into_iter().collect();
+    let columns = LoaderOptions::from_document(document).ok()?.columns;
+    serde_json::to_value(columns).ok()?.get(name).cloned()
 }
 
 /// Returns true if null means that option `name` was not given.
@@ -432,15 +444,19 @@ mod tests {
     #[test]
     fn a_client_may_name_what_the_dataset_has_anyway() {
         let none = ClientLimits { allow_options: Vec::new(), ..ClientLimits::default() };
-        let own = json!({"shuffle": false, "mask": true, "filter": "x > 1", "row_id": true});
+        let own = json!({"shuffle": false, "mask": true, "filter": "x > 1", "row_id": true, "nulls": {"x": -1}});
         let entry = entry(own, none).unwrap();
-        let same = json!({"shuffle": false, "seed": 0, "mask": true, "bad_rows": "error", "columns": {"row_id": true}});
+        let same = json!({"shuffle": false, "seed": 0, "mask": true, "bad_rows": "error",
+            "columns": {"row_id": true, "nulls": {"x": -1}, "lists": "ragged"}});
         let options = entry.options(&same).unwrap();
         assert_eq!((options.shuffle, options.mask, options.columns.row_id), (false, true, true));
         for other in [
             json!({"shuffle": true}),
             json!({"seed": 1}),
             json!({"columns": {"row_id": false}}),
+            json!({"columns": {"nulls": "error"}}),
+            json!({"columns": {"lists": {"padded": {"length": 3}}}}),
+            json!({"columns": {"lists": 3}}),
             // Nobody finds these out by trying.
             json!({"filter": "x > 1"}),
             json!({"urls": ["/secret/place.parquet"]}),
