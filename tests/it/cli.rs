@@ -492,7 +492,7 @@ fn reports_are_pages_with_plots_too() {
     assert!(ran.code == 2 && ran.stderr.contains("/nowhere/page.html"), "{ran:?}");
     let mut at_home = command(&["plan", data, "--batch-size", "8", "--html=~/home.html"]);
     at_home.env("HOME", directory.path());
-    assert!(ran(at_home).code == 0 && directory.path().join("home.html").is_file());
+    assert!(self::ran(at_home).code == 0 && directory.path().join("home.html").is_file());
 }
 
 #[test]
