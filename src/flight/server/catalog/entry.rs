@@ -333,7 +333,10 @@ impl Entry {
 /// What the option `name` of columns is with `value`, or without one; `None` if that is no value of it.
 fn treatment(name: &str, value: Option<&Value>) -> Option<Value> {
     let document = value.map(|value| (name.to_owned(), value.clone())).into_iter().collect();
-    let columns = LoaderOptions::from_document(document).ok()?.columns;
+    let mut columns = LoaderOptions::from_document(document).ok()?.columns;
+    // All other columns have the default.
+    columns.nulls.0.entry("*".to_owned()).or_default();
+    columns.lists.0.entry("*".to_owned()).or_default();
     serde_json::to_value(columns).ok()?.get(name).cloned()
 }
 
