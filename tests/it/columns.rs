@@ -810,13 +810,6 @@ fn packs_are_one_matrix() {
     assert_eq!(error.to_string(), "file f.parquet, row group 0, column i2, row 0: a value does not fit int32: 3.5");
     let error = whole(&columns, r#"{"pack": [{"name": "p", "columns": ["i2", "i1"]}]}"#).unwrap_err();
     assert!(error.to_string().contains("column i2, row 1: null"), "{error}");
-
-    let error = whole(&columns, r#"{"pack": [{"name": "p", "columns": ["i*"]}], "columns": ["label", "i1"]}"#);
-    let expected =
-        "option columns: names i1, which pack p takes; name the pack, or leave i1 out of columns or out of the pack";
-    assert_eq!(error.unwrap_err().to_string(), expected);
-    let json = r#"{"pack": [{"name": "p", "columns": ["i1", "i4"]}], "columns": ["l*", "i1*"]}"#;
-    assert_eq!(names(&whole(&columns, json).unwrap()), ["p", "label"], "a glob passes over the columns of packs");
 }
 
 // ---- images, bad rows, padding --------------------------------------------------------------------------------------

@@ -417,35 +417,19 @@ fn packs(leaves: &[Leaf], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
     Ok(packs)
 }
 
-/// The delivered items, in order. Packs that `columns` does not name come first. A glob passes over the columns of packs; a name
-/// asks for its column, which no batch has twice.
+/// The delivered items, in order. Packs that `columns` does not name come first.
 fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Result<Vec<Item>> {
     let mut done = vec![false; leaves.len()];
     packs.iter().flatten().for_each(|at| done[*at] = true);
     let everything = ["*".to_owned()];
     let patterns = if options.columns.is_empty() { &everything[..] } else { &options.columns };
     let named = |pack: &options::Pack| options.columns.contains(&pack.name);
-    let pack_of = |at: usize| packs.iter().position(|members| members.contains(&at));
-    // The pack that takes all that a name stands for.
-    let taking = |pattern: &String| {
-        let meant = |at: &usize| select::means(pattern, &leaves[*at].name) && !excluded(&leaves[*at], options);
-        let mut takers = (0..leaves.len()).filter(meant).map(pack_of);
-        let first = takers.next().flatten().filter(|_| !select::is_glob(pattern))?;
-        takers.all(|taker| taker.is_some()).then(|| &options.pack[first])
-    };
     let mut items: Vec<Item> =
         options.pack.iter().enumerate().filter(|(_, pack)| !named(pack)).map(|(at, _)| Item::Pack(at)).collect();
     for pattern in patterns {
         if let Some(at) = options.pack.iter().position(|pack| pack.name == *pattern) {
             items.push(Item::Pack(at));
             continue;
-        }
-        if let Some(pack) = taking(pattern) {
-            let problem = format!(
-                "names {pattern}, which pack {} takes; name the pack, or leave {pattern} out of columns or out of the pack",
-                pack.name
-            );
-            return Err(Error::config("columns", problem));
         }
         for (at, leaf) in leaves.iter().enumerate() {
             if !done[at] && select::means(pattern, &leaf.name) && !excluded(leaf, options) {
