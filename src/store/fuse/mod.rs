@@ -152,14 +152,13 @@ impl Mounted {
     }
 
     fn finish(&mut self) -> Result<()> {
+        // That its threads have ended need not mean that it is unmounted: they may have failed.
+        let has_failed = !self.is_detached && self.is_over();
         let detached = if self.is_detached { Ok(()) } else { self.detach().map(drop) };
         let ended = match self.session.take() {
-            // That its threads have ended need not mean that it is unmounted: they may have failed.
-            Some(session) if session.guard.is_finished() => {
-                session.join().map_err(|error| failed("serve", &self.directory, error))
-            }
-            // Its threads go on for those who use it. Dropped, it would unmount whatever is at the directory by then, also what was mounted
-            // there since.
+            Some(session) if has_failed => session.join().map_err(|error| failed("serve", &self.directory, error)),
+            // Its threads go on for those who use it. Joined or dropped, it would unmount whatever is at the directory by then, also what was
+            // mounted there since.
             Some(session) => {
                 std::mem::forget(session);
                 Ok(())
