@@ -108,7 +108,7 @@ class BaseLoader(ABC, Generic[A]):
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
         Vectors of Spark are a matrix, of a length that :class:`Vector` may say, or with ``csr`` the rows of a sparse one
         (``<column>__values``, ``<column>__indices``, ``<column>__offsets``).
-    :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
+    :param pack: name -> columns, a :class:`Pack`, or a mapping with its fields: groups of columns delivered as one matrix each.
     :param images: column -> :class:`Image`; a column with the members ``bytes`` and ``path``, as Hugging Face has them, by name.
     :param arrow: columns delivered as Arrow arrays, not as the framework's strings: text and binary, without a copy; and of their
         own type, as they are stored: decimals, dates.
@@ -193,7 +193,7 @@ class BaseLoader(ABC, Generic[A]):
         | Padded
         | Mapping[str, Literal["ragged", "csr"] | Padded | Vector]
         | None = None,
-        pack: Mapping[str, Sequence[str] | Pack] | None = None,
+        pack: Mapping[str, str | Sequence[str] | Mapping[str, Any] | Pack] | None = None,
         images: Mapping[str, Image] | None = None,
         arrow: str | Sequence[str] | None = None,
         cast: Mapping[str, Any] | None = None,

@@ -141,7 +141,8 @@ def convert(
     """Converts the dataset at ``src`` into a directory at ``dst``, which appears at once or not at all.
 
     ``resume=True`` continues an interrupted conversion; a finished one is not repeated. The source is never modified.
-    Ctrl-C ends it after the batches in flight, and nothing is published any more. A second one returns at once: the thread is left.
+    Ctrl-C ends it after the batches in flight; unless it was published before, nothing appears. A second one does not wait,
+    as a store may hang.
 
     :param from_format: the format of the source, if its names do not give it.
     :param to: the format of the destination, if its name does not give it.

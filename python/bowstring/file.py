@@ -22,7 +22,7 @@ from bowstring.options import Url, document
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["File", "FileWriter", "Upload", "begun", "files", "flush", "open"]
+__all__ = ["File", "FileWriter", "Upload", "files", "flush", "open"]
 
 Upload: TypeAlias = Literal["wait", "background"]
 
@@ -283,7 +283,7 @@ def _wait_for_uploads() -> None:
         pass
 
 
-def begun(native: _native.FileSystem, url: str, mode: str, upload: str) -> _native.FileWriter:
+def _begun(native: _native.FileSystem, url: str, mode: str, upload: str) -> _native.FileWriter:
     """What is to be at ``url`` and begins to be saved."""
     global _waiting
     if mode != "wb":
@@ -369,7 +369,7 @@ def open(
         "timeout": timeout,
     }
     native, path = files(given, credential_provider), os.path.expanduser(os.fspath(url))
-    return File(native.open(path)) if mode == "rb" else FileWriter(begun(native, path, mode, upload))
+    return File(native.open(path)) if mode == "rb" else FileWriter(_begun(native, path, mode, upload))
 
 
 def flush(

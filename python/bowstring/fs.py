@@ -30,7 +30,7 @@ from fsspec.spec import AbstractFileSystem
 
 from bowstring.credentials import CredentialProvider
 from bowstring.errors import ConfigError, NotFoundError, UnsupportedError
-from bowstring.file import File, FileWriter, Upload, begun, files
+from bowstring.file import File, FileWriter, Upload, _begun, files
 
 __all__ = ["BowstringFileSystem"]
 
@@ -219,7 +219,7 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         url = self.address(path)
         if mode == "rb":
             return File(self._files.open(url))
-        return _Writer(begun(self._files, url, mode, upload or self._upload), autocommit)
+        return _Writer(_begun(self._files, url, mode, upload or self._upload), autocommit)
 
     def open(
         self,

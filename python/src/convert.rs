@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::fork::Owned;
-use crate::wait::{Apart, apart};
+use crate::wait::{Working, apart};
 
 fn options(text: &str) -> Result<ConvertOptions> {
     bowstring::document::read(text)
@@ -22,7 +22,7 @@ fn options(text: &str) -> Result<ConvertOptions> {
 fn run<T: Send + 'static>(py: Python<'_>, work: impl FnOnce(&Progress) -> Result<T> + Send + 'static) -> PyResult<T> {
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
-    let mut working = Apart::start(py, move || work(&watched))?;
+    let mut working = Working::start(py, move || work(&watched))?;
     let outcome = working.wait(py).map_err(|first| {
         progress.stop();
         // Batches in flight are completed, and the hidden directory is left in order.

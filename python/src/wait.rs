@@ -114,15 +114,15 @@ pub(crate) fn apart<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let outcome = Apart::start(py, work)?.wait(py)?;
+    let outcome = Working::start(py, work)?.wait(py)?;
     outcome.map_err(|error| raise(py, &error))
 }
 
 /// Work in a thread of its own. Nobody waits for it once this is dropped; its outcome is then dropped in the thread.
 #[derive(Debug)]
-pub(crate) struct Apart<T>(Receiver<Result<T>>);
+pub(crate) struct Working<T>(Receiver<Result<T>>);
 
-impl<T: Send + 'static> Apart<T> {
+impl<T: Send + 'static> Working<T> {
     pub(crate) fn start(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send + 'static) -> PyResult<Self> {
         let (sender, receiver) = sync_channel(1);
         let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });

@@ -57,21 +57,29 @@ def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path
         bowstring.convert(tmp_path / "x.lance", tmp_path / "x")
 
 
-def test_a_text_is_one_column_and_not_its_letters(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_one_column_and_not_its_letters(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": [1.0], "b": [2.0], "ab": [3.0]}), source)
     assert list(bowstring.convert(source, tmp_path / "out", to="csv", columns="ab").schema) == ["ab"]
     assert [column["name"] for column in bowstring.verify(source, source, columns="ab").columns] == ["ab"]
     for columns in ("ab", bowstring.Pack("ab")):
-        with bowstring.Loader(source, batch_size=1, pack={"m": columns}, columns=["m"]) as loader:  # type: ignore[dict-item]
+        with bowstring.Loader(source, batch_size=1, pack={"m": columns}, columns=["m"]) as loader:
             assert next(iter(loader))["m"].tolist() == [[3.0]]
     assert bowstring.NGram({0: "ab"}, "a", 1).options()["fields"] == {"0": ["ab"]}
-    monkeypatch.setenv("BOWSTRING_STORAGE_OPTIONS", "nonsense_key=1")
-    with pytest.raises(bowstring.ConfigError, match="nonsense_key"):
-        bowstring.convert(source, tmp_path / "other", to="csv")
-    monkeypatch.delenv("BOWSTRING_STORAGE_OPTIONS")
     with pytest.raises(bowstring.ConfigError, match="columns"):
         bowstring.convert(source, tmp_path / "other", to="csv", columns=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "told"),
+    [("STORAGE_OPTIONS", "nonsense_key=1", "nonsense_key"), ("MEMORY_BUDGET", "nonsense", "memory_budget")],
+)
+def test_conversions_read_the_environment(
+    numbers: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, variable: str, text: str, told: str
+) -> None:
+    monkeypatch.setenv(f"BOWSTRING_{variable}", text)
+    with pytest.raises(bowstring.ConfigError, match=told):
+        bowstring.convert(numbers, tmp_path / "out", to="csv")
 
 
 def test_a_task_of_spark_reads_the_options_of_stores_in_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:

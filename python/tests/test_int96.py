@@ -112,20 +112,31 @@ def test_digits_beyond_microseconds_are_not_lost_silently(tmp_path: pathlib.Path
     assert found.astype("datetime64[ns]").astype(np.int64).tolist() == nanos[1:].cast(pa.int64()).to_pylist()
 
 
+SPARK_2 = {"org.apache.spark.version": "2.4.8"}
+LEGACY = {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}
+
+
+@pytest.mark.parametrize("unit", ["us", "ms"])
+@pytest.mark.parametrize(
+    ("first", "told"), [(datetime.datetime(1899, 12, 31), True), (datetime.datetime(1900, 1, 1), False)]
+)
+def test_times_on_the_legacy_calendar_of_spark_are_told(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, unit: str, first: datetime.datetime, told: bool
+) -> None:
+    table = pa.table({"id": [1], "at": pa.array([first], pa.timestamp(unit))}).replace_schema_metadata(SPARK_2)
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns(str(tmp_path))
+    warnings = [record.getMessage() for record in caplog.records if "legacy calendar" in record.getMessage()]
+    assert len(warnings) == told
+    assert not told or ".parquet, column at: " in warnings[0]
+
+
 @pytest.mark.parametrize(
     ("metadata", "first", "told"),
     [
-        ({"org.apache.spark.version": "2.4.8"}, datetime.date(1, 1, 1), True),
-        (
-            {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""},
-            datetime.date(1582, 10, 14),
-            True,
-        ),
-        (
-            {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""},
-            datetime.date(1582, 10, 15),
-            False,
-        ),
+        (SPARK_2, datetime.date(1, 1, 1), True),
+        (LEGACY, datetime.date(1582, 10, 14), True),
+        (LEGACY, datetime.date(1582, 10, 15), False),
         ({"org.apache.spark.version": "3.5.1"}, datetime.date(1, 1, 1), False),
     ],
 )
@@ -144,7 +155,7 @@ def test_days_on_the_legacy_calendar_of_spark_are_told(
 
 def test_days_of_spark_with_damaged_statistics_are_read_all_the_same(tmp_path: pathlib.Path) -> None:
     days = [datetime.date(1, 1, 1), datetime.date(2026, 1, 1)]
-    table = pa.table({"day": days}).replace_schema_metadata({"org.apache.spark.version": "2.4.8"})
+    table = pa.table({"day": days}).replace_schema_metadata(SPARK_2)
     path = tmp_path / "a.parquet"
     pq.write_table(table, path)
     most = (days[1] - datetime.date(1970, 1, 1)).days.to_bytes(4, "little")

@@ -81,7 +81,7 @@ impl StreamRequest {
     /// Makes the request of a loader with `options` for the dataset `dataset`.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that a server does not support, and for those that only the owner of its data sets.
+    /// [`Error::Config`] for options that a server does not support, and for those that only the data's owner may set.
     pub fn new(dataset: &str, options: &LoaderOptions, share: Share) -> Result<Self> {
         let mut asked = object(options)?;
         let usual = object(&LoaderOptions::default())?;

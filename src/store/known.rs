@@ -72,7 +72,7 @@ impl Found {
         match reading.await {
             Ok(bytes) => Ok(Some(bytes)),
             Err(object_store::Error::NotFound { .. } | object_store::Error::PermissionDenied { .. }) => Ok(None),
-            Err(error) => Err(self.place.failed("look at", &self.path, error)),
+            Err(error) => Err(self.place.failed("read the beginning", &self.path, error)),
         }
     }
 

@@ -197,7 +197,7 @@ impl Own {
     }
 
     async fn look(&self, location: &Path) -> Result<ObjectMeta> {
-        let version = self.call("look at", location.as_ref(), |files, path| files.look(path)).await?;
+        let version = self.call("look up", location.as_ref(), |files, path| files.look(path)).await?;
         Ok(meta(location.clone(), &version))
     }
 

@@ -106,11 +106,10 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
 /// What to set for a server whose certificate is of another authority or another name than expected; `None` for other errors. A certificate
 /// that has expired or is not valid yet is replaced by its server.
 fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
-    let texts = std::iter::successors(Some(error), |error| (**error).source()).map(ToString::to_string);
-    // The words of rustls.
-    let mut refusals =
-        texts.filter_map(|text| text.split_once("invalid peer certificate: ").map(|(_, why)| why.to_owned()));
-    let hint = |why: String| {
+    std::iter::successors(Some(error), |error| (**error).source()).find_map(|error| {
+        let text = error.to_string();
+        // The words of rustls.
+        let (_, why) = text.split_once("invalid peer certificate: ")?;
         if why.starts_with("UnknownIssuer") {
             Some("no connection: no known CA has signed its certificate; give its CA as ca in storage_options")
         } else if why.starts_with("NotValidForName") || why.starts_with("certificate not valid for name") {
@@ -118,8 +117,7 @@ fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         } else {
             None
         }
-    };
-    refusals.find_map(hint)
+    })
 }
 
 /// A connection to one server.

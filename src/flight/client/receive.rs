@@ -169,7 +169,7 @@ struct Attempts<'a> {
     /// The addresses whose servers have refused since then, by number, and the last refusal.
     refused: BTreeSet<usize>,
     refusal: Option<Error>,
-    /// True once batches are received: the certificate of the server that sent some was trusted.
+    /// True if these servers have served this loader before: their certificates were trusted then.
     serving: bool,
 }
 

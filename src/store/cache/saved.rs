@@ -110,6 +110,13 @@ pub(crate) struct Save {
     pub(crate) record: Record,
 }
 
+impl Save {
+    /// Returns true if readers of `target` find it.
+    pub(super) fn is_for(&self, target: &Target) -> bool {
+        self.record.is_there && self.record.target == *target
+    }
+}
+
 /// A record that cannot be read: damaged, of another version, or of another user. What it tells of may be in no store.
 #[derive(Debug)]
 pub(super) struct Unread {
@@ -121,13 +128,13 @@ pub(super) struct Unread {
 
 /// The records of saves.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct Records {
     /// In the order in which they were closed.
     pub(super) good: Vec<Save>,
     pub(super) bad: Vec<Unread>,
 }
 
-impl Journal {
+impl Records {
     /// The number of the next save.
     pub(super) fn next(&self) -> u64 {
         let known = self.good.iter().map(|save| save.record.sequence);
@@ -195,8 +202,8 @@ impl Directory {
     }
 
     /// All saves of which there is a record.
-    pub(super) fn saves(&self) -> io::Result<Journal> {
-        let mut found = Journal::default();
+    pub(super) fn saves(&self) -> io::Result<Records> {
+        let mut found = Records::default();
         for (name, ending) in self.saved_files()? {
             if ending.as_deref() != Some(RECORD) {
                 continue;

@@ -17,7 +17,7 @@ use super::file::{self, Bad, PIECE};
 use super::hold::{Held, prove};
 use super::keeper::Due;
 use super::ledger::is_at;
-use super::saved::{Journal, Record, Save, Target};
+use super::saved::{Record, Records, Save, Target};
 use super::shared::{Cache, Tier, is_of_the_disk};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
@@ -109,7 +109,7 @@ impl Saves {
     ///
     /// # Errors
     /// As [`all`](Self::all).
-    pub(super) fn found(&self) -> Result<Journal> {
+    pub(super) fn found(&self) -> Result<Records> {
         self.0.directory().saves().map_err(|error| self.failed("read the saves", error))
     }
 
@@ -255,8 +255,7 @@ impl Saves {
             // It is the last one of its new address, also if this process is killed before it has ended the others.
             record.sequence = others.next();
             disk.directory().write_record(save.name, &record, true)?;
-            let earlier =
-                |other: &&Save| other.name != save.name && other.record.is_there && other.record.target == *target;
+            let earlier = |other: &&Save| other.name != save.name && other.is_for(target);
             others.good.iter().filter(earlier).for_each(|other| drop(self.end(other)));
             Ok(true)
         });
@@ -271,7 +270,7 @@ impl Saves {
     pub(crate) fn end_replaced(&self, target: &Target) -> Result<()> {
         let ended = self.0.change(|disk, _| {
             let mut same = disk.directory().saves()?.good;
-            same.retain(|save| save.record.is_there && save.record.target == *target);
+            same.retain(|save| save.is_for(target));
             let last = same.iter().map(|save| (save.record.sequence, save.name)).max();
             let replaced = same.iter().filter(|save| Some((save.record.sequence, save.name)) != last);
             replaced.into_iter().try_for_each(|save| self.end(save))
@@ -285,10 +284,8 @@ impl Saves {
     /// [`Error::Store`] if the disk fails.
     pub(crate) fn end_until(&self, last: &Save) -> Result<()> {
         let ended = self.0.change(|disk, _| {
-            let is_meant = |save: &&Save| {
-                let Record { is_there, target, sequence, .. } = &save.record;
-                *is_there && *target == last.record.target && *sequence <= last.record.sequence
-            };
+            let is_meant =
+                |save: &&Save| save.is_for(&last.record.target) && save.record.sequence <= last.record.sequence;
             disk.directory().saves()?.good.iter().filter(is_meant).try_for_each(|save| self.end(save))
         });
         ended.map_err(|error| self.failed("write", error))
@@ -301,9 +298,7 @@ impl Saves {
     /// [`Error::Store`] if the disk fails.
     pub(crate) fn note_before(&self, target: &Target, before: Option<&str>) -> Result<()> {
         let noted = self.0.change(|disk, _| {
-            let is_meant = |save: &Save| {
-                save.record.is_there && save.record.target == *target && save.record.before.as_deref() != before
-            };
+            let is_meant = |save: &Save| save.is_for(target) && save.record.before.as_deref() != before;
             disk.directory().saves()?.good.into_iter().filter(is_meant).try_for_each(|save| {
                 let record = Record { before: before.map(str::to_owned), ..save.record };
                 disk.directory().write_record(save.name, &record, true)

@@ -141,7 +141,7 @@ impl Staged {
             read_only(file);
             drop(file.unlock());
             directory.write_record(name, record, true)?;
-            let earlier = others.good.iter().filter(|save| save.record.is_there && save.record.target == record.target);
+            let earlier = others.good.iter().filter(|save| save.is_for(&record.target));
             earlier.for_each(|save| drop(saves.end(save)));
             Ok(())
         });

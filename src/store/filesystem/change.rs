@@ -12,7 +12,7 @@ use super::super::cache::{Save, Saves, Target};
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
-use super::upload::{before_later, is_replaced};
+use super::upload::{at, before_later, end_until, is_replaced};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -75,8 +75,8 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&url)),
             copied => copied.map_err(|error| place.failed("copy", from, error))?,
         }
-        if let Some((_, all, Some(last))) = &turn {
-            all.end_until(last)?;
+        if let Some((_, all, last)) = &turn {
+            end_until(all, last.clone()).await?;
         }
         place.store.delete(from).await.map_err(|error| place.failed("remove", from, error))
     };
@@ -122,16 +122,10 @@ async fn rename_saved(
     blocking(move || all.rename(&save, &new)).await
 }
 
-/// What was saved for `target`, if it is not in its store yet.
-async fn at(all: &Saves, target: &Target) -> Result<Option<Save>> {
-    let (all, target) = (all.clone(), target.clone());
-    blocking(move || all.at(&target)).await
-}
-
 /// Checks that there is something at `path`, which gets the name that it has: a copy onto itself would be removed with its source.
 async fn stays(origins: &Arc<Origins>, place: &Place, path: &Path) -> Result<()> {
     let is_saved = match saves(place, path) {
-        Some((all, target)) => all.at(&target)?.is_some(),
+        Some((all, target)) => at(&all, &target).await?.is_some(),
         None => false,
     };
     let url = place.url(path);
@@ -176,8 +170,8 @@ pub(super) fn remove(origins: &Arc<Origins>, url: &str) -> Result<()> {
             }
         }
         // Last: until the store has lost its older version, that would be found again.
-        if let Some((_, all, Some(last))) = &turn {
-            all.end_until(last)?;
+        if let Some((_, all, last)) = &turn {
+            end_until(all, last.clone()).await?;
         }
         Ok(())
     })

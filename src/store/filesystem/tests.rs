@@ -59,6 +59,33 @@ impl Rig {
         let read = async move { store.get(&path).await.ok()?.bytes().await.ok().map(|bytes| bytes.to_vec()) };
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(read)
     }
+
+    /// Saves what then waits for its upload, which has failed once.
+    fn save_waiting(&self, files: &FileSystem, url: &str, content: &[u8]) {
+        self.store.fail(true);
+        save(files, url, content, Upload::Background).unwrap();
+        wait_until(|| {
+            let saves = cache::status(&self.cache()).unwrap().saves;
+            saves.iter().any(|save| save.url == url && save.failure.is_some())
+        });
+        self.store.fail(false);
+    }
+
+    /// Saves as a process that is killed before it has ended what was saved before; the store has it if it `arrived`.
+    fn save_killed(&self, files: &FileSystem, url: &str, content: &[u8], arrived: bool) {
+        self.store.lose(true);
+        let sent = self.store.puts();
+        let mut killed = files.create(url, Upload::Wait).unwrap();
+        killed.write_all(content).unwrap();
+        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
+        wait_until(|| self.store.puts() > sent);
+        self.store.lose(false);
+        if arrived {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(self.store.handle(sent)).unwrap();
+        }
+        killed.abort();
+    }
 }
 
 fn content(size: usize, salt: u8) -> Vec<u8> {
@@ -335,29 +362,14 @@ fn of_two_saves_that_a_killed_process_left_of_one_address_the_last_one_is_upload
 
 #[test]
 fn what_waits_for_its_upload_does_not_replace_a_later_save_of_a_killed_process() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for (was, arrived) in [(None, true), (None, false), (Some("before"), true), (Some("before"), false)] {
         let rig = Rig::new();
         if let Some(was) = was {
             save(&rig.files(false), "s3://bucket/x", was.as_bytes(), Upload::Wait).unwrap();
         }
         let files = rig.files(true);
-        rig.store.fail(true);
-        save(&files, "s3://bucket/x", b"older", Upload::Background).unwrap();
-        wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
-        rig.store.fail(false);
-        rig.store.lose(true);
-        let sent = rig.store.puts();
-        let mut killed = files.create("s3://bucket/x", Upload::Wait).unwrap();
-        killed.write_all(b"newer").unwrap();
-        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
-        wait_until(|| rig.store.puts() > sent);
-        rig.store.lose(false);
-        if arrived {
-            runtime.block_on(rig.store.handle(sent)).unwrap();
-        }
-        // As if the process had been killed before it ended what was saved before.
-        killed.abort();
+        rig.save_waiting(&files, "s3://bucket/x", b"older");
+        rig.save_killed(&files, "s3://bucket/x", b"newer", arrived);
         rig.files(true).flush().unwrap();
         let expected = if arrived { "newer" } else { "older" };
         assert_eq!(rig.stored("x").as_deref(), Some(expected.as_bytes()), "{was:?}, {arrived}");
@@ -401,10 +413,7 @@ fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
     for name in 0..4 {
         save(&files, &format!("s3://bucket/{name}"), &content(1 << 20, name), Upload::Wait).unwrap();
     }
-    rig.store.fail(true);
-    save(&files, "s3://bucket/x", &content(1 << 20, 9), Upload::Background).unwrap();
-    wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
-    rig.store.fail(false);
+    rig.save_waiting(&files, "s3://bucket/x", &content(1 << 20, 9));
     // As for a process that knows no limit, with half of a disk that is nearly full.
     let _other = cache::Cache::open(rig.cache().to_str().unwrap(), Some(2 << 20)).unwrap();
     files.flush().unwrap();
@@ -415,11 +424,7 @@ fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
 fn a_save_whose_bytes_are_gone_is_an_error_and_never_done() {
     let rig = Rig::new();
     let files = rig.files(true);
-    rig.store.fail(true);
-    save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
-    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
-    wait_until(failed);
-    rig.store.fail(false);
+    rig.save_waiting(&files, "s3://bucket/x", b"new");
     for entry in std::fs::read_dir(rig.cache().join("saved")).unwrap().flatten() {
         if entry.path().extension().is_none() {
             std::fs::remove_file(entry.path()).unwrap();

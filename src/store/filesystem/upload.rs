@@ -177,7 +177,7 @@ impl Upload {
             Some(now) if now.record.target != self.save.record.target => Ok(End::Moved),
             Some(_) => {
                 let why = "its bytes are gone, or another process changes them".to_owned();
-                let operation = "read what was saved for".to_owned();
+                let operation = "read the saved bytes".to_owned();
                 Err(Error::Store { operation, url: self.save.record.target.url.clone(), source: why.into() })
             }
             None => {
@@ -259,11 +259,22 @@ pub(super) async fn is_replaced(place: &Place, path: &Path, save: &Save) -> Resu
     }
 }
 
+/// What was saved for `target`, if it is not in its store yet.
+pub(super) async fn at(saves: &Saves, target: &Target) -> Result<Option<Save>> {
+    let (all, target) = (saves.clone(), target.clone());
+    blocking(move || all.at(&target)).await
+}
+
+/// Ends `last` and what was saved for its address before; see [`Saves::end_until`].
+pub(super) async fn end_until(saves: &Saves, last: Option<Save>) -> Result<()> {
+    let (Some(last), all) = (last, saves.clone()) else { return Ok(()) };
+    blocking(move || all.end_until(&last)).await
+}
+
 /// Prepares for putting something at `path`, whose address is `target`, in whose turn this is: what was saved for it and is not uploaded yet
 /// must not come after that, even if this process is killed before it has ended those saves. Returns the last one of them.
 pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, path: &Path) -> Result<Option<Save>> {
-    let (all, same) = (saves.clone(), target.clone());
-    let Some(last) = blocking(move || all.at(&same)).await? else { return Ok(None) };
+    let Some(last) = at(saves, target).await? else { return Ok(None) };
     let before = match there(place, path).await {
         Ok(before) => before,
         Err(error) => {

@@ -23,7 +23,7 @@ use super::aside::Aside;
 use super::options::Upload;
 use super::origins::{At, Origins, blocking, saves};
 use super::sending::{Fed, Sending};
-use super::upload::{before_later, version};
+use super::upload::{before_later, end_until, version};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -347,10 +347,7 @@ impl Saving {
         let last = before_later(saves, target, &self.place, &self.path).await?;
         let put = sending.complete(&ready).await?;
         // What was saved before must not come after it.
-        if let Some(last) = last {
-            let saves = saves.clone();
-            blocking(move || saves.end_until(&last)).await?;
-        }
+        end_until(saves, last).await?;
         let Some(staged) = self.staged() else { return Ok(()) };
         let key = version(&self.place, &self.path, &put, staged.size()).await;
         let adopt = move || {

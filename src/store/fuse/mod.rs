@@ -11,11 +11,13 @@ mod serving;
 
 use std::fs;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fuser::{BackgroundSession, Config, MountOption};
+use fuser::{Config, MountOption};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -51,8 +53,8 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 /// ```
 #[derive(Debug)]
 pub struct Mounted {
-    /// None once it is over.
-    session: Option<BackgroundSession>,
+    /// The thread that serves it, until it is ended here.
+    serving: Option<JoinHandle<io::Result<()>>>,
     directory: PathBuf,
     /// The device of its files, which tells it from what somebody else mounts there; none if the system does not say.
     device: Option<(u32, u32)>,
@@ -94,15 +96,19 @@ impl Mounted {
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         let serving = Serving::new(files, root, trusted, &owner);
-        let session =
+        let mut session =
             fuser::spawn_mount(serving, directory, &config).map_err(|error| failed("mount", directory, error))?;
+        // Joined or dropped, the session would unmount whatever is at the directory by then, also what was mounted there since. That it is kept
+        // costs a descriptor.
+        let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));
+        mem::forget(session);
         let device = device(&real);
-        Ok(Self { session: Some(session), directory: real, device, is_detached: false })
+        Ok(Self { serving: Some(serving), directory: real, device, is_detached: false })
     }
 
     /// Returns true once nobody can use it any more: somebody else has unmounted it, or it is detached, and no program has files of it.
     pub fn is_over(&self) -> bool {
-        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+        self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Returns true if it is at its directory, and not somebody else's mount, or none.
@@ -119,7 +125,7 @@ impl Mounted {
         self.leave_directory()?;
         let began = Instant::now();
         while !self.is_over() && began.elapsed() < ENDING {
-            std::thread::sleep(LOOK);
+            thread::sleep(LOOK);
         }
         Ok(self.is_over())
     }
@@ -152,19 +158,17 @@ impl Mounted {
     }
 
     fn finish(&mut self) -> Result<()> {
-        // That its threads have ended need not mean that it is unmounted: they may have failed.
-        let has_failed = !self.is_detached && self.is_over();
         let detached = if self.is_detached { Ok(()) } else { self.detach().map(drop) };
-        let ended = match self.session.take() {
-            Some(session) if has_failed => session.join().map_err(|error| failed("serve", &self.directory, error)),
-            // Its threads go on for those who use it. Joined or dropped, it would unmount whatever is at the directory by then, also what was
-            // mounted there since.
-            Some(session) => {
-                std::mem::forget(session);
-                Ok(())
+        // Its threads go on for those who use it.
+        let Some(serving) = self.serving.take().filter(JoinHandle::is_finished) else { return detached };
+        let served = serving.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+        let ended = served.map_err(|error| {
+            // Threads that failed leave a mount that nobody serves.
+            if device(&self.directory).is_none_or(|there| self.device == Some(there)) {
+                drop(unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW));
             }
-            None => Ok(()),
-        };
+            failed("serve", &self.directory, error)
+        });
         detached.and(ended)
     }
 }
@@ -210,7 +214,7 @@ fn ended(command: &mut Command) -> io::Result<ExitStatus> {
             let program = command.get_program().to_string_lossy();
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program} did not end within {HELPING:?}")));
         }
-        std::thread::sleep(LOOK);
+        thread::sleep(LOOK);
     }
 }
 

@@ -183,7 +183,7 @@ async fn a_call_that_never_answers_is_the_last() {
             panic!("no timeout")
         };
         let late = source.downcast::<Error>().unwrap();
-        assert!(matches!(*late, Error::Timeout { .. }) && late.to_string().contains("look at"), "{late}");
+        assert!(matches!(*late, Error::Timeout { .. }) && late.to_string().contains("look up"), "{late}");
         *files.slow.lock().unwrap() = Duration::ZERO;
     }
     assert_eq!(own.put(&Path::from("x"), "y".into()).await.unwrap_err().to_string().matches("write with").count(), 1);

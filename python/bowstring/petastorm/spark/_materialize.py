@@ -15,6 +15,7 @@ from typing import Any
 
 from bowstring import paths
 from bowstring.errors import UnsupportedError
+from bowstring.options import is_server
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.spark import _served
 
@@ -40,7 +41,7 @@ def _delete(url: str) -> None:
         if os.path.exists(path):
             shutil.rmtree(path)
         return
-    if _served.is_server(url):
+    if is_server(url):
         _served.delete(url)
         return
     spark = needed("pyspark.sql", "make_spark_converter()").SparkSession.builder.getOrCreate()
@@ -120,7 +121,7 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # Named as in Petastorm, so that directories left behind show their owner.
     url = f"{parent}/{stamp}-appid-{application}-{uuid.uuid4()}"
-    if _served.is_server(url):
+    if is_server(url):
         _served.write(frame, url)
         atexit.register(_delete_at_exit, url, os.getpid())
         return url

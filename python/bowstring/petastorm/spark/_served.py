@@ -6,9 +6,7 @@ import os
 import tempfile
 from typing import Any
 
-from bowstring.options import is_server
-
-__all__ = ["count", "delete", "fetched", "is_server", "write"]
+__all__ = ["count", "delete", "fetched", "write"]
 
 
 def _connection(url: str) -> tuple[Any, str]:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from bowstring.errors import ConfigError, StoreError
+from bowstring.options import is_server
 from bowstring.paths import shown
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.reader import Reader, make_batch_reader
@@ -59,7 +60,7 @@ def make_spark_converter(
     if codec not in _CODECS:
         raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
     cache = _cache_dir(df.sparkSession)
-    if _served.is_server(cache):
+    if is_server(cache):
         of_files = {
             "parquet_row_group_size_bytes": parquet_row_group_size_bytes != _ROW_GROUP_BYTES,
             "compression_codec": compression_codec is not None,
@@ -70,7 +71,7 @@ def make_spark_converter(
             )
             raise ConfigError(f"option {name}: {problem}", option=name)
     url = _materialize.cached(df, cache, parquet_row_group_size_bytes, codec, dtype)
-    if _served.is_server(url):
+    if is_server(url):
         return SparkDatasetConverter(url, [url], _served.count(url))
     return _of_stored(df.sparkSession, url)
 
@@ -215,7 +216,7 @@ class _Opened:
 
     def _open(self) -> None:
         given = self.parquet_file_url_list
-        if _served.is_server(given[0]):
+        if is_server(given[0]):
             self._fetched, given = _served.fetched(given[0])
         _wait_for(given)
         local = [_materialize.local_path(url) for url in given]

@@ -277,9 +277,8 @@ impl Entry {
         let own = options.entry("columns").or_insert_with(|| json!({}));
         let Some(own) = own.as_object_mut() else { return Ok(()) };
         for (option, value) in asked {
-            let allowed = self.allows("columns") || option != "columns" && self.allows(&option);
-            if !allowed && !self.has(&option, &value) {
-                self.allow(if option == "columns" { "columns" } else { &option })?;
+            if !self.allows("columns") && !self.has(&option, &value) {
+                self.allow(&option)?;
             }
             let value = match (option.as_str(), value) {
                 ("exclude", Value::Array(more)) => {

@@ -19,11 +19,7 @@ fn a_moved_file_takes_what_it_was_to_replace_with_it() {
     let rig = Rig::new();
     let files = rig.files(true);
     save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
-    rig.store.fail(true);
-    save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
-    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
-    wait_until(failed);
-    rig.store.fail(false);
+    rig.save_waiting(&files, "s3://bucket/x", b"new");
     files.rename("s3://bucket/x", "s3://bucket/y").unwrap();
     files.flush().unwrap();
     assert_eq!((rig.stored("x"), rig.stored("y").as_deref()), (None, Some(&b"new"[..])));
@@ -33,13 +29,9 @@ fn a_moved_file_takes_what_it_was_to_replace_with_it() {
 fn what_waits_for_its_upload_stays_the_last_version_if_its_move_or_removal_fails_midway() {
     let rig = Rig::new();
     let files = rig.files(true);
-    let failed = || cache::status(&rig.cache()).unwrap().saves.iter().all(|save| save.failure.is_some());
     for is_move in [true, false] {
         save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
-        rig.store.fail(true);
-        save(&files, "s3://bucket/x", b"new", Upload::Background).unwrap();
-        wait_until(failed);
-        rig.store.fail(false);
+        rig.save_waiting(&files, "s3://bucket/x", b"new");
         let change = || match is_move {
             true => files.rename("s3://bucket/x", "s3://bucket/y"),
             false => files.remove("s3://bucket/x"),
@@ -58,26 +50,12 @@ fn what_waits_for_its_upload_stays_the_last_version_if_its_move_or_removal_fails
 
 #[test]
 fn a_moved_file_is_what_a_killed_process_has_put_last() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for arrived in [true, false] {
         let rig = Rig::new();
         let files = rig.files(true);
         save(&files, "s3://bucket/x", b"before", Upload::Wait).unwrap();
-        rig.store.fail(true);
-        save(&files, "s3://bucket/x", b"older", Upload::Background).unwrap();
-        wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
-        rig.store.fail(false);
-        rig.store.lose(true);
-        let sent = rig.store.puts();
-        let mut killed = files.create("s3://bucket/x", Upload::Wait).unwrap();
-        killed.write_all(b"newer").unwrap();
-        assert!(!killed.finish_within(Duration::from_millis(200)).unwrap());
-        wait_until(|| rig.store.puts() > sent);
-        rig.store.lose(false);
-        if arrived {
-            runtime.block_on(rig.store.handle(sent)).unwrap();
-        }
-        killed.abort();
+        rig.save_waiting(&files, "s3://bucket/x", b"older");
+        rig.save_killed(&files, "s3://bucket/x", b"newer", arrived);
         files.rename("s3://bucket/x", "s3://bucket/y").unwrap();
         files.flush().unwrap();
         let expected = if arrived { "newer" } else { "older" };
@@ -132,10 +110,7 @@ fn a_save_that_is_closed_as_another_one_goes_is_not_removed_with_it() {
     for is_move in [true, false] {
         save(&files, "s3://bucket/x", b"old", Upload::Wait).unwrap();
         save(&files, "s3://bucket/y", b"moved", Upload::Wait).unwrap();
-        rig.store.fail(true);
-        save(&files, "s3://bucket/x", b"waiting", Upload::Background).unwrap();
-        wait_until(|| cache::status(&rig.cache()).unwrap().saves[0].failure.is_some());
-        rig.store.fail(false);
+        rig.save_waiting(&files, "s3://bucket/x", b"waiting");
         rig.store.pause(true);
         std::thread::scope(|scope| {
             let change = scope.spawn(|| match is_move {
