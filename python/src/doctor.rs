@@ -14,9 +14,8 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let variables = rank::OWN_VARIABLES.into_iter().chain(rank::variables());
     let launcher: serde_json::Map<_, _> =
-        variables.filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
+        rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
     let (gpu, nvjpeg) = nvidia::inventory(py);
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -255,7 +255,8 @@ fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<
         document.insert("urls".to_owned(), json!(urls));
     }
     let mut values = flags.values.clone();
-    if is_served(&document) {
+    let urls = document.get("urls").and_then(Value::as_array).into_iter().flatten();
+    if is_served(urls.filter_map(Value::as_str)) {
         // Such variables are for the other loaders of a job.
         let left = |name: &str| {
             flags.of_variables.contains(name) && option(name).is_some_and(OptionEntry::is_left_to_a_server)
@@ -267,14 +268,13 @@ fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<
     Ok(document)
 }
 
-/// Returns true if the address in `document` is a server's.
-fn is_served(document: &Map<String, Value>) -> bool {
+/// Returns true if one of `urls` is a server's.
+pub(crate) fn is_served<'a>(mut urls: impl Iterator<Item = &'a str>) -> bool {
     #[cfg(feature = "flight")]
     let is_one = crate::flight::client::Address::is_one;
     #[cfg(not(feature = "flight"))]
     let is_one = |_: &str| false;
-    let urls = document.get("urls").and_then(Value::as_array).into_iter().flatten();
-    urls.filter_map(Value::as_str).any(is_one)
+    urls.any(is_one)
 }
 
 impl LoaderArgs {
@@ -343,7 +343,8 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(crate) use crate::pipeline::bytes;
 
-/// A switch of a server; `None` for an empty text, as of a variable that is set to nothing.
+/// A switch of a server; `None` for an empty text, as of a variable that is set to nothing. The alias is for clap's derive alone, which would
+/// read `Option<Option<bool>>` as a flag whose value may be left out.
 #[cfg(feature = "flight")]
 pub(crate) type MaybeSwitch = Option<bool>;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::Parser;
 
 use crate::flight::server::cache::{CacheServer, CacheServerOptions, LISTEN};
-use crate::store::at_home;
 use crate::store::cache::MEMORY;
+use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
 
 use crate::cli::args::bytes;
@@ -46,10 +46,10 @@ impl Args {
         Ok(CacheServerOptions {
             place,
             bytes: self.cache_bytes,
-            tokens: self.tokens.clone(),
+            tokens: self.tokens.as_deref().map(path_at_home),
             tls: self.access.tls(None)?,
-            insecure: self.access.insecure.flatten().unwrap_or_default(),
-            admin_tokens: self.access.admin_tokens.clone(),
+            insecure: self.access.insecure().unwrap_or_default(),
+            admin_tokens: self.access.admin_tokens.as_deref().map(path_at_home),
         })
     }
 }
@@ -78,7 +78,7 @@ async fn serve(args: &Args, out: &mut Out) -> Outcome {
     let admin = AdminPort::open(args.access.admin.as_deref(), Arc::clone(&server.admin)).await?;
     let scheme = if server.is_encrypted() { "grpc+tls" } else { "grpc" };
     tracing::info!(%address, cache = args.directory, bytes = server.cache().limit(), "serving a cache");
-    if args.access.insecure.flatten() == Some(true) {
+    if args.access.insecure() == Some(true) {
         tracing::warn!("--insecure: whoever can reach the address may read and write blocks");
     }
     if args.print_address {

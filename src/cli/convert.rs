@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
 use crate::dataset::filter::Filter;
-use crate::store::at_home;
+use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
 
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
@@ -179,8 +179,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut options = args.options()?;
-    let (src, dst) =
-        (at_home(&args.src), args.dst.to_str().map_or_else(|| args.dst.clone(), |dst| at_home(dst).into()));
+    let (src, dst) = (at_home(&args.src), path_at_home(&args.dst));
     streams::check(&src, &dst, &options)?;
     let (reads, writes) = (src == DASH, dst == Path::new(DASH));
     let streams = if reads || writes { Some(Directory::new()?) } else { None };
@@ -199,7 +198,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         if writes {
             to = streams.join("output");
             // One file, of whatever size.
-            (options.shards, options.target_file_size) = (Some(1), ConvertOptions::default().target_file_size);
+            options.shards = Some(1);
         }
     }
     if args.dry_run {

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::flight::server::tls::TlsFiles;
 use crate::flight::server::{self, AdminState};
+use crate::store::path_at_home;
 use crate::{Error, Result};
 
 use crate::cli::args::{MaybeSwitch, switch};
@@ -123,10 +124,15 @@ pub(crate) struct Access {
         default_missing_value = "true",
         hide_env_values = true
     )]
-    pub(crate) insecure: Option<MaybeSwitch>,
+    insecure: Option<MaybeSwitch>,
 }
 
 impl Access {
+    /// True or false as the flag or its variable says; `None` if neither does.
+    pub(crate) fn insecure(&self) -> Option<bool> {
+        self.insecure.flatten()
+    }
+
     /// The files of TLS, if any are given: those of the flags before those of the configuration `file`.
     ///
     /// # Errors
@@ -134,7 +140,8 @@ impl Access {
     pub(crate) fn tls(&self, file: Option<TlsFiles>) -> Result<Option<TlsFiles>> {
         let (cert, key, client_ca) =
             file.map_or((None, None, None), |file| (Some(file.cert), Some(file.key), file.client_ca));
-        let given = |flag: &Option<PathBuf>, other: Option<PathBuf>| flag.clone().or(other);
+        let given =
+            |flag: &Option<PathBuf>, other: Option<PathBuf>| flag.clone().or(other).map(|path| path_at_home(&path));
         tls_files(given(&self.tls_cert, cert), given(&self.tls_key, key), given(&self.client_ca, client_ca))
     }
 }

@@ -47,7 +47,6 @@ fn examine() -> Report {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = rank::OWN_VARIABLES.into_iter().chain(rank::variables());
     let mut stores = vec!["local files"];
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
@@ -65,7 +64,9 @@ fn examine() -> Report {
         memory_budget: machine::default_budget(),
         rank,
         rank_problem,
-        launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
+        launcher_variables: rank::variables()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
+            .collect(),
         #[cfg(feature = "cuda")]
         gpu: crate::cli::gpu::Report::new(),
     }

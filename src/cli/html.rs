@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 use crate::cli::out::Outcome;
-use crate::store::at_home;
+use crate::store::path_at_home;
 use crate::{Error, Result};
 
 /// Most bars of a plot; more are left out, and the plot says so.
@@ -79,7 +79,7 @@ impl HtmlArgs {
     }
 
     fn path(&self) -> Option<PathBuf> {
-        self.html.as_deref().map(|path| at_home(path).into())
+        self.html.as_deref().map(|path| path_at_home(path.as_ref()))
     }
 }
 

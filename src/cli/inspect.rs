@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     args.html.check()?;
     let options = args.dataset.options()?;
     #[cfg(feature = "flight")]
-    if crate::cli::served::is_server(&options) {
+    if crate::cli::args::is_served(options.urls.iter().map(String::as_str)) {
         args.html.refuse("a server's datasets")?;
         for (option, given) in [("no_images", args.no_images), ("world_size", args.ranks > 1)] {
             if given {

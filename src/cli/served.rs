@@ -9,7 +9,7 @@ use crate::Error;
 use crate::flight::client::{Address, Served, served};
 use crate::flight::request::of_the_owner;
 use crate::pipeline::LoaderOptions;
-use crate::pipeline::option_table::option;
+use crate::pipeline::option_table::{Scope, option};
 use crate::schema::Field;
 
 use crate::cli::out::{Out, Outcome};
@@ -42,16 +42,13 @@ struct Column {
     outcome: String,
 }
 
-/// Returns true if `options` name a server.
-pub(crate) fn is_server(options: &LoaderOptions) -> bool {
-    options.urls.iter().any(|url| Address::is_one(url))
-}
-
 /// Reports the datasets of the server, or the one, that `options` name; `typed` are those that no variable gave.
 pub(crate) fn run(options: &LoaderOptions, mut typed: impl Iterator<Item = &'static str>, out: &mut Out) -> Outcome {
     let address = options.urls.first().map(|url| Address::parse(url)).transpose()?;
     let (server, is_one) = address.map(|address| (address.server(), !address.dataset.is_empty())).unwrap_or_default();
-    if let Some(name) = typed.find(|name| !is_one && *name != "storage_options") {
+    // The list obeys the others, or they are of this process.
+    let asked = |name: &&str| option(name).is_some_and(|entry| entry.scope == Scope::Asked || entry.is_of_the_owner());
+    if let Some(name) = typed.find(|name| !is_one && asked(name)) {
         if let Some(entry) = option(name).filter(|entry| entry.is_of_the_owner()) {
             return Err(of_the_owner(entry).into());
         }

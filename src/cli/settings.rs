@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Arg, CommandFactory as _, Parser};
+use serde_json::Value;
 
-use crate::flight::server::Catalogue;
 use crate::flight::server::file::{MAX_FILE, ServeFile};
+use crate::flight::server::{Catalogue, Entry};
 use crate::pipeline::option_table::{OPTIONS, OptionEntry};
-use crate::store::{Mounts, at_home};
+use crate::store::{Mounts, at_home, path_at_home};
 use crate::{Error, Result};
 
 use crate::cli::args::{MaybeSwitch, bytes, switch};
@@ -106,15 +107,23 @@ impl Settings {
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory.flatten());
         over(&mut server.audit_log, &self.audit_log);
-        server.insecure = self.access.insecure.flatten().unwrap_or(server.insecure);
+        server.insecure = self.access.insecure().unwrap_or(server.insecure);
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);
         }
         server.put = server.put.take().map(|put| at_home(&put));
-        for path in [&mut server.journal, &mut server.audit_log] {
-            *path = path.take().map(|path| path.to_str().map_or_else(|| path.clone(), |text| at_home(text).into()));
+        let paths = [
+            &mut server.admin_tokens,
+            &mut server.tokens,
+            &mut server.key_file,
+            &mut server.journal,
+            &mut server.audit_log,
+        ];
+        for path in paths.into_iter().flatten() {
+            *path = path_at_home(path);
         }
         server.tls = self.access.tls(server.tls.take())?;
+        file.catalogue = housed(&file.catalogue)?;
         if file.catalogue.mounts().is_none()
             && let Some(mounts) = Mounts::of_environment()?
         {
@@ -168,6 +177,27 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
+/// `catalogue` with the home for `~` in the addresses of its datasets.
+fn housed(catalogue: &Catalogue) -> Result<Catalogue> {
+    let mut housed = Catalogue::default();
+    if let Some(mounts) = catalogue.mounts() {
+        housed.set_mounts(Arc::clone(mounts));
+    }
+    for entry in catalogue.entries() {
+        let mut options = entry.given().clone();
+        let urls = options.remove("urls").unwrap_or_default();
+        let urls: Vec<&str> = urls.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let entry = if urls.iter().any(|url| url.starts_with('~')) {
+            let urls = urls.into_iter().map(at_home).collect();
+            Entry::new(entry.name(), urls, options, entry.limits().clone())?
+        } else {
+            entry.clone()
+        };
+        housed.insert(entry)?;
+    }
+    Ok(housed)
+}
+
 /// Adds datasets of the command line: a repeated name adds an address to the same dataset.
 fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
     let mut datasets: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -180,7 +210,7 @@ fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
                 format!("two datasets are named {name}; write NAME=URL to name them"),
             ));
         }
-        urls.push(url);
+        urls.push(at_home(&url));
     }
     datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))
 }
@@ -243,7 +273,7 @@ mod tests {
         let mut catalogue = Catalogue::default();
         let typed = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         add(&mut catalogue, &typed(&["x=a", "x=b", "/c/y.parquet"])).unwrap();
-        let urls = catalogue.get("x").unwrap().options(&serde_json::Value::Null).unwrap().urls;
+        let urls = catalogue.get("x").unwrap().options(&Value::Null).unwrap().urls;
         assert_eq!(urls, ["a", "b"]);
         assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
         assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());

@@ -67,10 +67,12 @@ pub(crate) fn check(src: &str, dst: &Path, options: &ConvertOptions) -> Result<(
             format!("standard output is a terminal, and {format} is not text; send it to a file or a program");
         return Err(Error::config("to", problem));
     }
+    let is_sized = options.target_file_size != ConvertOptions::default().target_file_size;
     for (option, given) in [
         ("resume", options.resume),
         ("overwrite", options.overwrite),
         ("shards", options.shards.is_some_and(|shards| shards != 1)),
+        ("target_file_size", is_sized),
     ] {
         if given {
             return Err(Error::config(option, "standard output is one file that is made anew; leave the option out"));

@@ -65,13 +65,13 @@ const fn launcher(name: &'static str, rank: &'static str, world_size: &'static s
 /// PMIx gives the rank and leaves the number of ranks to its server: the other variables come from Open MPI or SLURM.
 const PMIX: &str = "PMIX_RANK";
 
-/// The variables that are checked, each once, in order.
+/// The variables that are checked, each once, in order: those of the options, then those of launchers.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let both = |launcher: &Launcher| {
         let second = (launcher.world_size != launcher.rank).then_some(launcher.world_size);
         std::iter::once(launcher.rank).chain(second)
     };
-    LAUNCHERS.iter().flat_map(both).chain([PMIX])
+    OWN_VARIABLES.into_iter().chain(LAUNCHERS.iter().flat_map(both)).chain([PMIX])
 }
 
 /// A rank and its origin.
@@ -104,7 +104,7 @@ pub(crate) fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Fou
 }
 
 /// The variables of the options `rank` and `world_size`, which go before those of launchers.
-pub const OWN_VARIABLES: [&str; 2] = ["BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"];
+const OWN_VARIABLES: [&str; 2] = ["BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"];
 
 /// The rank of a loader that is given none: from the variables of its options, else as [`discover`].
 ///

@@ -1,6 +1,8 @@
 //! The home of this user, and `~` at the beginning of paths.
 
 use std::ffi::OsString;
+#[cfg(any(feature = "cli", feature = "cloud"))]
+use std::path::Path;
 use std::path::PathBuf;
 
 /// The home of this user.
@@ -15,6 +17,12 @@ pub(crate) fn at_home(path: &str) -> String {
     expand(path, &|name| std::env::var_os(name))
 }
 
+/// As [`at_home`], of a path; one that is no text stays as it is.
+#[cfg(feature = "cli")]
+pub(crate) fn path_at_home(path: &Path) -> PathBuf {
+    expand_path(path, &|name| std::env::var_os(name))
+}
+
 fn expand(path: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> String {
     let home = home(environment).and_then(|home| home.into_os_string().into_string().ok());
     match (path.strip_prefix('~'), home) {
@@ -23,17 +31,20 @@ fn expand(path: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> String 
     }
 }
 
+#[cfg(any(feature = "cli", feature = "cloud"))]
+fn expand_path(path: &Path, environment: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    path.to_str().map_or_else(|| path.to_owned(), |text| expand(text, environment).into())
+}
+
 /// The path that the variable `name` holds; `~` at its beginning is the home. `None` if the variable is missing or empty.
 #[cfg(feature = "cloud")]
 pub(super) fn path(environment: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
     let path = environment(name).filter(|value| !value.is_empty())?;
-    Some(path.to_str().map_or_else(|| PathBuf::from(&path), |path| PathBuf::from(expand(path, environment))))
+    Some(expand_path(Path::new(&path), environment))
 }
 
 #[cfg(all(test, feature = "cloud"))]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]

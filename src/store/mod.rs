@@ -18,6 +18,8 @@ pub mod cache;
 pub(crate) mod caller;
 #[cfg(feature = "cloud")]
 mod catalog;
+#[cfg(any(feature = "cloud", all(feature = "fuse", target_os = "linux")))]
+mod child;
 #[cfg(feature = "cloud")]
 mod client;
 mod condition;
@@ -41,7 +43,6 @@ pub(crate) mod glob;
 mod hdfs;
 mod hedge;
 mod hits;
-#[cfg(any(feature = "cli", feature = "cloud"))]
 mod home;
 #[cfg(feature = "cloud")]
 mod hub;
@@ -93,6 +94,8 @@ pub use found::Found;
 pub use fuse::Mounted;
 #[cfg(any(feature = "cli", feature = "flight"))]
 pub(crate) use home::at_home;
+#[cfg(feature = "cli")]
+pub(crate) use home::path_at_home;
 pub(crate) use known::{Base, index_here, is_local, is_named};
 #[cfg(feature = "convert")]
 pub(crate) use logs::is_metadata;

@@ -512,6 +512,11 @@ fn what_a_server_does_not_obey_is_refused_as_a_flag_and_in_a_file_and_left_out_a
         let told = asked(more, None);
         assert!(told.contains(says), "{told}");
     }
+    // What the list obeys, and what is of this process, is as good in a file as elsewhere.
+    std::fs::write(&options, r#"{"timeout": 20, "threads": 1, "memory_budget": "1GiB", "storage_options": {}}"#)
+        .unwrap();
+    let told = asked(&["--options", text(&options)], None);
+    assert!(!told.contains("of one dataset") && told.contains("127.0.0.1:1"), "{told}");
     let told = asked(&[], Some(("BOWSTRING_CACHE", "memory")));
     assert!(!told.contains("option cache") && told.contains("127.0.0.1:1"), "{told}");
     let rate = run(&["plan", PHOTOS, "--batch-size", "8", "--rate", "0"]);

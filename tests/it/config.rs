@@ -47,14 +47,23 @@ fn values_come_from_the_file_then_variables_then_flags() {
     assert_eq!(document["server"]["threads"], json!({"value": 2, "source": format!("{path}, line 3")}));
     assert_eq!(document["server.limits"]["connections"], json!({"value": 4096, "source": "default"}));
     // `~` is the home wherever a path is named.
-    let mut shown = command(&["config", "show", "--put=~/put", "--journal=~/journal"]);
-    let content = "[datasets.x]\nurl = \"a\"\ncache = \"~/cache\"\n";
+    let mut shown = command(&["config", "show", "more=~/more", "--put=~/put", "--journal=~/journal"]);
+    shown.args(["--tokens=~/tokens", "--client-ca=~/client_ca"]);
+    let content = "[server]\nkey_file = \"~/key_file\"\nadmin_tokens = \"~/admin_tokens\"\naudit_log = \"~/audit_log\"\n\
+                   tls = { cert = \"~/cert\", key = \"~/key\" }\n\
+                   [datasets.x]\nurl = \"~/x\"\ncache = \"~/cache\"\n[datasets.y]\nurls = [\"a\", \"~/y\"]\nseed = 3\n";
     let (directory, path) = file(content);
     shown.args(["--config", &path]).env("HOME", "/home/of/anna");
     let shown = ran(shown).stdout;
-    for place in ["put", "journal", "cache"] {
-        assert!(shown.contains(&format!("{place} = \"/home/of/anna/{place}\"")), "{place}: {shown}");
+    for place in
+        ["put", "journal", "tokens", "client_ca", "key_file", "admin_tokens", "audit_log", "cert", "key", "cache"]
+    {
+        assert!(shown.contains(&format!("\n{place} = \"/home/of/anna/{place}\"")), "{place}: {shown}");
     }
+    for urls in ["\"/home/of/anna/more\"", "\"/home/of/anna/x\"", "\"a\", \"/home/of/anna/y\""] {
+        assert!(shown.contains(&format!("\nurls = [{urls}]")), "{urls}: {shown}");
+    }
+    assert!(shown.contains("\nseed = 3"), "{shown}");
     std::fs::write(directory.path().join("m.toml"), "[mounts.m]\nurl = \"s3://bucket/m\"\n").unwrap();
     let mut shown = command(&["config", "show"]);
     shown.env("HOME", directory.path()).env("BOWSTRING_MOUNTS", "~/m.toml");

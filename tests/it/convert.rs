@@ -20,9 +20,11 @@ mod pairs;
 mod partitions;
 /// Sources in stores.
 mod remote;
+/// Conversions that are stopped or killed, and go on.
+mod stopped;
 /// Tokens of text: the exact value, or an error that names the token.
 mod text;
-/// Atomic publication: kills, resumption, failing disks, existing destinations.
+/// Atomic publication: failing disks, existing destinations, sources that change.
 mod whole;
 
 fn fixture(name: &str) -> PathBuf {
@@ -56,9 +58,14 @@ fn rows(path: &Path, options: &ConvertOptions) -> Result<RecordBatch> {
     Ok(concat_batches(source.schema(), &batches).unwrap())
 }
 
+/// Compares two datasets, at paths or addresses.
+fn compared(a: &Path, b: &Path, options: &ConvertOptions) -> Result<Comparison> {
+    verify(&text(a), &text(b), options, &Progress::default())
+}
+
 /// Compares two datasets whose formats follow from their paths.
 fn same(a: &Path, b: &Path) -> Comparison {
-    let found = verify(&text(a), &text(b), &ConvertOptions::default(), &Progress::default()).unwrap();
+    let found = compared(a, b, &ConvertOptions::default()).unwrap();
     assert!(found.equal, "{found:#?}");
     found
 }

@@ -61,7 +61,7 @@ fn standard_input_and_output_are_single_files() {
 #[test]
 fn many_files_come_out_as_one_in_their_order() {
     let (room, data) = (tempfile::tempdir().unwrap(), small());
-    let args = ["convert", text(data.path()), "-", "--to=csv", "--columns=id", "--target-file-size=1KiB", "--json"];
+    let args = ["convert", text(data.path()), "-", "--to=csv", "--columns=id", "--json"];
     let (code, stdout, stderr) = fed(&args, b"", room.path());
     assert_eq!(code, 0, "{stderr}");
     let rows: Vec<String> = (0..100).map(|id| format!("{id}\n")).collect();
@@ -84,6 +84,7 @@ fn options_that_streams_cannot_have_are_refused() {
         (&[source, "-", "--to=csv", "--resume"], "option resume"),
         (&[source, "-", "--to=csv", "--overwrite"], "option overwrite"),
         (&[source, "-", "--to=csv", "--shards=2"], "option shards"),
+        (&[source, "-", "--to=csv", "--target-file-size=1KiB"], "option target_file_size"),
         (&["/dev/null", "out", "--from=csv"], "neither a file nor a directory"),
         (&[source, "out.csv.bz2"], "name it out.csv"),
         (&[source, "out.tfrecord.gz"], "name it out.tfrecord"),

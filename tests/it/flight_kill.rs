@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use bowstring::flight::client::Gang;
@@ -15,6 +15,7 @@ use bowstring::flight::gang::JoinOptions;
 use bowstring::pipeline::LoaderOptions;
 use bowstring::{Error, Loader};
 
+use crate::support::signal;
 use crate::{child, support};
 use ledger::{Entry, Event, Promised, Tail, Writer, now};
 
@@ -27,10 +28,6 @@ const LEASE: Duration = Duration::from_millis(800);
 const LONGEST: Duration = Duration::from_secs(40);
 
 // ---- processes -----------------------------------------------------------------------------------------------------
-
-pub(crate) fn signal(process: u32, signal: &str) {
-    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
-}
 
 /// A separate `bowstring serve` process; killed when dropped.
 pub(crate) struct Server {

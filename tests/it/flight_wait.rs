@@ -15,8 +15,8 @@ use bowstring::flight::gang::JoinOptions;
 use bowstring::pipeline::LoaderOptions;
 use bowstring::{Error, Loader};
 
-use crate::flight_kill::{Server, signal};
-use crate::support;
+use crate::flight_kill::Server;
+use crate::support::{self, signal};
 
 /// The limit of each wait, and the lease of the gang.
 fn deadline() -> Duration {

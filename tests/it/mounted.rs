@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowstring::store::{FileOptions, FileSystem, MountSource, Mounted, Mounts};
 use bowstring::{Error, Loader};
@@ -227,19 +227,13 @@ impl Mounting<'_> {
     }
 
     fn terminate(&self) {
-        assert!(Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap().success());
+        support::signal(self.0.id(), "-TERM");
     }
 
     /// It ends well, in time.
     fn ends(&mut self) {
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                break status;
-            }
-            assert!(began.elapsed() < support::HANG, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        support::until("the end of the command", || self.0.try_wait().unwrap().is_some());
+        let status = self.0.wait().unwrap();
         assert!(status.success(), "{status}");
     }
 }

@@ -91,8 +91,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        support::signal(self.child.id(), signal);
     }
 
     /// Returns the exit code and the log. A process that is still running is killed on drop.

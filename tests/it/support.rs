@@ -30,6 +30,11 @@ pub(crate) fn until_told(what: impl Fn() -> String, mut is_so: impl FnMut() -> b
     }
 }
 
+/// Sends `signal`, such as `-TERM`, to a process.
+pub(crate) fn signal(process: u32, signal: &str) {
+    assert!(std::process::Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+}
+
 /// True if the full counts run (`make soak`), otherwise about a tenth.
 pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()

@@ -21,6 +21,7 @@ const PARTS: &[&str] = &[
     "src/memory",
     "src/pipeline",
     "src/store/cache",
+    "src/store/child.rs",
     "src/store/lock.rs",
 ];
 
@@ -199,6 +200,7 @@ src/store/cache/shared.rs | claim | a process that fetches the same block | PATI
 src/store/cache/shared.rs | read | a task that fetches the same block | that of its fetch; a dropped one leaves the next one free | what_fails_at_the_origin_is_an_error_and_nobody_waits_for_it
 src/store/cache/shared.rs | settle | blocks that are being written | writes of at most WRITING bytes; the caller's patience | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing
 src/store/cache/shared.rs | store | blocks that are being written | writes of at most WRITING bytes | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing
+src/store/child.rs | within | a program that this process started | its limit, and DYING once it is killed | a_program_that_does_not_end_is_killed_and_leaves_nothing
 src/store/lock.rs | take_within | the process that has the lock | its patience | who_waits_gets_it_when_the_holder_ends_or_is_told_who_has_it
 ";
 

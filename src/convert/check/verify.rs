@@ -78,11 +78,9 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
         source.schema().fields().iter().map(|field| field.name().clone()).filter(chosen).collect()
     };
     let (left, right) = (names(&*first), names(&*second));
-    if let Some(missing) = options.columns.iter().find(|name| !left.contains(name) && !right.contains(name)) {
-        return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
-    }
     let known = |name: &str| [&first, &second].iter().any(|source| source.schema().field_with_name(name).is_ok());
-    if let Some((missing, _)) = options.schema.iter().flat_map(|types| &types.0).find(|(name, _)| !known(name)) {
+    let typed = options.schema.iter().flat_map(|types| &types.0).map(|(name, _)| name);
+    if let Some(missing) = options.columns.iter().chain(typed).find(|name| !known(name)) {
         return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
     }
     let common: Vec<&str> = left.iter().filter(|name| right.contains(name)).map(String::as_str).collect();

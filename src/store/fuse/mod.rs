@@ -21,6 +21,7 @@ use fuser::{Config, MountOption};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::child::within;
 use super::directory::failed;
 use super::filesystem::FileSystem;
 use crate::error::{Error, Result};
@@ -203,19 +204,11 @@ fn helped(directory: &Path) -> io::Result<()> {
 
 /// The end of `command`, which has [`HELPING`] for it.
 fn ended(command: &mut Command) -> io::Result<ExitStatus> {
-    let (mut child, began) = (command.spawn()?, Instant::now());
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if began.elapsed() > HELPING {
-            // One that the kernel holds does not end: nobody waits for it.
-            child.kill()?;
-            let program = command.get_program().to_string_lossy();
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program} did not end within {HELPING:?}")));
-        }
-        thread::sleep(LOOK);
-    }
+    let status = within(&mut command.spawn()?, HELPING, || true)?;
+    status.ok_or_else(|| {
+        let program = command.get_program().to_string_lossy();
+        io::Error::new(io::ErrorKind::TimedOut, format!("{program} did not end within {HELPING:?}"))
+    })
 }
 
 /// The device of the files at `path`. Whoever serves them is not asked: they may hang.

@@ -2,10 +2,11 @@
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::super::child::within;
 use super::super::credentials::Credentials;
 use super::times;
 use crate::error::Source;
@@ -68,19 +69,10 @@ fn output(child: &mut Child, limit: Duration) -> Result<Option<(ExitStatus, Vec<
         let mut bytes = Vec::new();
         stdout.take(MAX_BYTES + 1).read_to_end(&mut bytes).map(|_| bytes)
     });
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()?.filter(|_| reading.is_finished()) {
-            let bytes = reading.join().map_err(|_| "its output was not read")??;
-            return Ok((bytes.len() as u64 <= MAX_BYTES).then_some((status, bytes)));
-        }
-        // A command that prints too much would wait for a reader that has gone.
-        if start.elapsed() > limit {
-            drop((child.kill(), child.wait()));
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    // A command that prints too much would wait for a reader that has gone.
+    let Some(status) = within(child, limit, || reading.is_finished())? else { return Ok(None) };
+    let bytes = reading.join().map_err(|_| "its output was not read")??;
+    Ok((bytes.len() as u64 <= MAX_BYTES).then_some((status, bytes)))
 }
 
 /// Credentials of these parts.

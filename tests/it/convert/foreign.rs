@@ -5,11 +5,11 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Int64Type};
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Progress, verify};
+use bowstring::convert::{ConvertOptions, Format};
 use bzip2::read::BzEncoder;
 use serde_json::{Value, json};
 
-use super::{fixture, rows, run, to};
+use super::{compared, fixture, rows, run, same, to};
 
 fn expected(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(fixture("convert").join(name)).unwrap()).unwrap()
@@ -151,10 +151,7 @@ fn files_in_bzip2_and_brotli_are_the_same() {
     // Two streams, as parallel compressors write them.
     let (first, second) = lines.as_bytes().split_at(lines.len() / 2);
     std::fs::write(&packed, [bz2(first), bz2(second)].concat()).unwrap();
-    let found =
-        verify(whole.to_str().unwrap(), packed.to_str().unwrap(), &ConvertOptions::default(), &Progress::default())
-            .unwrap();
-    assert!(found.equal && found.rows == [5000, 5000], "{found:?}");
+    assert_eq!(same(&whole, &packed).rows, [5000, 5000]);
     for name in ["bz2:9", "br"] {
         let pack = |bytes: &[u8]| if name == "br" { br(bytes) } else { bz2(bytes) };
         let (extension, src) = (name.split(':').next().unwrap(), directory.path().join(name));
@@ -168,11 +165,7 @@ fn files_in_bzip2_and_brotli_are_the_same() {
             shard["compression"] = json!(name);
         }
         std::fs::write(src.join("index.json"), index.to_string()).unwrap();
-        let options = ConvertOptions::default();
-        assert!(
-            verify(plain.to_str().unwrap(), src.to_str().unwrap(), &options, &Progress::default()).unwrap().equal,
-            "{name}"
-        );
+        assert!(compared(&plain, &src, &ConvertOptions::default()).unwrap().equal, "{name}");
         // Damage is reported with its place.
         let victim = src.join(format!("shard.00001.mds.{extension}"));
         let mut bytes = std::fs::read(&victim).unwrap();

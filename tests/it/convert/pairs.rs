@@ -11,12 +11,12 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, Metadata, Schema};
 use arrow::ipc::writer::FileWriter;
 use bowstring::codec::npy::{Npy, Unit, write_npy};
-use bowstring::convert::{ConvertOptions, Format, Progress, Types};
+use bowstring::convert::{ConvertOptions, Format, Types};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
 use bowstring::schema::{Codec, Element, Stored};
 use bowstring::{Loader, LoaderOptions};
 
-use super::{batch, fixture, kind, names, parquet, rows, run, same, to};
+use super::{batch, compared, fixture, kind, names, parquet, rows, run, same, to};
 
 const ROWS: i64 = 1000;
 
@@ -209,9 +209,7 @@ fn dictionaries_are_values_to_every_format() {
         let report = run(&at("src"), &out, &ConvertOptions { verify: true, ..to(format) });
         assert!(report.unwrap_or_else(|error| panic!("{format}: {}", error.chain())).verified);
         let options = ConvertOptions { to: Some(format), columns: vec!["c".into()], ..ConvertOptions::default() };
-        let found =
-            bowstring::convert::verify(&super::text(&at("src")), &super::text(&out), &options, &Progress::default())
-                .unwrap();
+        let found = compared(&at("src"), &out, &options).unwrap();
         assert!(found.columns.iter().any(|column| column.name == "c" && column.equal), "{format}: {found:#?}");
     }
 }
@@ -267,13 +265,7 @@ fn times_with_zones_are_shown_and_written_at_any_depth() {
         ConvertOptions { from: Some(Format::Parquet), to: Some(Format::Parquet), ..ConvertOptions::default() };
     let plan = bowstring::convert::plan(&super::text(&at("one")), &at("more"), &options).unwrap();
     assert_eq!(plan.sample[0][0], "{t: 1970-01-01T00:00:01Z}");
-    let found = bowstring::convert::verify(
-        &super::text(&at("one")),
-        &super::text(&at("other")),
-        &options,
-        &Progress::default(),
-    )
-    .unwrap();
+    let found = compared(&at("one"), &at("other"), &options).unwrap();
     assert!(!found.equal && found.examples_first[0].contains("00:00:01"), "{found:#?}");
 }
 
@@ -295,8 +287,7 @@ fn options_that_a_format_has_no_use_for_are_refused() {
     }
     let schema = Some(bowstring::convert::Types::parse("flaots: float32").unwrap());
     let options = ConvertOptions { schema, ..plain() };
-    let error =
-        bowstring::convert::verify(&super::text(&src), &super::text(&src), &options, &Progress::default()).unwrap_err();
+    let error = compared(&src, &src, &options).unwrap_err();
     assert!(error.to_string().contains("flaots"), "{error}");
 }
 
@@ -347,9 +338,7 @@ fn every_pair_keeps_what_both_hold() {
             let options = ConvertOptions { from: Some(*from), columns, ..to(*format) };
             run(&first, &second, &options).unwrap_or_else(|error| panic!("{from} to {format}: {}", error.chain()));
             let options = ConvertOptions { to: Some(*format), ..ConvertOptions::default() };
-            let src = super::text(&at("src.parquet".into()));
-            let found =
-                bowstring::convert::verify(&src, &super::text(&second), &options, &Progress::default()).unwrap();
+            let found = compared(&at("src.parquet".into()), &second, &options).unwrap();
             let scalars = found.columns.iter().filter(|column| SCALARS.contains(&column.name.as_str()));
             assert!(
                 found.rows == [ROWS as u64; 2] && scalars.clone().all(|column| column.equal),
@@ -428,13 +417,7 @@ fn photos_become_folders_tars_and_shards_byte_for_byte() {
     run(&src, &at("folder"), &to(Format::Images)).unwrap();
     run(&at("folder"), &at("folder-back"), &to(Format::Parquet)).unwrap();
     let options = ConvertOptions { columns: vec!["image".to_owned()], ..ConvertOptions::default() };
-    let found = bowstring::convert::verify(
-        &super::text(&src),
-        &super::text(&at("folder-back")),
-        &options,
-        &Progress::default(),
-    )
-    .unwrap();
+    let found = compared(&src, &at("folder-back"), &options).unwrap();
     assert!(found.equal && found.rows == [40, 40], "{found:#?}");
     // Images are stored as they are: compressing them again costs time and gains nothing.
     let file = std::fs::File::open(at("folder-back/part-00000.parquet")).unwrap();
@@ -525,13 +508,7 @@ fn a_timestamp_of_no_zone_is_not_one_with_a_zone() {
     let (naive, utc, other) =
         (write("naive.parquet", None), write("utc.parquet", Some("UTC")), write("other.parquet", Some("+05:00")));
     same(&utc, &other);
-    let found = bowstring::convert::verify(
-        &super::text(&naive),
-        &super::text(&utc),
-        &ConvertOptions::default(),
-        &Progress::default(),
-    );
-    let found = found.unwrap();
+    let found = compared(&naive, &utc, &ConvertOptions::default()).unwrap();
     assert!(!found.equal && !found.columns[0].equal, "{found:#?}");
     assert_eq!((found.only_first, found.only_second), (1, 1), "{found:#?}");
 }
@@ -585,12 +562,6 @@ fn feather_files_are_read_whatever_their_compression() {
     for compression in ["none", "lz4", "zstd"] {
         let out = directory.path().join(compression);
         run(&src, &out, &ConvertOptions { compression: Some(compression.to_owned()), ..to(Format::Arrow) }).unwrap();
-        let found = bowstring::convert::verify(
-            &super::text(&src),
-            &super::text(&out),
-            &ConvertOptions { to: Some(Format::Arrow), ..ConvertOptions::default() },
-            &Progress::default(),
-        );
-        assert!(found.unwrap().equal, "{compression}");
+        assert!(compared(&src, &out, &to(Format::Arrow)).unwrap().equal, "{compression}");
     }
 }

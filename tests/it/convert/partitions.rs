@@ -5,10 +5,10 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Date32Type, Int64Type};
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Progress, Types, convert, open, verify};
+use bowstring::convert::{ConvertOptions, Format, Progress, Types, convert, open};
 use bowstring::dataset::filter::Filter;
 
-use super::{batch, kind, parquet, rows, run, same, text, to};
+use super::{batch, compared, kind, parquet, rows, run, same, text, to};
 use crate::dataset::Server;
 
 /// Directories of a tree, and an id for the file in each.
@@ -173,8 +173,7 @@ fn partitions_in_a_store_are_found_below_several_levels() {
     let report = convert("s3://bucket/csv", &directory.path().join("out"), &options, &Progress::default());
     let report = report.unwrap_or_else(|error| panic!("{}", error.chain()));
     assert_eq!((report.rows, report.from), (2, Format::Csv));
-    let found =
-        verify("s3://bucket/csv", &text(&directory.path().join("out")), &options, &Progress::default()).unwrap();
+    let found = compared("s3://bucket/csv".as_ref(), &directory.path().join("out"), &options).unwrap();
     assert!(found.equal, "{found:#?}");
     let found = rows(&directory.path().join("out"), &ConvertOptions::default()).unwrap();
     let days = arrow::compute::cast(found.column_by_name("day").unwrap(), &DataType::Utf8).unwrap();

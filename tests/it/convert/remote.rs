@@ -2,10 +2,10 @@ use std::fs;
 use std::path::Path;
 
 use bowstring::Error;
-use bowstring::convert::{Budget, ConvertOptions, Format, Progress, convert, open, verify};
+use bowstring::convert::{Budget, ConvertOptions, Format, Progress, convert, open};
 
 use super::pairs::{FORMATS, held, table};
-use super::{fixture, parquet, run, text, to};
+use super::{compared, fixture, parquet, run, to};
 use crate::dataset::{Marks, PINNED, Server};
 
 #[test]
@@ -31,12 +31,8 @@ fn every_format_is_read_from_a_store() {
         let report = convert(&url, &at("back"), &options, &Progress::default());
         let report = report.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
         assert_eq!(report.rows, 1000, "{url}");
-        let found = verify(
-            &text(&local),
-            &url,
-            &ConvertOptions { storage_options: server.storage_options(), ..to(format) },
-            &Progress::default(),
-        );
+        let options = ConvertOptions { storage_options: server.storage_options(), ..to(format) };
+        let found = compared(&local, url.as_ref(), &options);
         let found = found.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
         assert!(found.equal, "{url}: {found:#?}");
     }
@@ -44,7 +40,7 @@ fn every_format_is_read_from_a_store() {
     run(&fixture("imagenet40.parquet"), &at("photos"), &to(Format::Images)).unwrap();
     server.upload(&at("photos"), "bucket/photos");
     let options = ConvertOptions { storage_options: server.storage_options(), ..ConvertOptions::default() };
-    let found = verify(&text(&at("photos")), "s3://bucket/photos", &options, &Progress::default()).unwrap();
+    let found = compared(&at("photos"), "s3://bucket/photos".as_ref(), &options).unwrap();
     assert!(found.equal && found.rows[0] > 10, "{found:#?}");
 }
 
@@ -60,7 +56,7 @@ fn one_file_of_a_server_without_directories_is_read_ahead_of_need() {
     fs::write(at("x.jsonl"), &lines).unwrap();
     server.put("data/x.jsonl", lines.into(), PINNED);
     let url = server.url("data/x.jsonl");
-    let found = verify(&text(&at("x.jsonl")), &url, &ConvertOptions::default(), &Progress::default()).unwrap();
+    let found = compared(&at("x.jsonl"), url.as_ref(), &ConvertOptions::default()).unwrap();
     assert!(found.equal && found.rows == [4000, 4000], "{found:#?}");
     for compression in ["gzip", "zstd"] {
         let options = ConvertOptions { compression: Some(compression.into()), ..to(Format::Jsonl) };
@@ -70,9 +66,8 @@ fn one_file_of_a_server_without_directories_is_read_ahead_of_need() {
         let file = file.find(|path| path.to_str().unwrap().contains(".jsonl")).unwrap();
         let name = file.file_name().unwrap().to_str().unwrap();
         server.put(&format!("data/{name}"), fs::read(&file).unwrap(), PINNED);
-        let found =
-            verify(&url, &server.url(&format!("data/{name}")), &ConvertOptions::default(), &Progress::default())
-                .unwrap();
+        let packed = server.url(&format!("data/{name}"));
+        let found = compared(url.as_ref(), packed.as_ref(), &ConvertOptions::default()).unwrap();
         assert!(found.equal, "{name}: {found:#?}");
     }
     let error = open(&server.url("data/"), &ConvertOptions::default()).unwrap_err();
