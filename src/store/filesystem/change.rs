@@ -8,7 +8,7 @@ use std::sync::Arc;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
-use super::super::cache::{Save, Saves, Target};
+use super::super::cache::{Saves, Target};
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};

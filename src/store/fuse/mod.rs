@@ -166,7 +166,8 @@ impl Mounted {
         let ended = served.map_err(|error| {
             // Threads that failed leave a mount that nobody serves.
             if device(&self.directory).is_none_or(|there| self.device == Some(there)) {
-                drop(unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW));
+                // The kernel may have taken it away by itself.
+                let _ = unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
             }
             failed("serve", &self.directory, error)
         });

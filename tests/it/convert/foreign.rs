@@ -172,7 +172,7 @@ fn files_in_bzip2_and_brotli_are_the_same() {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 0x55;
         std::fs::write(&victim, &bytes).unwrap();
-        let error = rows(&src, &options).unwrap_err();
+        let error = rows(&src, &ConvertOptions::default()).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("shard.00001"), "{name}: {error}");
     }
 }
