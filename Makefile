@@ -26,7 +26,7 @@ FEATURES = --features bowstring/fuse$(if $(TURBO),$(comma)bowstring/turbo)
 WORLD = --locked --workspace $(FEATURES)
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 # Clippy's driver compiles our own crates in the dev profile: what is built is linted, and nothing is checked a second time for it.
-LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+LINTED = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/lint-rustc.sh
 
 .PHONY: help
 help: ## this list

@@ -421,6 +421,14 @@ class BaseLoader(ABC, Generic[A]):
         return self._native.rows
 
     @property
+    def table_version(self) -> int | None:
+        """The version of the Delta table, or the snapshot of the Iceberg table, that is open.
+
+        A state continues with it as ``version``. ``None`` for other data, for mixtures, and for data of a server.
+        """
+        return self._native.table_version
+
+    @property
     def epoch(self) -> int:
         """The current epoch, from 0."""
         return self._native.epoch

@@ -12,7 +12,7 @@ import atexit
 import io
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from bowstring import _native
 from bowstring.credentials import CredentialProvider, provider
@@ -36,6 +36,13 @@ _PART = 4 << 20
 def files(given: Mapping[str, Any], credential_provider: CredentialProvider | None) -> _native.FileSystem:
     """The stores that are reached with the options ``given``, and those of the environment."""
     return _native.FileSystem(document((), given), provider(credential_provider))
+
+
+def _not_copied(file: File | FileWriter) -> UnsupportedError:
+    # The end of a copy would end the file.
+    return UnsupportedError(
+        f"{file.name}: a {type(file).__name__} is neither copied nor sent to another process; open the file again there"
+    )
 
 
 class File(io.BufferedIOBase):
@@ -165,6 +172,9 @@ class File(io.BufferedIOBase):
         self._file()
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise _not_copied(self)
+
     def __repr__(self) -> str:
         return f"<bowstring.File {self.name}, {self.size} bytes{', closed' if self.closed else ''}>"
 
@@ -269,6 +279,9 @@ class FileWriter(io.BufferedIOBase):
     def __del__(self) -> None:
         # The base class would close it.
         self.discard()
+
+    def __reduce__(self) -> NoReturn:
+        raise _not_copied(self)
 
     def __repr__(self) -> str:
         return f"<bowstring.FileWriter {self.name}, {self._size} bytes{', closed' if self.closed else ''}>"

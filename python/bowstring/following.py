@@ -71,7 +71,8 @@ class Course:
     def iterated(self) -> None:
         """Somebody iterates over the dataset itself: Keras at the start of an epoch, or a loop after a fit that was interrupted."""
         with self._lock:
-            if self.training and not self.opening:
+            # On JAX, Keras makes its iterator when it takes the first batch.
+            if self.training and not self.opening and not self._fresh:
                 self.training = False
                 self.origin = None
 

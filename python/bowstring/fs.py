@@ -412,9 +412,10 @@ class _TextWriter(io.TextIOWrapper):
             self.buffer.discard()  # type: ignore[attr-defined]
 
     def __del__(self) -> None:
-        # A transaction still commits one that was closed.
-        if not self.buffer.closed:
-            self.buffer.discard()  # type: ignore[attr-defined]
+        # None if it could not be opened. A transaction still commits one that was closed.
+        buffer: Any = getattr(self, "buffer", None)
+        if buffer is not None and not buffer.closed:
+            buffer.discard()
 
 
 def _info(url: str, size: int | None, modified: int | None, etag: str | None) -> dict[str, Any]:

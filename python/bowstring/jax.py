@@ -151,6 +151,9 @@ class Loader(BaseLoader[Any]):
         if wrong is not None:
             option = "global_batch_size" if rows % self.world_size else "batch_size"
             raise ShardingError(f"option {option}: {wrong}", option=option)
+        wrong = self._elsewhere(sharding, columns, rows)
+        if wrong is not None:
+            raise ShardingError(f"option sharding: {wrong}", option="sharding")
         # Under "short" and "even" the last steps have fewer rows.
         steps = len(self)
         for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
@@ -163,6 +166,30 @@ class Loader(BaseLoader[Any]):
         if rows % self.world_size == 0:
             return None
         return f"{rows} rows are not the same number for each of {self.world_size} processes"
+
+    def _elsewhere(self, sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
+        """The reason that ``sharding`` has other parts of a batch in this process than its rank; ``None`` if they agree.
+
+        JAX would take this rank's rows for those parts, and processes would hold different rows as the same ones.
+        """
+        if sharding.is_fully_addressable:
+            # The arrays are this process's own.
+            return None
+        of = f"{sharding} this process holds"
+        for column in columns:
+            before = [axis for axis in column.leading[:-1] if axis is not None]
+            shape = (*before, rows, *column.inner)
+            parts = sharding.addressable_devices_indices_map(shape).values()
+            for axis, size in enumerate(shape):
+                held = sum(stop - start for start, stop in {part[axis].indices(size)[:2] for part in parts if part})
+                if axis != len(before) and held != size:
+                    problem = f"by {of} {held} of {size} along axis {axis} of column {column.name!r}"
+                    return f"{problem}; divide only rows (axis {len(before)}) among processes"
+                if axis == len(before) and held != rows // self.world_size:
+                    own = f"rank {self.rank} of {self.world_size} has {rows // self.world_size}"
+                    hint = "give processes that hold the same rows the same rank, and world_size as many as there are"
+                    return f"by {of} {held} of {rows} rows, and {own}; {hint} different parts"
+        return None
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if self._on_gpu:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 
@@ -9,6 +10,8 @@ from bowstring import _native
 from bowstring.errors import ConfigError
 
 __all__ = ["group", "not_in_workers", "rank"]
+
+_OWN = ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE")
 
 
 def not_in_workers(given_rank: object) -> None:
@@ -22,6 +25,22 @@ def not_in_workers(given_rank: object) -> None:
             "all rows in each)",
             option="num_workers",
         )
+    if found is not None and _of_a_spawned_rank():
+        raise ConfigError(
+            "option num_workers: this worker process belongs to a process that multiprocessing started (mp.spawn), and has "
+            "neither its process group nor a launcher's variables, so it would read all rows, as would the workers of "
+            "other ranks; use num_workers=0, or give rank and world_size (0 and 1 to read all rows)",
+            option="num_workers",
+        )
+
+
+def _of_a_spawned_rank() -> bool:
+    """True for a worker of a process that may be one of several ranks, which nothing here tells."""
+    trainer = multiprocessing.parent_process()
+    # The process that the user started is the main one; the workers of its ``DataLoader`` belong to no other rank.
+    if trainer is None or trainer.name == "MainProcess" or any(map(os.environ.get, _OWN)):
+        return False
+    return group() is None and _native.rank()[1] == 1
 
 
 def group() -> tuple[int, int] | None:
@@ -56,8 +75,7 @@ def rank() -> tuple[int, int, str]:
 
 def options(given_rank: object, given_world_size: object) -> dict[str, int]:
     """``rank`` and ``world_size`` of the process group, unless options or ``BOWSTRING_...`` give them."""
-    own = (os.environ.get(name) for name in ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"))
-    if given_rank is not None or given_world_size is not None or any(own):
+    if given_rank is not None or given_world_size is not None or any(map(os.environ.get, _OWN)):
         return {}
     found = group()
     return {} if found is None else {"rank": found[0], "world_size": found[1]}

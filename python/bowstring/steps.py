@@ -70,6 +70,9 @@ class Batches(Rows):
 class Steps:
     """The steps of a pass, each a list of one. Skipping some of them costs nothing: their batches are not made."""
 
+    # Accelerate's ``join_uneven_inputs`` reads and sets it. It changes nothing: ranks have equal steps under any tail.
+    even_batches = True
+
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
 
@@ -90,6 +93,9 @@ class Steps:
         for number in range(first, steps):
             yield [Step(epoch, number)]
         native = self._loader._native
+        if first < steps and (native.epoch, native.step) == (epoch, first):
+            # All of them were skipped.
+            native.load_state(native.state_at(epoch, steps))
         if (native.epoch, native.step) == (epoch, steps):
             # Consumes the end of the epoch, as a loop over the loader does.
             native.next(self._loader._batch)

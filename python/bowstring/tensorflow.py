@@ -235,7 +235,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         epoch where the data's ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` continues in the middle of an epoch.
         A fit that was interrupted continues at the batch. Put it before callbacks that save or stop; docs/frameworks.md has its
         limits.
+
+        :raises NotFoundError: if an epoch has no steps.
         """
+        if not self._steps:
+            hint = "check filter, and tail='drop' with fewer rows than a batch has"
+            raise NotFoundError(f"there is nothing to train on: an epoch of this dataset has no steps; {hint}")
         return callback(self)
 
     def stats(self) -> Stats:

@@ -56,6 +56,12 @@ class DataLoader(BaseLoader[Any]):
         no_random_split(f"{type(self).__module__}.{type(self).__qualname__}")
         return super().__len__()
 
+    def state_dict(self) -> dict[str, Any]:
+        # Always with ``left``: torch's distributed checkpoints load only states of the keys that the loader's own has.
+        return {"left": [], **super().state_dict()}
+
+    state_dict.__doc__ = BaseLoader.state_dict.__doc__
+
     @property
     def dataset(self) -> Batches:
         """For frameworks that ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""

@@ -40,7 +40,9 @@ class Underway:
             return
         active = state.active_dataloader
         data = getattr(active, "dataset", None)
-        if active is not self._loader and self._loader in (data, getattr(data, "_loader", None)):
+        # By identity: a dataset may be an array, whose comparison is one too.
+        around = any(one is self._loader for one in (data, getattr(data, "_loader", None)))
+        if active is not self._loader and around:
             # One of Accelerate's own is around this loader, and tells of it.
             return
         # A pass that was left is over.

@@ -14,15 +14,18 @@ use arrow::array::{
 };
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use bowstring::Error;
 use bowstring::tensor::{Batch, Tensor};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
 
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::raised::Raised;
 
 /// An Arrow column in Python.
 #[pyclass(frozen, name = "ArrowArray", module = "bowstring")]
@@ -239,6 +242,21 @@ pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Bat
     Ok(Batches::One(Some(batch.ok_or_else(|| refuse(py, array.data_type(), "pass a record batch or a table"))?)))
 }
 
+/// The error for a stream that fails. Code of Python's that makes the rows may have failed: of that pyarrow passes on the text alone, the
+/// traceback with the exception in its last line.
+fn untaken(text: &str, error: ArrowError) -> Error {
+    const MARK: &str = "Python exception: ";
+    let Some((_, traceback)) = text.split_once(MARK) else {
+        return Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error);
+    };
+    let last = traceback.trim_end().lines().next_back().unwrap_or_default();
+    let source = match last.split(':').next() {
+        Some("KeyboardInterrupt") => Raised::new(PyKeyboardInterrupt::new_err(())).into(),
+        _ => error.into(),
+    };
+    Error::Store { operation: "take the rows".to_owned(), url: "the stream that was given".to_owned(), source }
+}
+
 /// Record batches, one after another.
 pub(crate) enum Batches {
     One(Option<RecordBatch>),
@@ -261,9 +279,7 @@ impl Iterator for Batches {
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::One(batch) => batch.take().map(Ok),
-            Self::Stream(reader) => Some(reader.next()?.map_err(|error| {
-                Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error)
-            })),
+            Self::Stream(reader) => Some(reader.next()?.map_err(|error| untaken(&error.to_string(), error))),
         }
     }
 }

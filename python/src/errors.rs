@@ -3,6 +3,7 @@
 //! The classes are Python's own, because most of them also inherit from a builtin (`ValueError`, `OSError`, `TimeoutError`).
 
 use bowstring::{Error, Place};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -57,7 +58,13 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     )?;
     let raised = PyErr::from_value(class.call((error.chain(),), Some(&about))?);
     if let Some(cause) = Raised::in_chain(error) {
-        raised.set_cause(py, Some(cause.error(py)));
+        let cause = cause.error(py);
+        // Ctrl-C in the user's code ends the program, and not what the library was doing alone.
+        if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
+            cause.set_cause(py, Some(raised));
+            return Ok(cause);
+        }
+        raised.set_cause(py, Some(cause));
     }
     Ok(raised)
 }

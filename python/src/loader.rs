@@ -281,6 +281,11 @@ impl PyLoader {
     }
 
     #[getter]
+    fn table_version(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.0.get(py, |loader| loader.table_version())
+    }
+
+    #[getter]
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
         self.0.get(py, |loader| loader.schema().to_string())
     }

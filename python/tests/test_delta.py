@@ -72,10 +72,13 @@ def test_a_version_or_a_time_chooses_the_rows(table: pathlib.Path) -> None:
 def test_a_state_goes_on_in_its_version(table: pathlib.Path) -> None:
     with Loader(table, batch_size=2, version=0) as loader:
         next(iter(loader))
-        state = loader.state_dict()
-    with Loader(table, batch_size=2) as later, pytest.raises(bowstring.MismatchError, match="version"):
-        later.load_state_dict(state)
-    with Loader(table, batch_size=2, version=0) as same:
+        state, version = loader.state_dict(), loader.table_version
+    assert version == 0
+    with Loader(table, batch_size=2) as later:
+        assert later.table_version == 1
+        with pytest.raises(bowstring.MismatchError, match="; version 1 of the table is open here"):
+            later.load_state_dict(state)
+    with Loader(table, batch_size=2, version=version) as same:
         same.load_state_dict(state)
         assert sum(len(batch["id"]) for batch in same) == 2
 

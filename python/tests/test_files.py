@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import io
 import json
 import mmap
 import os
 import pathlib
+import pickle
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +133,30 @@ def test_its_ends_and_its_refusals(opened: Callable[..., bowstring.File]) -> Non
         pass
     with pytest.raises(bowstring.ConfigError, match="BOWSTRING_CACHE"), opened(cache=None, cache_bytes=None) as plain:
         plain.local_path()
+
+
+def test_a_file_is_not_copied(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+    with bowstring.open(tmp_path / "x") as file, bowstring.open(tmp_path / "y", "wb") as writer:
+        writer.write(b"new")
+        for one in (file, writer):
+            for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(bowstring.UnsupportedError, match="neither copied nor sent"):
+                    copied(one)
+        assert file.read() == b"old"
+    assert (tmp_path / "y").read_bytes() == b"new"
+
+
+def test_text_that_cannot_be_opened_is_one_error(tmp_path: pathlib.Path) -> None:
+    from bowstring.fs import BowstringFileSystem
+
+    # What a finalizer raises is a warning, and an error here.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pytest.PytestUnraisableExceptionWarning)
+        with pytest.raises(LookupError, match="nope"):
+            BowstringFileSystem().open(str(tmp_path / "x"), "w", encoding="nope")
+        gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def test_text_comes_by_lines(objects: Objects, opened: Callable[..., bowstring.File]) -> None:

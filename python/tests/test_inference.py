@@ -200,6 +200,17 @@ def test_a_restarted_server_is_found(model: Model) -> None:
             assert future.result(120)["double"].to_pylist() == [2, 4, 6]
 
 
+def test_a_program_that_does_not_close_its_server_ends() -> None:
+    code = (
+        "import pyarrow as pa\n"
+        "from bowstring.inference import ModelClient, serve_model\n"
+        "server = serve_model(lambda batch: {'y': batch['x']})\n"
+        "client = ModelClient(server.url)\n"
+        "client.predict(pa.record_batch({'x': [1.0]}))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
 def test_failures_of_the_model_reach_the_client(model: Model) -> None:
     def broken(batch: dict[str, Any]) -> dict[str, Any]:
         if 13 in batch["id"]:

@@ -293,6 +293,43 @@ def test_children_end_and_their_parent_continues(how: str, when: str, numbers: p
     assert (child.returncode, out) == (0, f"{times} children\n"), err
 
 
+FORKED_READER = """
+import os, sys, time, warnings
+import bowstring
+from bowstring.petastorm import TransformSpec, make_reader
+
+warnings.simplefilter("ignore")
+
+
+def slow(row):
+    time.sleep(0.001)
+    return row
+
+
+with make_reader("file://" + sys.argv[1], ["id"], transform_spec=TransformSpec(slow)) as reader:
+    rows = [next(reader).id]
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            next(reader)
+        except bowstring.ClosedError as error:
+            code = 0 if "forked" in str(error) else 2
+        reader.stop()
+        reader.join()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    rows += [row.id for row in reader]
+print(sorted(rows) == list(range(100)))
+"""
+
+
+def test_a_forked_child_gets_no_row_of_its_parents_reader(numbers: pathlib.Path, script: Script) -> None:
+    child = script(FORKED_READER, numbers)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "True\n"), err
+
+
 DAEMONS = """
 import sys, threading, time
 import bowstring

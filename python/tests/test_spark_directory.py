@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from typing import Any
 
+import bowstring
+import bowstring.flight
 import pytest
 from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, StoreError, UnknownOptionError
 
@@ -20,8 +23,10 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bowstring.spark import lock, read, swap, tables
-from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, local
+from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, _writable, local
 from bowstring.spark.options import _OURS, SourceOptions
+from bowstring.spark.source import BowstringSource
+from bowstring.spark.task import Attempt
 from conftest import ROOT
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -249,12 +254,89 @@ def test_a_url_never_names_the_directory_before_a_mark(tmp_path: pathlib.Path) -
     assert "bucket/a" in str(raised.value)
 
 
+def test_no_address_is_a_directory_of_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("hdfs:/data/x", "dbfs:/mnt/x", "s3a:/bucket/x", "FILE:/tmp/x"):
+        with pytest.raises(ConfigError, match=f"option path: {address}: give a server, or a directory"):
+            local(address)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert local("~/x") == pathlib.Path("/home/me/x")
+    assert local("/a/~/b:/c") == pathlib.Path("/a/~/b:/c")
+
+
 def rows_of(url: str) -> list[dict[str, Any]]:
     options = SourceOptions.read({"path": url})
     reader = read.reader(options, read.schema(options))
     return sorted(
         (row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()), key=str
     )
+
+
+def save(path: str, ids: list[int], overwrite: bool = False, **options: str) -> None:
+    """Writes as Spark's driver and one task do."""
+    writer = DirectoryWriter(SourceOptions.read({"path": path, **options}), StructType().add("id", "long"), overwrite)
+    rows = iter([pa.record_batch({"id": ids})])
+    writer.commit([writer.target.stage(writer.write_id, Attempt(0, 0, None), rows)])
+
+
+def test_rows_are_read_from_the_directory_that_was_planned(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "driver" / "data").mkdir(parents=True)
+    (tmp_path / "executor").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "driver" / "data" / "a.parquet")
+    for more in ({}, {"filter": "id > 0"}):
+        monkeypatch.chdir(tmp_path / "driver")
+        options = SourceOptions.read({"path": "data", **more})
+        reader = read.reader(options, read.schema(options))
+        parts = reader.partitions()
+        monkeypatch.chdir(tmp_path / "executor")  # executors of a cluster have directories of their own
+        assert [batch.column(0).to_pylist() for part in parts for batch in reader.read(part)] == [[1, 2]]
+
+
+@pytest.mark.parametrize("name", ["README.txt", "a.parquet.crc"])
+def test_files_that_the_loader_leaves_out_are_left_out(name: str, tmp_path: pathlib.Path) -> None:
+    times = pa.array([datetime.datetime(2026, 1, 1)], pa.timestamp("us"))
+    pq.write_table(pa.table({"id": [1], "t": times}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    (tmp_path / name).write_text("x")
+    time = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    assert rows_of(str(tmp_path)) == [{"id": 1, "t": time}]
+
+
+def test_a_key_without_values_is_a_column_of_nulls(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "k=__HIVE_DEFAULT_PARTITION__").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "k=__HIVE_DEFAULT_PARTITION__" / "a.parquet")
+    assert rows_of(str(tmp_path)) == [{"id": 1, "k": None}]
+
+
+def test_the_target_of_a_link_is_written(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    save(str(tmp_path / "link"), [1])
+    save(str(tmp_path / "link"), [2], overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert rows_of(str(tmp_path / "disk")) == [{"id": 2}]
+
+
+def test_the_root_of_a_file_system_is_refused_before_tasks_work(tmp_path: pathlib.Path) -> None:
+    root = next((path for path in map(pathlib.Path, ("/dev/shm", "/proc")) if os.path.ismount(path)), None)
+    if root is None:
+        pytest.skip("there is no mount")
+    with pytest.raises(ConfigError, match=f"option path: {root} is the root of a file system"):
+        _writable(root)
+    _writable(tmp_path)
+
+
+def test_nothing_is_written_by_path_to_a_dataset_of_a_server(tmp_path: pathlib.Path) -> None:
+    with bowstring.flight.Server(put=str(tmp_path / "put")) as server:
+        server.put("clicks", pa.table({"id": [1]}))
+        place, attempt = begun(tmp_path / "put" / "clicks", "w")
+        with pytest.raises(ConfigError, match="dataset clicks of a server"):
+            place.publish([attempt], replace=False, create=False)
+        place.remove()
+        for overwrite in (False, True):
+            with pytest.raises(ConfigError, match="dataset clicks of a server"):
+                save(str(tmp_path / "put" / "clicks"), [2], overwrite, overwrite_foreign="true")
+    assert rows_of(str(tmp_path / "put" / "clicks")) == [{"id": 1}]
 
 
 def test_files_with_other_columns_are_read_as_the_loader_reads_them(tmp_path: pathlib.Path) -> None:
@@ -392,6 +474,14 @@ def test_unknown_options_are_refused() -> None:
                 SourceOptions.read({"path": "/p", name: text})
         for text, value in [("TRUE", True), ("false", False)]:
             assert getattr(SourceOptions.read({"path": "/p", name: text}), name) is value
+
+
+def test_columns_are_named_once() -> None:
+    with pytest.raises(ConfigError, match="option columns: 'id' is there twice"):
+        SourceOptions.read({"path": "/p", "columns": "id,x, id"})
+    source = BowstringSource({"path": "/p", "columns": "id"})
+    with pytest.raises(ConfigError, match=r"option columns: the columns of \.schema\(\.\.\.\) are x"):
+        source.reader(StructType().add("x", "long"))
 
 
 def test_what_spark_adds_is_no_unknown_option() -> None:

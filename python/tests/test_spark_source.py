@@ -390,8 +390,48 @@ def test_a_rewritten_directory_is_not_a_mixture(tmp_path: pathlib.Path) -> None:
     assert next(begun).column(0).to_pylist() == ["old 1"] * 3
     write("newer")
     for rest in (begun, iter(reader.read(parts[1]))):
-        with pytest.raises(bowstring.SourceChangedError, match="written anew"):
+        with pytest.raises(bowstring.SourceChangedError, match="rows were added, or it was written anew"):
             list(rest)
+
+
+def test_rows_read_by_an_own_server_have_no_deadline_and_are_for_their_task_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bowstring.flight import Connection
+    from bowstring.spark import read
+    from bowstring.spark.options import SourceOptions
+
+    class Kept(Connection):
+        def __init__(self, url: str, storage_options: Any, **more: Any) -> None:
+            urls.append(url)
+            super().__init__(url, storage_options, **{"timeout": 1, **more})
+
+    urls: list[str] = []
+    monkeypatch.setattr(read, "Connection", Kept)
+    monkeypatch.setenv("BOWSTRING_TOKEN", "a-token-for-another-server")
+    pq.write_table(pa.table({"id": range(20_000)}), tmp_path / "a.parquet", row_group_size=100)
+    options = SourceOptions.read({"path": str(tmp_path), "filter": "id >= 0", "parts": "1"})
+    reader = read.reader(options, read.schema(options))
+    batches = iter(reader.read(reader.partitions()[0]))
+    rows = next(batches).num_rows
+    with Connection(urls[-1], {"token": "a-token-that-is-a-guess"}) as other, pytest.raises(bowstring.Error):
+        other.rows("files")
+    time.sleep(1.5)  # the task is slow
+    assert rows + sum(batch.num_rows for batch in batches) == 20_000
+
+
+def test_a_deadline_is_reported_with_its_seconds(tmp_path: pathlib.Path) -> None:
+    from bowstring.flight import Connection
+
+    pq.write_table(pa.table({"id": range(1_000_000)}), tmp_path / "a.parquet", row_group_size=1000)
+    with (
+        bowstring.flight.Server({"x": str(tmp_path)}) as server,
+        Connection(server.url, timeout=2) as connection,
+        pytest.raises(bowstring.TimeoutError, match=r"DoGet at .*: took longer than timeout \(2 s\)"),
+    ):
+        all(time.sleep(0.05) is None for _ in connection.rows("x"))
+    with pytest.raises(bowstring.ConfigError, match="no port from 1 to 65535"):
+        Connection("grpc://127.0.0.1:99999")
 
 
 def test_times_of_int96_may_be_of_any_year(tmp_path: pathlib.Path) -> None:
@@ -432,6 +472,14 @@ def test_times_of_int96_are_instants_in_columns_of_any_name_and_kind(tmp_path: p
     # Without times, no file is asked.
     plain = pa.schema([("id", pa.int64())])
     assert with_instants(plain, iter(lambda: pytest.fail("it was asked"), None)) == plain
+
+
+def test_the_converter_takes_columns_with_dots(spark: Any) -> None:
+    from bowstring.petastorm.spark import _materialize
+
+    frame = spark.createDataFrame([(1.5, 2.5)], "`a.b` double, `c``d` double")
+    found = _materialize._in_precision(frame, "float32")
+    assert found.dtypes == [("a.b", "float"), ("c`d", "float")]
 
 
 @pytest.mark.parametrize("options", [{}, {"filter": "id > 0"}])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import bowstring
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import torch
 from bowstring import Image
 from bowstring.torch import DataLoader, Dataset
+from conftest import run_python
 
 
 def test_kept_tensors_share_memory_and_stay_valid(numbers: pathlib.Path) -> None:
@@ -113,11 +116,55 @@ def test_loaders_of_several_workers_need_ranks(numbers: pathlib.Path) -> None:
         loader = torch.utils.data.DataLoader(
             dataset, batch_size=None, num_workers=workers, multiprocessing_context="spawn"
         )
-        return sorted(torch.cat(list(loader)).tolist())
+        batches: Any = iter(loader)
+        try:
+            return sorted(torch.cat(list(batches)).tolist())
+        finally:
+            # Here, and not in the test that the collector comes in: torch reports workers that end before they are told to.
+            with contextlib.suppress(RuntimeError):
+                batches._shutdown_workers()
 
     assert seen(1, False) == seen(2, True) == list(range(100))
     with pytest.raises(bowstring.ConfigError, match="each of 2 worker processes would read all rows"):
         seen(2, False)
+
+
+SPAWNED = """
+import sys
+import torch
+from torch import distributed, multiprocessing
+
+
+class Opening(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        import bowstring
+
+        for batch in bowstring.Loader(sys.argv[1], batch_size=10, columns=["id"]):
+            yield batch["id"].tolist()
+
+
+def work(rank, url):
+    sys.argv[1:] = [url]
+    distributed.init_process_group("gloo", init_method=f"file://{url}.group", rank=rank, world_size=1)
+    options = {"batch_size": None, "num_workers": 1}
+    forked = torch.utils.data.DataLoader(Opening(), **options, multiprocessing_context="fork")
+    print(sorted(row for rows in forked for row in rows) == list(range(100)))
+    try:
+        list(torch.utils.data.DataLoader(Opening(), **options, multiprocessing_context="spawn"))
+    except Exception as error:
+        print(type(error).__name__, "as would the workers of other ranks" in str(error), flush=True)
+
+
+if __name__ == "__main__":
+    multiprocessing.spawn(work, (sys.argv[1],), nprocs=1)
+"""
+
+
+def test_a_worker_of_a_spawned_rank_needs_a_rank(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """It has neither the process group, which a forked one has, nor a launcher's variables."""
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    done = run_python("spawned.py", str(numbers), cwd=tmp_path)
+    assert done.stdout.splitlines() == ["True", "ConfigError True"], done.stderr[-4000:]
 
 
 def test_checkpoints_of_torch(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:

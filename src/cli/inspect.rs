@@ -56,6 +56,9 @@ struct Report {
     /// Rows stored, and rows that the filter selects.
     rows: u64,
     selected: u64,
+    /// True if rows are missing from `selected` because their table deleted them: nothing else was asked for.
+    #[serde(skip)]
+    deleted: bool,
     files: Vec<File>,
     row_groups: Vec<Group>,
     stored_bytes: u64,
@@ -241,6 +244,7 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
         fingerprint: manifest.fingerprint().to_string(),
         rows: manifest.groups.iter().map(|group| group.rows).sum(),
         selected: manifest.groups.iter().map(|group| group.selected).sum(),
+        deleted: dataset.table_version().is_some() && options.filter.is_none() && options.selector.is_none(),
         files,
         row_groups: groups.collect(),
         stored_bytes: leaves.iter().map(|leaf| leaf.stored_bytes).sum(),
@@ -466,8 +470,14 @@ impl fmt::Display for Report {
             bytes(self.uncompressed_bytes),
             self.fingerprint
         )?;
-        if self.selected != self.rows {
-            writeln!(f, "The filter selects {}.", plural(self.selected, "row"))?;
+        match self.rows.saturating_sub(self.selected) {
+            0 => {}
+            rows if self.deleted => writeln!(
+                f,
+                "Of these, {} deleted.",
+                if rows == 1 { "1 is".to_owned() } else { format!("{} are", count(rows)) }
+            )?,
+            _ => writeln!(f, "The filter selects {}.", plural(self.selected, "row"))?,
         }
 
         writeln!(f, "\nColumns")?;

@@ -119,6 +119,8 @@ impl OpenOptions {
             credential_provider: self.credential_provider.clone(),
             mounts: self.mounts.clone(),
             index: Index::None,
+            // Directories above a file of a log are no columns of it.
+            partitioning: Partitioning::None,
             decode: false,
             limits: self.limits.clone(),
             concurrency: self.concurrency,

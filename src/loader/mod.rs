@@ -148,6 +148,12 @@ impl Loader {
         self.source.info().share
     }
 
+    /// The version of the Delta table, or the snapshot of the Iceberg table, that is open: a state continues with it. None for other data, a
+    /// mixture, and a server's data.
+    pub fn table_version(&self) -> Option<u64> {
+        self.source.table_version()
+    }
+
     /// The schema of the batches: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
         self.source.schema()
@@ -360,13 +366,26 @@ impl Loader {
             return Err(Error::config("epoch", format!("{} of the state is not from 0 to {LAST_EPOCH}", state.epoch)));
         }
         let before = self.source.info().spec.order_version;
-        let step = self.source.resume(state)?;
+        let resumed = self.source.resume(state);
+        let step = resumed.map_err(|error| self.of_version(error, state))?;
         self.consumed.resume(self.cursor.position(), (state.epoch, step), state);
         if self.source.info().spec.order_version != before {
             self.consumed.forget();
         }
         self.cursor.seek((state.epoch, step));
         Ok(())
+    }
+
+    /// `error`, of resuming from `state`, with the version of the table that is open, if that may be why the data differ.
+    fn of_version(&self, error: Error, state: &State) -> Error {
+        let differs = state.fingerprint != self.source.info().fingerprint;
+        match (error, self.table_version().filter(|_| differs)) {
+            (Error::Mismatch { what, expected, found, hint }, Some(version)) => {
+                let hint = format!("{hint}; version {version} of the table is open here");
+                Error::Mismatch { what, expected, found, hint }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Integers delivered in 64 bits that need more than 32: the first one of each column, as far as footers tell where

@@ -288,6 +288,12 @@ impl BatchSource for LocalSource {
         &self.info
     }
 
+    fn table_version(&self) -> Option<u64> {
+        let mut datasets = self.datasets();
+        let only = datasets.next().filter(|_| datasets.next().is_none());
+        only.and_then(Dataset::table_version)
+    }
+
     fn schema(&self) -> &Schema {
         self.prepared.schema()
     }

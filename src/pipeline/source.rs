@@ -91,6 +91,12 @@ pub trait BatchSource: Debug + Send {
     /// The plan that is followed.
     fn info(&self) -> &PlanInfo;
 
+    /// The version of the one Delta table, or the snapshot of the one Iceberg table, that the batches are of; none of other data, and of a
+    /// server's.
+    fn table_version(&self) -> Option<u64> {
+        None
+    }
+
     /// The schema of the batches: one field per column, before suffixes.
     fn schema(&self) -> &Schema;
 

@@ -68,7 +68,8 @@ impl Stored {
         self.dataset.is_current(&options.urls, &options.open_options()?).await
     }
 
-    /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow supports.
+    /// The columns: as stored, except that views of strings and bytes, and what a dictionary has, are plain: every reader of Arrow supports
+    /// that, and Flight sends no dictionaries.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -133,10 +134,13 @@ impl Stored {
     }
 }
 
-/// `field` without views at any depth.
+/// `field` without views and dictionaries at any depth.
 fn plain_field(field: &FieldRef) -> FieldRef {
     let inner = |field: &FieldRef| plain_field(field);
     let plain = match field.data_type() {
+        DataType::Dictionary(_, values) => {
+            return plain_field(&Arc::new(Field::clone(field).with_data_type(values.as_ref().clone())));
+        }
         DataType::Utf8View => DataType::Utf8,
         DataType::BinaryView => DataType::Binary,
         DataType::List(item) => DataType::List(inner(item)),
@@ -147,4 +151,26 @@ fn plain_field(field: &FieldRef) -> FieldRef {
         _ => return Arc::clone(field),
     };
     Arc::new(Field::clone(field).with_data_type(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_not_every_reader_has_is_plain_at_every_depth() {
+        let words = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8View));
+        let list = |item: DataType| DataType::List(Arc::new(Field::new("item", item, true)));
+        let member = |ty: DataType| DataType::Struct(vec![Field::new("x", ty, false)].into());
+        for (stored, plain) in [
+            (words.clone(), DataType::Utf8),
+            (list(words.clone()), list(DataType::Utf8)),
+            (member(list(words.clone())), member(list(DataType::Utf8))),
+            (list(DataType::BinaryView), list(DataType::Binary)),
+            (DataType::Int8, DataType::Int8),
+        ] {
+            let field = Arc::new(Field::new("c", stored, true));
+            assert_eq!(plain_field(&field).as_ref(), &Field::new("c", plain, true));
+        }
+    }
 }

@@ -133,7 +133,7 @@ impl State {
             return Err(mismatch("version", version, self.version, ""));
         }
         if self.fingerprint != *fingerprint {
-            let hint = "the files, the columns' schema or the filter changed; resume over the same data, of a Delta table with its version";
+            let hint = "the files, the columns' schema or the filter changed; resume over the same data, of a table with its version";
             return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
         }
         let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version } = &self.spec;

@@ -20,7 +20,7 @@ use super::found::Found;
 use super::glob::{self, Pattern};
 use super::hits::{By, Common, Hits, Seen};
 use super::keys;
-use super::logs::{LOG, METADATA, is_metadata};
+use super::logs::{METADATA, is_metadata};
 use super::mounts::{Mount, Resolved, is_mounted};
 use super::place::{Place, check_count};
 use super::root::{Root, one_name};
@@ -232,7 +232,10 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     let place = stores.local();
     match looked(path).await? {
         Look::File(path, size) => Ok(file(place, path, Some(size))),
-        Look::Directory(path) => directory(place, path, None, max_files).await,
+        Look::Directory(path) => {
+            surrounded(&path).await?;
+            directory(place, path, None, max_files).await
+        }
         Look::Delta(path) => Ok(table(FoundTable::Delta(Root::new(place.clone(), path.clone()), None), place, path)),
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
@@ -244,8 +247,26 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
 /// As [`look`], where it may block.
 async fn looked(path: &FsPath) -> Result<Look> {
     let asked = path.to_owned();
-    let looked = tokio::task::spawn_blocking(move || look(&asked)).await;
-    looked.map_err(|error| Error::Store {
+    blocking(path, move || look(&asked)).await
+}
+
+/// Refuses the directory at `path`, from the root of this machine's files, if one above it is a table: only that one's log tells which of
+/// its files are rows.
+async fn surrounded(path: &Path) -> Result<()> {
+    let path = FsPath::new("/").join(path.as_ref());
+    let asked = path.clone();
+    let look = move || {
+        let table = asked.ancestors().skip(1).find_map(|above| Some((above, Table::at(above)?)));
+        table.map_or(Ok(()), |(above, kind)| {
+            Err(kind.surrounds(&asked.display().to_string(), &above.display().to_string()))
+        })
+    };
+    blocking(&path, look).await
+}
+
+/// The result of `look` at `path`, which may block.
+async fn blocking<T: Send + 'static>(path: &FsPath, look: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(look).await.map_err(|error| Error::Store {
         operation: "look up".to_owned(),
         url: path.display().to_string(),
         source: error.into(),
@@ -275,19 +296,10 @@ fn look(path: &FsPath) -> Result<Look> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             let found = absolute(&std::fs::canonicalize(path).map_err(store)?)?;
-            // A look at its log saves the walk over all files that the table ever had.
-            let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
-                let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
-                let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);
-                entries.any(|entry| named(&entry) && entry.file_type().is_ok_and(|kind| !kind.is_dir()))
-            };
-            // A table of Delta Lake may have metadata of Iceberg beside its log, for others.
-            Ok(if has(LOG, &|_| true) {
-                Look::Delta(found)
-            } else if has(METADATA, &is_metadata) {
-                Look::Iceberg(found)
-            } else {
-                Look::Directory(found)
+            Ok(match Table::at(path) {
+                Some(Table::Delta) => Look::Delta(found),
+                Some(Table::Iceberg) => Look::Iceberg(found),
+                Some(Table::Hudi) | None => Look::Directory(found),
             })
         }
         Ok(meta) => {

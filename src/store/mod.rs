@@ -51,6 +51,7 @@ mod known;
 mod latency;
 pub(crate) mod lock;
 mod logs;
+pub(crate) mod member;
 mod mounts;
 mod multipart;
 mod object;

@@ -1,5 +1,7 @@
 //! Tables of other systems, known by the files of their logs: their directories hold more than their rows.
 
+use std::path::Path;
+
 use super::found::Found;
 use super::logs::{LOG, METADATA, Ratified, is_metadata};
 use super::root::Root;
@@ -43,11 +45,13 @@ pub(super) enum Table {
 impl Table {
     /// The kind whose log has the file `name`, a path relative to a directory.
     pub(super) fn of(name: &str) -> Option<Self> {
+        // A directory of a partition has the second one.
+        if name.split('/').any(|part| part == ".hoodie" || part == ".hoodie_partition_metadata") {
+            return Some(Self::Hudi);
+        }
         let mut parts = name.split('/').rev();
         let (file, parent) = (parts.next()?, parts.next()?);
-        if name.split('/').any(|part| part == ".hoodie") {
-            Some(Self::Hudi)
-        } else if parent == LOG {
+        if parent == LOG {
             Some(Self::Delta)
         } else {
             (parent == METADATA && is_metadata(file)).then_some(Self::Iceberg)
@@ -65,13 +69,44 @@ impl Table {
         file.is_some_and(|file| !file.contains('/') && is_metadata(file))
     }
 
-    /// Error for the directory at `url`, which has such a table in it.
-    pub(super) fn refused(self, url: &str) -> Error {
-        let (name, files) = match self {
+    /// The kind that the directory `path` of this machine is a table of, as its log tells. A look at that saves the walk over all files that
+    /// the table ever had.
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
+            let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
+            let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);
+            entries.any(|entry| named(&entry) && entry.file_type().is_ok_and(|kind| !kind.is_dir()))
+        };
+        // A table of Delta Lake may have metadata of Iceberg beside its log, for others.
+        if has(LOG, &|_| true) { Some(Self::Delta) } else { has(METADATA, &is_metadata).then_some(Self::Iceberg) }
+    }
+
+    /// Name of its system, and where its files are told.
+    fn told(self) -> (&'static str, &'static str) {
+        match self {
             Self::Delta => ("Delta Lake", "deltalake.DeltaTable(path).file_uris()"),
             Self::Iceberg => ("Iceberg", "the scan's plan_files() in PyIceberg"),
             Self::Hudi => ("Hudi", "the files of its latest snapshot"),
-        };
+        }
+    }
+
+    /// Error for the directory at `url`, which is a part of such a table at `table`.
+    pub(super) fn surrounds(self, url: &str, table: &str) -> Error {
+        let (name, files) = self.told();
+        Error::unsupported(
+            format!(
+                "{url}, which is inside the table of {name} at {table}: its files also hold rows that were deleted or replaced,"
+            ),
+            format!(
+                "give {table} with a filter that selects this part, or give the list of files of the version that you want \
+                 ({files}), or, if all files are meant, a pattern: **/*.parquet"
+            ),
+        )
+    }
+
+    /// Error for the directory at `url`, which has such a table in it.
+    pub(super) fn refused(self, url: &str) -> Error {
+        let (name, files) = self.told();
         let open =
             if self == Self::Hudi { "" } else { "give the table's own directory, which is read by what it says, or " };
         Error::unsupported(
@@ -98,6 +133,8 @@ mod tests {
             ("metadata/00001-6a.metadata.json", Some(Table::Iceberg)),
             (".hoodie/hoodie.properties", Some(Table::Hudi)),
             (".hoodie/timeline/20260101.commit", Some(Table::Hudi)),
+            (".hoodie_partition_metadata", Some(Table::Hudi)),
+            ("day=1/.hoodie_partition_metadata", Some(Table::Hudi)),
             ("metadata/part-0.parquet", None),
             ("_delta_log", None),
             ("x_delta_log/a.parquet", None),

@@ -90,6 +90,18 @@ fn inspect_prints_a_stable_text() {
     assert_eq!(text, expected, "left: found; right: tests/it/cli_inspect.txt");
 }
 
+#[test]
+fn inspect_tells_rows_that_a_table_deleted_from_those_that_a_filter_leaves_out() {
+    let table = "fixtures/delta/dv-with-columnmapping/delta";
+    let report = json(&["inspect", table]);
+    let deleted = report["rows"].as_u64().unwrap() - report["selected"].as_u64().unwrap();
+    let text = run(&["inspect", table]).stdout;
+    assert!(deleted > 1 && text.contains(&format!("Of these, {deleted} are deleted.")), "{text}");
+    let name = report["columns"][0]["name"].as_str().unwrap();
+    let text = run(&["inspect", table, "--filter", &format!("{name} is not null")]).stdout;
+    assert!(text.contains("The filter selects") && !text.contains("deleted"), "{text}");
+}
+
 /// Writes a file of one column.
 fn written(path: &Path, name: &str, column: ArrayRef) {
     let batch = RecordBatch::try_from_iter([(name, column)]).unwrap();

@@ -90,7 +90,11 @@ class Address:
         host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
         scheme = "grpc+tls" if parsed.scheme == "grpc+tls" else "grpc"
         name = urllib.parse.unquote(parsed.path.strip("/"))
-        return cls(f"{scheme}://{host}:{parsed.port or PORT}", name)
+        try:
+            port = parsed.port or PORT
+        except ValueError as error:
+            raise ConfigError(f"option url: {url!r} has no port from 1 to 65535", option="url") from error
+        return cls(f"{scheme}://{host}:{port}", name)
 
     def named(self) -> str:
         """The dataset's name, which must be given."""
@@ -167,7 +171,7 @@ class _Trailers(flight.ClientMiddleware):  # type: ignore[misc]  # pyarrow has n
 
 
 @contextmanager
-def _reported(server: str, what: str, refusals: _Refusals) -> Iterator[None]:
+def _reported(server: str, what: str, refusals: _Refusals, timeout: float) -> Iterator[None]:
     """Flight's errors as bowstring's."""
     try:
         yield
@@ -177,6 +181,8 @@ def _reported(server: str, what: str, refusals: _Refusals) -> Iterator[None]:
         message = f"{what} at {refusals.named(server)}: {text}"
         detail = refusals.taken()
         if detail is None or detail.get("kind") not in _KINDS:
+            if isinstance(error, flight.FlightTimedOutError):
+                message = f"{what} at {refusals.named(server)}: took longer than timeout ({timeout:g} s), the time of a whole call"
             raise _by_code(error)(message) from error
         place = detail.get("at") or detail
         about = {name: place.get(name) for name in ("file", "row_group", "column", "row")}
@@ -223,8 +229,8 @@ class Connection:
         self._refusals = _Refusals()
         self._client = flight.FlightClient(f"{_SCHEMES[scheme]}://{rest}", middleware=[self._refusals], **more)
 
-    def _reported(self, what: str) -> AbstractContextManager[None]:
-        return _reported(self.server, what, self._refusals)
+    def _reported(self, what: str, timeout: float | None = None) -> AbstractContextManager[None]:
+        return _reported(self.server, what, self._refusals, self.timeout if timeout is None else timeout)
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Options of one call: its deadline in seconds, and the token."""
@@ -234,7 +240,7 @@ class Connection:
 
     def action(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
         """The answer of an action, JSON on both sides."""
-        with self._reported(name):
+        with self._reported(name, timeout):
             [answer] = self._client.do_action((name, json.dumps(body).encode()), self.options(timeout))
         found: dict[str, Any] = json.loads(answer.body.to_pybytes())
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,6 +105,8 @@ class ModelServer(Endpoint):
         self._batcher = batcher
         self._streams = streams
         super().__init__(listen, **door)
+        # A program that ends without `close` would wait for its clients: pyarrow's own finalizer comes after this one.
+        weakref.finalize(self, streams.fail, "the server ends", True)
 
     def stats(self) -> dict[str, int]:
         """Numbers of rows and of micro-batches given to the model."""

@@ -198,7 +198,8 @@ class Streams:
     def __init__(
         self, max_streams: int, remember_rows: int, remember_bytes: int, unread_bytes: int = 256 << 20
     ) -> None:
-        self._lock = threading.Lock()
+        # Entered again by `fail`, where the end of a server is found by the garbage collector inside one of these methods.
+        self._lock = threading.RLock()
         self._all: OrderedDict[str, Stream] = OrderedDict()
         self._limits = (max_streams, remember_rows, remember_bytes)
         self._unread = max(unread_bytes, remember_bytes)

@@ -15,7 +15,7 @@ from bowstring.petastorm._times import dates, in_unit
 from bowstring.petastorm._values import binaries, is_fixed_binary, listed, timed
 from bowstring.petastorm.unischema import UnischemaField
 
-__all__ = ["Array", "as_text", "column_of", "objects", "stacked"]
+__all__ = ["Array", "as_text", "column_of", "objects", "out_of_frame", "stacked"]
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +53,15 @@ def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, fram
             raise _null_list(name)
         return objects([row.copy() for row in array]) if frame else array.copy()
     return _scalars(name, array, valid, unit)
+
+
+def out_of_frame(field: UnischemaField, values: Array) -> Array:
+    """What :func:`column_of` gives without ``frame``, from what it gives with it."""
+    if values.dtype.kind != "O":
+        return values
+    if field.codec is None and field.shape:
+        return stacked(field.name, values.tolist())
+    return as_text(values.tolist()) if field.numpy_dtype in (np.str_, str) else values
 
 
 def _scalars(name: str, array: Array, valid: Array | None, unit: str | None) -> Array:

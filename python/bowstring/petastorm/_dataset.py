@@ -54,8 +54,9 @@ def view(schema: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None
     if isinstance(schema_fields, NGram):
         schema_fields.resolve_regex_field_names(schema)
         fields = schema_fields.get_field_names_at_all_timesteps()
-        chosen = {field.name for field in fields}
-        fields = [field for name, field in schema.fields.items() if name in chosen] or fields
+        # Refuses fields that the dataset lacks.
+        chosen = schema.create_schema_view(fields).fields
+        fields = [field for name, field in schema.fields.items() if name in chosen]
         return schema.create_schema_view(fields) if fields else schema, schema_fields
     if schema_fields is None:
         return schema, None
@@ -134,7 +135,8 @@ def wanted(
         if dataset.location.options.get("filter")
         else (list(range(len(groups))))
     )
-    total = len(order)
+    # As in Petastorm, filters come before the numbers that deal row groups to shards; predicates and selectors after them.
+    numbers = {group: at for at, group in enumerate(order)}
     left: PredicateBase | None = None
     if predicate:
         if not isinstance(predicate, PredicateBase):
@@ -148,7 +150,7 @@ def wanted(
         kept = _selected(dataset, selector, groups, counts)
         order = [group for group in order if group in kept]
     if cur_shard is not None or shard_count is not None:
-        order = sharded(order, total, cur_shard, shard_count, seed)
+        order = sharded(order, numbers, cur_shard, shard_count, seed)
     if not order:
         warnings.warn(
             "No matching data is available for loading: predicate, selector and shard leave no row group, and the reader is empty",

@@ -57,7 +57,7 @@ class Plain(Feed[T]):
     """All rows; with a predicate, its fields are among the columns and it is applied afterwards."""
 
     def __init__(
-        self, source: Source, plan: Plan, convert: Callable[[Columns], T], mask: Callable[[T], Any] | None
+        self, source: Source, plan: Plan, convert: Callable[[Columns], T], mask: Callable[[Columns, T], Any] | None
     ) -> None:
         self._source, self._plan, self._convert, self._mask = source, plan, convert, mask
         self._started = False
@@ -85,7 +85,7 @@ class Plain(Feed[T]):
     def _made(self, columns: Columns) -> tuple[T, Any]:
         """Applies the predicate as well, so that a piece is delivered again if it raises or is interrupted."""
         data = self._convert(columns)
-        return data, None if self._mask is None else self._mask(data)
+        return data, None if self._mask is None else self._mask(columns, data)
 
     def close(self) -> None:
         self._source.close()

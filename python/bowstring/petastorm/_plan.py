@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,19 +12,21 @@ from bowstring.petastorm.errors import NoDataAvailableError
 __all__ = ["Patience", "Plan", "part_rows", "sharded"]
 
 
-def sharded(groups: Sequence[int], total: int, cur_shard: object, shard_count: object, seed: int | None) -> list[int]:
-    """The row groups of one shard, dealt by number; of ``total`` in the dataset."""
+def sharded(
+    groups: Sequence[int], numbers: Mapping[int, int], cur_shard: object, shard_count: object, seed: int | None
+) -> list[int]:
+    """The row groups of one shard, dealt by their ``numbers``, which those of the other shards have too."""
     if not isinstance(cur_shard, int) or not isinstance(shard_count, int) or not shard_count:
         raise ValueError("cur_shard and shard_count must be integers, and both given")
-    if total < shard_count:
+    if len(numbers) < shard_count:
         raise NoDataAvailableError(
-            f"Number of row-groups in the dataset must be at least the number of shards: the dataset has {total} row groups, "
-            f"fewer than {shard_count} shards: some would be empty"
+            "Number of row-groups in the dataset must be at least the number of shards: the dataset has "
+            f"{len(numbers)} row groups, fewer than {shard_count} shards: some would be empty"
         )
     order = list(groups)
     if seed is not None:
         random.Random(seed).shuffle(order)
-    return [group for group in order if group % shard_count == cur_shard]
+    return [group for group in order if numbers[group] % shard_count == cur_shard]
 
 
 class Plan:

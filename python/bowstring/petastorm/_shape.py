@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bowstring.petastorm._batches import Array, column_of
+from bowstring.petastorm._batches import Array, column_of, out_of_frame
 from bowstring.petastorm._feed import Piece
 from bowstring.petastorm._frames import frame_of, transformed
 from bowstring.petastorm._options import Settings
@@ -19,7 +19,7 @@ from bowstring.petastorm._source import Columns, Source
 from bowstring.petastorm._values import values_of
 from bowstring.petastorm.codecs import CompressedImageCodec
 from bowstring.petastorm.ngram import NGram
-from bowstring.petastorm.predicates import PredicateBase, in_intersection, in_pseudorandom_split, in_set
+from bowstring.petastorm.predicates import PredicateBase, in_intersection, in_pseudorandom_split, in_set, mask_of
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["BatchShape", "RowShape", "Shape"]
@@ -50,8 +50,8 @@ class Shape(ABC):
         """Columns as this package's own values, by field."""
 
     @abstractmethod
-    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
-        """Mask of the rows that the predicate accepts."""
+    def mask(self, predicate: PredicateBase, source: Source, columns: Columns, made: dict[str, Any]) -> Sequence[bool]:
+        """Mask of the rows that the predicate accepts; ``made`` is what :meth:`convert` made of ``columns``."""
 
     @abstractmethod
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
@@ -112,8 +112,8 @@ class RowShape(Shape):
     def convert(self, source: Source, columns: Columns) -> dict[str, list[Any]]:
         return {field.name: values_of(field, columns, source.units.get(field.name)) for field in source.fields}
 
-    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
-        return predicate.mask({name: made[name] for name in predicate.get_fields()})
+    def mask(self, predicate: PredicateBase, source: Source, columns: Columns, made: dict[str, Any]) -> Sequence[bool]:
+        return mask_of(predicate, {name: made[name] for name in predicate.get_fields()})
 
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
         columns = piece.data
@@ -176,16 +176,22 @@ class BatchShape(Shape):
     """One named tuple of arrays."""
 
     def convert(self, source: Source, columns: Columns) -> dict[str, Array]:
+        # Functions of predicates get the nulls of text and lists as they are in a data frame too.
+        frame = self.settings.transform is not None or bool(self.settings.predicate)
         return {
-            field.name: column_of(
-                field, columns, source.units.get(field.name), frame=self.settings.transform is not None
-            )
-            for field in source.fields
+            field.name: column_of(field, columns, source.units.get(field.name), frame=frame) for field in source.fields
         }
 
-    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
-        columns = {name: made[name] for name in predicate.get_fields()}
-        return batch_mask(predicate, columns)
+    def mask(self, predicate: PredicateBase, source: Source, columns: Columns, made: dict[str, Any]) -> Sequence[bool]:
+        fields = {field.name: field for field in source.fields}
+
+        def values(name: str) -> Sequence[Any]:
+            # Integers of a row group with nulls are floats in a frame: 7 would be another value than in the next one.
+            if made[name].dtype.kind == "f" and np.dtype(fields[name].numpy_dtype).kind in "iu":
+                return values_of(fields[name], columns, source.units.get(name))
+            return list(made[name])
+
+        return batch_mask(predicate, {name: made[name] for name in predicate.get_fields()}, values)
 
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
         columns = piece.data
@@ -200,26 +206,35 @@ class BatchShape(Shape):
             columns = transformed(frame_of(columns), self.settings.transform, self.schema)
             if not len(next(iter(columns.values()), (0,))):
                 return deque()  # as with Petastorm
+        elif self.settings.predicate:
+            columns = {name: out_of_frame(field, columns[name]) for name, field in self.schema.fields.items()}
         make = self.schema._get_namedtuple()._make
         return deque([make([columns[name] for name in self.schema.fields])])
 
 
-def batch_mask(predicate: PredicateBase, columns: dict[str, Array]) -> Sequence[bool]:
-    """Mask of the rows of a batch that a predicate accepts. User functions get ``pandas.Series``, as with Petastorm."""
-    from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce
+def batch_mask(
+    predicate: PredicateBase, columns: dict[str, Array], values: Callable[[str], Sequence[Any]]
+) -> Sequence[bool]:
+    """Mask of the rows of a batch that a predicate accepts. User functions get ``pandas.Series``, as with Petastorm.
 
-    if isinstance(predicate, (in_set, in_intersection, in_pseudorandom_split)):
-        return predicate.mask({name: list(values) for name, values in columns.items()})
-    if isinstance(predicate, in_negate):
-        return [not included for included in batch_mask(predicate._predicate, columns)]
-    if isinstance(predicate, in_reduce):
+    ``values`` gives the values of a field, row by row.
+    """
+    from bowstring.petastorm.predicates import in_negate, in_reduce
+
+    # A subclass with a do_include of its own is the user's function.
+    include = type(predicate).do_include
+    if include in (in_set.do_include, in_intersection.do_include, in_pseudorandom_split.do_include):
+        return mask_of(predicate, {name: values(name) for name in columns})
+    if isinstance(predicate, in_negate) and include is in_negate.do_include:
+        return [not included for included in batch_mask(predicate._predicate, columns, values)]
+    if isinstance(predicate, in_reduce) and include is in_reduce.do_include:
         masks = [
-            batch_mask(each, {name: columns[name] for name in each.get_fields()}) for each in predicate._predicate_list
+            batch_mask(each, {name: columns[name] for name in each.get_fields()}, values)
+            for each in predicate._predicate_list
         ]
         return [bool(predicate._reduce_func(list(row))) for row in zip(*masks, strict=True)]
-    assert isinstance(predicate, (in_lambda, PredicateBase))
     included = np.asarray(predicate.do_include(frame_of(columns)))
-    if included.ndim == 0:
+    if included.ndim == 0 or len(included) != len(next(iter(columns.values()))):
         raise TypeError(
             "with make_batch_reader the predicate's function gets pandas.Series and must return one truth per row"
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import copyreg
 from collections.abc import Sequence
+from typing import Any
 
 from bowstring.errors import UnsupportedError
 
@@ -45,6 +47,10 @@ class TimeRangeError(UnsupportedError, ValueError):
     def __init__(self, column: str, row: int | None, problem: str) -> None:
         self.problem = problem
         super().__init__(f"column {column}, row {row}: {problem}", column=column, row=row)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without ``__init__``, whose parameters are not the message: copies and pickles keep everything."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def of_lists(self, ends: Sequence[int]) -> TimeRangeError:
         """The same for items of lists that begin and end at ``ends``: the row is the list's."""

@@ -117,7 +117,8 @@ class NGram:
             # Differences must not wrap around.
             wide = times.dtype == np.uint64 or int(times.max()) - int(times.min()) >= 1 << 63
             times = times.astype(object if wide else np.int64)
-        if length > 1 and (times[1:] < times[:-1]).any():
+        # Not any(<), which is false beside NaN.
+        if length > 1 and not (times[1:] >= times[:-1]).all():
             raise NotImplementedError(
                 f"an NGram needs row groups sorted by {self.timestamp_name}; this one is not: sort before writing"
             )

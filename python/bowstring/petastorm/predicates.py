@@ -1,13 +1,12 @@
 """Rows to deliver, by their values.
 
-Petastorm calls ``do_include`` once per row. The predicates here also have ``mask``, which takes columns and is called once per row
-group; ``do_include`` stays for user classes and direct calls.
+Petastorm calls ``do_include`` once per row. The predicates here also have ``_mask``, which takes columns and is called once per row
+group; ``do_include`` stays for user classes, also those derived from the predicates here, and for direct calls.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ __all__ = [
     "in_pseudorandom_split",
     "in_reduce",
     "in_set",
+    "mask_of",
 ]
 
 
@@ -37,12 +37,21 @@ class PredicateBase(ABC):
     def do_include(self, values: Any) -> Any:
         """True to deliver the row with these values, by name."""
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
-        """One boolean per row; ``columns`` holds the values of each field of :meth:`get_fields`."""
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         names = list(columns)
         return [
             bool(self.do_include(dict(zip(names, row, strict=True)))) for row in zip(*columns.values(), strict=True)
         ]
+
+
+def mask_of(predicate: PredicateBase, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+    """One boolean per row; ``columns`` holds the values of each field of :meth:`PredicateBase.get_fields`."""
+    of_columns, of_row = (
+        next(base for base in type(predicate).__mro__ if name in vars(base)) for name in ("_mask", "do_include")
+    )
+    # A subclass that overrides do_include alone means the rows that it accepts.
+    by_column: Any = of_columns if issubclass(of_columns, of_row) else PredicateBase
+    return list(by_column._mask(predicate, columns))
 
 
 class in_set(PredicateBase):
@@ -58,7 +67,7 @@ class in_set(PredicateBase):
     def do_include(self, values: Mapping[str, Any]) -> bool:
         return values[self._predicate_field] in self._inclusion_values
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         return list(map(self._inclusion_values.__contains__, columns[self._predicate_field]))
 
 
@@ -80,7 +89,7 @@ class in_intersection(PredicateBase):
             raise ValueError(f"in_intersection needs a list in {self._predicate_field}, got {type(value).__name__}")
         return bool(np.isin(np.asarray(value), self._inclusion_values).any())
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         return list(map(self._holds, columns[self._predicate_field]))
 
 
@@ -110,11 +119,11 @@ class in_lambda(PredicateBase):
         state = () if self._state_arg is None else (self._state_arg,)
         return self._predicate_func(*(values[field] for field in self._predicate_fields), *state)
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
-        arguments: list[Iterable[Any]] = [columns[field] for field in self._predicate_fields]
-        if self._state_arg is not None:
-            arguments.append(itertools.repeat(self._state_arg))
-        return list(map(bool, map(self._predicate_func, *arguments)))
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+        state = () if self._state_arg is None else (self._state_arg,)
+        arguments = [columns[field] for field in self._predicate_fields]
+        # Not map(), which takes a StopIteration of the function's for the end of the rows.
+        return [bool(self._predicate_func(*row, *state)) for row in zip(*arguments, strict=True)]
 
 
 class in_negate(PredicateBase):
@@ -131,8 +140,8 @@ class in_negate(PredicateBase):
     def do_include(self, values: Any) -> bool:
         return not self._predicate.do_include(values)
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
-        return [not included for included in self._predicate.mask(columns)]
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+        return [not included for included in mask_of(self._predicate, columns)]
 
 
 class in_reduce(PredicateBase):
@@ -150,9 +159,9 @@ class in_reduce(PredicateBase):
     def do_include(self, values: Any) -> Any:
         return self._reduce_func([predicate.do_include(values) for predicate in self._predicate_list])
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         own = ({name: columns[name] for name in predicate.get_fields()} for predicate in self._predicate_list)
-        masks = [p.mask(columns) for p, columns in zip(self._predicate_list, own, strict=True)]
+        masks = [mask_of(p, columns) for p, columns in zip(self._predicate_list, own, strict=True)]
         return [bool(self._reduce_func(list(row))) for row in zip(*masks, strict=True)]
 
 
@@ -186,5 +195,5 @@ class in_pseudorandom_split(PredicateBase):
         digest = hashlib.md5(str(value).encode(), usedforsecurity=False).hexdigest()
         return self._low <= int(digest, 16) % sys.maxsize < self._high
 
-    def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+    def _mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         return list(map(self._within, columns[self._predicate_field]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
-from bowstring.errors import ConfigError
+from bowstring.errors import ClosedError, ConfigError
 from bowstring.petastorm import _options
 from bowstring.petastorm._dataset import Dataset, view, wanted
 from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
@@ -26,6 +27,21 @@ from bowstring.petastorm.transform import TransformSpec, transform_schema
 from bowstring.petastorm.unischema import UnischemaField
 
 __all__ = ["Reader", "make_batch_reader", "make_reader", "normalize_dataset_url_or_urls"]
+
+
+_STOPPED = "Trying to read a sample after the reader was stopped, perhaps by the end of its with block: nothing more comes from it"
+
+_forks = 0
+"""Forks from the first process that imported this to the present one. Cheaper to compare per row than process ids."""
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def normalize_dataset_url_or_urls(dataset_url_or_urls: str | list[str]) -> str | list[str]:
@@ -316,6 +332,7 @@ class Reader:
         )
         self._rows: deque[Any] = deque()
         self._lock = Lock()
+        self._process, self._forks = os.getpid(), _forks
         self._failed: BaseException | None = None
         self.last_row_consumed = False
         self.stopped = False
@@ -372,9 +389,12 @@ class Reader:
 
     def __next__(self) -> Any:
         if self.stopped:
-            raise RuntimeError(
-                "Trying to read a sample after the reader was stopped, perhaps by the end of its with block: "
-                "nothing more comes from it"
+            raise RuntimeError(_STOPPED)
+        if self._forks != _forks:
+            # The child has neither the threads nor, perhaps, the lock; and its rows are its parent's.
+            raise ClosedError(
+                f"this process was forked from process {self._process} after the reader had started its threads, and threads "
+                "do not survive a fork; make a reader in this process"
             )
         try:
             return self._rows.popleft()
@@ -404,7 +424,16 @@ class Reader:
                         self._patience.came()
                     elif found is not None:
                         self._patience.nothing()
+                except StopIteration as error:
+                    # A user's function raised it; to whoever iterates it would be the end of the data.
+                    self._failed = RuntimeError(
+                        "a function of the predicate or transform raised StopIteration, which is no end of the data: catch it "
+                        "in the function"
+                    )
+                    raise self._failed from error
                 except Exception as error:
+                    if self.stopped:  # by another thread meanwhile
+                        raise RuntimeError(_STOPPED) from error
                     self._failed = error
                     raise
                 if found is None:
@@ -454,9 +483,13 @@ def _feed(source: Source, plan: Plan, shape: Shape, predicate: PredicateBase | N
     if unknown:
         raise ValueError(f"the predicate asks for {', '.join(sorted(unknown))}, which the reader does not read")
     if names >= {field.name for field in shape.fields}:
-        return Plain(source, plan, convert, lambda made: shape.mask(predicate, made))
+        return Plain(source, plan, convert, lambda columns, made: shape.mask(predicate, source, columns, made))
     fields = [field for field in shape.fields if field.name in names]
     looked_at = Source(settings.location, fields, stored=settings.batched)
     return Filtered(
-        looked_at, source, plan, convert, lambda columns: shape.mask(predicate, shape.convert(looked_at, columns))
+        looked_at,
+        source,
+        plan,
+        convert,
+        lambda columns: shape.mask(predicate, looked_at, columns, shape.convert(looked_at, columns)),
     )

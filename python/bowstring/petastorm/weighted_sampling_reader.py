@@ -37,6 +37,8 @@ class WeightedSamplingReader:
                 raise ValueError("all readers must have the same ngram")
         self._readers = list(readers)
         weights = np.asarray(probabilities, np.float64)
+        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+            raise ValueError(f"probabilities must be 0 or more, finite, and not all 0, got {list(probabilities)}")
         self._upper = np.cumsum(weights / weights.sum())
         self.batched_output: bool = first.batched_output
         self.ngram = first.ngram

@@ -13,7 +13,10 @@ from bowstring.planning import plan
 from bowstring.spark.tables import log_of
 from bowstring.writer import DatasetWriter
 
-__all__ = ["appendable", "fitting", "fitting_files"]
+__all__ = ["appendable", "fitting", "fitting_files", "unmanaged"]
+
+# Versions of the datasets that a server has are in this directory, below their names.
+_SERVERS = ".bowstring"
 
 
 def appendable(path: Path) -> None:
@@ -25,6 +28,20 @@ def appendable(path: Path) -> None:
         problem = (
             f"{path} is a table of {system}, whose readers would never see rows that bowstring adds; append with {system}'s own "
             "format of Spark, or write to another directory"
+        )
+        raise ConfigError(f"option path: {problem}", option="path")
+
+
+def unmanaged(path: Path) -> None:
+    """Checks that no server has the dataset at ``path``.
+
+    :raises ConfigError: if one has, whose next commit would drop rows that it did not write.
+    """
+    version = Path(os.path.realpath(path))
+    if version.parent.parent.name == _SERVERS and (version / "_record.json").exists():
+        problem = (
+            f"{path} is dataset {version.parent.name} of a server, whose next commit would drop rows that come by another way; "
+            f"write to grpc://HOST:PORT/{version.parent.name}"
         )
         raise ConfigError(f"option path: {problem}", option="path")
 

@@ -60,7 +60,7 @@ def convert(
     :param options: other options of :func:`bowstring.convert`, except ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
         task (256 MiB). Tasks write a file each: a smaller ``target_file_size`` makes more of them. ``verify`` reads on the driver.
     """
-    path = local(os.path.expanduser(dst))
+    path = local(dst)
     if refused := {"jobs", "shuffle"} & options.keys():
         why = {
             "jobs": "a task is one thread; a smaller target_file_size makes more tasks",

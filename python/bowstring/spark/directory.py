@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from bowstring._native import __version__
 from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.paths import local_path, shown
 from bowstring.spark import lock, swap
-from bowstring.spark.appending import appendable, fitting, fitting_files
+from bowstring.spark.appending import appendable, fitting, fitting_files, unmanaged
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
@@ -49,12 +50,14 @@ _REMOVALS = 20
 def local(url: str) -> Path:
     """The directory of a path or a ``file:`` URL."""
     path = local_path(url)
-    if path is None:
+    # Hadoop writes addresses with one slash, too: hdfs:/x, dbfs:/x.
+    if path is None or (re.match("[A-Za-z][A-Za-z0-9+.-]*:/", url) and not url.startswith("file:")):
         problem = (
-            "give a server, or a directory that all executors see; convert() and Spark's own formats write to stores"
+            "give a server, or a directory that all executors see (of dbfs:/x that is /dbfs/x); "
+            "convert() and Spark's own formats write to stores"
         )
         raise ConfigError(f"option path: {shown(url)}: {problem}", option="path")
-    return Path(unquote(path) if url.startswith("file:") else os.path.abspath(path))
+    return Path(unquote(path) if url.startswith("file:") else os.path.abspath(os.path.expanduser(path)))
 
 
 @dataclass
@@ -129,11 +132,12 @@ class Place:
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool, foreign: bool = False) -> bool:
         """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset exists.
 
-        :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``, or those to append
-            to are a table of another system, or no Parquet.
+        :raises ConfigError: if the data to replace are no dataset of bowstring's, and may not be ``foreign``, those to append
+            to are a table of another system, or no Parquet, or a server has the dataset.
         :raises MismatchError: if rows of other columns are appended.
         """
         with lock.held(self.path):
+            unmanaged(self.path)
             if replace:
                 replaceable(self.path, foreign)
             elif not create:
@@ -194,6 +198,26 @@ class Place:
             if not self.hidden.exists():
                 return
             time.sleep(0.05)
+
+
+def _destination(url: str) -> Path:
+    """The directory that is written to: where the name is a link, the directory that it leads to, which may be on another disk."""
+    path = local(url)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _writable(path: Path) -> None:
+    """Checks, before any task works, that a commit can put its files into ``path``.
+
+    :raises ConfigError: if ``path`` has a file system of its own, or is a server's.
+    """
+    unmanaged(path)
+    if path.exists() and path.stat().st_dev != path.parent.stat().st_dev:
+        problem = (
+            f"{path} is the root of a file system, and tasks write beside the dataset, on another one, from where no commit can "
+            f"rename; write to a directory below it, such as {path / 'data'}"
+        )
+        raise ConfigError(f"option path: {problem}", option="path")
 
 
 def replaceable(path: Path, foreign: bool) -> None:
@@ -289,7 +313,7 @@ class _Target:
     """The destination of a writer."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self.path = local(options.url)
+        self.path = _destination(options.url)
         self.options = options
         self.schema = stored_schema(schema)
 
@@ -330,6 +354,7 @@ class DirectoryWriter(DataSourceArrowWriter):
             fitting(self.target.path, self.target.schema)
         self.skip = there and self.exists == "ignore"
         if not self.skip:
+            _writable(self.target.path)
             Place(self.target.path, self.write_id).open()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -377,6 +402,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
             replaceable(self.target.path, options.overwrite_foreign)
         else:
             appendable(self.target.path)
+        _writable(self.target.path)
         # Done by the driver before tasks exist, so that none of them begins the write again after its end. Spark makes a writer
         # of its own for `commit` and `abort`, which remove what this one opens here.
         Place(self.target.path, self.write_id).open()

@@ -29,7 +29,10 @@ def with_instants(schema: pa.Schema, files: Iterable[Any]) -> pa.Schema:
 
 def _long(file: Any) -> dict[str, list[bool]]:
     """For each column of ``file`` with times of 96 bits, which of its leaves are such."""
-    stored = file.metadata.schema
+    try:
+        stored = file.metadata.schema
+    except pa.ArrowInvalid:  # no Parquet: no reader takes columns from it
+        return {}
     leaves = (stored.column(at).physical_type == "INT96" for at in range(len(stored)))
     # By their places: names may have dots.
     columns = {field.name: list(islice(leaves, _leaves(field.type))) for field in stored.to_arrow_schema()}

@@ -44,7 +44,7 @@ class SourceOptions:
     pushdown: bool
     """Push down Spark's own filters."""
     timeout: float
-    """Seconds that a call to a server may take."""
+    """Seconds that a call to a server may take: the rows of a whole task are one call."""
     checkpoints: str | None
     """The checkpoint directory of a streaming query; ``None`` if only Spark's configuration has it."""
     storage: dict[str, str] = field(repr=False)
@@ -66,7 +66,7 @@ class SourceOptions:
         exists = options.get("if_exists")
         if exists is not None and exists not in _EXISTS:
             raise ConfigError(f"option if_exists: {exists!r} is not one of {', '.join(_EXISTS)}", option="if_exists")
-        columns = options.get("columns")
+        columns = _columns(options)
         writer: dict[str, Any] = {name: _number(options, name) for name in _OF_WRITER if name in options}
         if "compression" in options:
             writer["compression"] = options["compression"]
@@ -75,7 +75,7 @@ class SourceOptions:
             raise ConfigError(f"option {name}: the server decides how it stores what is written there", option=name)
         return cls(
             url=url,
-            columns=None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip()),
+            columns=columns,
             filter=options.get("filter"),
             parts=_number(options, "parts", (1 << 31) - 1) if "parts" in options else None,
             if_exists=exists,
@@ -109,6 +109,15 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
             near = difflib.get_close_matches(name, _OURS, 1)
             problem = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OURS)}"
             raise UnknownOptionError(f"{name[:64]} is not an option of bowstring's data source; {problem}", option=name)
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    if "columns" not in options:
+        return None
+    names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"option columns: {twice!r} is there twice; name it once", option="columns")
+    return names
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

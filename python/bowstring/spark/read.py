@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -18,6 +20,7 @@ from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
 from bowstring.flight.server import Server
 from bowstring.paths import shown
+from bowstring.ranges import LONGEST
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.instants import with_instants
@@ -65,7 +68,7 @@ def schema(options: SourceOptions) -> StructType:
         with _rows(options) as (connection, name):
             found = connection.rows(name).schema
         if not is_table(_place(options.url)):
-            found = with_instants(found, _found(_place(options.url)).get_fragments())
+            found = with_instants(found, _unopened(_place(options.url)))
     return _chosen(spark_schema(found), options.columns)
 
 
@@ -85,14 +88,20 @@ def _rows(options: SourceOptions) -> Iterator[tuple[Connection, str]]:
         with Connection(address.server, options.storage, timeout=options.timeout) as connection:
             yield connection, address.named()
         return
-    place = options.url if "://" in options.url else str(local(options.url))
-    with Server({"files": place}, shared_memory=False) as server, Connection(server.url, {}) as connection:
+    # Others on this machine see the port, but not the rows.
+    token = secrets.token_urlsafe(32)
+    with (
+        Server({"files": _place(options.url)}, shared_memory=False, tokens=[f"spark:{token}"]) as server,
+        # Within this process nothing is lost on the way, and the reader of the rows may take any time.
+        Connection(server.url, {"token": token}, timeout=LONGEST) as connection,
+    ):
         yield connection, "files"
 
 
 class _Reader(DataSourceReader):
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
-        self.options = options
+        # Made on the driver: on executors a relative path is another one.
+        self.options = options if is_server(options.url) else replace(options, url=_place(options.url))
         self.wanted = wanted
         self.conditions: list[filters.Condition] = []
 
@@ -139,7 +148,10 @@ class ServerReader(_Reader):
 
 
 def _changed(url: str) -> SourceChangedError:
-    return SourceChangedError(f"{shown(url)} was written anew while it was read; read it again")
+    return SourceChangedError(
+        f"{shown(url)} has another version than when the read was planned: rows were added, or it was written anew; load() it "
+        "again, or read while nobody writes"
+    )
 
 
 def _versions(files: Sequence[Any]) -> dict[str, _Version]:
@@ -212,9 +224,18 @@ def _plain(url: str) -> Any:
         return None
     try:
         found = _files(url)
-    except pa.ArrowTypeError:  # a key of directories is a column of the files, too, of another type
+        return found if _uniform(found) else None
+    # A key of directories is a column of the files, too, of another type, or it has no values; or a file is no Parquet.
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
-    return found if _uniform(found) else None
+
+
+def _unopened(place: str) -> Iterator[Any]:
+    """All files of a directory, as pyarrow's fragments of Parquet, though some may be no Parquet."""
+    import pyarrow.dataset as ds
+
+    # With a schema given, pyarrow opens no file here.
+    yield from ds.dataset(place, schema=pa.schema([]), format="parquet").get_fragments()
 
 
 def _schema(found: Any) -> pa.Schema:

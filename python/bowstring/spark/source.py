@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from bowstring.errors import ConfigError
 from bowstring.flight import is_server
 from bowstring.spark import directory, read, server
 from bowstring.spark.options import SourceOptions
@@ -43,7 +44,12 @@ class BowstringSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns of ``schema``."""
-        return read.reader(self._options(), schema)
+        options = self._options()
+        # Without a schema of the user's, it is that of the columns.
+        if options.columns is not None and options.columns != tuple(schema.names):
+            problem = f"the columns of .schema(...) are {', '.join(schema.names)}; leave one of the two out"
+            raise ConfigError(f"option columns: {problem}", option="columns")
+        return read.reader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of one job."""

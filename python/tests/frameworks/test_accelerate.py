@@ -79,6 +79,29 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
         assert [batch["id"].tolist() for batch in alone] == want[4:7]
 
 
+def test_a_distributed_checkpoint_loads_after_a_pass_was_left(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """It loads the keys of the loader's own state, so these are always the same."""
+    import torch.distributed.checkpoint as dcp
+
+    with DataLoader(kinds, batch_size=16, columns=["id"]) as loader:
+        next(iter(loader))
+        dcp.save({"data": loader}, checkpoint_id=tmp_path / "none left", no_dist=True)
+        next(iter(loader))
+        assert loader.state_dict()["left"] == [[0, 1]]
+        dcp.save({"data": loader}, checkpoint_id=tmp_path / "one left", no_dist=True)
+        dcp.load({"data": loader}, checkpoint_id=tmp_path / "none left", no_dist=True)
+        assert (loader.epoch, loader.step) == (0, 1)
+    with DataLoader(kinds, batch_size=16, columns=["id"]) as other:
+        dcp.load({"data": other}, checkpoint_id=tmp_path / "one left", no_dist=True)
+        assert (other.epoch, other.step, other.state_dict()["left"]) == (1, 1, [[0, 1]])
+        # One that was saved without the key.
+        state = {name: value for name, value in other.state_dict().items() if name != "left"}
+        dcp.save({"data": {**state, "step": 2}}, checkpoint_id=tmp_path / "no key", no_dist=True)
+        partly = dcp.DefaultLoadPlanner(allow_partial_load=True)
+        dcp.load({"data": other}, checkpoint_id=tmp_path / "no key", planner=partly, no_dist=True)
+        assert (other.epoch, other.step) == (1, 2)
+
+
 def test_no_frame_of_python_is_between_a_loop_and_its_pass(tmp_path: pathlib.Path) -> None:
     """In one, an interrupt would cost a batch."""
     import numpy as np

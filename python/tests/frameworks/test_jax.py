@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -217,6 +218,67 @@ def test_two_processes_make_global_arrays(kinds: pathlib.Path, ranks: Callable[.
         assert one["totals"] == [sum(step) for step in want]
         assert one["again"] == one["totals"][5:]
         assert one["shapes"] == [[8]]
+
+
+HALVES = """
+import json, os, sys
+import jax
+import numpy as np
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(os.environ["RANK"]))
+import bowstring
+from bowstring.jax import Loader
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+devices = np.array(jax.devices()).reshape(2, 2)
+across, within = Mesh(devices, ("data", "model")), Mesh(devices, ("model", "data"))
+
+
+def opened(mesh, *axes, **options):
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    options = {"columns": ["id"], "global_batch_size": 8, **options}
+    try:
+        with Loader(sys.argv[1], shuffle=False, sharding=sharding, **options) as loader:
+            (array,) = [array for name, array in next(iter(loader)).items() if name != "_mask"]
+            rows = {row for shard in array.addressable_shards for row in np.asarray(shard.data).ravel().tolist()}
+            return list(array.shape), sorted(rows)
+    except bowstring.ShardingError as error:
+        return str(error)
+
+
+packed = {"columns": ["x", "half"], "pack": {"both": ["x", "half"]}, "tail": "drop"}
+local = NamedSharding(Mesh(np.array(jax.local_devices()), ("data",)), PartitionSpec("data"))
+own = next(iter(Loader(sys.argv[1], global_batch_size=8, columns=["id"], shuffle=False, sharding=local)))["id"]
+found = [
+    opened(across, "data"),
+    opened(within, "data"),
+    opened(across),
+    opened(within, "data", rank=0, world_size=1),
+    opened(across, "data", "model", **packed),
+    opened(within, "data", "model", rank=0, world_size=1, **packed),
+    np.asarray(own).tolist(),
+]
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.timeout(150)
+def test_a_process_has_the_rows_that_the_sharding_places_on_it(
+    kinds: pathlib.Path, ranks: Callable[..., list[Any]]
+) -> None:
+    """JAX would make one global array of other rows in each process."""
+    found = ranks(HALVES, kinds, f"127.0.0.1:{free_port()}")
+    for rank, (across, within, everywhere, told, packed, cut, own) in enumerate(found):
+        assert across == [[8], list(range(4 * rank, 4 * rank + 4))]
+        for refused in (within, everywhere):
+            assert re.search(rf"sharding: .* holds 8 of 8 rows, and rank {rank} of 2 has 4; give processes", refused)
+        assert told == [[8], list(range(8))]
+        assert packed[0] == [8, 2]
+        assert re.search(r"sharding: .* holds 1 of 2 along axis 1 of column 'both'; divide only rows \(axis 0\)", cut)
+        assert own == list(range(4 * rank, 4 * rank + 4)), "arrays of one process"
 
 
 def test_errors_known_at_open_are_raised_at_open(tmp_path: pathlib.Path) -> None:

@@ -304,6 +304,12 @@ def test_fit_without_stages_in_one_call(kinds: pathlib.Path) -> None:
     assert (data.epoch, data.step) == (1, 7)
 
 
+def test_a_fit_over_no_steps_is_an_error(kinds: pathlib.Path) -> None:
+    for options in ({"filter": "id > 1000"}, {"batch_size": 128, "tail": "drop"}):
+        with pytest.raises(bowstring.NotFoundError, match="an epoch of this dataset has no steps; check filter"):
+            opened(kinds, **options).callback()
+
+
 class Reader(Recorder):
     """Records the rows, and learns nothing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -46,14 +47,19 @@ class Plain(transformers.Trainer):  # type: ignore[misc,name-defined]
         return self.loader
 
 
+def recipe() -> dict[str, Any]:
+    """Runs the recipe; returns its names."""
+    (text,) = re.findall(r"```python\n(from transformers.*?)```", DOCS.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(text, "recipe", "exec"), names)
+    return names
+
+
 @pytest.mark.parametrize("skips", [False, True], ids=["the recipe", "a Trainer that skips"])
 def test_a_run_resumes_at_the_batch(kinds: pathlib.Path, tmp_path: pathlib.Path, skips: bool) -> None:
-    (recipe,) = re.findall(r"```python\n(from transformers.*?)```", DOCS.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(recipe, "recipe", "exec"), names)
-    trainer = Plain if skips else names["BatchTrainer"]
+    trainer = Plain if skips else recipe()["BatchTrainer"]
 
-    def train(resume: str | None = None) -> list[list[int]]:
+    def train(resume: str | bool | None = None) -> list[list[int]]:
         loader = DataLoader(kinds, batch_size=8, columns=["id", "x"])
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path / "out"),
@@ -76,6 +82,39 @@ def test_a_run_resumes_at_the_batch(kinds: pathlib.Path, tmp_path: pathlib.Path,
         assert whole == [batch["id"].tolist() for _ in range(3) for batch in loader]
     for step in (5, 15, 30):
         assert train(str(tmp_path / "out" / f"checkpoint-{step}")) == whole[step:], step
+    for later in (tmp_path / "out").glob("checkpoint-*"):
+        if later.name not in ("checkpoint-5", "checkpoint-15"):
+            shutil.rmtree(later)
+    assert train(True) == whole[15:], "the last checkpoint"
+
+
+@pytest.mark.parametrize(("skips", "batch_size"), [(False, 10), (True, 8)], ids=["the recipe", "a Trainer that skips"])
+def test_batches_are_accumulated(kinds: pathlib.Path, tmp_path: pathlib.Path, skips: bool, batch_size: int) -> None:
+    """The recipe, as its text says, needs epochs of whole groups: here ten batches, and not thirteen."""
+
+    def train(resume: str | None = None) -> tuple[list[list[int]], int, float]:
+        loader = DataLoader(kinds, batch_size=batch_size, columns=["id", "x"])
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "out"),
+            num_train_epochs=2,
+            save_steps=2,
+            save_strategy="steps",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            ignore_data_skip=not skips,
+            gradient_accumulation_steps=2,
+        )
+        model = Model()
+        torch.nn.init.ones_(model.layer.weight)
+        trainer = (Plain if skips else recipe()["BatchTrainer"])(loader, model=model, args=arguments)
+        trainer.train(resume_from_checkpoint=resume)
+        return model.seen, trainer.state.global_step, model.layer.weight.item()
+
+    seen, steps, weight = train()
+    resumed = train(str(tmp_path / "out" / "checkpoint-4"))
+    assert resumed == (seen[8:], steps, pytest.approx(weight, abs=1e-7))
 
 
 RANKS = """

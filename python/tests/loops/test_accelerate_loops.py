@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from habits import BATCH, FEW, HABITS, ROWS, numbers, reference, reference_ids, write
@@ -77,6 +78,11 @@ def more_are_skipped_than_there_are(accelerator: Accelerator, open: Callable[...
     return found, [ids(batch) for batch in skip_first_batches(loader, 12)], [ids(batch) for batch in loader]
 
 
+def all_are_skipped(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    return [with_ends(accelerator, skip_first_batches(loader, n), ids) for n in (len(loader), 20)]
+
+
 def skipped_and_left(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
     loader = accelerator.prepare(open())
     found = [ids(batch) for batch in islice(skip_first_batches(loader, 3), 2)]
@@ -104,6 +110,7 @@ LOOPS = [
     validation_within_training,
     the_first_steps_are_skipped,
     more_are_skipped_than_there_are,
+    all_are_skipped,
     skipped_and_left,
     prepared_as_a_function,
     prepared_twice,
@@ -135,6 +142,43 @@ def test_metrics_of_every_tail(tail: Any, accelerator: Accelerator, tmp_path: pa
         gathered = [accelerator.gather_for_metrics(batch["id"]).tolist() for batch in loader]
         assert [row for rows in gathered for row in rows] == list(range(FEW - 2 if tail == "drop" else FEW))
     assert [len(rows) for rows in gathered] == {"even": [8, 8, 5, 5], "drop": [8, 8, 8]}.get(tail, [8, 8, 8, 2])
+
+
+def test_an_epoch_of_which_all_is_skipped_is_over(accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path)(FEW)
+    with DataLoader(path, batch_size=BATCH) as plain:
+        orders = [[numbers(batch) for batch in plain] for _ in range(3)]
+    loader = accelerator.prepare(DataLoader(path, batch_size=BATCH))
+    assert list(skip_first_batches(loader, len(loader))) == []
+    assert [numbers(batch) for batch in loader] == orders[1]
+    assert [numbers(batch) for batch in skip_first_batches(loader, 20)] == []
+    loader.set_epoch(0)
+    assert [numbers(batch) for batch in loader] == orders[0]
+
+
+def test_a_loop_within_one_over_an_array(accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    outer = accelerator.prepare(torch.utils.data.DataLoader(np.arange(20), batch_size=4))  # type: ignore[arg-type]
+    inner = DataLoader(write(tmp_path)(FEW), batch_size=BATCH)
+    assert [len([numbers(batch) for batch in inner]) for _ in outer] == [4] * 5
+
+
+def test_inputs_of_any_tail_are_joined(
+    accelerator: Accelerator, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate does it on GPUs only, and asks every loader that it knows for its `even_batches`."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(Accelerator, "multi_device", True)
+        options: dict[str, Any] = {"batch_size": BATCH, "tail": "even"}
+        loader = accelerator.prepare_data_loader(DataLoader(write(tmp_path)(FEW), **options))
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        with accelerator.join_uneven_inputs([model], even_batches=False):
+            for batch in loader:
+                model(batch["id"][:, None].float()).mean().backward()
+        assert (loader.epoch, loader.step) == (1, 0)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_checkpoints_hold_the_place(accelerator: Accelerator, tmp_path: pathlib.Path) -> None:

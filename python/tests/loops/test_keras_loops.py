@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bowstring import Loader
 from habits import BATCH
 
 pytest.importorskip("tensorflow")
@@ -208,3 +209,105 @@ def test_loops(
     assert found["wrong"] == []
     assert found["resumed"] == [[[1, 3], [1, 4], [1, 5], [1, 6], *([2, step] for step in range(1, 7))], 10]
     assert found["loops"] >= 28
+
+
+# Trains until a kill, resumes from the position of `data.callback()`, and prints the rows of both fits as JSON.
+RESUMED = """
+import json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import bowstring
+from bowstring.tensorflow import dataset
+
+path, seen = sys.argv[1], []
+if keras.backend.backend() == "jax":
+    # As on a GPU or TPU, where Keras takes a batch more than it has trained on.
+    from keras.src.backend.jax.trainer import JAXEpochIterator
+
+    def ahead(self):
+        return self._one_batch_ahead_iterator(self.data_adapter.get_jax_iterator())
+
+    kinds = [JAXEpochIterator._get_iterator, ahead]
+else:
+    kinds = [None]
+
+
+def model():
+    inputs = keras.Input((), name="x")
+    made = keras.Model({"x": inputs}, keras.layers.Dense(1)(keras.ops.expand_dims(inputs, -1)))
+    made.compile("sgd", "mse", run_eagerly=True)
+    train = made.train_step
+
+    def step(*arguments):
+        seen.append(np.asarray(arguments[-1][0]["x"]).tolist())
+        return train(*arguments)
+
+    made.train_step = step
+    return made
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, data, after):
+        super().__init__()
+        self.data, self.left = data, after
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.state = self.data.state_dict()
+            raise KeyboardInterrupt
+
+
+def opened():
+    return dataset(path, batch_size=8, columns=["x", "y"], targets="y")
+
+
+stages = {"itself": lambda data: data, "prefetch": lambda data: data.prefetch(3)}
+found = []
+for kind in kinds:
+    if kind is not None:
+        JAXEpochIterator._get_iterator = kind
+    for name, staged in stages.items():
+        for after in (3, 6, 8):
+            seen.clear()
+            data = opened()
+            stop = Stop(data, after)
+            try:
+                model().fit(staged(data), epochs=2, callbacks=[data.callback(), stop], verbose=0)
+            except KeyboardInterrupt:
+                pass
+            place, data = [stop.state["epoch"], stop.state["step"]], opened()
+            data.load_state_dict(stop.state)
+            model().fit(staged(data), initial_epoch=data.epoch, epochs=2, callbacks=[data.callback()], verbose=0)
+            found.append([name, after, place, list(seen), [data.epoch, data.step]])
+print()
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_the_callback_follows(
+    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On TensorFlow `frameworks/test_tensorflow.py` tests it."""
+    if backend == "jax":
+        pytest.importorskip("jax")
+    path = tmp_path / "pairs.parquet"
+    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
+    pq.write_table(pa.table(columns), path, row_group_size=30)
+    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
+        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    process = script(RESUMED, path)
+    out, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-4000:]
+    found = json.loads(out.splitlines()[-1])
+    assert len(found) == (12 if backend == "jax" else 6)
+    for stages, after, place, seen, end in found:
+        assert place == [*divmod(after, 6)], (stages, after)
+        assert seen == want, (stages, after)
+        assert end == [2, 0]

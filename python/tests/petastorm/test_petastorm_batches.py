@@ -16,7 +16,7 @@ from bowstring.petastorm import make_batch_reader, make_reader
 from bowstring.petastorm.codecs import ScalarCodec
 from bowstring.petastorm.errors import NoDataAvailableError, TimeRangeError
 from bowstring.petastorm.ngram import NGram
-from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
+from bowstring.petastorm.predicates import in_lambda, in_negate, in_pseudorandom_split, in_reduce, in_set
 from bowstring.petastorm.transform import TransformSpec
 from bowstring.petastorm.unischema import UnischemaField
 
@@ -79,8 +79,50 @@ def test_predicates(url: str) -> None:
     assert ids(in_reduce([in_set({1, 2}, "id"), in_set({2, 3}, "id")], all)) == [2]
     pytest.importorskip("pandas")
     assert ids(in_lambda(["id"], lambda column: column % 20 == 7), "vector") == [7, 27, 47]
-    with pytest.raises(TypeError, match="one truth per row"):
-        ids(in_lambda(["id"], lambda column: True))
+    assert ids(in_lambda(["word"], lambda column: column.isnull()), "word") == [4]
+    assert ids(in_lambda(["ragged"], lambda column: column.map(len) == 2), "ragged") == list(range(2, 50, 3))
+    for wrong in (True, [True]):
+        with pytest.raises(TypeError, match="one truth per row"):
+            ids(in_lambda(["id"], lambda column, wrong=wrong: wrong))
+
+    class NotIn(in_set):
+        def do_include(self, values: Any) -> Any:
+            return ~values["id"].isin(self._inclusion_values)
+
+    assert ids(NotIn(set(range(48)), "id")) == [48, 49]
+
+
+def test_predicates_get_nulls_and_deliver_arrays(url: str) -> None:
+    for fields in (["word", "maybe", "vector"], ["word", "maybe", "vector", "id"]):
+        plain = batches(url, *fields)[0]
+        (found,) = batches(url, *fields, predicate=in_set({None}, "word"))
+        assert (found.word.tolist(), found.maybe.tolist(), found.vector.tolist()) == (["None"], [4.0], [[4.0, -4.0]])
+        for name in fields:
+            assert getattr(found, name).dtype.kind == getattr(plain, name).dtype.kind
+    assert batches(url, "word", predicate=in_set({"None"}, "word")) == []
+
+
+def test_equal_integers_stay_in_one_part_beside_nulls(tmp_path: pathlib.Path) -> None:
+    users = [*range(50), *range(49), None]
+    pq.write_table(pa.table({"user": pa.array(users, pa.int64())}), tmp_path / "a.parquet", row_group_size=50)
+    parts = [
+        {row for batch in batches(f"file://{tmp_path}", predicate=split) for row in batch.user.tolist() if row == row}
+        for split in (in_pseudorandom_split([0.5, 0.5], part, "user") for part in range(2))
+    ]
+    assert parts[0].isdisjoint(parts[1])
+    assert parts[0] | parts[1] == set(range(50))
+
+
+def test_filters_come_before_shards(tmp_path: pathlib.Path) -> None:
+    for day in range(4):
+        for kind in ("train", "val"):
+            folder = tmp_path / f"day={day}" / f"kind={kind}"
+            folder.mkdir(parents=True)
+            pq.write_table(pa.table({"id": [10 * day + (kind == "val")]}), folder / "a.parquet")
+    train = [("kind", "=", "train")]
+    for at, wanted in enumerate([[[0], [20]], [[10], [30]]]):
+        found = batches(f"file://{tmp_path}", "id", filters=train, cur_shard=at, shard_count=2)
+        assert [batch.id.tolist() for batch in found] == wanted
 
 
 def test_transform(url: str) -> None:

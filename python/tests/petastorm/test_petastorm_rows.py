@@ -17,6 +17,8 @@ from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
 from bowstring.petastorm.selectors import SingleIndexSelector
 from bowstring.petastorm.transform import TransformSpec
+from bowstring.petastorm.unischema import UnischemaField
+from bowstring.petastorm.weighted_sampling_reader import WeightedSamplingReader
 
 from .datasets import CODECS, LEGACY, folder, runs, same
 
@@ -119,6 +121,22 @@ def test_predicates_on_rows(at: At) -> None:
     assert ids(at(CODECS), predicate=both) == [3, 5]
 
 
+def test_a_subclass_decides_with_its_own_do_include(at: At) -> None:
+    class NotIn(in_set):
+        def do_include(self, values: Any) -> bool:
+            return not super().do_include(values)
+
+    class Named(in_set):
+        mask = None  # a name of the user's
+
+    most = NotIn({1, 2, 3}, "id")
+    wanted = [0, *range(4, 40)]
+    assert ids(at(CODECS), predicate=most) == wanted
+    assert ids(at(CODECS), predicate=in_negate(most)) == [1, 2, 3]
+    assert ids(at(CODECS), predicate=in_reduce([most, in_set(range(6), "id")], all)) == [0, 4, 5]
+    assert ids(at(CODECS), predicate=Named({1, 2, 3}, "id")) == [1, 2, 3]
+
+
 def test_other_columns_are_not_read_where_no_row_is_taken(at: At) -> None:
     asked: list[int] = []
 
@@ -163,6 +181,14 @@ def test_ngram_may_leave_out_its_time(at: At) -> None:
     assert windows(at(CODECS), fields={0: ["id"], 1: ["id"]}) == windows(at(CODECS))
 
 
+def test_an_ngram_refuses_unknown_fields_and_times(at: At) -> None:
+    missing = UnischemaField("missing", np.int64, (), None, False)
+    with pytest.raises(ValueError, match="field missing does not belong"):
+        windows(at(CODECS), fields={0: ["id", missing]})
+    with pytest.raises(NotImplementedError, match="sorted by t"):
+        NGram({0: ["t"], 1: ["t"]}, 5, UnischemaField("t", np.float64, ())).starts([0.0, np.nan, 1.0])
+
+
 def test_endless(at: At) -> None:
     with make_reader(at(CODECS), schema_fields=["id"], num_epochs=None, seed=1) as reader:
         seen = [int(next(reader).id) for _ in range(400)]
@@ -203,6 +229,25 @@ def test_an_error_is_never_an_end(at: At) -> None:
             with pytest.raises(KeyError, match="thirteen"):
                 next(reader)
             assert not reader.last_row_consumed
+
+
+@pytest.mark.parametrize("pool", ["thread", "dummy"])
+@pytest.mark.parametrize("place", ["transform", "predicate"])
+def test_a_stop_iteration_of_a_function_is_never_an_end(pool: str, place: str, at: At) -> None:
+    def broken(value: int) -> bool:
+        return next(True for known in range(40) if known == value and known != 13)
+
+    options: dict[str, Any] = {"predicate": in_lambda(["id"], broken)}
+    if place == "transform":
+        options = {"transform_spec": TransformSpec(lambda row: {"id": broken(row["id"])})}
+    with make_reader(
+        at(CODECS), schema_fields=["id"], shuffle_row_groups=False, reader_pool_type=pool, **options
+    ) as reader:
+        seen: list[Any] = []
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="raised StopIteration"):
+                seen.extend(iter(reader))
+        assert not reader.last_row_consumed
 
 
 def test_an_interrupt_costs_no_row(at: At) -> None:
@@ -327,6 +372,42 @@ def test_threads_may_share_a_reader(at: At) -> None:
         for thread in threads:
             thread.join()
     assert sorted(seen) == sorted(list(range(40)) * 20)
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_reader_that_is_stopped_says_so_to_threads_that_wait(transformed: bool, at: At) -> None:
+    entered, go = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    def wait(value: Any) -> Any:
+        entered.set()
+        assert go.wait(20)
+        return value
+
+    options: dict[str, Any] = {"predicate": in_lambda(["id"], lambda value: wait(True))}
+    if transformed:
+        options = {"transform_spec": TransformSpec(wait), "workers_count": 1}
+
+    def take(reader: Any) -> None:
+        try:
+            list(reader)
+        except RuntimeError as error:
+            raised.append(error)
+
+    with make_reader(at(CODECS), schema_fields=["id"], **options) as reader:
+        thread = threading.Thread(target=take, args=(reader,))
+        thread.start()
+        assert entered.wait(20)
+        reader.stop()
+        go.set()
+        thread.join()
+    assert ["was stopped" in str(error) for error in raised] == [True]
+
+
+@pytest.mark.parametrize("probabilities", [[0, 0], [float("nan"), 1], [-1, 3], [float("inf"), 1]])
+def test_mixed_readers_refuse_wrong_probabilities(probabilities: list[float], at: At) -> None:
+    with make_reader(at(CODECS), ["id"]) as reader, pytest.raises(ValueError, match="probabilities must be 0 or more"):
+        WeightedSamplingReader([reader, reader], probabilities)
 
 
 @pytest.mark.parametrize(

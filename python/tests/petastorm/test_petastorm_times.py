@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,8 @@ def test_a_time_in_a_list_that_does_not_fit_is_named_by_its_row(tmp_path: pathli
     with make_batch_reader(url, num_epochs=1) as reader, pytest.raises(TimeRangeError) as raised:
         next(reader)
     assert (raised.value.column, raised.value.row, raised.value.row_group) == ("times", 2, 0)
+    for again in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value), copy.deepcopy(raised.value)):
+        assert (str(again), vars(again)) == (str(raised.value), vars(raised.value))
 
 
 def test_numbers_in_lists_never_wrap(tmp_path: pathlib.Path) -> None:

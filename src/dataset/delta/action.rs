@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Values of partition columns, by their names in data files.
 pub(super) type PartitionValues = BTreeMap<String, Option<String>>;
@@ -114,13 +115,6 @@ pub(super) struct Sidecar {
     pub(super) path: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CommitInfo {
-    #[serde(default)]
-    in_commit_timestamp: Option<i64>,
-}
-
 /// One line.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -130,7 +124,8 @@ struct Line {
     protocol: Option<Protocol>,
     meta_data: Option<Metadata>,
     sidecar: Option<Sidecar>,
-    commit_info: Option<CommitInfo>,
+    /// May be any JSON.
+    commit_info: Option<Value>,
 }
 
 /// Content of a commit, or of a part of a checkpoint.
@@ -162,7 +157,8 @@ impl Actions {
             actions.sidecars.extend(line.sidecar);
             actions.protocol = line.protocol.or(actions.protocol);
             actions.metadata = line.meta_data.or(actions.metadata);
-            actions.timestamp = line.commit_info.and_then(|info| info.in_commit_timestamp).or(actions.timestamp);
+            let told = line.commit_info.and_then(|info| info.get("inCommitTimestamp")?.as_i64());
+            actions.timestamp = told.or(actions.timestamp);
         }
         Ok(actions)
     }
@@ -187,6 +183,10 @@ mod tests {
         assert_eq!(found.adds[0].partition_values["p"], None);
         assert_eq!(found.protocol.unwrap().reader_features.unwrap(), ["deletionVectors"]);
         assert_eq!(Actions::parse(b"{}\n{\"add\":{\"size\":1}}\n").unwrap_err().0, 2);
+        for odd in ["\"text\"", r#"{"inCommitTimestamp":"2020"}"#, r#"{"inCommitTimestamp":1.5e12}"#, "[1]"] {
+            let found = Actions::parse(format!("{{\"commitInfo\":{odd}}}").as_bytes()).unwrap();
+            assert_eq!(found.timestamp, None, "{odd}");
+        }
         assert!(Actions::parse(b"{").is_err() && Actions::parse(b"[]").is_err());
     }
 }

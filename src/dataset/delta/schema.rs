@@ -79,8 +79,8 @@ fn kind(ty: &Value, mapping: Mapping, path: &str) -> Result<Kind, Fault> {
             let (key, value) = (kind(part("keyType")?, mapping, path)?, kind(part("valueType")?, mapping, path)?);
             Ok(Kind::Map(Box::new(key), Box::new(value), nullable("valueContainsNull")))
         }
-        // Spark's own types over others, such as vectors.
-        Some("udt") => kind(part("sqlType")?, mapping, path),
+        // Spark's own types over others, such as vectors. Members below them have no other names and no numbers.
+        Some("udt") => kind(part("sqlType")?, Mapping::None, path),
         Some(other) => {
             Err(Fault::Unsupported(path.to_owned(), format!("{:?}", other.chars().take(64).collect::<String>())))
         }
@@ -132,6 +132,17 @@ mod tests {
         assert!(types[2].contains("Int8") && types[2].contains("Timestamp(µs, \"UTC\")"), "{}", types[2]);
         assert!(types[3].contains("Int32"), "{}", types[3]);
         assert_eq!((found[0].nullable, found[1].physical.as_str()), (false, "b"));
+    }
+
+    #[test]
+    fn types_of_sparks_own_have_members_by_their_names() {
+        let json = r#"{"type":"struct","fields":[{"name":"v","type":{"type":"udt","class":"V","sqlType":{"type":"struct","fields":[
+            {"name":"n","type":"integer"}]}},"metadata":{"delta.columnMapping.id":3,"delta.columnMapping.physicalName":"col-3"}}]}"#;
+        for mapping in [Mapping::Name, Mapping::Id] {
+            let found = columns(json, mapping, "t").unwrap();
+            let Kind::Struct(members) = &found[0].kind else { panic!("{:?}", found[0].kind) };
+            assert_eq!((found[0].physical.as_str(), members[0].physical.as_str(), members[0].id), ("col-3", "n", None));
+        }
     }
 
     #[test]

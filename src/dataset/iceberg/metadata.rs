@@ -6,33 +6,35 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
+use crate::store::member::or_default;
+
 /// A table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Metadata {
     pub(super) location: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     schemas: Vec<Json>,
     /// Of the first version alone, which has one.
     #[serde(default)]
     schema: Option<Json>,
     #[serde(default)]
     current_schema_id: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     partition_specs: Vec<Spec>,
     #[serde(default)]
     partition_spec: Option<Vec<PartitionField>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) properties: BTreeMap<String, String>,
     #[serde(default)]
     current_snapshot_id: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) snapshots: Vec<Snapshot>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) snapshot_log: Vec<Logged>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) refs: BTreeMap<String, Ref>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) encryption_keys: Vec<Json>,
 }
 
@@ -179,6 +181,11 @@ mod tests {
         let table = |more: &str| parse(&format!(r#"{{"format-version":2,"location":"s3://b/t"{more}}}"#));
         assert!(table("").unwrap().current().is_none());
         assert!(table(r#","current-snapshot-id":-1"#).unwrap().current().is_none());
+        let nulls =
+            ["schemas", "partition-specs", "properties", "snapshots", "snapshot-log", "refs", "encryption-keys"];
+        for member in nulls {
+            assert!(table(&format!(r#","{member}":null"#)).is_ok(), "{member}");
+        }
         for (text, named) in [
             (r#"{"format-version":4,"location":"x"}"#, "version 4"),
             (r#"{"format-version":1,"view-uuid":"x"}"#, "view"),

@@ -51,8 +51,8 @@ impl Naming {
 
     fn finds(&self, column: &Column, field: &Type) -> bool {
         match self.mapping {
-            Mapping::Id => id(field).is_some() && column.id == id(field),
-            Mapping::None | Mapping::Name => column.physical == field.name(),
+            Mapping::Id if column.id.is_some() => column.id == id(field),
+            Mapping::None | Mapping::Name | Mapping::Id => column.physical == field.name(),
         }
     }
 
@@ -122,7 +122,8 @@ impl Naming {
     /// be null.
     fn check_numbered(&self, ty: &Type, members: &[Column]) -> Result<(), ParquetError> {
         let fields = ty.get_fields();
-        let is_known = |field: &TypePtr| members.iter().any(|column| column.physical == field.name());
+        let numbered = |column: &Column, field: &TypePtr| column.id.is_some() && column.physical == field.name();
+        let is_known = |field: &TypePtr| members.iter().any(|column| numbered(column, field));
         if self.mapping != Mapping::Id || fields.iter().any(|field| id(field).is_some()) || !fields.iter().any(is_known)
         {
             return Ok(());
@@ -290,6 +291,15 @@ mod tests {
         for members in ["optional int32 x = 7;", "optional int32 y = 2; optional int32 x;", "optional int32 y;"] {
             assert_eq!(outcome(members), Ok(()), "{members}");
         }
+    }
+
+    #[test]
+    fn members_that_the_table_gives_no_numbers_are_found_by_their_names() {
+        let member = Column { id: None, ..column("n", "n", 0, leaf()) };
+        let columns = [column("v", "c1", 1, Kind::Struct(vec![member]))];
+        let message = "message s { optional group c1 = 1 { optional int32 n; } }";
+        let expected = "message s { OPTIONAL group v [1] { OPTIONAL INT32 n; } }";
+        assert_eq!(named(message, &columns, Mapping::Id), expected);
     }
 
     #[test]

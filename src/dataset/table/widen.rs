@@ -22,7 +22,7 @@ pub(in crate::dataset) fn widens(from: &DataType, to: &DataType) -> bool {
         (Binary | LargeBinary | BinaryView, BinaryView) => true,
         (Float32, Float64) => true,
         (from, Float64) => integer(from).is_some_and(|digits| digits <= 10),
-        (Date32, Timestamp(TimeUnit::Microsecond, None)) => true,
+        (Date32, Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, None)) => true,
         (Timestamp(..), Timestamp(..)) => true,
         (Decimal32(p, s) | Decimal64(p, s) | Decimal128(p, s), Decimal128(q, t)) => {
             s <= t && i16::from(*p) - i16::from(*s) <= i16::from(*q) - i16::from(*t)
@@ -57,6 +57,7 @@ mod tests {
             (Int32, Float64),
             (Float32, Float64),
             (Date32, Timestamp(TimeUnit::Microsecond, None)),
+            (Date32, Timestamp(TimeUnit::Nanosecond, None)),
             (Decimal128(5, 2), Decimal128(8, 4)),
             (Int32, Decimal128(10, 0)),
             (Int64, Decimal128(20, 0)),

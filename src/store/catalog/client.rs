@@ -200,8 +200,12 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
 const REFUSALS: &[&str] =
     &["AccessDeniedException", "ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"];
 
+/// Status by which catalogs of Iceberg say that a token expired.
+const EXPIRED: u16 = 419;
+
 fn is_refusal(answer: &Answer) -> bool {
     matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        || answer.status.as_u16() == EXPIRED
         || (answer.status == StatusCode::BAD_REQUEST
             && refusal::kind(&answer.body).is_some_and(|kind| REFUSALS.contains(&kind.as_str())))
 }

@@ -51,6 +51,10 @@ impl BatchSource for Watched {
         self.inner.info()
     }
 
+    fn table_version(&self) -> Option<u64> {
+        self.inner.table_version()
+    }
+
     fn schema(&self) -> &Schema {
         self.inner.schema()
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,10 @@ struct State {
     life: AtomicU64,
     /// The token that requests must have, if any.
     token: Mutex<Option<String>>,
+    /// Other tokens have expired, not just a 401.
+    expires: AtomicBool,
+    /// What the configuration says of namespaces, if anything.
+    separator: Mutex<Option<String>>,
     tokens: AtomicU64,
     /// One line per request.
     requests: Mutex<Vec<String>>,
@@ -63,16 +67,29 @@ fn serve(state: &State, request: &Request) -> Option<Answer> {
     }
     let asked = state.token.lock().unwrap().clone();
     if asked.is_some_and(|token| request.header("authorization") != Some(format!("Bearer {token}").as_str())) {
+        if state.expires.load(Ordering::SeqCst) {
+            return refusal(
+                "419 Authentication Timeout",
+                "AuthenticationTimeoutException",
+                "Credentials have timed out",
+            );
+        }
         return refusal("401 Unauthorized", "NotAuthorizedException", "Not authorized");
     }
     match request.path.as_str() {
+        "/catalog/v1/config" if state.separator.lock().unwrap().is_some() => {
+            let separator = state.separator.lock().unwrap().clone();
+            reply("200 OK", json!({"defaults": null, "overrides": {"namespace-separator": separator}}))
+        }
         "/catalog/v1/config" => {
             reply("200 OK", json!({"defaults": {}, "overrides": {}, "endpoints": ["GET v1/config"]}))
         }
         "/catalog/v1/config?warehouse=w%2F1" => {
             reply("200 OK", json!({"defaults": {"prefix": "no"}, "overrides": {"prefix": "ware/house"}}))
         }
-        "/catalog/v1/namespaces/db%1Fpart/tables/t" | "/catalog/v1/ware/house/namespaces/db%1Fpart/tables/t" => {
+        "/catalog/v1/namespaces/db%1Fpart/tables/t"
+        | "/catalog/v1/namespaces/db.part/tables/t"
+        | "/catalog/v1/ware/house/namespaces/db%1Fpart/tables/t" => {
             let mut table = state.table.lock().unwrap().clone();
             let number = state.lent.fetch_add(1, Ordering::SeqCst) + 1;
             let config = table["config"].as_object_mut().unwrap();
@@ -167,6 +184,16 @@ fn a_name_leads_to_the_rows_and_keys_come_with_it() {
 }
 
 #[test]
+fn levels_of_a_namespace_are_separated_as_the_catalog_says() {
+    let (_server, catalog, expected) = table();
+    for separator in [".", "%2E"] {
+        *catalog.state.separator.lock().unwrap() = Some(separator.to_owned());
+        assert_eq!(count(&open(&[NAME], catalog.options(&[])).unwrap()), expected.len() as u64);
+        assert_eq!(catalog.requests()[1], "GET /catalog/v1/namespaces/db.part/tables/t delegated");
+    }
+}
+
+#[test]
 fn refused_keys_are_renewed_once() {
     let (server, catalog, expected) = table();
     // The catalog is asked again while another runtime reads, so this one has a thread of its own.
@@ -197,6 +224,11 @@ fn a_token_is_sent_or_had_for_a_secret_and_had_again_where_it_is_refused() {
     assert_eq!(count(&opened(&[("iceberg_credential", "me:se/cret")]).unwrap()), expected.len() as u64);
     let posts = catalog.requests().iter().filter(|request| request.starts_with("POST")).count();
     assert_eq!(posts, 2, "the first token was refused");
+    catalog.state.expires.store(true, Ordering::SeqCst);
+    *catalog.state.token.lock().unwrap() = Some("token-4".to_owned());
+    assert!(opened(&[("iceberg_credential", "me:se/cret")]).is_ok(), "the first token had expired");
+    let told = opened(&[("iceberg_token", "hidden-token")]).unwrap_err().chain();
+    assert!(told.contains("419") && told.contains("iceberg_token"), "{told}");
     catalog.state.busy.store(2, Ordering::SeqCst);
     *catalog.state.token.lock().unwrap() = None;
     assert!(opened(&[]).is_ok(), "who is busy is asked again");

@@ -370,6 +370,24 @@ fn a_column_that_took_the_name_of_a_dropped_one_does_not_have_its_values() {
 }
 
 #[test]
+fn a_directory_inside_a_table_is_not_the_sum_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = fs::canonicalize(folder.path()).unwrap();
+    moving(&table);
+    let inside = table.join("p=a/q=b");
+    numbers(&inside.join("d.parquet"), 0..3);
+    for directory in [&inside, &table.join("p=a"), &table.join("_delta_log")] {
+        let error = open(&[text(directory)], OpenOptions::default()).unwrap_err();
+        let expected = format!("inside the table of Delta Lake at {}:", table.display());
+        assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(&expected)), "{error}");
+    }
+    // A pattern means all files, and so does a file's name.
+    for url in [format!("{}/*.parquet", inside.display()), format!("{}/d.parquet", inside.display())] {
+        assert_eq!(ids(Path::new(&url), OpenOptions::default()).unwrap().len(), 3, "{url}");
+    }
+}
+
+#[test]
 fn a_damaged_or_hostile_log_is_a_typed_error() {
     let folder = tempfile::tempdir().unwrap();
     moving(folder.path());

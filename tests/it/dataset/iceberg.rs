@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Date32Array};
 use bowstring::dataset::{Dataset, Index, Limits, OpenOptions};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 use parquet::data_type::Int64Type;
@@ -169,7 +170,12 @@ fn a_loader_goes_on_on_its_snapshot_and_a_later_one_is_another_dataset() {
     table.metadata["refs"]["side"]["snapshot-id"] = 11.into();
     table.commit(2);
     let mut later = Loader::open(options(None)).unwrap();
-    assert!(matches!(later.load_state(&state).unwrap_err(), Error::Mismatch { .. }));
+    let error = later.load_state(&state).unwrap_err();
+    assert!(
+        matches!(error, Error::Mismatch { .. }) && error.to_string().contains("version 12 of the table"),
+        "{error}"
+    );
+    assert_eq!((loader.table_version(), later.table_version()), (Some(13), Some(12)));
     let mut same = Loader::open(options(Some(13))).unwrap();
     same.load_state(&state).unwrap();
     assert_eq!(support::drain(&mut same), left);
@@ -179,6 +185,17 @@ fn a_loader_goes_on_on_its_snapshot_and_a_later_one_is_another_dataset() {
     let index = Index::Bytes(dataset.index().unwrap().into());
     let pinned = open(&[text(&table.path)], OpenOptions { index, ..OpenOptions::default() }).unwrap();
     assert_eq!((pinned.table_version(), pinned.manifest().fingerprint()), (Some(13), dataset.manifest().fingerprint()));
+}
+
+#[test]
+fn a_directory_inside_a_table_is_not_the_sum_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = moving(folder.path());
+    table.commit(1);
+    let error = open(&[text(&table.path.join("data"))], OpenOptions::default()).unwrap_err();
+    let expected = format!("inside the table of Iceberg at {}:", table.path.display());
+    assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(&expected)), "{error}");
+    assert_eq!(read(&table.path.join("data/*.parquet"), OpenOptions::default()).unwrap().len(), 5, "all files");
 }
 
 #[test]
@@ -245,6 +262,12 @@ fn positions_delete_rows_of_files_that_are_no_newer_in_their_partition() {
     let delete = |sequence| File { status: 0, sequence: Some(sequence), ..File::positions(&all).at(Some(5)) };
     for (sequence, gone) in [(0, &[][..]), (1, &[1, 4]), (2, &[1, 4]), (3, &[1, 4, 5])] {
         assert_eq!(left(&mut table, &files, 1, 9, vec![delete(sequence)]), without(gone), "{sequence}");
+    }
+    // Directories above it are no columns of it.
+    for directory in ["pos=5", "pos=eu", "file_path=x"] {
+        let below = table.positions(&format!("{directory}/d.parquet"), &[(&a, 0), (&a, 3)]);
+        let below = File { status: 0, sequence: Some(9), ..File::positions(&below).at(Some(5)) };
+        assert_eq!(left(&mut table, &files, 1, 9, vec![below]), without(&[1, 4]), "{directory}");
     }
     // What was added has the number of its manifest.
     assert_eq!(left(&mut table, &files, 1, 1, vec![File::positions(&all).at(Some(5))]), without(&[1, 4]));
@@ -449,6 +472,22 @@ fn columns_that_files_lack_have_the_values_of_the_partition_or_their_defaults() 
     assert!(found.iter().all(|row| row.starts_with("d=2021-02-03 ") && row.contains(" n=null ")), "{found:?}");
     let options = OpenOptions { filter: Some("d = '2021-02-03'".parse().unwrap()), ..OpenOptions::default() };
     assert_eq!(read(&table.path, options).unwrap().len(), 4);
+}
+
+#[test]
+fn a_date_that_became_a_time_is_midnight_in_any_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "d", "date")]);
+    let days: ArrayRef = Arc::new(Date32Array::from(vec![18_661, 0]));
+    let file = File::data(&table.file("a.parquet", &[(1, "d", days)]));
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![file])]);
+    table.metadata["format-version"] = 3.into();
+    for unit in ["timestamp", "timestamp_ns"] {
+        table.alter(&[(1, "d", unit)]);
+        assert_eq!(latest(&table), ["d=1970-01-01T00:00:00", "d=2021-02-03T00:00:00"], "{unit}");
+        let options = OpenOptions { filter: Some("d > '2021-02-02'".parse().unwrap()), ..OpenOptions::default() };
+        assert_eq!(read(&table.path, options).unwrap().len(), 1, "{unit}");
+    }
 }
 
 #[test]

@@ -100,6 +100,8 @@ fn a_table_with_a_log_is_not_taken_for_the_sum_of_its_files() {
         ("nested/_delta_log/00000000000000000001.json", "Delta Lake"),
         ("nested/metadata/00001-7.metadata.json", "Iceberg"),
         (".hoodie/hoodie.properties", "Hudi"),
+        (".hoodie_partition_metadata", "Hudi"),
+        ("b/.hoodie_partition_metadata", "Hudi"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let at = |path: &str| folder.path().join(path).to_str().unwrap().to_owned();

@@ -130,12 +130,19 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     return url
 
 
+def _quoted(name: str) -> str:
+    """A column's name for Spark, which takes dots for the way into a structure."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _without_vectors(frame: Any, dtype: str | None) -> Any:
     """Vector columns of Spark's two machine-learning libraries as arrays."""
     for field in frame.schema:
         if type(field.dataType).__name__ == "VectorUDT":
             functions = needed("pyspark.ml.functions", "a column of vectors")
-            frame = frame.withColumn(field.name, functions.vector_to_array(frame[field.name], dtype or "float64"))
+            frame = frame.withColumn(
+                field.name, functions.vector_to_array(frame[_quoted(field.name)], dtype or "float64")
+            )
     return frame
 
 
@@ -149,5 +156,5 @@ def _in_precision(frame: Any, dtype: str | None) -> Any:
     for field in frame.schema:
         kind = field.dataType.simpleString()
         if kind in (old, f"array<{old}>"):
-            frame = frame.withColumn(field.name, frame[field.name].cast(kind.replace(old, new)))
+            frame = frame.withColumn(field.name, frame[_quoted(field.name)].cast(kind.replace(old, new)))
     return frame

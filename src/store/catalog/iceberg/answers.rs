@@ -5,15 +5,18 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Deserialize;
 
+use crate::store::catalog::names::LEVELS;
 use crate::store::catalog::table::StoreAccess;
 use crate::store::credentials::Credentials;
+use crate::store::member::or_default;
+use crate::store::percent;
 
 /// `GET v1/config`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Config {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     defaults: BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     overrides: BTreeMap<String, String>,
 }
 
@@ -28,6 +31,12 @@ impl Config {
         self.overrides.get("uri").map(String::as_str)
     }
 
+    /// Text between the levels of a namespace; servers name it as it is, or as it is in an address.
+    pub(super) fn separator(&self) -> String {
+        let named = self.of("namespace-separator");
+        named.map_or_else(|| LEVELS.to_owned(), |text| percent::decoded(text).unwrap_or_else(|| text.to_owned()))
+    }
+
     fn of(&self, key: &str) -> Option<&str> {
         self.overrides.get(key).or_else(|| self.defaults.get(key)).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -39,9 +48,9 @@ impl Config {
 pub(super) struct Loaded {
     #[serde(default)]
     pub(super) metadata_location: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     config: BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     storage_credentials: Vec<StorageCredentials>,
 }
 
@@ -49,6 +58,7 @@ pub(super) struct Loaded {
 #[derive(Debug, Deserialize)]
 struct StorageCredentials {
     prefix: String,
+    #[serde(default, deserialize_with = "or_default")]
     config: BTreeMap<String, String>,
 }
 
@@ -175,5 +185,25 @@ mod tests {
             parse::<Config>(br#"{"defaults":{"prefix":"a"},"overrides":{"prefix":"b"},"endpoints":["GET /v1/x"]}"#)
                 .unwrap();
         assert_eq!((config.prefix(), config.uri()), (Some("b"), None));
+    }
+
+    #[test]
+    fn levels_are_separated_as_the_server_says() {
+        for (said, meant) in
+            [("{}", "\u{1f}"), (r#"{"namespace-separator":"."}"#, "."), (r#"{"namespace-separator":"%2E"}"#, ".")]
+        {
+            let json = format!(r#"{{"defaults":{{"namespace-separator":"%1F"}},"overrides":{said}}}"#);
+            assert_eq!(parse::<Config>(json.as_bytes()).unwrap().separator(), meant, "{said}");
+        }
+        assert_eq!(Config::default().separator(), "\u{1f}");
+    }
+
+    #[test]
+    fn null_is_as_good_as_nothing() {
+        assert_eq!(parse::<Config>(br#"{"defaults":null,"overrides":null}"#).unwrap().prefix(), None);
+        let json =
+            r#"{"metadata-location":"s3://b/t","config":null,"storage-credentials":[{"prefix":"s3","config":null}]}"#;
+        assert_eq!(access(json, "s3://b/t"), StoreAccess::default());
+        assert_eq!(access(r#"{"config":null,"storage-credentials":null}"#, "s3://b/t"), StoreAccess::default());
     }
 }

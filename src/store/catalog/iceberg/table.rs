@@ -81,7 +81,7 @@ pub(in crate::store::catalog) async fn load(
         // It may have several segments, and be percent-encoded: one of S3 Tables is the name of a bucket.
         at.set_path(&format!("{}/{}", at.path(), prefix.trim_matches('/')));
     }
-    let namespace = namespace.join(names::LEVELS);
+    let namespace = namespace.join(&config.separator());
     let at = below(&at, &["namespaces", namespace.as_str(), "tables", table.as_str()]);
     let loaded = loaded(&client, &at, name).await?;
     let metadata = loaded.metadata_location.clone();
