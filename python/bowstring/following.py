@@ -39,6 +39,8 @@ class Course:
         self.training = False
         # Keras is about to make an iterator, if it does not keep its own.
         self.opening = False
+        # Keras makes it when it takes the first batch, as on JAX.
+        self.late = False
         # Nothing was requested from the iterator since Keras' epoch began.
         self._fresh = False
         # Passes in fits have numbers from 1. Those from ``_first`` on are of the iterator that training takes from.
@@ -71,8 +73,7 @@ class Course:
     def iterated(self) -> None:
         """Somebody iterates over the dataset itself: Keras at the start of an epoch, or a loop after a fit that was interrupted."""
         with self._lock:
-            # On JAX, Keras makes its iterator when it takes the first batch.
-            if self.training and not self.opening and not self._fresh:
+            if self.training and not self.opening and not (self.late and self._fresh):
                 self.training = False
                 self.origin = None
 
@@ -160,6 +161,7 @@ class Mark(int):
 def callback(data: Dataset) -> Any:
     """A callback for ``fit`` over ``data`` or stages behind it."""
     course = data._course
+    course.late = tf.keras.backend.backend() == "jax"
 
     class Follow(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow has no types
         """Keeps the dataset at the position that the model has trained to."""

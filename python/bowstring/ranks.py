@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 
@@ -36,7 +35,13 @@ def not_in_workers(given_rank: object) -> None:
 
 def _of_a_spawned_rank() -> bool:
     """True for a worker of a process that may be one of several ranks, which nothing here tells."""
-    trainer = multiprocessing.parent_process()
+    # Imported in a worker, and not by whoever needs none.
+    import multiprocessing
+
+    worker, trainer = multiprocessing.current_process(), multiprocessing.parent_process()
+    if (getattr(worker, "_start_method", None) or multiprocessing.get_start_method()) == "fork":
+        # It has the process group that its trainer has.
+        return False
     # The process that the user started is the main one; the workers of its ``DataLoader`` belong to no other rank.
     if trainer is None or trainer.name == "MainProcess" or any(map(os.environ.get, _OWN)):
         return False

@@ -68,7 +68,10 @@ class Batches(Rows):
 
 
 class Steps:
-    """The steps of a pass, each a list of one. Skipping some of them costs nothing: their batches are not made."""
+    """The steps of a pass, each a list of one. Skipping some of them costs nothing: their batches are not made.
+
+    To iterate over all of them is to skip the epoch; ``len`` counts them.
+    """
 
     # Accelerate's ``join_uneven_inputs`` reads and sets it. It changes nothing: ranks have equal steps under any tail.
     even_batches = True

@@ -61,7 +61,9 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         let cause = cause.error(py);
         // Ctrl-C in the user's code ends the program, and not what the library was doing alone.
         if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
-            cause.set_cause(py, Some(raised));
+            if cause.cause(py).is_none() {
+                cause.set_cause(py, Some(raised));
+            }
             return Ok(cause);
         }
         raised.set_cause(py, Some(cause));

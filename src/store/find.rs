@@ -256,8 +256,7 @@ async fn surrounded(path: &Path) -> Result<()> {
     let path = FsPath::new("/").join(path.as_ref());
     let asked = path.clone();
     let look = move || {
-        let table = asked.ancestors().skip(1).find_map(|above| Some((above, Table::at(above)?)));
-        table.map_or(Ok(()), |(above, kind)| {
+        Table::around(&asked).map_or(Ok(()), |(kind, above)| {
             Err(kind.surrounds(&asked.display().to_string(), &above.display().to_string()))
         })
     };

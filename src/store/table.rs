@@ -1,11 +1,15 @@
 //! Tables of other systems, known by the files of their logs: their directories hold more than their rows.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::found::Found;
 use super::logs::{LOG, METADATA, Ratified, is_metadata};
 use super::root::Root;
 use crate::error::Error;
+
+/// The directory that writers of Iceberg put data files into.
+const DATA: &str = "data";
 
 /// A table whose metadata say which files are its rows.
 #[derive(Debug, Clone)]
@@ -72,13 +76,29 @@ impl Table {
     /// The kind that the directory `path` of this machine is a table of, as its log tells. A look at that saves the walk over all files that
     /// the table ever had.
     pub(super) fn at(path: &Path) -> Option<Self> {
+        Self::told_by(path, |_| true, is_metadata)
+    }
+
+    /// The table that the directory `path` of this machine is a part of, and its kind: one of the directories above, up to the first that is
+    /// named as no part of a table is. Names in logs must be those that the systems give, since nothing else says that there is a table.
+    pub(super) fn around(path: &Path) -> Option<(Self, &Path)> {
+        let digits = |name: &str| name.bytes().take_while(u8::is_ascii_digit).count();
+        let commit = |name: &str| digits(name) == 20 || name == "_last_checkpoint";
+        let metadata = |name: &str| is_metadata(name) && digits(name.strip_prefix('v').unwrap_or(name)) > 0;
+        let part = |name: &str| name.contains('=') || [DATA, LOG, METADATA].contains(&name);
+        let is_part = |path: &&Path| path.file_name().and_then(OsStr::to_str).is_some_and(part);
+        let mut above = path.ancestors().take_while(is_part).filter_map(Path::parent);
+        above.find_map(|above| Some((Self::told_by(above, commit, metadata)?, above)))
+    }
+
+    fn told_by(path: &Path, commit: impl Fn(&str) -> bool, metadata: impl Fn(&str) -> bool) -> Option<Self> {
         let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
             let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
             let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);
             entries.any(|entry| named(&entry) && entry.file_type().is_ok_and(|kind| !kind.is_dir()))
         };
         // A table of Delta Lake may have metadata of Iceberg beside its log, for others.
-        if has(LOG, &|_| true) { Some(Self::Delta) } else { has(METADATA, &is_metadata).then_some(Self::Iceberg) }
+        if has(LOG, &commit) { Some(Self::Delta) } else { has(METADATA, &metadata).then_some(Self::Iceberg) }
     }
 
     /// Name of its system, and where its files are told.

@@ -182,7 +182,8 @@ def _reported(server: str, what: str, refusals: _Refusals, timeout: float) -> It
         detail = refusals.taken()
         if detail is None or detail.get("kind") not in _KINDS:
             if isinstance(error, flight.FlightTimedOutError):
-                message = f"{what} at {refusals.named(server)}: took longer than timeout ({timeout:g} s), the time of a whole call"
+                late = f"took longer than timeout ({timeout:g} s), the time of a whole call"
+                message = f"{what} at {refusals.named(server)}: {late}: {text}"
             raise _by_code(error)(message) from error
         place = detail.get("at") or detail
         about = {name: place.get(name) for name in ("file", "row_group", "column", "row")}

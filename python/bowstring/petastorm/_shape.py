@@ -177,10 +177,18 @@ class BatchShape(Shape):
 
     def convert(self, source: Source, columns: Columns) -> dict[str, Array]:
         # Functions of predicates get the nulls of text and lists as they are in a data frame too.
-        frame = self.settings.transform is not None or bool(self.settings.predicate)
+        asked, transformed = self._asked(), self.settings.transform is not None
         return {
-            field.name: column_of(field, columns, source.units.get(field.name), frame=frame) for field in source.fields
+            field.name: column_of(
+                field, columns, source.units.get(field.name), frame=transformed or field.name in asked
+            )
+            for field in source.fields
         }
+
+    def _asked(self) -> frozenset[str]:
+        """Names of the columns that the predicate is asked with."""
+        predicate = self.settings.predicate
+        return frozenset(predicate.get_fields()) if predicate else frozenset()
 
     def mask(self, predicate: PredicateBase, source: Source, columns: Columns, made: dict[str, Any]) -> Sequence[bool]:
         fields = {field.name: field for field in source.fields}
@@ -207,7 +215,9 @@ class BatchShape(Shape):
             if not len(next(iter(columns.values()), (0,))):
                 return deque()  # as with Petastorm
         elif self.settings.predicate:
-            columns = {name: out_of_frame(field, columns[name]) for name, field in self.schema.fields.items()}
+            fields = self.schema.fields
+            left = {name: out_of_frame(fields[name], columns[name]) for name in self._asked() if name in fields}
+            columns = {**columns, **left}
         make = self.schema._get_namedtuple()._make
         return deque([make([columns[name] for name in self.schema.fields])])
 
