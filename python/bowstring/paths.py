@@ -12,10 +12,12 @@ __all__ = ["local_path", "shown"]
 def local_path(address: str, option: str = "path") -> str | None:
     """The path of a ``file:`` URL unchanged, with ``%20`` and the like; a plain path itself; ``None`` for other URLs.
 
+    Hadoop writes URLs with one slash too (``hdfs:/x``, ``dbfs:/x``).
+
     :raises ConfigError: for a URL with ``#`` or ``?``. Its path ends there, and may be that of another directory.
     """
     if not address.startswith("file:"):
-        return None if "://" in address else address
+        return None if "://" in address or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", address) else address
     if "#" in address or "?" in address:
         raise ConfigError(
             f"option {option}: {address} has a # or ? in it, where the path of a URL ends; give the plain path, write %23 and %3F "

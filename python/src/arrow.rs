@@ -244,8 +244,9 @@ pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Bat
 
 /// The error for a stream that fails. Code of Python's that makes the rows may have failed: of that pyarrow passes on the text alone, the
 /// traceback with the exception in its last line.
-fn untaken(text: &str, error: ArrowError) -> Error {
+fn untaken(error: ArrowError) -> Error {
     const MARK: &str = "Python exception: ";
+    let text = error.to_string();
     let Some((_, traceback)) = text.split_once(MARK) else {
         return Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error);
     };
@@ -279,7 +280,7 @@ impl Iterator for Batches {
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::One(batch) => batch.take().map(Ok),
-            Self::Stream(reader) => Some(reader.next()?.map_err(|error| untaken(&error.to_string(), error))),
+            Self::Stream(reader) => Some(reader.next()?.map_err(untaken)),
         }
     }
 }

@@ -422,6 +422,16 @@ def test_a_dataset_that_cannot_be_opened_is_reported_before_clients_connect(tmp_
         bowstring.Loader(f"{server.url}/damaged", batch_size=1)
 
 
+def test_dictionaries_are_sent_as_what_they_hold(tmp_path: Path) -> None:
+    words = pa.array(["red", None, "blue", "red"]).dictionary_encode()
+    table = pa.table({"word": words, "words": pa.ListArray.from_arrays([0, 1, 1, 3, 4], words)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    with bowstring.flight.Server({"d": tmp_path}) as server, Connection(server.url, {}) as connection:
+        found = pa.Table.from_batches(list(connection.rows("d")))
+    assert found.schema.field("word").type == pa.string()
+    assert found.to_pydict() == table.to_pydict()
+
+
 def test_calls_are_audited_and_spaces_are_shared_by_grant(tmp_path: Path, photos: Path) -> None:
     tokens = {name: f"planted-token-of-{name}" for name in ("anna", "bert", "carl")}
     lines = [f"{name}:{token}" for name, token in tokens.items()]

@@ -134,6 +134,29 @@ def test_a_stream_that_breaks_off_is_not_published_in_part(tmp_path: pathlib.Pat
 
 
 @needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [(KeyboardInterrupt(), KeyboardInterrupt), (ValueError("a row is odd"), bowstring.StoreError)],
+    ids=["Ctrl-C", "another exception"],
+)
+def test_an_exception_in_the_code_that_makes_rows_is_no_damage(
+    failure: BaseException, raised: type[BaseException], tmp_path: pathlib.Path
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([1])], schema=schema)
+        raise failure
+
+    writer = DatasetWriter(tmp_path / "d", schema)
+    with pytest.raises(raised) as caught:
+        writer.write(pa.RecordBatchReader.from_batches(schema, rows()))
+    assert raised is KeyboardInterrupt or "a row is odd" in str(caught.value)
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_pyarrow(14, "giving a schema to others")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", ["abort", "finish", "write"])
 def test_rows_may_not_call_the_writer_that_takes_them(call: str, tmp_path: pathlib.Path) -> None:

@@ -196,10 +196,6 @@ impl BatchSource for DeviceSource {
         &self.info
     }
 
-    fn table_version(&self) -> Option<u64> {
-        self.ahead.lock().source.table_version()
-    }
-
     fn schema(&self) -> &Schema {
         &self.schema
     }

@@ -151,7 +151,7 @@ impl Loader {
     /// The version of the Delta table, or the snapshot of the Iceberg table, that is open: a state continues with it. None for other data, a
     /// mixture, and a server's data.
     pub fn table_version(&self) -> Option<u64> {
-        self.source.table_version()
+        self.source.info().table_version
     }
 
     /// The schema of the batches: one field per column, before suffixes.

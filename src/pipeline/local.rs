@@ -99,7 +99,7 @@ impl LocalSource {
             let parts = Parts { sources, batches: need.batches as usize, memory, lends };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
-        let info = PlanInfo::of(&plan, settings.share, prepared.masked(&plan));
+        let info = prepared.info(&plan, settings.share);
         Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0, foreseen: None, root: None })
     }
 
@@ -185,7 +185,7 @@ impl LocalSource {
 
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.engine.follow(self.prepared.sources_in(plan.spec().order_version));
-        self.info = PlanInfo::of(&plan, self.limits.share, self.prepared.masked(&plan));
+        self.info = self.prepared.info(&plan, self.limits.share);
         (self.plan, self.step, self.foreseen) = (plan, step, None);
     }
 
@@ -286,12 +286,6 @@ impl BatchSource for LocalSource {
 
     fn info(&self) -> &PlanInfo {
         &self.info
-    }
-
-    fn table_version(&self) -> Option<u64> {
-        let mut datasets = self.datasets();
-        let only = datasets.next().filter(|_| datasets.next().is_none());
-        only.and_then(Dataset::table_version)
     }
 
     fn schema(&self) -> &Schema {

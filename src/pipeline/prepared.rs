@@ -19,6 +19,7 @@ use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::shared::SharedReader;
 use super::sized::sized;
+use super::source::PlanInfo;
 use super::stats::{Stats, TimeSpent};
 use super::trail::Trail;
 use super::{batch_bytes, batches_at_once};
@@ -249,6 +250,23 @@ impl PreparedPlan {
     /// The plan of `epoch` by a spec of [`spec_in`](Self::spec_in).
     pub(super) fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Plan> {
         Plan::new(self.manifests_in(spec.order_version), spec.clone(), epoch)
+    }
+
+    /// The description of `plan` for `share`.
+    pub(crate) fn info(&self, plan: &Plan, share: Share) -> PlanInfo {
+        let only = match &self.whole.sources[..] {
+            [source] => Some(&source.dataset),
+            _ => None,
+        };
+        PlanInfo {
+            fingerprint: plan.fingerprint(),
+            spec: plan.spec().clone(),
+            steps: plan.steps(),
+            rows: plan.rows(),
+            share,
+            masked: self.masked(plan),
+            table_version: only.and_then(Dataset::table_version),
+        }
     }
 
     /// Returns true if batches of `plan` have `_mask`.

@@ -11,7 +11,7 @@ use super::trail::Trail;
 use crate::device::{AnyBatch, Device, DeviceStats};
 use crate::error::Result;
 use crate::manifest::Fingerprint;
-use crate::plan::{Plan, PlanSpec, Share, State};
+use crate::plan::{PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 use crate::trace::Root;
@@ -31,15 +31,11 @@ pub struct PlanInfo {
     pub share: Share,
     /// Set if batches have `_mask`.
     pub masked: bool,
+    /// The version of the one Delta table, or the snapshot of the one Iceberg table, that is read; none of other data, and of a server's.
+    pub table_version: Option<u64>,
 }
 
 impl PlanInfo {
-    /// The description of `plan` for `share`, with `_mask` in batches if `masked`.
-    pub fn of(plan: &Plan, share: Share, masked: bool) -> Self {
-        let (fingerprint, spec) = (plan.fingerprint(), plan.spec().clone());
-        Self { fingerprint, spec, steps: plan.steps(), rows: plan.rows(), share, masked }
-    }
-
     /// The position before `step` of `epoch`, valid in any world.
     pub fn state(&self, epoch: u64, step: u64) -> State {
         State::in_world(self.fingerprint, self.spec.clone(), (self.steps, self.rows), (epoch, step))
@@ -90,12 +86,6 @@ pub trait BatchSource: Debug + Send {
 
     /// The plan that is followed.
     fn info(&self) -> &PlanInfo;
-
-    /// The version of the one Delta table, or the snapshot of the one Iceberg table, that the batches are of; none of other data, and of a
-    /// server's.
-    fn table_version(&self) -> Option<u64> {
-        None
-    }
 
     /// The schema of the batches: one field per column, before suffixes.
     fn schema(&self) -> &Schema;

@@ -95,7 +95,8 @@ impl Stored {
         self.dataset.manifest().fingerprint()
     }
 
-    /// Maximum bytes that reading row group `group` takes, with the copies that make views plain.
+    /// Bytes that reading row group `group` takes, with the copies that make views and dictionaries plain: the maximum, but for long words
+    /// that a dictionary has once and many rows have.
     pub fn cost(&self, group: usize) -> u64 {
         let cost = self.dataset.cost(group, &self.projection);
         cost.total().saturating_add(cost.fetched).saturating_add(cost.decoded)

@@ -175,10 +175,7 @@ fn a_cache_in_memory_serves_the_next_epoch() {
 #[test]
 fn whatever_happens_to_the_directory_the_rows_are_the_same() {
     let rig = Rig::new();
-    let seed = support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.subsec_nanos() as u64)
-    });
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it cache::whatever");
+    let seed = support::seed("cache::whatever");
     let mut random = Random(seed);
     let mut plain = rig.loader(None);
     let mut cached = rig.loader(Some(1 << 30));
@@ -392,10 +389,7 @@ fn processes_that_share_a_cache_fetch_each_block_once() {
 fn kills_leave_a_cache_whole_and_within_its_limit() {
     let rig = Rig::new();
     let kills = if support::soak() { 200 } else { 20 };
-    let seed = support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.subsec_nanos() as u64)
-    });
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it cache::kills");
+    let seed = support::seed("cache::kills");
     let mut random = Random(seed);
     // Two thirds fit, so that blocks are replaced.
     let limit = rig.bytes * 2 / 3;

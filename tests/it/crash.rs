@@ -151,10 +151,7 @@ fn is_on_disk(way: &Way, root: &Path, calls: &[(String, u64, PathBuf)]) {
 #[test]
 fn a_writer_killed_at_any_step_leaves_the_old_or_the_new_dataset() {
     let library = crate::support::compile("tests/crash/crash.c", "crash.so", &[], &[]);
-    let seed = support::variable("BOWSTRING_TEST_SEED")
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |now| u64::from(now.subsec_nanos())));
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it crash::");
+    let seed = support::seed("crash::");
     let mut random = Random(seed | 1);
     for way in WAYS {
         let directory = tempfile::tempdir().unwrap();

@@ -141,10 +141,7 @@ fn names(directory: &Path, is_meant: fn(&str) -> bool) -> Vec<String> {
 
 /// Works while names of `shared` are exchanged, and checks elsewhere. The work says what came of it.
 fn attacked(what: &str, is_meant: fn(&str) -> bool, mut work: impl FnMut(&Path, u64) -> Result<(), String>) {
-    let seed = support::variable("BOWSTRING_TEST_SEED")
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |now| u64::from(now.subsec_nanos())));
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it exchanged::");
+    let seed = support::seed("exchanged::");
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let (shared, elsewhere) = (root.join("shared"), root.join("home/precious"));

@@ -424,8 +424,7 @@ fn ranks_and_servers_are_killed_and_every_row_counts_once() {
     } else {
         Counts { kills: 10, stops: 5, server_kills: 5 }
     };
-    let seed = support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(now);
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --all-features --test it flight_kill::ranks");
+    let seed = support::seed("flight_kill::ranks");
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     fs::create_dir(&data).unwrap();

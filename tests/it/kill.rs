@@ -33,17 +33,8 @@ fn finished_steps(log: &Path) -> BTreeMap<u64, Vec<i64>> {
 #[test]
 fn no_row_is_lost_or_repeated_by_kills_and_changes_of_world() {
     let kills = if support::soak() { 30 } else { 4 };
-    let seed = support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.subsec_nanos() as u64)
-    });
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it kill::");
-    let mut random = seed | 1;
-    let mut draw = |bound: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % bound
-    };
+    let seed = support::seed("kill::");
+    let mut random = support::Random(seed);
 
     let mut killed = 0;
     let mut epochs = 0;
@@ -83,7 +74,7 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
             .collect();
         // After the last kill, the gang runs to the end of the epoch.
         if killed < kills {
-            std::thread::sleep(Duration::from_millis(40 + draw(160)));
+            std::thread::sleep(Duration::from_millis(40 + random.below(160)));
             for worker in &mut gang {
                 worker.kill().unwrap();
             }

@@ -40,6 +40,14 @@ pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()
 }
 
+/// The seed of a random test, which prints how to run it again: the one of `BOWSTRING_TEST_SEED`, or a new one.
+pub(crate) fn seed(test: &str) -> u64 {
+    let given = variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |now| u64::from(now.subsec_nanos())));
+    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it {test}");
+    seed
+}
+
 /// Random numbers that are the same for the same seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub(crate) u64);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 import uuid
@@ -19,6 +18,7 @@ import pyarrow.flight as flight
 
 from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError, UnsupportedError
 from bowstring.flight import Connection
+from bowstring.forks import Origin
 from bowstring.inference.arrays import joined
 from bowstring.inference.streams import Answer, Failed
 from bowstring.ranges import seconds, whole
@@ -102,7 +102,7 @@ class ModelClient:
         self._early: deque[tuple[int, Answer]] = deque()
         self._rows = 0
         self._columns: pa.Schema | None = None  # those of answers, once there was one
-        self._process = os.getpid()
+        self._origin = Origin("client")
         self._heard = time.monotonic()
         self._broken: Exception | None = None
         self._failed: Exception | None = None
@@ -125,7 +125,7 @@ class ModelClient:
 
         :raises ClosedError: if the client was closed, or made before this process was forked.
         """
-        self._not_forked()
+        self._origin.check()
         with self._changed:
             while (
                 self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
@@ -184,7 +184,7 @@ class ModelClient:
 
     def _given(self, empty: int, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The answers of a call, after those of the empty batches before it."""
-        self._not_forked()
+        self._origin.check()
         answers = future.result()
         for _ in range(empty):
             yield answers.slice(0, 0)
@@ -192,17 +192,9 @@ class ModelClient:
         # A caller that takes the next answers has finished with these: the server may forget them.
         self._used += answers.num_rows
 
-    def _not_forked(self) -> None:
-        """A forked child has neither the threads of the client nor, perhaps, its lock."""
-        if os.getpid() != self._process:
-            raise ClosedError(
-                f"this process was forked from process {self._process} after the client had started its threads, and threads "
-                "do not survive a fork; make a ModelClient in this process"
-            )
-
     def close(self) -> None:
         """Ends the connection. Futures of rows without answers raise :class:`bowstring.ClosedError`."""
-        if os.getpid() != self._process:
+        if not self._origin.is_here:
             return  # a forked child has nothing to end
         with self._changed:
             self._closed = True

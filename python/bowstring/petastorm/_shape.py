@@ -177,11 +177,9 @@ class BatchShape(Shape):
 
     def convert(self, source: Source, columns: Columns) -> dict[str, Array]:
         # Functions of predicates get the nulls of text and lists as they are in a data frame too.
-        asked, transformed = self._asked(), self.settings.transform is not None
+        framed = self._asked() if self.settings.transform is None else {field.name for field in source.fields}
         return {
-            field.name: column_of(
-                field, columns, source.units.get(field.name), frame=transformed or field.name in asked
-            )
+            field.name: column_of(field, columns, source.units.get(field.name), frame=field.name in framed)
             for field in source.fields
         }
 

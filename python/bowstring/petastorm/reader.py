@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,8 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
-from bowstring.errors import ClosedError, ConfigError
+from bowstring.errors import ConfigError
+from bowstring.forks import Origin
 from bowstring.petastorm import _options
 from bowstring.petastorm._dataset import Dataset, view, wanted
 from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
@@ -30,18 +30,6 @@ __all__ = ["Reader", "make_batch_reader", "make_reader", "normalize_dataset_url_
 
 
 _STOPPED = "Trying to read a sample after the reader was stopped, perhaps by the end of its with block: nothing more comes from it"
-
-_forks = 0
-"""Forks from the first process that imported this to the present one. Cheaper to compare per row than process ids."""
-
-
-def _forked() -> None:
-    global _forks
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def normalize_dataset_url_or_urls(dataset_url_or_urls: str | list[str]) -> str | list[str]:
@@ -332,7 +320,7 @@ class Reader:
         )
         self._rows: deque[Any] = deque()
         self._lock = Lock()
-        self._process, self._forks = os.getpid(), _forks
+        self._origin = Origin("reader")
         self._failed: BaseException | None = None
         self.last_row_consumed = False
         self.stopped = False
@@ -390,12 +378,8 @@ class Reader:
     def __next__(self) -> Any:
         if self.stopped:
             raise RuntimeError(_STOPPED)
-        if self._forks != _forks:
-            # The child has neither the threads nor, perhaps, the lock; and its rows are its parent's.
-            raise ClosedError(
-                f"this process was forked from process {self._process} after the reader had started its threads, and threads "
-                "do not survive a fork; make a reader in this process"
-            )
+        # In a forked child, the rows are its parent's.
+        self._origin.check()
         try:
             return self._rows.popleft()
         except IndexError:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +49,7 @@ _REMOVALS = 20
 def local(url: str) -> Path:
     """The directory of a path or a ``file:`` URL."""
     path = local_path(url)
-    # Hadoop writes addresses with one slash, too: hdfs:/x, dbfs:/x.
-    if path is None or (re.match("[A-Za-z][A-Za-z0-9+.-]*:/", url) and not url.startswith("file:")):
+    if path is None:
         problem = (
             "give a server, or a directory that all executors see (of dbfs:/x that is /dbfs/x); "
             "convert() and Spark's own formats write to stores"

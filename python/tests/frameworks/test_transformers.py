@@ -55,23 +55,26 @@ def recipe() -> dict[str, Any]:
     return names
 
 
+def saving(home: pathlib.Path, **more: Any) -> Any:
+    """Arguments of a run on the CPU that saves checkpoints below ``home / "out"``."""
+    return transformers.TrainingArguments(
+        output_dir=str(home / "out"),
+        save_strategy="steps",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **more,
+    )
+
+
 @pytest.mark.parametrize("skips", [False, True], ids=["the recipe", "a Trainer that skips"])
 def test_a_run_resumes_at_the_batch(kinds: pathlib.Path, tmp_path: pathlib.Path, skips: bool) -> None:
     trainer = Plain if skips else recipe()["BatchTrainer"]
 
     def train(resume: str | bool | None = None) -> list[list[int]]:
         loader = DataLoader(kinds, batch_size=8, columns=["id", "x"])
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path / "out"),
-            num_train_epochs=3,
-            save_steps=5,
-            save_strategy="steps",
-            report_to=[],
-            use_cpu=True,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            ignore_data_skip=not skips,
-        )
+        arguments = saving(tmp_path, num_train_epochs=3, save_steps=5, ignore_data_skip=not skips)
         model = Model()
         trainer(loader, model=model, args=arguments).train(resume_from_checkpoint=resume)
         loader.close()
@@ -94,18 +97,8 @@ def test_batches_are_accumulated(kinds: pathlib.Path, tmp_path: pathlib.Path, sk
 
     def train(resume: str | None = None) -> tuple[list[list[int]], int, float]:
         loader = DataLoader(kinds, batch_size=batch_size, columns=["id", "x"])
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path / "out"),
-            num_train_epochs=2,
-            save_steps=2,
-            save_strategy="steps",
-            report_to=[],
-            use_cpu=True,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            ignore_data_skip=not skips,
-            gradient_accumulation_steps=2,
-        )
+        groups = {"num_train_epochs": 2, "save_steps": 2, "gradient_accumulation_steps": 2}
+        arguments = saving(tmp_path, ignore_data_skip=not skips, **groups)
         model = Model()
         torch.nn.init.ones_(model.layer.weight)
         trainer = (Plain if skips else recipe()["BatchTrainer"])(loader, model=model, args=arguments)

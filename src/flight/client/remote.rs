@@ -364,7 +364,15 @@ fn info(announced: &StreamInfo, share: Share, columns: &Columns) -> PlanInfo {
     let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
     // The catalogue may request a mask too.
     let masked = columns.arrow().field_with_name(MASK).is_ok();
-    PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share, masked }
+    PlanInfo {
+        fingerprint: *fingerprint,
+        spec: spec.clone(),
+        steps: *steps,
+        rows: *rows,
+        share,
+        masked,
+        table_version: None,
+    }
 }
 
 fn closed() -> Error {

@@ -51,10 +51,6 @@ impl BatchSource for Watched {
         self.inner.info()
     }
 
-    fn table_version(&self) -> Option<u64> {
-        self.inner.table_version()
-    }
-
     fn schema(&self) -> &Schema {
         self.inner.schema()
     }

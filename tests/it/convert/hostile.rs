@@ -253,20 +253,8 @@ fn names_that_reach_out_are_not_written() {
 #[test]
 fn random_damage_is_an_error_or_nothing() {
     let seconds = if crate::support::soak() { 60 } else { 1 };
-    let seed =
-        crate::support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(1, |now| now.subsec_nanos() as u64)
-        });
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it convert::hostile::random_damage");
-    let mut random = seed | 1;
-    let mut draw = |bound: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random % bound.max(1) as u64) as usize
-    };
+    let seed = crate::support::seed("convert::hostile::random_damage");
+    let mut random = crate::support::Random(seed);
     let mds = fs::read(fixture("convert/mds/plain/shard.00000.mds")).unwrap();
     let tar = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
     let records = fs::read(fixture("convert/tfrecord/sequence.tfrecord")).unwrap();
@@ -282,15 +270,15 @@ fn random_damage_is_an_error_or_nothing() {
                 Format::Webdataset => tar[..8192].to_vec(),
                 _ => mds.clone(),
             };
-            for _ in 0..1 + draw(6) {
-                let at = draw(bytes.len());
-                match draw(4) {
-                    0 => bytes[at] = draw(256) as u8,
-                    1 => bytes[at] ^= 1 << draw(8),
+            for _ in 0..1 + random.index(6) {
+                let at = random.index(bytes.len());
+                match random.index(4) {
+                    0 => bytes[at] = random.index(256) as u8,
+                    1 => bytes[at] ^= 1 << random.index(8),
                     2 => bytes.truncate(at.max(1)),
                     _ => {
-                        let from = draw(bytes.len());
-                        let piece = bytes[from..(from + draw(40)).min(bytes.len())].to_vec();
+                        let from = random.index(bytes.len());
+                        let piece = bytes[from..(from + random.index(40)).min(bytes.len())].to_vec();
                         bytes.splice(at..at, piece);
                     }
                 }
@@ -314,7 +302,7 @@ fn random_damage_is_an_error_or_nothing() {
                     fs::write(&path, &bytes).unwrap();
                     super::rows(&path, &options).map(|found| found.num_rows() as u64)
                 }
-                _ => bowstring::convert::fuzz_mds_shard(directory.path(), &bytes, draw(6) as u64),
+                _ => bowstring::convert::fuzz_mds_shard(directory.path(), &bytes, random.index(6) as u64),
             };
             read += u64::from(outcome.is_ok());
         }

@@ -11,6 +11,13 @@ use bowstring::convert::{Begun, Conversion, ConvertOptions, Format, Progress, co
 use super::whole::{bowstring, ids, numbers};
 use super::{batch, kind, names, parquet, run, same, text, to};
 
+/// A conversion that is whole and not published.
+fn unpublished(src: &Path, out: &Path, options: &ConvertOptions) -> Conversion {
+    let Begun::Open(mut begun) = Conversion::begin(&text(src), out, options).unwrap() else { panic!("not begun") };
+    begun.run(&Progress::default()).unwrap();
+    *begun
+}
+
 #[test]
 fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
     let directory = tempfile::tempdir().unwrap();
@@ -20,10 +27,7 @@ fn an_overwriting_conversion_that_was_killed_at_its_end_is_over() {
     let hidden = at(".out.bowstring-convert");
     for whole in [true, false] {
         run(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() }).unwrap();
-        let again =
-            Conversion::begin(&text(&at("src")), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
-        let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
-        again.run(&Progress::default()).unwrap();
+        let again = unpublished(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
         let journal = fs::read(hidden.join("journal")).unwrap();
         again.finish(&Progress::default()).unwrap();
         // As a kill leaves it when the files have been renamed away.
@@ -47,9 +51,7 @@ fn an_overwriting_conversion_that_was_killed_before_its_end_is_resumed() {
     numbers(&at("src"), 2, 50);
     let options = ConvertOptions { overwrite: true, resume: true, ..to(Format::Csv) };
     run(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() }).unwrap();
-    let again = Conversion::begin(&text(&at("src")), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
-    let Begun::Open(mut again) = again.unwrap() else { panic!("not begun") };
-    again.run(&Progress::default()).unwrap();
+    let again = unpublished(&at("src"), &at("out"), &ConvertOptions { resume: false, ..options.clone() });
     drop(again);
     assert!(bowstring::convert::is_unfinished(&at("out")), "nothing is tested");
     // The finished dataset of the first one is still there.
@@ -171,20 +173,8 @@ fn a_shuffle_goes_on_with_other_memory_and_other_cores() {
 #[cfg(feature = "cli")]
 fn kills_at_random_lose_and_repeat_nothing() {
     let kills = if crate::support::soak() { 200 } else { 15 };
-    let seed =
-        crate::support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(1, |now| now.subsec_nanos() as u64)
-        });
-    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it convert::stopped::kills");
-    let mut random = seed | 1;
-    let mut draw = |bound: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % bound
-    };
+    let seed = crate::support::seed("convert::stopped::kills");
+    let mut random = crate::support::Random(seed);
     let directory = tempfile::tempdir().unwrap();
     let src = directory.path().join("src");
     numbers(&src, 24, 4_000);
@@ -202,7 +192,7 @@ fn kills_at_random_lose_and_repeat_nothing() {
             let mut child = bowstring().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let started = Instant::now();
             let wait = if killed < kills {
-                Duration::from_micros(draw(patience.as_micros() as u64 + 1))
+                Duration::from_micros(random.below(patience.as_micros() as u64 + 1))
             } else {
                 Duration::from_secs(600)
             };
