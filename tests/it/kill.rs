@@ -12,6 +12,7 @@ use std::time::Duration;
 use bowstring::Loader;
 use bowstring::plan::State;
 
+use crate::support::Random;
 use crate::{child, support};
 
 const GLOBAL: u64 = 24;
@@ -34,19 +35,19 @@ fn finished_steps(log: &Path) -> BTreeMap<u64, Vec<i64>> {
 fn no_row_is_lost_or_repeated_by_kills_and_changes_of_world() {
     let kills = if support::soak() { 30 } else { 4 };
     let seed = support::seed("kill::");
-    let mut random = support::Random(seed);
+    let mut random = Random(seed);
 
     let mut killed = 0;
     let mut epochs = 0;
     while killed < kills {
-        killed += one_epoch(kills - killed, &mut draw);
+        killed += one_epoch(kills - killed, &mut random);
         epochs += 1;
     }
     println!("{killed} kills in {epochs} epochs: nothing missing, nothing twice");
 }
 
 /// Trains one epoch with up to `kills` kills and checks that each row was trained on once. Returns the number of kills.
-fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
+fn one_epoch(kills: u64, random: &mut Random) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     fs::create_dir(&data).unwrap();
