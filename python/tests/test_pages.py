@@ -242,7 +242,9 @@ def launched(line: str, home: pathlib.Path) -> list[str]:
     done = run_python("-m", "torch.distributed.run", *line.split(), cwd=home, timeout=300)
     assert done.returncode == 0, f"{line}\n{done.stderr}"
     # Ranks share one output: the end of a line of one may come after the text of another.
-    return sorted(re.findall(r"rank \d of \d: \d+ steps", done.stdout))
+    of_rank = re.compile(r"rank \d of \d: \d+ steps")
+    assert not of_rank.sub("", done.stdout).strip(), done.stdout
+    return sorted(of_rank.findall(done.stdout))
 
 
 ERRORS = {code.splitlines()[0].removeprefix("# "): code for code in blocks("troubleshooting.md")}
