@@ -25,8 +25,9 @@ FEATURES = --features bowstring/fuse$(if $(TURBO),$(comma)bowstring/turbo)
 # Python extension share one build of every dependency.
 WORLD = --locked --workspace $(FEATURES)
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
-# Clippy's driver compiles our own crates in the dev profile: what is built is linted, and nothing is checked a second time for it.
-LINTED = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/lint-rustc.sh
+# Clippy's driver compiles our own crates in the dev profile: what is built is linted, and nothing is checked a second time for it. Cargo must
+# see its arguments: it compiles anew what was compiled with others.
+LINTED = RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/lint-rustc.sh CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 
 .PHONY: help
 help: ## this list
@@ -128,6 +129,7 @@ test-hdfs: $(VENV)/turbo $(VENV)/ready ## HDFS, against a real cluster; needs Ja
 lint: $(VENV)/turbo ## rustfmt, clippy, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
 	@$(MAKE) -j2 lint-python build
+	@! $(LINTED) cargo build $(WORLD) --all-targets 2>&1 | grep Compiling || { echo "cargo compiles what is built already" >&2; exit 1; }
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
 	$(LINTED) cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
@@ -253,6 +255,15 @@ MINUTES ?= 1
 .PHONY: fuzz
 fuzz: $(VENV)/turbo ## each fuzz target for MINUTES (1): runs, corpus, findings, lines reached (best with nightly and cargo-fuzz)
 	python3 scripts/fuzz.py --seconds $$(( 60 * $(MINUTES) )) --targets "$(FUZZ_TARGETS)" $(FUZZ_ARGS) -- $(WORLD)
+
+# Neither is part of `make test`: both need a nightly Rust, and build everything anew. FILTERS are names of tests.
+.PHONY: miri
+miri: ## unit tests of the modules with `unsafe`, under Miri (needs nightly with miri and rust-src)
+	bash scripts/miri.sh $(FILTERS)
+
+.PHONY: sanitize
+sanitize: ## unit tests with AddressSanitizer and ThreadSanitizer (needs nightly with rust-src; Linux)
+	bash scripts/sanitize.sh $(FILTERS)
 
 .PHONY: clean
 clean: ## remove what was built and installed

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from bowstring import _native, display
 from bowstring.arrays import Column, arrow, columns_of, numpy_array, objects, torch_stream
+from bowstring.errors import UnsupportedError
 from bowstring.records import record_batch
 from bowstring.schema import Schema
 
@@ -75,6 +76,11 @@ class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
     def __len__(self) -> int:
         """The number of arrays; :attr:`rows` is that of rows."""
         return len(self._columns)
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a batch is memory of this process; pickle what its to_numpy(), to_torch() or to_pyarrow() returns"
+        )
 
     @property
     def rows(self) -> int:

@@ -49,33 +49,72 @@ def _of_a_spawned_rank() -> bool:
 
 
 def group() -> tuple[int, int] | None:
-    """Rank and world size of ``torch.distributed``'s process group, if this process has initialised one.
+    """Rank and world size of this process as its framework knows them, if it does: the process group of ``torch.distributed``, then
+    ``jax.distributed``, then Ray Train.
 
-    :raises ConfigError: if a launcher's environment contradicts it.
+    :raises ConfigError: if a launcher's environment contradicts a process group.
     """
-    # A process with a group has imported it.
+    found = _joined()
+    return None if found is None else found[:2]
+
+
+def _joined() -> tuple[int, int, str] | None:
+    for group, name in ((_torch, "torch.distributed's process group"), (_jax, "jax.distributed")):
+        if (found := group()) is not None:
+            _agreed(found, name)
+            return (*found, name)
+    # Its workers inherit the environment of whatever started Ray on their host.
+    found = _ray()
+    return None if found is None else (*found, "Ray Train")
+
+
+# A process that takes part in one of these has imported it.
+
+
+def _torch() -> tuple[int, int] | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    found = distributed.get_rank(), distributed.get_world_size()
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _jax() -> tuple[int, int] | None:
+    jax = sys.modules.get("jax")
+    joined = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    if jax is None or joined is None or not joined() or jax.process_count() == 1:
+        return None
+    return jax.process_index(), jax.process_count()
+
+
+def _ray() -> tuple[int, int] | None:
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        found = context.get_world_rank(), context.get_world_size()
+    except Exception:  # as it says that this is no worker; the kind differs between versions
+        return None
+    return found if all(isinstance(number, int) for number in found) and found[1] > 1 else None
+
+
+def _agreed(found: tuple[int, int], name: str) -> None:
     try:
         launched = _native.launched()
     except ConfigError:
         # An incomplete or invalid environment does not contradict a process group.
-        return found
+        return
     if launched is not None and launched[:2] != found:
         problem = (
-            f"torch.distributed's process group has this process as rank {found[0]} of {found[1]}, "
+            f"{name} has this process as rank {found[0]} of {found[1]}, "
             f"and its environment as rank {launched[0]} of {launched[1]}: {launched[2]}"
         )
         raise ConfigError(f"option rank: {problem}; give rank and world_size, or unset these variables", option="rank")
-    return found
 
 
 def rank() -> tuple[int, int, str]:
     """Rank, world size, and the origin of both."""
-    found = group()
-    return (*found, "torch.distributed's process group") if found is not None else _native.rank()
+    return _joined() or _native.rank()
 
 
 def options(given_rank: object, given_world_size: object) -> dict[str, int]:

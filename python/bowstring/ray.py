@@ -2,7 +2,7 @@
 
 >>> rows = bowstring.ray.read("clicks/*.parquet", columns=["user_*", "label"], filter="label >= 3")  # doctest: +SKIP
 
-Within Ray Train a loader needs none of this: Ray sets torchrun's variables, and ``bowstring.torch.DataLoader`` finds its rank.
+Within Ray Train a loader needs none of this: in a worker, it finds its rank.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
     Some((list.into_data(), field))
 }
 
-const NOT_ARROW: &str = "Arrow has no such bytes; use __dlpack__";
+const NOT_ARROW: &str = "Arrow has no such bytes; use __dlpack__, or to_pyarrow() of the batch";
 
 /// Returns the capsules of a tensor.
 pub(crate) fn tensor_capsules<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyTuple>> {

@@ -1,7 +1,8 @@
 //! `bowstring._native.Loader`: the Rust loader for Python's threads.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowstring::dataset::Index;
@@ -29,7 +30,43 @@ use crate::wait::{Shared, Source, apart};
 /// One rank's batches, epoch after epoch.
 #[pyclass(frozen, name = "Loader", module = "bowstring._native")]
 #[derive(Debug)]
-pub(crate) struct PyLoader(Shared<Loader>);
+pub(crate) struct PyLoader(Shared<Loader>, InHand);
+
+/// The batches that were taken and are not delivered yet, while they are converted and handlers of signals run. A position that such a
+/// handler saves is before them: nobody has them, and the process may end in it.
+#[derive(Debug, Default)]
+struct InHand(Mutex<BTreeSet<(u64, u64)>>);
+
+impl InHand {
+    fn all(&self) -> MutexGuard<'_, BTreeSet<(u64, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, next: Next<AnyBatch>) -> Next<AnyBatch> {
+        if let Next::Item(batch) = &next {
+            self.all().insert(batch.at());
+        }
+        next
+    }
+
+    /// Returns what became of the batch, which it is no longer.
+    fn settle<T>(&self, batch: &AnyBatch, outcome: T) -> T {
+        self.all().remove(&batch.at());
+        outcome
+    }
+
+    /// Nothing is, where the loader was moved.
+    fn forget<T>(&self, outcome: T) -> T {
+        self.all().clear();
+        outcome
+    }
+
+    /// The loader's position.
+    fn position(&self, loader: &Loader) -> (u64, u64) {
+        let position = (loader.epoch(), loader.step());
+        self.all().first().map_or(position, |held| position.min(*held))
+    }
+}
 
 impl Source for Loader {
     fn timeout(&self) -> Duration {
@@ -73,10 +110,10 @@ impl PyPass {
         };
         let put_back = |loader: &mut Loader, batch| loader.put_back_in(self.pass, batch);
         let next = match &self.into {
-            None => loader.0.next(py, take, put_back, |batch| taken(convert, batch)),
+            None => loader.next_by(py, take, put_back, |batch| taken(convert, batch)),
             Some((buffers, stream)) => {
                 let filled = |batch: &_| loader.filled(buffers.get(), stream.bind(py), convert, batch);
-                loader.0.next(py, take, put_back, filled)
+                loader.next_by(py, take, put_back, filled)
             }
         };
         if let Ok(None) = next {
@@ -156,6 +193,27 @@ fn any<'py>(py: Python<'py>, batch: &AnyBatch) -> PyResult<Bound<'py, PyDict>> {
 }
 
 impl PyLoader {
+    /// The result of `convert` on the next batch.
+    fn next_by<R>(
+        &self,
+        py: Python<'_>,
+        take: impl Fn(&mut Loader, Duration) -> Result<Next<AnyBatch>, Error> + Sync,
+        put_back: impl Fn(&mut Loader, AnyBatch) + Sync,
+        convert: impl Fn(&AnyBatch) -> PyResult<R>,
+    ) -> PyResult<Option<R>> {
+        let Self(shared, in_hand) = self;
+        shared.next(
+            py,
+            |loader, wait| take(loader, wait).map(|next| in_hand.hold(next)),
+            |loader, batch| {
+                in_hand.settle(&batch, ());
+                put_back(loader, batch);
+            },
+            // Put back, if that fails.
+            |batch| convert(batch).map(|converted| in_hand.settle(batch, converted)),
+        )
+    }
+
     fn filled<'py>(
         &self,
         buffers: &PyBuffers,
@@ -200,7 +258,7 @@ impl PyLoader {
             }
             None => apart(py, move || Loader::open(options))?,
         };
-        Ok(Self(Shared::new(loader)))
+        Ok(Self(Shared::new(loader), InHand::default()))
     }
 
     /// Begins a pass, and ends the one before. Its batches are the results of `convert` on their columns, also copied into `buffers` if
@@ -215,14 +273,15 @@ impl PyLoader {
         stream: Option<Py<PyAny>>,
         ended: Option<Py<PyAny>>,
     ) -> PyResult<PyPass> {
-        let pass = slf.get().0.with(slf.py(), Loader::begin)?;
+        let Self(shared, in_hand) = slf.get();
+        let pass = shared.with(slf.py(), |loader| in_hand.forget(loader.begin()))?;
         let into = buffers.zip(stream);
         Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false), tell: ended })
     }
 
     /// Returns the result of `convert` on the next batch's columns, of any pass; `None` at the end of the epoch.
     fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.next(convert.py(), Loader::next_within, Loader::put_back, |batch| taken(convert, batch))
+        self.next_by(convert.py(), Loader::next_within, Loader::put_back, |batch| taken(convert, batch))
     }
 
     /// As `next`, with the batch copied into `buffers` too.
@@ -233,7 +292,7 @@ impl PyLoader {
         convert: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let filled = |batch: &_| self.filled(buffers, stream, convert, batch);
-        self.0.next(convert.py(), Loader::next_within, Loader::put_back, filled)
+        self.next_by(convert.py(), Loader::next_within, Loader::put_back, filled)
     }
 
     /// Returns the result of `convert` on a copy of the next batch, without advancing; `None` if there is none at all.
@@ -262,12 +321,12 @@ impl PyLoader {
 
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.0.get(py, |loader| loader.epoch())
+        self.0.get(py, |loader| self.1.position(loader).0)
     }
 
     #[getter]
     fn step(&self, py: Python<'_>) -> PyResult<u64> {
-        self.0.get(py, |loader| loader.step())
+        self.0.get(py, |loader| self.1.position(loader).1)
     }
 
     #[getter]
@@ -317,15 +376,18 @@ impl PyLoader {
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.0.with(py, |loader| loader.set_epoch(epoch))
+        self.0.with(py, |loader| self.1.forget(loader.set_epoch(epoch)))
     }
 
     fn reach_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.0.with(py, |loader| loader.reach_epoch(epoch))
+        self.0.with(py, |loader| self.1.forget(loader.reach_epoch(epoch)))
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.0.document(py, |loader| Ok(loader.state().to_json()))
+        self.0.document(py, |loader| {
+            let (epoch, step) = self.1.position(loader);
+            Ok(loader.state_at(epoch, step).to_json())
+        })
     }
 
     /// Returns the state after `step` steps of `epoch`.
@@ -335,7 +397,7 @@ impl PyLoader {
 
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let json: String = py.import("json")?.call_method1("dumps", (state,))?.extract()?;
-        self.0.with(py, |loader| loader.load_state(&State::from_json(json)?))
+        self.0.with(py, |loader| self.1.forget(loader.load_state(&State::from_json(json)?)))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -676,6 +676,14 @@ def test_numbers_beyond_a_type_are_refused_and_infinite_ones_are_kept() -> None:
         (np.array([1.0, 1e6]), pa.float16()),
         (np.array([1.0, 1e300]), pa.float32()),
         (pa.array([[1.0], [1e300]]), pa.list_(pa.float32())),
+        (pa.array([{"a": 1, "b": 1.0}, {"a": 1, "b": 1e300}]), pa.struct([("a", pa.int32()), ("b", pa.float32())])),
     ):
         with pytest.raises(bowstring.MismatchError, match="beyond its range"):
             given(values, kind)
+    inner = pa.struct([("a", pa.int32())])
+    assert given([{"a": 1}, None], inner) == [{"a": 1}, None]
+    assert given([[{"a": 1}], []], pa.list_(inner)) == [[{"a": 1}], []]
+    masked = np.ma.masked_array([[5.0, 6.0], [7.0, 8.0]], mask=[[True, False], [False, False]])
+    assert given(masked, pa.list_(pa.float32())) == [[None, 6.0], [7.0, 8.0]]
+    with pytest.raises(bowstring.MismatchError, match="not a NoneType"):
+        given(None, pa.float32())

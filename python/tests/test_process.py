@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import threading
@@ -14,6 +15,8 @@ from typing import Any
 
 import bowstring
 import numpy
+import pyarrow
+import pyarrow.parquet
 import pytest
 from bowstring import Loader
 from conftest import ROOT
@@ -63,13 +66,14 @@ def test_other_threads_can_query_a_loader_while_one_waits(slow_store: Any) -> No
 
 def test_a_failed_conversion_costs_no_batch_while_another_thread_continues(numbers: pathlib.Path) -> None:
     with Loader(numbers, batch_size=10, shuffle=False, columns=["id"]) as loader:
-        native, seen, went_on = loader._native, list[int](), threading.Event()
+        native, seen, failing, went_on = loader._native, list[int](), list[str](), threading.Event()
 
         def keep(columns: dict[str, Any]) -> bool:
             seen.extend(numpy.from_dlpack(columns["id"]).tolist())
             return True
 
         def fail(columns: dict[str, Any]) -> None:
+            failing.append(threading.current_thread().name)
             assert went_on.wait(10)
             raise ValueError("no room")
 
@@ -80,9 +84,10 @@ def test_a_failed_conversion_costs_no_batch_while_another_thread_continues(numbe
         threads = [threading.Thread(target=unlucky) for _ in range(2)]
         for thread in threads:
             thread.start()
-        while loader.step < 2:
+        while len(failing) < 2:
             time.sleep(0.001)
         native.next(keep)
+        assert loader.step == 0, "two batches have reached nobody yet"
         went_on.set()
         for thread in threads:
             thread.join()
@@ -230,6 +235,53 @@ def test_ctrl_c_costs_no_batch(slow_store: Any, script: Script) -> None:
     caught, *rest = out.split()
     assert rest == ["100", "400000", "True", "0"], out
     assert int(caught) >= 5, "it was interrupted"
+
+
+SAVED_BY_A_HANDLER = """
+import os, signal, sys, time
+import bowstring
+from fsspec.implementations.local import LocalFileSystem
+
+class Slow(LocalFileSystem):
+    cachable = False
+
+    def cat_file(self, path, start=None, end=None, **others):
+        if waiting:  # the handler runs when this read has ended: Python's handlers run between two steps of the main thread
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.03)
+        return super().cat_file(path, start, end, **others)
+
+def handler(*_):
+    if waiting:
+        saved.append((loader.state_dict()["step"], loader.step, had))
+
+signal.signal(signal.SIGTERM, handler)
+had, saved, waiting = 0, [], False
+loader = bowstring.Loader(sys.argv[1], batch_size=100, shuffle=False, filesystem=Slow(), prefetch=1, threads=1)
+batches = iter(loader)
+while True:
+    waiting = True
+    batch = next(batches, None)
+    waiting = False
+    if batch is None:
+        break
+    had += 1
+print(had, len(saved), [one for one in saved if len(set(one)) > 1])
+"""
+
+
+def test_a_position_that_a_signals_handler_saves_is_before_the_batch_that_nobody_has(
+    tmp_path: pathlib.Path, script: Script
+) -> None:
+    table = pyarrow.table({"id": range(3000)})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    child = script(SAVED_BY_A_HANDLER, str(tmp_path / "a.parquet"))
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    had, saved, wrong = out.split(maxsplit=2)
+    assert int(had) == 30
+    assert int(saved) >= 10, "handlers ran during a wait"
+    assert wrong.strip() == "[]"
 
 
 CHILDREN = """
@@ -396,8 +448,13 @@ def test_a_program_that_joins_its_reading_thread_at_its_end_ends(numbers: pathli
 def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:
     import copy
 
-    with Loader(numbers, batch_size=10) as loader, pytest.raises(bowstring.UnsupportedError, match="another process"):
-        copy.copy(loader)
+    with Loader(numbers, batch_size=10) as loader:
+        with pytest.raises(bowstring.UnsupportedError, match="another process"):
+            copy.copy(loader)
+        batch = next(loader.batches())
+        with pytest.raises(bowstring.UnsupportedError, match="to_numpy"):
+            pickle.dumps(batch)
+        assert pickle.loads(pickle.dumps(batch.to_numpy())).keys() == batch.keys()
 
 
 def test_ten_loaders_at_once_and_dropped_half_way(numbers: pathlib.Path) -> None:

@@ -38,6 +38,17 @@ impl Address {
     }
 }
 
+/// Returns true for an address instead of a path of this machine. Hadoop writes those with one slash too (`hdfs:/x`, `file:/x`).
+pub(super) fn is_address(text: &str) -> bool {
+    let is_scheme = |text: &str| {
+        let mut letters = text.bytes();
+        letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+            && letters.all(|letter| letter.is_ascii_alphanumeric() || b"+.-".contains(&letter))
+    };
+    // A scheme of one letter is a drive.
+    text.contains("://") || text.split_once(":/").is_some_and(|(scheme, _)| scheme.len() > 1 && is_scheme(scheme))
+}
+
 pub(super) fn bad_url(text: &str, error: url::ParseError) -> Error {
     Error::config("urls", format!("{} is not an address: {error}", unparsed(text)))
 }
@@ -45,6 +56,16 @@ pub(super) fn bad_url(text: &str, error: url::ParseError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_has_a_scheme() {
+        for address in ["s3://b/x", "hdfs:/x", "file:/tmp/x", "s3a:/b", "x y://b"] {
+            assert!(is_address(address), "{address}");
+        }
+        for path in ["/a:/x", "C:/data", "a/b:/x", "1:/x", ":/x", "x", "a:b", "a b:/x"] {
+            assert!(!is_address(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_file_url_names_all_of_its_path_or_nothing() {

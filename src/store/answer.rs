@@ -11,3 +11,14 @@ pub(in crate::store) fn answers<'a>(error: &'a (dyn Error + 'static)) -> impl It
     iter::successors(Some(error), |error| (**error).source())
         .filter_map(|error| error.to_string().strip_prefix(PREFIX).map(str::to_owned))
 }
+
+/// Returns true if the store does not let these credentials in.
+pub(in crate::store) fn is_refusal(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::Unauthenticated { .. } | object_store::Error::PermissionDenied { .. } => true,
+        object_store::Error::Generic { source, .. } => {
+            answers(&**source).any(|answer| answer.starts_with("401 ") || answer.starts_with("403 "))
+        }
+        _ => false,
+    }
+}

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::address::is_address;
 use super::pinned::{Pinned, shown};
 use crate::error::{Error, Result};
 
@@ -69,9 +70,13 @@ impl Destination {
     /// # Errors
     /// [`Error::Config`] naming `option` if it is no name for a directory, as the address of a store is none; [`Error::Store`].
     pub(crate) fn of(path: &Path, option: &'static str) -> Result<Self> {
-        if let Some(address) = path.to_str().filter(|path| path.contains("://")) {
+        if let Some(address) = path.to_str().filter(|path| is_address(path)) {
             let shown = super::display(address);
-            let problem = format!("{shown} is not of this machine; give a path, and copy what is there to the store");
+            let problem = if address.starts_with("file:") {
+                format!("{shown} is an address; give the plain path")
+            } else {
+                format!("{shown} is not of this machine; give a path, and copy what is there to the store")
+            };
             return Err(Error::config(option, problem));
         }
         check_link(path, option)?;

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::access::Access;
 use super::address::Address;
+use super::answer::is_refusal;
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
 use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, marks_partition, refuse_whole};
@@ -26,7 +27,7 @@ use super::place::{Place, check_count};
 use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
-use super::table::{FoundTable, Table};
+use super::table::{FoundTable, SIGNS, Table};
 use super::walk::{below, is_staged, staged};
 use crate::error::{Error, Result};
 
@@ -263,6 +264,31 @@ async fn surrounded(path: &Path) -> Result<()> {
     blocking(&path, look).await
 }
 
+/// As [`surrounded`], for a partition's directory `path` of a store; other parts of tables have names that are common there. Whoever may not
+/// list what is above it is not told.
+async fn surrounded_in(place: &Place, path: &Path) -> Result<()> {
+    let is_partition = path.filename().is_some_and(|name| name.contains('='));
+    for above in Table::above(path.as_ref()).filter(|_| is_partition && place.lists) {
+        let above = Path::parse(above).unwrap_or_default();
+        for sign in SIGNS {
+            let log = above.clone().join(sign.log);
+            let mut listing = place.store.list(Some(&log));
+            while let Some(next) = listing.next().await {
+                match next {
+                    Ok(meta) if (sign.is_name)(below(&log, &meta.location)) => {
+                        return Err(sign.kind.surrounds(&place.url(path), &place.url(&above)));
+                    }
+                    Ok(_) => {}
+                    Err(object_store::Error::NotFound { .. }) => break,
+                    Err(error) if is_refusal(&error) => break,
+                    Err(error) => return Err(place.failed("list", &log, error)),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The result of `look` at `path`, which may block.
 async fn blocking<T: Send + 'static>(path: &FsPath, look: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(look).await.map_err(|error| Error::Store {
@@ -373,6 +399,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if named && (!place.lists || extension(name).is_some_and(is_parquet) || is_metadata(name)) {
         return Ok(file(place, path, None));
     }
+    surrounded_in(&place, &path).await?;
     let hits = directory(place.clone(), path.clone(), None, max_files).await?;
     if hits.files.is_empty() && hits.table.is_none() && named {
         // Not a directory; perhaps a file without an extension.

@@ -11,7 +11,6 @@
 
 mod access;
 mod address;
-#[cfg(feature = "cloud")]
 mod answer;
 pub mod cache;
 #[cfg(feature = "flight")]

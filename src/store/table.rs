@@ -11,6 +11,33 @@ use crate::error::Error;
 /// The directory that writers of Iceberg put data files into.
 const DATA: &str = "data";
 
+/// A sign of a table around a directory.
+pub(super) struct Sign {
+    pub(super) kind: Table,
+    /// The directory of the table's log.
+    pub(super) log: &'static str,
+    /// Returns true for a name in it that the systems give: nothing else says that there is a table.
+    pub(super) is_name: fn(&str) -> bool,
+}
+
+pub(super) const SIGNS: [Sign; 2] = [
+    Sign { kind: Table::Delta, log: LOG, is_name: |name| digits(name) == 20 || name == "_last_checkpoint" },
+    Sign {
+        kind: Table::Iceberg,
+        log: METADATA,
+        is_name: |name| is_metadata(name) && digits(name.strip_prefix('v').unwrap_or(name)) > 0,
+    },
+];
+
+fn digits(name: &str) -> usize {
+    name.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+/// Returns true for the name of a directory that may be a part of a table.
+fn is_part(name: &str) -> bool {
+    name.contains('=') || [DATA, LOG, METADATA].contains(&name)
+}
+
 /// A table whose metadata say which files are its rows.
 #[derive(Debug, Clone)]
 pub(crate) enum FoundTable {
@@ -79,16 +106,24 @@ impl Table {
         Self::told_by(path, |_| true, is_metadata)
     }
 
-    /// The table that the directory `path` of this machine is a part of, and its kind: one of the directories above, up to the first that is
-    /// named as no part of a table is. Names in logs must be those that the systems give, since nothing else says that there is a table.
+    /// The table that the directory `path` of this machine is a part of, and its kind.
     pub(super) fn around(path: &Path) -> Option<(Self, &Path)> {
-        let digits = |name: &str| name.bytes().take_while(u8::is_ascii_digit).count();
-        let commit = |name: &str| digits(name) == 20 || name == "_last_checkpoint";
-        let metadata = |name: &str| is_metadata(name) && digits(name.strip_prefix('v').unwrap_or(name)) > 0;
-        let part = |name: &str| name.contains('=') || [DATA, LOG, METADATA].contains(&name);
-        let is_part = |path: &&Path| path.file_name().and_then(OsStr::to_str).is_some_and(part);
+        let is_part = |path: &&Path| path.file_name().and_then(OsStr::to_str).is_some_and(is_part);
         let mut above = path.ancestors().take_while(is_part).filter_map(Path::parent);
+        let [commit, metadata] = SIGNS.map(|sign| sign.is_name);
         above.find_map(|above| Some((Self::told_by(above, commit, metadata)?, above)))
+    }
+
+    /// The directories that may be a table of which `path`, a directory of a store, is a part.
+    pub(super) fn above(path: &str) -> impl Iterator<Item = &str> {
+        let mut rest = Some(path);
+        std::iter::from_fn(move || {
+            let (above, name) = rest?.rsplit_once('/').unwrap_or(("", rest?));
+            rest = (!above.is_empty()).then_some(above);
+            Some((above, name))
+        })
+        .take_while(|(_, name)| is_part(name))
+        .map(|(above, _)| above)
     }
 
     fn told_by(path: &Path, commit: impl Fn(&str) -> bool, metadata: impl Fn(&str) -> bool) -> Option<Self> {
@@ -144,6 +179,15 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_a_part_of_a_table_has_directories_above_it() {
+        let above = |path| Table::above(path).collect::<Vec<_>>();
+        assert_eq!(above("t/day=1"), ["t"]);
+        assert_eq!(above("a/t/data/day=1/hour=2"), ["a/t/data/day=1", "a/t/data", "a/t"]);
+        assert_eq!(above("day=1"), [""]);
+        assert!(above("a=1/t").is_empty() && above("").is_empty());
+    }
 
     #[test]
     fn a_log_tells_the_kind() {

@@ -78,6 +78,8 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
     for name in outputs if schema is None else schema.names:
         if name not in outputs:
             raise MismatchError(f"the model returned {', '.join(outputs)}, but no {name!r}")
+        if not (hasattr(outputs[name], "__len__") or hasattr(outputs[name], "__array__")):
+            raise MismatchError(f"a model returns arrays, not a {type(outputs[name]).__name__} ({name!r})")
         array = _column(outputs[name])
         if len(array) != rows:
             raise MismatchError(f"the model returned {len(array)} values of {name!r} for {rows} rows")
@@ -99,11 +101,16 @@ def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
 
 
 def _overflows(array: Any, made: Any) -> bool:
-    """True if a number of ``array``, also in lists, became infinite in ``made``."""
-    while hasattr(array, "flatten") and hasattr(made, "flatten") and pa.types.is_nested(array.type):
-        array, made = array.flatten(), made.flatten()
+    """True if a number of ``array``, also in lists and structs, became infinite in ``made``."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_struct(array.type) and pa.types.is_struct(made.type):
+        names = [field.name for field in array.type]
+        children = zip(made.type, made.flatten(), strict=True)
+        pairs = [(array.flatten()[names.index(field.name)], child) for field, child in children if field.name in names]
+        return any(_overflows(before, after) for before, after in pairs)
+    if hasattr(array, "flatten") and hasattr(made, "flatten") and pa.types.is_nested(array.type):
+        return _overflows(array.flatten(), made.flatten())
     numbers = pa.types.is_floating(array.type) or pa.types.is_integer(array.type)
     if not numbers or not pa.types.is_floating(made.type) or len(array) != len(made):
         return False
@@ -120,8 +127,8 @@ def _column(value: Any) -> Any:
         value = np.asarray(value)
     if not isinstance(value, np.ndarray) or value.ndim == 1:
         return pa.array(value)
-    # [rows, ..., n] from the inside out.
-    array = pa.array(np.ascontiguousarray(value).reshape(-1))
+    # [rows, ..., n] from the inside out. What is masked stays so.
+    array = pa.array(value.reshape(-1))
     for axis in range(value.ndim - 1, 0, -1):
         rows = int(np.prod(value.shape[:axis]))
         offsets = np.arange(rows + 1, dtype=np.int32) * value.shape[axis]

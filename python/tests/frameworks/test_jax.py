@@ -187,6 +187,7 @@ path, address, rank = sys.argv[1], sys.argv[2], int(__import__("os").environ["RA
 for name in ("RANK", "WORLD_SIZE"):
     del __import__("os").environ[name]
 jax.distributed.initialize(address, num_processes=2, process_id=rank)
+import bowstring
 from bowstring.jax import Loader
 
 mesh = jax.make_mesh((2,), ("data",))
@@ -203,7 +204,9 @@ for step, batch in enumerate(loader):
         state = loader.get_state()
 loader.set_state(state)
 again = [int(total(batch["id"], batch["_mask"])) for batch in loader]
-print(json.dumps({"rank": loader.rank, "seen": seen, "totals": totals, "again": again, "shapes": sorted(shapes)}))
+plain = bowstring.Loader(path, batch_size=8, columns=["id"], shuffle=False, tail="short")
+plain = [plain.rank, plain.world_size, [row for batch in plain for row in batch["id"].tolist()]]
+print(json.dumps({"rank": loader.rank, "plain": plain, "seen": seen, "totals": totals, "again": again, "shapes": sorted(shapes)}))
 """
 
 
@@ -213,6 +216,8 @@ def test_two_processes_make_global_arrays(kinds: pathlib.Path, ranks: Callable[.
     with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
         want = [batch["id"].tolist() for batch in loader]
     assert [one["rank"] for one in found] == [0, 1]
+    assert [one["plain"][:2] for one in found] == [[0, 2], [1, 2]], "every loader's"
+    assert sorted(row for one in found for row in one["plain"][2]) == sorted(row for step in want for row in step)
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     for one in found:
         assert one["totals"] == [sum(step) for step in want]

@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     pytest.importorskip("ray.train.torch", reason="Ray Train is not installed: ray[train]")
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(200)]
 
@@ -67,3 +68,28 @@ def test_workers_share_the_rows(ray_cluster: None, tmp_path: pathlib.Path) -> No
         rows = [row for one in found for step in one[kind][0] for row in step]
         assert set(rows) == set(range(ROWS))
         assert len(rows) == ROWS + 1
+
+
+@pytest.mark.timeout(240)
+def test_workers_of_a_trainer_without_torch_share_the_rows(ray_cluster: None, tmp_path: pathlib.Path) -> None:
+    path, folder = str(write(tmp_path)(ROWS)), str(tmp_path)
+
+    def train(config: dict[str, Any]) -> None:
+        import bowstring
+        import ray.train
+
+        with bowstring.Loader(config["path"], batch_size=8, shuffle=False, tail="even") as loader:
+            found = [loader.rank, loader.world_size, [row for batch in loader for row in batch["id"].tolist()]]
+        with open(f"{config['folder']}/{ray.train.get_context().get_world_rank()}.json", "w") as out:
+            json.dump(found, out)
+
+    trainer = DataParallelTrainer(
+        train,
+        train_loop_config={"path": path, "folder": folder},
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(storage_path=folder, name="plain"),
+    )
+    assert trainer.fit().error is None
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [one[:2] for one in found] == [[0, 2], [1, 2]]
+    assert sorted(row for one in found for row in one[2]) == list(range(ROWS))

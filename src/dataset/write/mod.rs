@@ -118,7 +118,7 @@ impl DatasetWriter {
     /// written as milliseconds and as dates of 32 bits, and a value that is none of them, such as a date with a time of day, is refused.
     ///
     /// The data is gathered in a hidden directory beside `path`, whose parents are made. A process that is killed leaves it there,
-    /// where no reader takes it for data.
+    /// where no reader takes it for data; the next writer to `path` removes it, where the file system has locks.
     ///
     /// # Errors
     /// `Config` names the option that is impossible, `overwrite` if something is at `path`, `overwrite_foreign` if that is no dataset of

@@ -13,6 +13,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use super::super::address::is_address;
 use super::super::directory::failed;
 use super::super::pinned::{Pinned, identity};
 use super::super::publish::put_file;
@@ -50,7 +51,7 @@ impl Directory {
     /// [`Error::Config`] naming `cache` for an address, for a file, and for a directory that has other files; [`Error::Store`] where it cannot
     /// be made.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        if path.to_str().is_some_and(|text| text.contains("://")) {
+        if path.to_str().is_some_and(is_address) {
             let problem =
                 format!("{} is an address; a cache is a directory of this machine, or memory", path.display());
             return Err(Error::config("cache", problem));

@@ -13,7 +13,7 @@ use object_store::{
 };
 
 use super::source::{CredentialSource, Given, store_error};
-use crate::store::answer::answers;
+use crate::store::answer::{answers, is_refusal};
 
 /// S3's codes for an expired token, in an answer that is neither 401 nor 403.
 const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
@@ -52,7 +52,7 @@ impl<T> RenewingParts<T> {
 async fn twice<T, F: Future<Output = Result<T>>>(source: &CredentialSource, work: impl Fn() -> F) -> Result<T> {
     let given = known(source).await?;
     match work().await {
-        Err(error) if is_refusal(&error) => {
+        Err(error) if may_be_renewed(&error) => {
             source.refused(&given);
             known(source).await?;
             work().await
@@ -86,19 +86,9 @@ async fn known(source: &CredentialSource) -> Result<Arc<Given>> {
 }
 
 /// Returns true if other credentials may help.
-fn is_refusal(error: &StoreError) -> bool {
-    match error {
-        StoreError::Unauthenticated { .. } | StoreError::PermissionDenied { .. } => true,
-        StoreError::Generic { source, .. } => {
-            let first: &(dyn std::error::Error + 'static) = &**source;
-            answers(first).any(|answer| {
-                answer.starts_with("401 ")
-                    || answer.starts_with("403 ")
-                    || OVER.iter().any(|code| answer.contains(code))
-            })
-        }
-        _ => false,
-    }
+fn may_be_renewed(error: &StoreError) -> bool {
+    let is_over = |answer: String| OVER.iter().any(|code| answer.contains(code));
+    is_refusal(error) || matches!(error, StoreError::Generic { source, .. } if answers(&**source).any(is_over))
 }
 
 impl fmt::Display for Renewing {
@@ -135,7 +125,7 @@ impl ObjectStore for Renewing {
             let given = known(&source).await?;
             let mut listing = store.list(prefix.as_ref());
             let first = match listing.next().await {
-                Some(Err(error)) if is_refusal(&error) => {
+                Some(Err(error)) if may_be_renewed(&error) => {
                     source.refused(&given);
                     known(&source).await?;
                     listing = store.list(prefix.as_ref());

@@ -72,8 +72,15 @@ fn one_file_of_a_server_without_directories_is_read_ahead_of_need() {
     }
     let error = open(&server.url("data/"), &ConvertOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let error = convert(&url, Path::new("s3://bucket/out"), &to(Format::Mds), &Progress::default()).unwrap_err();
-    assert!(matches!(&error, Error::Config { option, .. } if *option == "dst"), "{error}");
+    for (dst, remedy) in [
+        ("s3://bucket/out", "copy what is there to the store"),
+        ("hdfs:/out", "copy what is there to the store"),
+        ("file:/tmp/out", "give the plain path"),
+    ] {
+        let error = convert(&url, Path::new(dst), &to(Format::Mds), &Progress::default()).unwrap_err();
+        assert!(matches!(&error, Error::Config { option, .. } if *option == "dst"), "{error}");
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
     let error = open(&server.url("data/gone.jsonl"), &ConvertOptions::default()).unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
 }

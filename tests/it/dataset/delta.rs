@@ -385,6 +385,27 @@ fn a_directory_inside_a_table_is_not_the_sum_of_its_files() {
     for url in [format!("{}/*.parquet", inside.display()), format!("{}/d.parquet", inside.display())] {
         assert_eq!(ids(Path::new(&url), OpenOptions::default()).unwrap().len(), 3, "{url}");
     }
+    // So it is in a store.
+    let server = Server::start();
+    let options = OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
+    server.upload(&table, "bucket/a/t");
+    for directory in ["p=a/q=b", "p=a/"] {
+        let error = open(&[&format!("s3://bucket/a/t/{directory}")], options.clone()).unwrap_err();
+        let expected = "inside the table of Delta Lake at s3://bucket/a/t:";
+        assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(expected)), "{error}");
+    }
+    for url in ["s3://bucket/a/t/p=a/q=b/*.parquet", "s3://bucket/a/t/p=a/q=b/d.parquet"] {
+        assert_eq!(open(&[url], options.clone()).unwrap().manifest().rows(), 3, "{url}");
+    }
+    // Without a table around it, it is a directory like any other.
+    let plain = tempfile::tempdir().unwrap();
+    numbers(&plain.path().join("p=a/q=b/d.parquet"), 0..3);
+    server.upload(plain.path(), "bucket/b/t");
+    assert_eq!(open(&["s3://bucket/b/t/p=a"], options.clone()).unwrap().manifest().rows(), 3);
+    // Whoever may read the partition alone reads it.
+    server.refuse_lists("_delta_log");
+    let there = open(&["s3://bucket/a/t/p=a/q=b"], options).unwrap();
+    assert_eq!(there.manifest().rows(), 3);
 }
 
 #[test]

@@ -34,6 +34,8 @@ struct State {
     key: Mutex<Option<(String, Answer)>>,
     /// The key and region of each request.
     signers: Mutex<Vec<String>>,
+    /// Part of the prefixes below which nothing may be listed.
+    unlisted: Mutex<Option<String>>,
     /// Requests for ranges that begin before this are never answered.
     hangs_below: AtomicU64,
     stalls: Mutex<Stalls>,
@@ -165,6 +167,11 @@ impl Server {
         *self.state.key.lock().unwrap() = Some((key.to_owned(), (status, String::new(), body)));
     }
 
+    /// From here on, refuses to list what is below a prefix that has `part` in it.
+    pub(crate) fn refuse_lists(&self, part: &str) {
+        *self.state.unlisted.lock().unwrap() = Some(part.to_owned());
+    }
+
     /// Returns the signers of the requests since the last call: `key region`, or `nobody`.
     pub(crate) fn signers(&self) -> Vec<String> {
         std::mem::take(&mut self.state.signers.lock().unwrap())
@@ -205,6 +212,9 @@ fn serve(request: &Request, state: &State) -> Option<Answer> {
         }
     }
     let (status, mut extra, body) = match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+        Some((_, query)) if state.unlisted.lock().unwrap().as_ref().is_some_and(|part| query.contains(part)) => {
+            ("403 Forbidden", String::new(), b"<Error><Code>AccessDenied</Code></Error>".to_vec())
+        }
         Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
         None => {
             let object = state.objects.lock().unwrap().get(path).cloned();

@@ -13,7 +13,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use serde_json::{Value, json};
 
-use super::http::Server;
+use super::http::{PINNED, Server};
 use super::iceberg_table::{File, Manifest, Table, ints, words};
 use super::support::{open, rows, runtime, text};
 use crate::support;
@@ -726,6 +726,12 @@ fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
             assert_eq!(rows(&there).unwrap(), expected, "{url}");
             assert!(there.manifest().files.iter().all(|file| file.path.starts_with("data/")), "{url}");
         }
+        // A directory of a partition is no table.
+        let inside = url.strip_prefix("s3://").unwrap();
+        server.put(&format!("{inside}/data/day=1/d.parquet"), Vec::new(), PINNED);
+        let error = open(&[&format!("{url}/data/day=1")], options.clone()).unwrap_err();
+        let surrounded = format!("inside the table of Iceberg at {url}:");
+        assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(&surrounded)), "{error}");
         // What says which files there are is asked for once.
         server.requests();
         open(&[url.as_str()], options.clone()).unwrap();
