@@ -64,6 +64,23 @@ def test_rows_are_exact_after_an_executor_is_killed(spark: Any, run: int) -> Non
     exact(found)
 
 
+def test_rows_of_tasks_are_the_same_after_an_executor_is_killed(spark: Any, tmp_path: pathlib.Path) -> None:
+    """With ``tasks`` the rows cross a shuffle, which yields them as they arrive from other executors."""
+    frame(spark, 4).write.parquet(str(tmp_path / "rows"))
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    options: dict[str, Any] = {"df": rows, "tasks": 2, "timeout": WAIT}
+    computed = []
+    for _ in range(6):
+        with serve(spark, 2, **options) as handle:
+            computed.append([(part["rows"], part["digest"]) for part in parts(handle)])
+    assert computed[1:] == computed[:-1], "a state of one job belongs to the rows of the next"
+    with serve(spark, 2, **options) as handle:
+        victim = executor(int(parts(handle)[0]["process"].rpartition(":")[2]))
+        found = through(handle, 2, 5, lambda: os.kill(victim, signal.SIGKILL))
+        handle.wait(WAIT)
+    exact(found)
+
+
 @pytest.mark.parametrize("_run", range(20 if SOAK else 1))
 def test_writes_are_exact_after_an_executor_is_killed(spark: Any, tmp_path: pathlib.Path, _run: int) -> None:
     rows = spark.range(0, 400, numPartitions=4).mapInArrow(failing("executor", always=False), "id long")

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from bowstring.spark import lock, read, swap, tables
 from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, _writable, local
 from bowstring.spark.options import _OURS, SourceOptions
+from bowstring.spark.server import ServerStreamWriter
 from bowstring.spark.source import BowstringSource
 from bowstring.spark.task import Attempt
 from conftest import ROOT
@@ -482,6 +483,46 @@ def test_columns_are_named_once() -> None:
     source = BowstringSource({"path": "/p", "columns": "id"})
     with pytest.raises(ConfigError, match=r"option columns: the columns of \.schema\(\.\.\.\) are x"):
         source.reader(StructType().add("x", "long"))
+
+
+@pytest.mark.parametrize("place", ["grpc://127.0.0.1:1/x", "directory"])
+def test_a_stream_does_what_its_output_mode_says(place: str, tmp_path: pathlib.Path) -> None:
+    path = place if "://" in place else str(tmp_path / place)
+    kind = ServerStreamWriter if "://" in place else DirectoryStreamWriter
+    for complete, own in ((False, "append"), (True, "replace")):
+        for exists in ("append", "replace", "error", "ignore"):
+            options = SourceOptions.read({"path": path, "if_exists": exists})
+            if exists == own:
+                kind(options, LONG, complete)
+                continue
+            with pytest.raises(ConfigError, match=f"a stream appends, or replaces in mode complete.*{own!r}; leave it"):
+                kind(options, LONG, complete)
+        kind(SourceOptions.read({"path": path}), LONG, complete)
+
+
+def test_names_that_differ_in_case_are_not_appended(tmp_path: pathlib.Path) -> None:
+    def append(*names: str) -> None:
+        schema = StructType([StructField(name, LongType()) for name in names])
+        rows = pa.record_batch({name: [1] for name in names})
+        writer = DirectoryWriter(SourceOptions.read({"path": str(tmp_path / "rows")}), schema, False)
+        writer.commit([writer.target.stage(writer.write_id, Attempt(0, 0, None), iter([rows]))])
+
+    append("id")
+    with pytest.raises(MismatchError, match=r"column 'ID' of the rows .* is 'id' there") as error:
+        append("ID")
+    assert error.value.column == "ID"
+    append("id", "added")
+    append("added", "id")
+    # The file that has the name is not the first one.
+    with pytest.raises(MismatchError, match="column 'Added' of the rows"):
+        append("id", "Added")
+    assert len(rows_of(str(tmp_path / "rows"))) == 3
+    # A field of a record, and rows that others appended while the tasks ran.
+    pq.write_table(pa.table({"record": [{"inner": 1}]}), tmp_path / "rows" / "others.parquet")
+    place, attempt = begun(tmp_path / "rows", "late")
+    pq.write_table(pa.table({"record": [{"Inner": 1}]}), attempt / "late.parquet")
+    with pytest.raises(MismatchError, match=r"column 'record\.Inner' of the rows"):
+        place.publish([attempt], replace=False, create=False)
 
 
 def test_what_spark_adds_is_no_unknown_option() -> None:

@@ -70,7 +70,9 @@ def test_a_model_over_a_frame(spark: Any) -> None:
     assert [row.calls for row in found[:102]] == [1] * 50 + [2] * 50 + [3] * 2, "one model for each task"
     assert {row["size"] for row in found} == {50, 2, 3}
     with pytest.raises(bowstring.ConfigError, match="a column 'x' already"):
-        bowstring.spark.predict(frame, load, batch_size=50, schema="x float")
+        bowstring.spark.predict(frame, load, batch_size=50, schema="X float")
+    with pytest.raises(bowstring.ConfigError, match="option columns"):
+        bowstring.spark.predict(frame.select(), load, batch_size=50, schema="x float")
 
 
 def test_a_gang_of_barrier_tasks(spark: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,20 +26,31 @@ pytestmark = pytest.mark.timeout(120)
 ROWS = 100
 
 
+@contextlib.contextmanager
+def handing(directory: pathlib.Path, world_size: int) -> Iterator[tuple[MeetingServer, list[dict[str, Any]]]]:
+    """A driver, and two parts with 100 rows each, which it does not serve yet."""
+    for part in range(2):
+        pq.write_table(pa.table({"id": range(part * ROWS, (part + 1) * ROWS)}), directory / f"{part}.parquet")
+    meeting = Meeting(world_size, {"batch_size": 10, "seed": 1, "shuffle": True}, 600, 60)
+    door = dict.fromkeys(("token", "tls_cert", "tls_key", "client_ca"))
+    with (
+        Server({str(part): str(directory / f"{part}.parquet") for part in range(2)}) as executor,
+        MeetingServer(meeting, "127.0.0.1:0", **door) as serving,
+    ):
+        yield serving, [{"rows": ROWS, "digest": part, "url": f"{executor.url}/{part}"} for part in range(2)]
+
+
+def hand(serving: MeetingServer, generation: int, parts: list[dict[str, Any]]) -> None:
+    """One task serves."""
+    serving.change("begin", generation)
+    serving.change("post", generation, 0, 1, parts, time.monotonic())
+
+
 @pytest.fixture
 def driver(tmp_path: pathlib.Path) -> Iterator[MeetingServer]:
     """Two parts with 100 rows each, for one rank."""
-    for part in range(2):
-        pq.write_table(pa.table({"id": range(part * ROWS, (part + 1) * ROWS)}), tmp_path / f"{part}.parquet")
-    meeting = Meeting(1, {"batch_size": 10, "seed": 1, "shuffle": True}, 600, 60)
-    door = dict.fromkeys(("token", "tls_cert", "tls_key", "client_ca"))
-    with (
-        Server({str(part): str(tmp_path / f"{part}.parquet") for part in range(2)}) as executor,
-        MeetingServer(meeting, "127.0.0.1:0", **door) as serving,
-    ):
-        parts = [{"rows": ROWS, "digest": part, "url": f"{executor.url}/{part}"} for part in range(2)]
-        serving.change("begin", 0)
-        serving.change("post", 0, 0, 1, parts, time.monotonic())
+    with handing(tmp_path, 1) as (serving, parts):
+        hand(serving, 0, parts)
         yield serving
 
 
@@ -61,6 +75,11 @@ class Raising:
 
 def ids(batches: Iterator[dict[str, Any]]) -> list[int]:
     return [number for batch in batches for number in batch["id"].tolist()]
+
+
+def forever(loader: RankLoader) -> None:
+    while True:
+        ids(iter(loader))
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -167,3 +186,100 @@ def test_loaders_of_parts_before_one_that_fails_are_closed(
         connect(driver.url, rank=0, timeout=60)
     with pytest.raises(bowstring.ClosedError):
         next(iter(opened[0]))
+
+
+def test_a_rank_finds_the_next_generation_while_it_opens(tmp_path: pathlib.Path) -> None:
+    """An executor dies as a rank opens: it does not wait its whole timeout for the address of the dead."""
+    with socket.socket() as gone:
+        gone.bind(("127.0.0.1", 0))  # without listen(): connections are refused
+        with handing(tmp_path, 1) as (serving, parts):
+            hand(serving, 0, [parts[0], {**parts[1], "url": f"grpc://127.0.0.1:{gone.getsockname()[1]}/1"}])
+            timer = threading.Timer(2, hand, (serving, 1, parts))
+            timer.start()
+            began = time.monotonic()
+            with connect(serving.url, rank=0, timeout=90) as loader:
+                assert time.monotonic() - began < 30
+                assert sorted(ids(iter(loader))) == list(range(2 * ROWS))
+            timer.join()
+
+
+def test_a_rank_comes_back_after_it_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    action: Callable[..., Any] = MeetingServer.do_action
+
+    def counted(self: MeetingServer, context: Any, asked: Any) -> Any:
+        calls.append(asked.type)
+        return action(self, context, asked)
+
+    monkeypatch.setattr(MeetingServer, "do_action", counted)
+    with handing(tmp_path, 2) as (serving, parts):
+        hand(serving, 0, parts)
+        other = connect(serving.url, rank=1, timeout=60)
+        for _ in range(2):
+            with connect(serving.url, rank=0, timeout=60) as loader:
+                assert len(ids(iter(loader))) == ROWS
+                calls.clear()
+                time.sleep(3)
+                assert calls.count("spark.rank") < 8, "a heartbeat waits for news"
+        with connect(serving.url, rank=0, timeout=60) as loader:
+            other.close()
+            assert not serving.over, "rank 0 has not finished"
+            assert len(ids(iter(loader))) == ROWS
+        assert serving.over
+        with pytest.raises(bowstring.RemoteError, match="all ranks have closed their loaders"):
+            connect(serving.url, rank=0, timeout=60)
+
+
+def test_two_processes_with_one_rank_are_an_error(tmp_path: pathlib.Path) -> None:
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    with handing(tmp_path, 2) as (serving, parts):
+        hand(serving, 0, parts)
+        older = connect(serving.url, rank=0, timeout=60)
+        next(iter(older))
+        newer = connect(serving.url, rank=0, timeout=60)
+        with pytest.raises(bowstring.RemoteError, match=f"rank 0 is here twice: {here} and then {here}; give each"):
+            forever(older)
+        older.close()
+        assert not serving.over
+        assert len(ids(iter(newer))) == ROWS, "the newer one has the rank"
+        newer.close()
+
+
+def test_a_new_process_takes_the_place_of_a_dead_one() -> None:
+    meeting = Meeting(2, {}, 600, 60)
+    assert not meeting.arrive(0, "first", "host:1")
+    assert not meeting.arrive(0, "first", "host:1")
+    assert meeting.rank(0, 1.0, "first")["state"] == "waiting"
+    assert meeting.arrive(0, "second", "host:2")
+    assert meeting.rank(0, 2.0, "second")["state"] == "waiting"
+    # Its last heartbeat was on its way; it takes nothing back.
+    assert not meeting.arrive(0, "first", "host:1")
+    assert meeting.rank(0, 3.0, "first") == {
+        "state": "failed",
+        "why": "rank 0 is here twice: host:1 and then host:2; give each process a rank of its own",
+    }
+    assert meeting.seen == {0: 2.0}
+    meeting.leave(0, "first")
+    assert meeting.done == set()
+    # Ranks of the version before have no ids.
+    assert not meeting.arrive(0, None, "None")
+    assert meeting.rank(0, 4.0)["state"] == "waiting"
+    meeting.leave(0, None)
+    assert meeting.done == {0}
+    assert not meeting.arrive(5, "other", "host:3")
+    assert meeting.rank(5, 4.0, "other")["state"] == "failed"
+
+
+@pytest.mark.parametrize("name", ["LANES", "FILTER", "COLUMNS", "ORDER_VERSION", "TAIL"])
+def test_a_variable_of_one_rank_does_not_change_its_rows(
+    driver: MeetingServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"BOWSTRING_{name}", "3")
+    with pytest.raises(bowstring.ConfigError, match=f"BOWSTRING_{name} is set here") as error:
+        connect(driver.url, rank=0, timeout=60)
+    assert error.value.option == name.lower()
+    monkeypatch.delenv(f"BOWSTRING_{name}")
+    monkeypatch.setenv("BOWSTRING_SEED", "7")  # the hand-off has a seed
+    monkeypatch.setenv("BOWSTRING_PREFETCH", "3")
+    with connect(driver.url, rank=0, timeout=60) as loader:
+        assert len(ids(iter(loader))) == 2 * ROWS

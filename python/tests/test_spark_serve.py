@@ -172,6 +172,13 @@ def test_no_row_is_repeated_without_a_tail(spark: Any) -> None:
     assert sorted(number for steps in found for step in steps for number in step) == list(range(10))
 
 
+def test_a_frame_without_partitions_has_no_steps(spark: Any) -> None:
+    with bowstring.spark.serve(spark.range(3).filter("false"), 1, batch_size=2, timeout=WAIT) as handle:
+        with handle.loader(0) as loader:
+            assert (len(loader), loader.rows, list(loader)) == (0, 0, [])
+        handle.wait(WAIT)
+
+
 def epochs_from(loader: Any) -> list[list[int]]:
     return [batch["id"][batch["_mask"]].tolist() for batch in loader]
 

@@ -272,6 +272,37 @@ def test_commits_may_be_repeated(server: bowstring.flight.Server, tmp_path: path
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
+def test_a_commit_of_many_tasks_fits_into_a_request(server: bowstring.flight.Server) -> None:
+    def tokens(count: int) -> list[dict[str, int]]:
+        return [{"task": task, "attempt": 0, "number": (1 << 48) - task} for task in range(count)]
+
+    with Connection(server.url) as connection:
+        with pytest.raises(bowstring.NotFoundError, match="attempt 0 of task 0"):
+            connection.commit("many", "w", "append", tokens(60_000))
+        with pytest.raises(
+            bowstring.LimitError, match=r"100,000 tasks are too many for one commit; .*coalesce"
+        ) as error:
+            connection.commit("many", "w", "append", tokens(100_000))
+        assert error.value.option == "action_bytes"
+
+
+def test_tables_of_a_catalogue_are_refused_with_the_remedy(spark: Any, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "rows")
+    write(spark.range(3), path)
+    spark.sql(f"CREATE TABLE catalogued (id bigint) USING bowstring OPTIONS (path '{path}')")
+    try:
+        for statement in ("SELECT * FROM catalogued", "INSERT INTO catalogued SELECT 1"):
+            with pytest.raises(Exception, match=r"option path: .*CREATE TEMPORARY VIEW name USING bowstring"):
+                spark.sql(statement).collect()
+    finally:
+        spark.sql("DROP TABLE catalogued")
+    spark.sql(f"CREATE TEMPORARY VIEW viewed USING bowstring OPTIONS (path '{path}')")
+    try:
+        assert ids(spark.table("viewed")) == [0, 1, 2]
+    finally:
+        spark.sql("DROP VIEW viewed")
+
+
 def test_filters_are_pushed_down_where_they_mean_the_same(spark: Any, server: bowstring.flight.Server) -> None:
     from bowstring.spark import filters
     from pyspark.sql import datasource as source

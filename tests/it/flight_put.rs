@@ -103,8 +103,12 @@ fn hostile_messages_of_a_writer_end_its_stream_and_nothing_else() {
         let staged = put(&mut client, attempt(1)).await.unwrap();
         let staged: serde_json::Value = serde_json::from_slice(&staged).unwrap();
         assert_eq!(staged["rows"], 2);
-        let commit = json!({"dataset": "new", "write": "w", "mode": "create", "tokens": [staged["token"]]});
-        client.do_action(Action::new("put.commit", commit.to_string())).await.unwrap();
+        let token = &staged["token"];
+        // The short form of a token, and the repeated commit with the long one.
+        for token in [json!([token["task"], token["attempt"], token["number"]]), token.clone()] {
+            let commit = json!({"dataset": "new", "write": "w", "mode": "create", "tokens": [token]});
+            client.do_action(Action::new("put.commit", commit.to_string())).await.unwrap();
+        }
     });
     reads_all(&served);
 }

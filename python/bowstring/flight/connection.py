@@ -241,8 +241,9 @@ class Connection:
 
     def action(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
         """The answer of an action, JSON on both sides."""
+        text = json.dumps(body, separators=(",", ":"))
         with self._reported(name, timeout):
-            [answer] = self._client.do_action((name, json.dumps(body).encode()), self.options(timeout))
+            [answer] = self._client.do_action((name, text.encode()), self.options(timeout))
         found: dict[str, Any] = json.loads(answer.body.to_pybytes())
         return found
 
@@ -306,15 +307,25 @@ class Connection:
     ) -> dict[str, int]:
         """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is requested again.
 
+        :param tokens: of :meth:`put`; about 80,000 fit into a request.
         :param once: the name by which the commit is remembered; by default the write's own. Of several writes with one name,
             the first commit counts, and the staged rows of the others are removed.
         """
-        body = {"dataset": dataset, "write": write, "mode": mode, "tokens": [dict(token) for token in tokens]}
+        # Without names, so that more of them fit into a request.
+        short = [[token[name] for name in ("task", "attempt", "number")] for token in tokens]
+        body = {"dataset": dataset, "write": write, "mode": mode, "tokens": short}
         if once is not None:
             body["once"] = once
         for tried in range(_COMMIT_TRIES):
             try:
                 return self.action("put.commit", body)
+            except (LimitError, MismatchError) as error:
+                if error.option != "action_bytes" and "a request has at most" not in str(error):
+                    raise
+                problem = f"{len(short):,} tasks are too many for one commit; write with fewer, by df.coalesce(10_000)"
+                raise LimitError(
+                    f"{problem}, or raise action_bytes in [server.limits] ({error})", option="action_bytes"
+                ) from error
             except RemoteError:
                 if tried + 1 == _COMMIT_TRIES:
                     raise

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bowstring.errors import ConfigError, CorruptError, Error, MismatchError
 from bowstring.planning import plan
@@ -86,18 +89,81 @@ def _checked(path: Path, written: Path) -> None:
         problem = f"{path} is no dataset of Parquet, so nothing is appended to it; write to another directory ({error})"
         raise ConfigError(f"option path: {problem}", option="path") from error
     except Error:  # about something else than both files together: the rows are as readable as they were
+        pass
+    _check_letters(path, there, set(_names(written)))
+
+
+def _check_letters(path: Path, there: Path, names: set[str]) -> None:
+    """Refuses names that differ from those of the dataset only in case: Spark would read both, each half null, and find neither.
+
+    Every write was checked, so names that are in a file of the dataset fit, and all its files are read for new names only.
+    """
+    new = names
+    for file in _newest(path, there):
+        known = set(_names(file))
+        new = new - known
+        if not new:
+            return
+        folded = {name.lower(): name for name in known}
+        if twin := next((name for name in sorted(new) if name.lower() in folded), None):
+            problem = (
+                f"column {twin!r} of the rows that are appended to {path} is {folded[twin.lower()]!r} there, which Spark takes for "
+                "the same name; rename it"
+            )
+            raise MismatchError(f"option path: {problem}", column=twin)
+
+
+def _newest(path: Path, first: Path) -> Iterator[Path]:
+    """``first``, then all files of the dataset, the newest ones first: a column that came later is in them."""
+    yield first
+    yield from sorted(_files(path), key=_written_at, reverse=True)
+
+
+def _written_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:  # it was removed meanwhile
+        return 0.0
+
+
+def _names(file: Path) -> Iterator[str]:
+    """The columns of a file, and the fields within them, with dots between; none if it is no Parquet."""
+    try:
+        schema = pq.read_schema(file)
+    except (pa.ArrowException, OSError):
         return
+    below = [("", field) for field in schema]
+    while below:
+        before, field = below.pop()
+        name = f"{before}{field.name}"
+        yield name
+        below += [(f"{name}.", child) for child in _within(field.type)]
+
+
+def _within(kind: Any) -> list[Any]:
+    if pa.types.is_struct(kind):
+        return [kind.field(number) for number in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [kind.value_field]
+    return []
 
 
 def _first(path: Path) -> Path | None:
     """A file of the dataset: one of Parquet by its name, else one without an ending, else any that readers see."""
     other, plain = None, None
+    for file in _files(path):
+        if file.name.endswith(".parquet"):
+            return file
+        other = other or file
+        if "." not in file.name:
+            plain = plain or file
+    return plain or other
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """All files that readers see."""
     for directory, below, files in os.walk(path):
         below[:] = sorted(name for name in below if not name.startswith(("_", ".")))
-        for name in sorted(name for name in files if not name.startswith(("_", "."))):
-            if name.endswith(".parquet"):
-                return Path(directory, name)
-            other = other or Path(directory, name)
-            if "." not in name:
-                plain = plain or Path(directory, name)
-    return plain or other
+        yield from (Path(directory, name) for name in sorted(files) if not name.startswith(("_", ".")))

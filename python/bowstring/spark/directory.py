@@ -390,11 +390,9 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        if options.if_exists in ("error", "ignore"):
-            raise ConfigError("option if_exists: a stream appends, or replaces in mode complete", option="if_exists")
+        self.replace = options.exists_of_stream(overwrite) == "replace"
         self.target = _Target(options, schema)
         self.write_id = new_write(options.checkpoints)
-        self.replace = options.exists(overwrite) == "replace"
         Place.recover(self.target.path)
         if self.replace:
             replaceable(self.target.path, options.overwrite_foreign)

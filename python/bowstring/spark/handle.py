@@ -72,12 +72,14 @@ def serve(
     >>> with bowstring.spark.serve(df, world_size=4, batch_size=256, listen="127.0.0.1:8820") as handle:  # doctest: +SKIP
     ...     handle.wait()
 
-    :param df: the frame; its rows must be the same if Spark computes it again.
+    :param df: the frame; its rows, and their order, must be the same if Spark computes it again. Those of a frame after a shuffle
+        (``orderBy``, ``groupBy``, ``join``, ``repartition``) are not: ``checkpoint()`` it.
     :param world_size: number of ranks.
     :param batch_size: rows per rank and step.
     :param seed: seed of the order of rows and of executors.
     :param shuffle: shuffle rows within each executor, and mix the executors' batches.
-    :param tasks: repartition to this many first. By default, the frame's partitions must fit into the cluster's slots.
+    :param tasks: repartition to this many first, in an order that is the same every time. By default, the frame's partitions must
+        fit into the cluster's slots.
     :param memory: bytes for each task, or text such as ``"2GiB"``: half for stored rows, half for streams.
     :param spill: a local directory of the executors for rows beyond that; it is emptied at the end.
     :param listen: the meeting address of ranks and tasks. Beyond loopback, executors listen on all their addresses.
@@ -121,10 +123,20 @@ def serve(
     storage = {name: str(value) for name, value in client.items() if value is not None}
     store = StoreOptions(memory, spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
     if tasks is not None:
-        df = df.repartition(tasks)
+        df = _spread(df, tasks)
     meeting = Meeting(world_size, plain(options), timeout, patience)
     place = MeetingServer(meeting, listen, **door)
     return Handle(df, place, _reached(place.url, df.sparkSession), store, attempts)
+
+
+def _spread(df: Any, tasks: int) -> Any:
+    """The rows of a frame in ``tasks`` partitions, in the same order whenever Spark computes it.
+
+    A shuffle yields rows as they arrive from other executors. Numbers that the rows have before it say in which order they were.
+    """
+    number = f"bowstring_{uuid.uuid4().hex}"
+    numbered = df.selectExpr("*", f"monotonically_increasing_id() AS {number}")
+    return numbered.repartition(tasks).sortWithinPartitions(number).drop(number)
 
 
 def _check_shown(client_ca: Url | None, cert: Url | None, key: Url | None) -> None:
@@ -215,7 +227,7 @@ class Handle:
                 self._meeting.change("begin", generation)
                 work = _task(self._url, generation, self._store, stored_schema(self._df.schema))
                 try:
-                    self._df.mapInArrow(work, "parts int", barrier=True).collect()
+                    ended = self._df.mapInArrow(work, "parts int", barrier=True).collect()
                 except Exception as error:
                     never = _refused(error)
                     if never is not None:
@@ -224,6 +236,10 @@ class Handle:
                     why = f"Spark's job failed: {_shortened(error)}"
                 else:
                     why = "Spark's tasks ended before the ranks"
+                    if not ended:  # a frame without partitions has no tasks: its ranks take no steps
+                        self._meeting.change("post", generation, 0, 1, [], time.monotonic())
+                        while not self._meeting.wait(60.0):
+                            pass
                 if self._meeting.over:
                     return
             self._meeting.fail(f"{why} (submitted {self._attempts} times, option attempts)")

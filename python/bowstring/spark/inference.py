@@ -47,9 +47,13 @@ def predict(
     added = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     if not isinstance(added, StructType):
         raise ConfigError(f"option schema: {schema!r} has no names; write e.g. 'score float'", option="schema")
+    if not df.columns:
+        raise ConfigError("option columns: the frame has none, and a model takes some", option="columns")
+    there = {name.lower(): name for name in df.columns}
     for name in added.names:
-        if name in df.columns:
-            raise ConfigError(f"option schema: the frame has a column {name!r} already", option="schema")
+        # Spark takes names that differ only in case for one.
+        if (found := there.get(name.lower())) is not None:
+            raise ConfigError(f"option schema: the frame has a column {found!r} already", option="schema")
     frame = StructType([*df.schema.fields, *added.fields])
     wanted = arrow_schema(added)
     names = None if columns is None else list(columns)

@@ -45,6 +45,10 @@ class Meeting:
     """Ranks that have finished."""
     seen: dict[int, float] = field(default_factory=dict)
     """Time of each rank's last heartbeat."""
+    here: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """The loader that has each rank: its id, and its process."""
+    replaced: dict[str, str] = field(default_factory=dict)
+    """Loaders whose rank another one has taken, by id: what they are told if they still live."""
     ready_at: float | None = None
     """Time when the rows were first ready."""
     posted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -68,13 +72,43 @@ class Meeting:
             self.parts = [part for task in sorted(self.posted) for part in self.posted[task]]
             self.ready_at = self.ready_at or now
 
-    def rank(self, rank: int, now: float) -> dict[str, Any]:
-        """The answer to a rank's heartbeat."""
+    def arrive(self, rank: int, loader: str | None, process: str) -> bool:
+        """Gives the rank to the loader that calls, if it is new: the process of the one before is dead, or has closed it.
+
+        If it still lives, it is told so at its next heartbeat. ``True`` if the rank was another loader's.
+
+        :param loader: its id; ``None`` for a loader of the version before, which has none.
+        """
+        if self.over or not 0 <= rank < self.world_size:
+            return False
+        before = self.here.get(rank)
+        if loader is None or loader in self.replaced or (before is not None and loader == before[0]):
+            return False
+        self.here[rank] = (loader, process)
+        self.done.discard(rank)
+        if before is None:
+            return False
+        twice = f"rank {rank} is here twice: {before[1]} and then {process}"
+        self.replaced[before[0]] = f"{twice}; give each process a rank of its own"
+        return True
+
+    def leave(self, rank: int, loader: str | None) -> None:
+        """Records that a rank's loader was closed."""
+        if 0 <= rank < self.world_size and loader not in self.replaced:
+            self.done.add(rank)
+
+    def rank(self, rank: int, now: float, loader: str | None = None) -> dict[str, Any]:
+        """The answer to the heartbeat of a rank's loader."""
         if not 0 <= rank < self.world_size:
             return {"state": "failed", "why": f"rank {rank} is not one of the {self.world_size} that were announced"}
-        self.seen[rank] = now
+        if loader in self.replaced:
+            return {"state": "failed", "why": self.replaced[loader]}
         if self.failed is not None:
             return {"state": "failed", "why": self.failed}
+        if self.over and loader is not None and self.here.get(rank, ("", ""))[0] != loader:
+            why = "all ranks have closed their loaders, which ends Spark's job; keep one open, or call serve() again"
+            return {"state": "failed", "why": why}
+        self.seen[rank] = now
         if self.parts is None:
             return {"state": "waiting", "generation": self.generation}
         ready = {"state": "ready", "generation": self.generation, "parts": self.parts}
@@ -169,18 +203,20 @@ class MeetingServer(Endpoint):
         """Heartbeat and long poll of a rank: waits for news, a generation other than the one it knows, ready or not."""
         end = time.monotonic() + min(float(body["wait"]), _POLL)
         known = (body.get("generation"), body.get("state"))
+        rank, loader = int(body["rank"]), body.get("id")
         with self._changed:
+            if self._meeting.arrive(rank, loader, str(body.get("process"))):
+                self._changed.notify_all()  # the loader that had the rank may wait here
             while True:
-                found = self._meeting.rank(int(body["rank"]), time.monotonic())
+                found = self._meeting.rank(rank, time.monotonic(), loader)
                 left = end - time.monotonic()
-                done = int(body["rank"]) in self._meeting.done
+                done = rank in self._meeting.done
                 if done or left <= 0 or (found.get("generation"), found["state"]) != known:
                     return found
                 self._changed.wait(left)
 
     def _done(self, body: dict[str, Any]) -> dict[str, Any]:
         with self._changed:
-            if 0 <= int(body["rank"]) < self._meeting.world_size:
-                self._meeting.done.add(int(body["rank"]))
-                self._changed.notify_all()
+            self._meeting.leave(int(body["rank"]), body.get("id"))
+            self._changed.notify_all()
         return {}

@@ -62,7 +62,12 @@ class SourceOptions:
         _refuse_unknown(options)
         url = options.get("path", "")
         if not url:
-            raise ConfigError("option path: give .load(url) or .save(url)", option="path")
+            # Spark passes none of the options of a table in a catalogue to a source in Python, its place neither.
+            problem = (
+                "give .load(url) or .save(url); in SQL, CREATE TEMPORARY VIEW name USING bowstring OPTIONS (path 'url'), since "
+                "Spark does not tell sources in Python where a table of CREATE TABLE is"
+            )
+            raise ConfigError(f"option path: {problem}", option="path")
         exists = options.get("if_exists")
         if exists is not None and exists not in _EXISTS:
             raise ConfigError(f"option if_exists: {exists!r} is not one of {', '.join(_EXISTS)}", option="if_exists")
@@ -90,6 +95,20 @@ class SourceOptions:
     def exists(self, overwrite: bool) -> str:
         """Treatment of an existing dataset; ``overwrite`` comes from the save mode."""
         return self.if_exists or ("replace" if overwrite else "append")
+
+    def exists_of_stream(self, overwrite: bool) -> str:
+        """The same for a stream. Its output mode decides: every micro-batch is a write, and would replace the one before.
+
+        :raises ConfigError: if ``if_exists`` is not what the output mode does.
+        """
+        does = "replace" if overwrite else "append"
+        if self.if_exists not in (None, does):
+            problem = (
+                f"a stream appends, or replaces in mode complete, and {self.if_exists!r} is another thing than its mode's "
+                f"{does!r}; leave it out"
+            )
+            raise ConfigError(f"option if_exists: {problem}", option="if_exists")
+        return does
 
     def mode(self, overwrite: bool) -> Mode:
         """The same, as the mode of a commit."""

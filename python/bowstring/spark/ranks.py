@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import socket
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -30,10 +33,13 @@ from bowstring.errors import (
 from bowstring.flight import Connection
 from bowstring.loader import Loader
 from bowstring.ranges import seconds, whole
+from bowstring.spark.variables import check_variables
 
 __all__ = ["RankLoader", "connect", "sequence"]
 
 _BEAT = 2.0
+# Most seconds until an executor answers a call that costs nothing.
+_KNOCK = 10.0
 _PREFETCH = 2
 # What a rank sees of a lost executor. All others are its own, and the driver knows nothing of them.
 _LOST = (ClosedError, NotFoundError, RemoteError, SourceChangedError, StoreError, TimeoutError)
@@ -109,6 +115,8 @@ class RankLoader:
         timeout: float,
         own: dict[str, Any],
     ) -> None:
+        # So that the driver tells this loader from another one of the same rank, before, after or beside it.
+        self._id, self._process = uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}"
         self._launched: tuple[int, str] | None = None
         if rank is None:
             rank, world_size, why = ranks.rank()
@@ -149,7 +157,8 @@ class RankLoader:
             wait = 0.2 if known["state"] == "waiting" and known["generation"] is None else _BEAT
             asked = time.monotonic()
             try:
-                told = self._driver.action("spark.rank", {"rank": self._rank, "wait": wait, **known})
+                me = {"rank": self._rank, "id": self._id, "process": self._process}
+                told = self._driver.action("spark.rank", {**me, "wait": wait, **known})
                 silent, self._unheard = 0.0, ""
             except Error as error:
                 # Before Spark has started, no driver answers. One that requires a token is there, and will always require it.
@@ -165,10 +174,11 @@ class RankLoader:
             with self._lock:
                 self._told = told
                 changed = self._opened >= 0 and told.get("generation", self._opened) != self._opened
+                opened = list(self._loaders)  # a newer generation's, opened from now on, stay open
                 self._lock.notify_all()
             if changed or (told["state"] == "failed" and not self._closed):
                 # Ends waits for batches of lost executors.
-                _close(list(self._loaders))
+                _close(opened)
             if told["state"] == "failed":
                 return
 
@@ -207,14 +217,16 @@ class RankLoader:
                     "Spark computed the frame again and it has other rows, or another order: the epoch cannot continue; "
                     "make the frame deterministic, or checkpoint it before serve()"
                 )
+            check_variables(told["loader"])
             loaders: list[BaseLoader[Any]] = []
             try:
                 for part in told["parts"]:
+                    self._knock(told["generation"], part["url"])
                     loaders.append(self._part(told, part))  # one by one: those before one that fails are closed
             except BaseException as error:
                 _close(loaders)
                 # They may be gone already; the driver will report it.
-                if isinstance(error, (RemoteError, ClosedError)) and self._newer(told["generation"]):
+                if isinstance(error, (ClosedError, RemoteError, TimeoutError)) and self._newer(told["generation"]):
                     continue
                 raise
             with self._lock:
@@ -223,6 +235,19 @@ class RankLoader:
             self._steps = [len(one) for one in loaders]
             self._streams = []
             return
+
+    def _knock(self, generation: int, url: str) -> None:
+        """Waits until an executor answers, or is no longer needed: a loader would wait its whole timeout for one that is gone."""
+        end = time.monotonic() + self._timeout
+        with Connection(url, self._storage, timeout=min(self._timeout, _KNOCK)) as executor:
+            while True:
+                try:
+                    executor.action("stats", {})
+                    return
+                except _LOST as error:
+                    refused = isinstance(error.__cause__, flight.FlightUnauthenticatedError)
+                    if refused or self._newer(generation, _BEAT) or self._closed or time.monotonic() > end:
+                        raise
 
     def _part(self, told: Mapping[str, Any], part: Mapping[str, Any]) -> BaseLoader[Any]:
         options = told["loader"]
@@ -240,9 +265,9 @@ class RankLoader:
             **self._own,
         )
 
-    def _newer(self, generation: int) -> bool:
+    def _newer(self, generation: int, within: float = 120.0) -> bool:
         """True once another generation comes, or this one is over: the driver learns of a lost executor a little later."""
-        end = time.monotonic() + min(self._timeout, 120)
+        end = time.monotonic() + min(self._timeout, within)
         with self._lock:
             while self._told["state"] == "ready" and self._told["generation"] == generation:
                 left = end - time.monotonic()
@@ -400,7 +425,7 @@ class RankLoader:
             # First, so that the heartbeat which the driver answers at once is the last.
             self._closed = True
             with contextlib.suppress(Error):
-                self._driver.action("spark.done", {"rank": self._rank}, timeout=10)
+                self._driver.action("spark.done", {"rank": self._rank, "id": self._id}, timeout=10)
             self._end()
 
     def __enter__(self) -> RankLoader:

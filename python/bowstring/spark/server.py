@@ -119,8 +119,7 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        if options.if_exists in ("error", "ignore"):
-            raise ConfigError("option if_exists: a stream appends, or replaces in mode complete", option="if_exists")
+        options.exists_of_stream(overwrite)
         self.target = _Target(options, schema)
         self.write_id = new_write(options.checkpoints)
         self.mode = options.mode(overwrite)
