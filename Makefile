@@ -256,15 +256,6 @@ MINUTES ?= 1
 fuzz: $(VENV)/turbo ## each fuzz target for MINUTES (1): runs, corpus, findings, lines reached (best with nightly and cargo-fuzz)
 	python3 scripts/fuzz.py --seconds $$(( 60 * $(MINUTES) )) --targets "$(FUZZ_TARGETS)" $(FUZZ_ARGS) -- $(WORLD)
 
-# Neither is part of `make test`: both need a nightly Rust, and build everything anew. FILTERS are names of tests.
-.PHONY: miri
-miri: ## unit tests of the modules with `unsafe`, under Miri (needs nightly with miri and rust-src)
-	bash scripts/miri.sh $(FILTERS)
-
-.PHONY: sanitize
-sanitize: ## unit tests with AddressSanitizer and ThreadSanitizer (needs nightly with rust-src; Linux)
-	bash scripts/sanitize.sh $(FILTERS)
-
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
