@@ -23,6 +23,7 @@ from bowstring.arrays import Column, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, DeviceError, ShardingError, WideIntegersError
 from bowstring.options import Url, urls_of
+from bowstring.ranks import of_jax
 
 __all__ = ["Loader"]
 
@@ -78,8 +79,8 @@ class Loader(BaseLoader[Any]):
         if sharding is not None and to == "host":
             raise ConfigError("option to: a sharding is of device arrays; leave out one of the two", option="to")
         told = ("rank", "world_size", "gang")
-        if all(options.get(name) is None for name in told) and jax.distributed.is_initialized():
-            options |= {"rank": jax.process_index(), "world_size": jax.process_count()}
+        if all(options.get(name) is None for name in told) and (process := of_jax()) is not None:
+            options |= {"rank": process[0], "world_size": process[1]}
         if wanted(options).startswith("cuda") and (sharding is not None or to == "host"):
             other = "sharding spreads" if sharding is not None else "to='host' keeps"
             problem = f"{wanted(options)!r}: {other} batches from the host's memory; leave out one of the two"

@@ -8,7 +8,7 @@ import sys
 from bowstring import _native
 from bowstring.errors import ConfigError
 
-__all__ = ["group", "not_in_workers", "rank"]
+__all__ = ["group", "not_in_workers", "of_jax", "rank"]
 
 _OWN = ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE")
 
@@ -59,8 +59,8 @@ def group() -> tuple[int, int] | None:
 
 
 def _joined() -> tuple[int, int, str] | None:
-    for group, name in ((_torch, "torch.distributed's process group"), (_jax, "jax.distributed")):
-        if (found := group()) is not None:
+    for joined, name in ((_torch, "torch.distributed's process group"), (of_jax, "jax.distributed")):
+        if (found := joined()) is not None:
             _agreed(found, name)
             return (*found, name)
     # Its workers inherit the environment of whatever started Ray on their host.
@@ -78,10 +78,11 @@ def _torch() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _jax() -> tuple[int, int] | None:
+def of_jax() -> tuple[int, int] | None:
+    """Index and number of JAX's processes, if this program called ``jax.distributed.initialize``."""
     jax = sys.modules.get("jax")
     joined = getattr(getattr(jax, "distributed", None), "is_initialized", None)
-    if jax is None or joined is None or not joined() or jax.process_count() == 1:
+    if jax is None or joined is None or not joined():
         return None
     return jax.process_index(), jax.process_count()
 
@@ -95,6 +96,7 @@ def _ray() -> tuple[int, int] | None:
         found = context.get_world_rank(), context.get_world_size()
     except Exception:  # as it says that this is no worker; the kind differs between versions
         return None
+    # Where a version answers outside of a worker too, it is 0 of 1.
     return found if all(isinstance(number, int) for number in found) and found[1] > 1 else None
 
 

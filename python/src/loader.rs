@@ -49,16 +49,13 @@ impl InHand {
         next
     }
 
-    /// Returns what became of the batch, which it is no longer.
-    fn settle<T>(&self, batch: &AnyBatch, outcome: T) -> T {
+    fn release(&self, batch: &AnyBatch) {
         self.all().remove(&batch.at());
-        outcome
     }
 
-    /// Nothing is, where the loader was moved.
-    fn forget<T>(&self, outcome: T) -> T {
-        self.all().clear();
-        outcome
+    /// Returns the outcome of a move of the loader: what was taken before it is no longer wanted.
+    fn moved<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect(|_| self.all().clear())
     }
 
     /// The loader's position.
@@ -206,11 +203,11 @@ impl PyLoader {
             py,
             |loader, wait| take(loader, wait).map(|next| in_hand.hold(next)),
             |loader, batch| {
-                in_hand.settle(&batch, ());
+                in_hand.release(&batch);
                 put_back(loader, batch);
             },
             // Put back, if that fails.
-            |batch| convert(batch).map(|converted| in_hand.settle(batch, converted)),
+            |batch| convert(batch).inspect(|_| in_hand.release(batch)),
         )
     }
 
@@ -274,7 +271,7 @@ impl PyLoader {
         ended: Option<Py<PyAny>>,
     ) -> PyResult<PyPass> {
         let Self(shared, in_hand) = slf.get();
-        let pass = shared.with(slf.py(), |loader| in_hand.forget(loader.begin()))?;
+        let pass = shared.with(slf.py(), |loader| in_hand.moved(loader.begin()))?;
         let into = buffers.zip(stream);
         Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false), tell: ended })
     }
@@ -376,11 +373,11 @@ impl PyLoader {
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.0.with(py, |loader| self.1.forget(loader.set_epoch(epoch)))
+        self.0.with(py, |loader| self.1.moved(loader.set_epoch(epoch)))
     }
 
     fn reach_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.0.with(py, |loader| self.1.forget(loader.reach_epoch(epoch)))
+        self.0.with(py, |loader| self.1.moved(loader.reach_epoch(epoch)))
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -397,7 +394,10 @@ impl PyLoader {
 
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let json: String = py.import("json")?.call_method1("dumps", (state,))?.extract()?;
-        self.0.with(py, |loader| self.1.forget(loader.load_state(&State::from_json(json)?)))
+        self.0.with(py, |loader| {
+            let state = State::from_json(json)?;
+            self.1.moved(loader.load_state(&state))
+        })
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

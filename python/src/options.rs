@@ -28,6 +28,7 @@ pub(crate) fn option_table(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                 "variable": entry.variable(),
                 "flag": entry.flag(),
                 "left_to_a_server": entry.is_left_to_a_server(),
+                "of_each_process": entry.is_of_each_process(),
                 "sentence": entry.sentence,
             })
         })

@@ -73,6 +73,13 @@ impl OptionEntry {
         self.scope == Scope::Never && (is_of_the_data || matches!(self.name, "weights" | "stop"))
     }
 
+    /// Returns true if each process of a job sets it for itself: its rank, its resources, its way to a server. What it gets does not depend
+    /// on that.
+    pub fn is_of_each_process(&self) -> bool {
+        let is_its_own = self.scope == Scope::Own || (self.scope == Scope::Never && self.about == About::Loading);
+        (is_its_own && !self.is_of_the_owner()) || self.name == "storage_options"
+    }
+
     /// Returns true if it says how data are found and read, and not which. A variable of it is set for all loaders of a job, and one of a
     /// server leaves it to the server.
     pub fn is_left_to_a_server(&self) -> bool {
@@ -296,6 +303,27 @@ mod tests {
         let Some(Value::Object(columns)) = fields.remove("columns") else { panic!() };
         fields.extend(columns);
         fields
+    }
+
+    #[test]
+    fn what_each_process_sets_for_itself_changes_no_rows() {
+        let names = OPTIONS.iter().filter(|entry| entry.is_of_each_process()).map(|entry| entry.name);
+        let own = [
+            "storage_options",
+            "world_size",
+            "rank",
+            "memory_budget",
+            "threads",
+            "prefetch",
+            "device",
+            "device_slots",
+            "device_fence",
+            "device_overflow",
+            "timeout",
+        ];
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable_by_key(|name| own.iter().position(|own| own == name));
+        assert_eq!(names, own);
     }
 
     #[test]

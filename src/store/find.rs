@@ -268,7 +268,8 @@ async fn surrounded(path: &Path) -> Result<()> {
 /// list what is above it is not told.
 async fn surrounded_in(place: &Place, path: &Path) -> Result<()> {
     let is_partition = path.filename().is_some_and(|name| name.contains('='));
-    for above in Table::above(path.as_ref()).filter(|_| is_partition && place.lists) {
+    let above = Table::above(FsPath::new(path.as_ref())).filter(|_| is_partition && place.lists);
+    for above in above.filter_map(FsPath::to_str) {
         let above = Path::parse(above).unwrap_or_default();
         for sign in SIGNS {
             let log = above.clone().join(sign.log);

@@ -111,6 +111,12 @@ impl Pinned {
     }
 }
 
+/// Returns true if the name `path` still means the open `file`, or nothing says otherwise.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    let found = file.metadata().and_then(|own| Ok((own, std::fs::symlink_metadata(path)?)));
+    found.is_ok_and(|(own, found)| identity(&own) == identity(&found))
+}
+
 /// The identity of files where the system tells none.
 pub(crate) const NOBODY: (u64, u64) = (0, 0);
 

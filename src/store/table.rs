@@ -108,22 +108,15 @@ impl Table {
 
     /// The table that the directory `path` of this machine is a part of, and its kind.
     pub(super) fn around(path: &Path) -> Option<(Self, &Path)> {
-        let is_part = |path: &&Path| path.file_name().and_then(OsStr::to_str).is_some_and(is_part);
-        let mut above = path.ancestors().take_while(is_part).filter_map(Path::parent);
         let [commit, metadata] = SIGNS.map(|sign| sign.is_name);
-        above.find_map(|above| Some((Self::told_by(above, commit, metadata)?, above)))
+        Self::above(path).find_map(|above| Some((Self::told_by(above, commit, metadata)?, above)))
     }
 
-    /// The directories that may be a table of which `path`, a directory of a store, is a part.
-    pub(super) fn above(path: &str) -> impl Iterator<Item = &str> {
-        let mut rest = Some(path);
-        std::iter::from_fn(move || {
-            let (above, name) = rest?.rsplit_once('/').unwrap_or(("", rest?));
-            rest = (!above.is_empty()).then_some(above);
-            Some((above, name))
-        })
-        .take_while(|(_, name)| is_part(name))
-        .map(|(above, _)| above)
+    /// The directories that may be a table of which the directory `path` is a part: those above it, up to the first that is named as no part of
+    /// a table is.
+    pub(super) fn above(path: &Path) -> impl Iterator<Item = &Path> {
+        let is_part = |path: &&Path| path.file_name().and_then(OsStr::to_str).is_some_and(is_part);
+        path.ancestors().take_while(is_part).filter_map(Path::parent)
     }
 
     fn told_by(path: &Path, commit: impl Fn(&str) -> bool, metadata: impl Fn(&str) -> bool) -> Option<Self> {
@@ -182,9 +175,9 @@ mod tests {
 
     #[test]
     fn what_may_be_a_part_of_a_table_has_directories_above_it() {
-        let above = |path| Table::above(path).collect::<Vec<_>>();
+        let above = |path| Table::above(Path::new(path)).map(|above| above.to_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(above("t/day=1"), ["t"]);
-        assert_eq!(above("a/t/data/day=1/hour=2"), ["a/t/data/day=1", "a/t/data", "a/t"]);
+        assert_eq!(above("/a/t/data/day=1/hour=2"), ["/a/t/data/day=1", "/a/t/data", "/a/t"]);
         assert_eq!(above("day=1"), [""]);
         assert!(above("a=1/t").is_empty() && above("").is_empty());
     }

@@ -319,8 +319,8 @@ class Connection:
         for tried in range(_COMMIT_TRIES):
             try:
                 return self.action("put.commit", body)
-            except (LimitError, MismatchError) as error:
-                if error.option != "action_bytes" and "a request has at most" not in str(error):
+            except LimitError as error:
+                if error.option != "action_bytes":
                     raise
                 problem = f"{len(short):,} tasks are too many for one commit; write with fewer, by df.coalesce(10_000)"
                 raise LimitError(

@@ -90,10 +90,10 @@ def _checked(path: Path, written: Path) -> None:
         raise ConfigError(f"option path: {problem}", option="path") from error
     except Error:  # about something else than both files together: the rows are as readable as they were
         pass
-    _check_letters(path, there, set(_names(written)))
+    _check_case(path, there, set(_names(written)))
 
 
-def _check_letters(path: Path, there: Path, names: set[str]) -> None:
+def _check_case(path: Path, there: Path, names: set[str]) -> None:
     """Refuses names that differ from those of the dataset only in case: Spark would read both, each half null, and find neither.
 
     Every write was checked, so names that are in a file of the dataset fit, and all its files are read for new names only.

@@ -8,7 +8,7 @@ use std::process;
 
 use crate::error::Result;
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, remove};
-use crate::store::pinned::{Pinned, identity};
+use crate::store::pinned::{Pinned, is_at};
 use crate::store::publish::{Publication, put_file};
 
 /// The ending of its name. Directories without a lock, which end in `partial`, were made before there were locks.
@@ -126,10 +126,6 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     };
     let is_taken = matches!(directory.try_lock(), Err(TryLockError::WouldBlock));
     if is_taken || !is_at(&directory, path) { Err(io::ErrorKind::AlreadyExists.into()) } else { Ok(Some(directory)) }
-}
-
-fn is_at(open: &File, path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| open.metadata().is_ok_and(|open| identity(&found) == identity(&open)))
 }
 
 /// Removes what writers that were killed left for the same destination. Nobody is told of what cannot be removed: it is hidden, and no

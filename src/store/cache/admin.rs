@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::super::directory::failed;
+use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::beside;
 use super::block::Block;
 use super::directory::Directory;
 use super::disk::Disk;
 use super::file::{self, Bad};
-use super::ledger::is_at;
 use super::readers::Readers;
 use super::saved::Save;
 use super::saves::Saves;

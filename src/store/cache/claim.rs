@@ -4,9 +4,9 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::super::pinned::is_at;
 use super::block::Block;
 use super::directory::{Directory, writable};
-use super::ledger::is_at;
 
 /// Attempts to open a file that its holder renames or removes meanwhile.
 const TRIES: usize = 100;

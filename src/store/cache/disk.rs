@@ -15,13 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
+use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::block::Block;
 use super::claim::{Claim, Claimed};
 use super::directory::{Directory, gone, writable};
 use super::file::{self, Bad};
 use super::keeper::{Due, Keeper};
-use super::ledger::{Event, Ledger, News, is_at};
+use super::ledger::{Event, Ledger, News};
 use super::readers::Readers;
 use super::saved::Unread;
 use crate::error::Result;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
+use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::beside::{self, Beside};
 use super::block::{Block, ObjectKey};
@@ -26,7 +27,6 @@ use super::disk::Disk;
 use super::fetched::Fetched;
 use super::file::{self, Bad};
 use super::keeper::Due;
-use super::ledger::is_at;
 use super::readers::Reader;
 use super::shared::{Cache, Tier, Wanted};
 use crate::error::{Error, Result};

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
+use super::super::pinned::is_at;
 use super::block::{Block, Form, ObjectKey};
 use super::directory::{LEDGER_ASIDE, gone, writable};
 
@@ -190,19 +191,6 @@ pub(super) fn boot() -> [u8; 16] {
     let mut boot = [0; 16];
     boot.iter_mut().zip(Sha256::digest(id)).for_each(|(to, from)| *to = from);
     boot
-}
-
-#[cfg(unix)]
-pub(super) fn is_at(file: &File, path: &std::path::Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata().and_then(|own| Ok((own, fs::symlink_metadata(path)?)));
-    found.is_ok_and(|(own, found)| (own.dev(), own.ino()) == (found.dev(), found.ino()))
-}
-
-/// Elsewhere an open file cannot be replaced.
-#[cfg(not(unix))]
-pub(super) fn is_at(_: &File, path: &std::path::Path) -> bool {
-    path.exists()
 }
 
 #[cfg(test)]

@@ -18,10 +18,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::super::directory::flush_names;
+use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::block::ObjectKey;
 use super::directory::{Directory, gone, writable};
-use super::ledger::{boot, is_at};
+use super::ledger::boot;
 
 const SAVED: &str = "saved";
 const SUMS: &str = "sums";

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::beside;
 use super::block::{Block, ObjectKey};
@@ -16,7 +17,6 @@ use super::disk::Disk;
 use super::file::{self, Bad, PIECE};
 use super::hold::{Held, prove};
 use super::keeper::Due;
-use super::ledger::is_at;
 use super::saved::{Record, Records, Save, Target};
 use super::shared::{Cache, Tier, is_of_the_disk};
 use crate::error::{Error, Place, Result};

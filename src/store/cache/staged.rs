@@ -9,11 +9,11 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 
+use super::super::pinned::is_at;
 use super::beside;
 use super::block::{Block, ObjectKey};
 use super::directory::writable;
 use super::file::Sums;
-use super::ledger::is_at;
 use super::saved::{Begun, Record, Save, Target, fresh};
 use super::saves::{Saves, Turn, adopt, read_only};
 use crate::error::Result;

@@ -213,6 +213,14 @@ impl Limits {
         within("the body of an action", bytes, self.action_bytes, "action_bytes")
     }
 
+    /// Refuses a call of one request whose body has come to `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]. Tickets are smaller by default: the option that it names is that of actions.
+    pub(crate) fn admit_call(&self, bytes: usize) -> Result<()> {
+        within("a request", bytes, self.call_bytes(), "action_bytes")
+    }
+
     /// Refuses the metadata of a message of `bytes` bytes that is too large.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::flight::grpc_codec::{Event, Head, Limits as FrameLimits, Reader};
 use crate::flight::put::ipc::MAX_HEADER;
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::ops::limits::Limits;
-use crate::flight::status::from_status;
+use crate::flight::status::{from_status, to_status};
 
 /// Bytes that one permit stands for: a semaphore counts to 2^32.
 const UNIT: usize = 4096;
@@ -268,7 +268,8 @@ impl Place {
     /// # Errors
     /// A status for a body that is too long, too late or cut off.
     pub(crate) async fn request(&self, mut body: Body) -> Result<(Bytes, Option<Claim>), Status> {
-        let (limit, patience) = (self.incoming.limits.call_bytes(), self.incoming.limits.handshake());
+        let limits = &self.incoming.limits;
+        let patience = limits.handshake();
         let deadline = Instant::now() + patience;
         let (mut whole, mut claim) = (BytesMut::new(), None);
         loop {
@@ -276,13 +277,11 @@ impl Place {
             let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(late)? else { break };
             let Ok(data) = frame?.into_data() else { continue };
             let length = whole.len() + data.len();
-            if length > limit {
-                return Err(Status::out_of_range(format!("a request has at most {limit} bytes")));
-            }
+            limits.admit_call(length).map_err(|error| to_status(&error))?;
             if length > SMALL && claim.is_none() {
-                let room = timeout_at(deadline, self.claim(limit)).await;
+                let room = timeout_at(deadline, self.claim(limits.call_bytes())).await;
                 let room = room.map_err(|_| Status::unavailable("there is no room for the request; try again"))?;
-                claim = Some(room.map_err(|error| crate::flight::status::to_status(&error))?);
+                claim = Some(room.map_err(|error| to_status(&error))?);
             }
             whole.extend_from_slice(&data);
         }
