@@ -1,20 +1,17 @@
 //! A directory that appears at once or not at all: filled under a hidden name beside its destination, then renamed.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, TryLockError};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::error::Result;
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, remove};
-use crate::store::pinned::{Pinned, is_at};
+use crate::store::pinned::{Pinned, identity, is_at};
 use crate::store::publish::{Publication, put_file};
 
-/// The ending of its name. Directories without a lock, which end in `partial`, were made before there were locks.
-const ENDING: &str = "writing";
-
-/// Attempts to find a name that nothing has.
+/// Names that are tried.
 const TRIES: usize = 1000;
 
 /// The hidden directory. Dropped before it is published, it is removed.
@@ -37,11 +34,7 @@ impl Staging {
         let destination = Destination::of(destination, "path")?;
         destination.vacant(replace)?;
         let destination = destination.pinned()?;
-        remove_left(&destination);
-        let (directory, lock) = hidden(&destination, ENDING, |path| {
-            fs::create_dir(path)?;
-            lock(path)
-        })?;
+        let (directory, lock) = claimed(&destination)?;
         let pinned = Pinned::own(&directory).map_err(|error| failed("open", &directory, error))?;
         Ok(Self { directory, _lock: lock, pinned, destination, replace, published: false })
     }
@@ -65,11 +58,9 @@ impl Staging {
         // Somebody may have been faster.
         let replaced = self.destination.vacant(self.replace)?.filter(|_| self.replace.overwrite);
         let path = self.destination.path.clone();
-        let (aside, ()) = hidden(&self.destination, "old", |path| match fs::symlink_metadata(path) {
-            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        })?;
+        let aside = aside(&self.destination)?;
+        // It has this one's hidden name for a moment, where another writer must not take it for a leftover.
+        let _former = replaced.as_ref().and_then(|_| lock(&path).ok());
         let (only, replaced) = (Some(&self.pinned), replaced.as_ref());
         Publication { new: &self.directory, path: &path, aside: &aside, exchange: true, only, replaced }.publish()?;
         self.published = true;
@@ -80,38 +71,42 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if !self.published {
+        let is_own = |found: Metadata| self.pinned.identity().is_ok_and(|own| own == identity(&found));
+        // Another writer may have the name by now.
+        if !self.published && fs::symlink_metadata(&self.directory).is_ok_and(is_own) {
             // Nobody is left to be told; what stays is hidden, and no reader takes it for data.
             let _ = fs::remove_dir_all(&self.directory);
         }
     }
 }
 
-/// Does `make` with the first free hidden path beside `destination`.
-fn hidden<T>(destination: &Destination, end: &str, make: impl Fn(&Path) -> io::Result<T>) -> Result<(PathBuf, T)> {
-    let mut number = 0;
-    loop {
-        let mut own = start(destination);
-        own.push(format!("{}-{number}.{end}", process::id()));
-        let path = destination.parent.join(own);
-        match make(&path) {
-            Ok(made) => return Ok((path, made)),
-            Err(error) if taken(&error) && number < TRIES => number += 1,
-            Err(error) => return Err(failed("create", &path, error)),
+/// The hidden path beside `destination` that ends so.
+fn hidden(destination: &Destination, end: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(&destination.name);
+    name.push(".");
+    name.push(end);
+    destination.parent.join(name)
+}
+
+/// Makes the hidden directory with the first number that no other writer has, and locks it. What killed writers left is removed on the way: names
+/// are tried, and nothing is listed, since a task among thousands has as many directories beside its own.
+fn claimed(destination: &Destination) -> Result<(PathBuf, Option<File>)> {
+    let path = |number: usize| hidden(destination, &format!("{number}.writing"));
+    for number in 0..TRIES {
+        let own = path(number);
+        remove_left(&own);
+        match fs::create_dir(&own).and_then(|()| lock(&own)) {
+            Ok(lock) => {
+                let mut further = (number + 1..TRIES).map(path);
+                while further.next().is_some_and(|left| remove_left(&left)) {}
+                return Ok((own, lock));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("create", &own, error)),
         }
     }
-}
-
-/// The beginning of hidden names beside `destination`.
-fn start(destination: &Destination) -> OsString {
-    let mut start = OsString::from(".");
-    start.push(&destination.name);
-    start.push(".");
-    start
-}
-
-fn taken(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty)
+    Err(failed("create", &path(TRIES), io::Error::other("too many writers write to the same dataset")))
 }
 
 /// The lock of the new directory `path`; `None` where directories have none, as on file systems of networks: leftovers then stay.
@@ -128,27 +123,25 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     if is_taken || !is_at(&directory, path) { Err(io::ErrorKind::AlreadyExists.into()) } else { Ok(Some(directory)) }
 }
 
-/// Removes what writers that were killed left for the same destination. Nobody is told of what cannot be removed: it is hidden, and no
-/// reader takes it for data.
-fn remove_left(destination: &Destination) {
-    let start = start(destination);
-    let Ok(entries) = fs::read_dir(&destination.parent) else { return };
-    for left in entries.flatten().filter(|entry| is_left(&start, &entry.file_name())).map(|entry| entry.path()) {
-        if let Ok(directory) = File::open(&left)
-            && directory.try_lock().is_ok()
-            && is_at(&directory, &left)
-            && is_of_writer(&left)
-        {
-            drop(fs::remove_dir_all(&left));
-        }
-    }
+/// A vacant path beside `destination`.
+fn aside(destination: &Destination) -> Result<PathBuf> {
+    let path = |number: usize| hidden(destination, &format!("{}-{number}.old", process::id()));
+    let is_vacant =
+        |path: &PathBuf| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let taken = || failed("create", &path(TRIES), io::ErrorKind::AlreadyExists.into());
+    (0..TRIES).map(path).find(is_vacant).ok_or_else(taken)
 }
 
-/// Returns true for the name of a hidden directory of a writer: `.x.` also begins those of a dataset `x.y`.
-fn is_left(start: &OsStr, name: &OsStr) -> bool {
-    let rest = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
-    let number = rest.and_then(|rest| rest.strip_suffix(ENDING.as_bytes())?.strip_suffix(b"."));
-    number.is_some_and(|number| number.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-'))
+/// Removes the directory of a writer that was killed; `false` if it is not there, or not one. Nobody is told of what cannot be removed: it is
+/// hidden, and no reader takes it for data.
+fn remove_left(path: &Path) -> bool {
+    // Locked until it is gone.
+    File::open(path).is_ok_and(|directory| {
+        directory.try_lock().is_ok()
+            && is_at(&directory, path)
+            && is_of_writer(path)
+            && fs::remove_dir_all(path).is_ok()
+    })
 }
 
 /// Returns true if there is nothing in it that a writer does not make.
@@ -175,17 +168,19 @@ mod tests {
             fs::write(directory.join(file), b"x").unwrap();
             directory
         };
-        let gone = [left(".out.77-0.writing", "part-00000.parquet"), left(".out.78-12.writing", "_common_metadata")];
+        let gone = [left(".out.0.writing", "part-00000.parquet"), left(".out.1.writing", "_common_metadata")];
         let kept = [
-            left(".out.a.77-0.writing", "part-00000.parquet"),
+            left(".out.a.0.writing", "part-00000.parquet"),
             left(".out.77-1.partial", "part-00000.parquet"),
-            left(".out.77-2.writing", "thesis.txt"),
+            left(".out.2.writing", "thesis.txt"),
             left(".out.77-0.old", "part-00000.parquet"),
-            left(".other.77-0.writing", "part-00000.parquet"),
+            left(".other.0.writing", "part-00000.parquet"),
         ];
         let path = root.path().join("out");
         let first = Staging::create(&path, Replace::default()).unwrap();
-        assert!(gone.iter().all(|left| !left.exists()) && kept.iter().all(|left| left.exists()));
+        assert_eq!(first.directory, gone[0], "its name is free");
+        assert!(!gone[0].join("part-00000.parquet").exists() && !gone[1].exists());
+        assert!(kept.iter().all(|left| left.exists()));
         let second = Staging::create(&path, Replace::default()).unwrap();
         assert!(first.directory.exists(), "its writer lives");
         assert_ne!(first.directory, second.directory);
