@@ -128,7 +128,7 @@ fn aside(destination: &Destination) -> Result<PathBuf> {
     let path = |number: usize| hidden(destination, &format!("{}-{number}.old", process::id()));
     let is_vacant =
         |path: &PathBuf| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    let taken = || failed("create", &path(TRIES), io::ErrorKind::AlreadyExists.into());
+    let taken = || failed("create", &path(TRIES), io::Error::from(io::ErrorKind::AlreadyExists));
     (0..TRIES).map(path).find(is_vacant).ok_or_else(taken)
 }
 
