@@ -322,7 +322,9 @@ class Connection:
             except LimitError as error:
                 if error.option != "action_bytes":
                     raise
-                problem = f"{len(short):,} tasks are too many for one commit; write with fewer (Spark: df.coalesce(10_000))"
+                problem = (
+                    f"{len(short):,} tasks are too many for one commit; write with fewer (Spark: df.coalesce(10_000))"
+                )
                 raise LimitError(
                     f"{problem}, or raise action_bytes in [server.limits] ({error})", option="action_bytes"
                 ) from error
