@@ -632,6 +632,9 @@ def test_columns_as_tensors_and_back() -> None:
         predicted({"y": [1]}, 2, None)
     with pytest.raises(bowstring.MismatchError, match="but no 'z'"):
         predicted({"y": [1]}, 1, pa.schema([("z", pa.int64())]))
+    required = pa.schema([pa.field("y", pa.string(), nullable=False)])
+    with pytest.raises(bowstring.MismatchError, match="1 nulls of 'y', which was declared NOT NULL"):
+        predicted(["a", None], 2, required)
     single = pa.schema([("y", pa.list_(pa.float32()))])
     assert predicted({"y": np.array([[np.inf, 0.5]])}, 1, single).to_pylist() == [{"y": [np.inf, 0.5]}]
     with pytest.raises(bowstring.MismatchError, match="beyond its range"):

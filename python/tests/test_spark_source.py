@@ -21,6 +21,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+from bowstring.spark.types import conform  # noqa: E402
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PySpark's own
     pytest.mark.timeout(400),
@@ -535,6 +537,15 @@ def test_times_of_int96_are_instants(spark: Any, tmp_path: pathlib.Path, options
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
+
+
+def test_nulls_in_a_column_that_has_none_by_its_schema_are_named() -> None:
+    """As of ``spark.read.schema("id long NOT NULL")``."""
+    batch = pa.record_batch({"word": ["a", None], "id": [1, None]})
+    wanted = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    with pytest.raises(bowstring.NullsError, match="'id' has 1 nulls, and its schema says NOT NULL"):
+        conform(batch, wanted)
+    assert conform(batch.slice(0, 1), wanted).to_pylist() == [{"id": 1}]
 
 
 def test_unsupported_requests_are_reported(spark: Any, tmp_path: pathlib.Path) -> None:

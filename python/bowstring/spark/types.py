@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bowstring.errors import UnsupportedError
+from bowstring.errors import NullsError, UnsupportedError
 
 __all__ = ["arrow_schema", "conform", "spark_schema", "stored_schema"]
 
@@ -53,12 +53,18 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema`` of ``batch``, by name, with its types; without a copy if only nullability differs."""
+    """The columns of ``schema`` of ``batch``, by name, with its types; without a copy if only nullability differs.
+
+    :raises NullsError: for nulls in a column that has none by ``schema``.
+    """
     columns = []
     for field in schema:
         column = batch.column(field.name)
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
+        if column.null_count and not field.nullable:
+            # Spark fails without the column's name.
+            raise NullsError(f"column {field.name!r} has {column.null_count} nulls, and its schema says NOT NULL")
         columns.append(column if column.type.equals(field.type) else _cast(column, field))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
