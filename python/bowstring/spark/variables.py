@@ -20,7 +20,9 @@ def check_variables(given: Mapping[str, Any]) -> None:
     """
     for entry in TABLE:
         name, variable = entry["name"], entry["variable"]
-        if name in given or variable not in os.environ or entry["of_each_process"] or entry["left_to_a_server"]:
+        if name in given or variable is None or variable not in os.environ:  # an address has no variable
+            continue
+        if entry["of_each_process"] or entry["left_to_a_server"]:
             continue
         if name == "global_batch_size":  # of a hand-off, which has batch_size, it counts for nothing
             continue
