@@ -10,6 +10,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from bowstring.spark.digest import digest  # noqa: E402
+from bowstring.spark.store import Store, StoreOptions  # noqa: E402
 
 MAP = pa.map_(pa.string(), pa.int32())
 ROWS: list[tuple[Any, list[Any]]] = [
@@ -53,3 +54,18 @@ def test_the_number_of_rows_stays() -> None:
         rows = random_.sample(values, 5)
         number = digest(pa.record_batch({"x": pa.array(rows, kind)}), number)
     assert number == 1_681_166_102
+
+
+def test_the_number_of_a_part_tells_how_its_rows_are_filed() -> None:
+    """The order of ranks depends on the files: a state must not resume over the same rows in others."""
+
+    def number(memory: int, rows: int) -> int:
+        options = StoreOptions(memory, None, "127.0.0.1:0", {}, {})
+        table = pa.table({"id": pa.array(range(rows), pa.int64())})
+        with Store(options, "127.0.0.1") as store:
+            store.fill(table.schema, table.to_batches(max_chunksize=1000))
+            return store.digest
+
+    large, small = 1 << 30, 16 << 20  # files of 32 MiB and of 1 MiB at most
+    assert number(large, 300_000) != number(small, 300_000)
+    assert number(large, 100_000) == number(small, 100_000), "one file"
