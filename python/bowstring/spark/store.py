@@ -98,7 +98,7 @@ class Store:
         self._shelves = [_Shelf(self._options, self._host, "memory")]
         before: int | None = None
         for chunk in _chunks(batches, min(_CHUNK, max(self._options.memory // 16, 1 << 16))):
-            # The order that ranks read depends on the files, and these on `memory`. Rows of one file are the same however large it may be.
+            # The order of ranks depends on the files, and these on `memory`. The last one has the same rows however large it may be.
             if before is not None:
                 self.digest = zlib.crc32(before.to_bytes(8, "little"), self.digest)
             before = sum(batch.num_rows for batch in chunk)
@@ -117,7 +117,7 @@ class Store:
             shelf.open()
 
     def parts(self) -> list[dict[str, Any]]:
-        """The parts of the rows: for each its URL, its rows, a number for all rows of this store and their files, and the process."""
+        """The parts of the rows: for each its URL, its rows, a number for all rows and files of this store, and the process."""
         return [
             {
                 "url": f"{shelf.url}/{_NAME}",
