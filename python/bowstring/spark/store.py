@@ -98,7 +98,7 @@ class Store:
         self._shelves = [_Shelf(self._options, self._host, "memory")]
         before: int | None = None
         for chunk in _chunks(batches, min(_CHUNK, max(self._options.memory // 16, 1 << 16))):
-            # The order of ranks depends on the files, and these on `memory`. The last one has the same rows however large it may be.
+            # The order of ranks depends on the files, and these on `memory`. The last one has its rows whatever its limit is.
             if before is not None:
                 self.digest = zlib.crc32(before.to_bytes(8, "little"), self.digest)
             before = sum(batch.num_rows for batch in chunk)
