@@ -34,7 +34,7 @@ class DataModule(LightningDataModule):
     """Training, validation, test and prediction data by URL.
 
     Each may instead be a mapping of options that hold for it alone, ``url`` among them. Evaluation is in file order unless its
-    own options say otherwise. Rank and world size are the trainer's.
+    own options say otherwise. Rank and world size are the trainer's: those of its data-parallel group under ``ModelParallelStrategy``.
 
     :param train: URL, list of URLs, or options.
     :param val: the same for validation.
@@ -93,7 +93,12 @@ class DataModule(LightningDataModule):
         options = {**self._options, **in_order, **stage}
         trainer = self.trainer
         if trainer is not None and all(options.get(n) is None for n in ("rank", "world_size", "gang")):
-            options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
+            # As Lightning's own sampler: processes that hold parts of one model get the same rows.
+            own = trainer.distributed_sampler_kwargs or {}
+            options |= {
+                "rank": own.get("rank", trainer.global_rank),
+                "world_size": own.get("num_replicas", trainer.world_size),
+            }
         url = options.pop("url")
         former = self._loaders.pop(name, None)
         if former is not None:

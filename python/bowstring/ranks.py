@@ -62,7 +62,8 @@ def _joined() -> tuple[int, int, str] | None:
     for joined, name in ((_torch, "torch.distributed's process group"), (of_jax, "jax.distributed")):
         if (found := joined()) is not None:
             _agreed(found, name)
-            return (*found, name)
+            parts = _parts_of_a_model()
+            return found[0] // parts, found[1] // parts, name
     # Its workers inherit the environment of whatever started Ray on their host.
     found = _ray()
     return None if found is None else (*found, "Ray Train")
@@ -76,6 +77,14 @@ def _torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _parts_of_a_model() -> int:
+    """The processes that hold one model between them, and so need the same rows: Accelerate's tensor and context parallel ones."""
+    kept = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {})
+    config = kept.get("parallelism_config")
+    # As `accelerate.data_loader.prepare_data_loader` divides torch's own loaders: these processes have neighbouring ranks.
+    return (getattr(config, "tp_size", 1) or 1) * (getattr(config, "cp_size", 1) or 1)
 
 
 def of_jax() -> tuple[int, int] | None:

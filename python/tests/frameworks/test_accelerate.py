@@ -19,6 +19,7 @@ warnings.simplefilter("ignore")
 import torch
 import torch.distributed.checkpoint as dcp
 from accelerate import Accelerator
+from accelerate.utils import ParallelismConfig
 from bowstring.torch import DataLoader
 
 path, folder = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -55,7 +56,11 @@ other = loader()
 dcp.load({"data": other, "epoch": torch.tensor(0)}, checkpoint_id=folder / "dcp")
 by_dcp = rows(other) + rows(other)
 gathered = accelerator.gather(torch.tensor([len(seen), len(mine)])).tolist()
+# On the CPU, Accelerate takes none.
+accelerator.state.parallelism_config = ParallelismConfig(tp_size=2)
+whole = loader()
 found = {"same": prepared is mine, "rank": mine.rank, "seen": seen, "place": place, "gathered": gathered}
+found["whole"] = [whole.rank, whole.world_size]
 print(json.dumps({**found, "by_accelerate": by_accelerate, "by_dcp": by_dcp, "kind": torch.distributed.get_backend()}))
 accelerator.end_training()
 """
@@ -70,6 +75,7 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
     for rank, one in enumerate(found):
         assert (one["same"], one["rank"], one["kind"], one["place"]) == (True, rank, "gloo", [0, 4])
         assert one["gathered"] == [14, 7, 14, 7], "equal steps"
+        assert one["whole"] == [0, 1], "two processes of one model have the same rows"
         assert one["by_accelerate"] == one["by_dcp"] == one["seen"][4:]
     # Resume on another number of ranks: here, one.
     import torch.distributed.checkpoint as dcp

@@ -143,6 +143,37 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
         assert one["again"] == one["seen"][4:]
 
 
+PARTS = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[2])
+import logging
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+from lightning.pytorch.strategies import ModelParallelStrategy
+from test_lightning import Model, module, trainer
+
+
+class Whole(Model):
+    def configure_model(self):
+        pass
+
+
+model = Whole()
+parts = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2, process_group_backend="gloo")
+trainer(pathlib.Path(sys.argv[3]), strategy=parts, devices=2, max_epochs=1, enable_checkpointing=False).fit(model, module(sys.argv[1]))
+print()
+print(json.dumps(model.seen))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_processes_that_share_a_model_have_the_same_rows(
+    kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]
+) -> None:
+    found = ranks(PARTS, kinds, pathlib.Path(__file__).parent, tmp_path)
+    assert found == [expected(kinds, epochs=1)] * 2
+
+
 def test_a_stage_takes_an_iterator_of_addresses(kinds: pathlib.Path) -> None:
     data = DataModule(iter([kinds]), {"url": iter([kinds]), "batch_size": 4}, batch_size=8, columns=["id"])  # type: ignore[arg-type]
     assert [data.train_dataloader().rows for _ in range(2)] == [100, 100]
