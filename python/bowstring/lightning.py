@@ -34,7 +34,8 @@ class DataModule(LightningDataModule):
     """Training, validation, test and prediction data by URL.
 
     Each may instead be a mapping of options that hold for it alone, ``url`` among them. Evaluation is in file order unless its
-    own options say otherwise. Rank and world size are the trainer's: those of its data-parallel group under ``ModelParallelStrategy``.
+    own options say otherwise. Rank and world size are the trainer's; under ``ModelParallelStrategy``, those of its
+    data-parallel group.
 
     :param train: URL, list of URLs, or options.
     :param val: the same for validation.

@@ -160,7 +160,8 @@ class Whole(Model):
 
 model = Whole()
 parts = ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2, process_group_backend="gloo")
-trainer(pathlib.Path(sys.argv[3]), strategy=parts, devices=2, max_epochs=1, enable_checkpointing=False).fit(model, module(sys.argv[1]))
+two = {"strategy": parts, "devices": 2, "max_epochs": 1, "enable_checkpointing": False}
+trainer(pathlib.Path(sys.argv[3]), **two).fit(model, module(sys.argv[1]))
 print()
 print(json.dumps(model.seen))
 """
