@@ -635,6 +635,12 @@ def test_columns_as_tensors_and_back() -> None:
     required = pa.schema([pa.field("y", pa.string(), nullable=False)])
     with pytest.raises(bowstring.MismatchError, match="1 nulls of 'y', which was declared NOT NULL"):
         predicted(["a", None], 2, required)
+    for kind, value in ((pa.struct([("a", pa.int64())]), {"A": 1}), (pa.struct([("a", pa.int32())]), {"b": 1})):
+        for wanted, values in ((kind, [value]), (pa.list_(kind), [[value]])):
+            with pytest.raises(bowstring.MismatchError, match="'a'"):
+                predicted({"y": values}, 1, pa.schema([("y", wanted)]))
+    pairs = pa.schema([("y", pa.map_(pa.string(), pa.int64()))])
+    assert predicted({"y": [[("a", 1)]]}, 1, pairs).to_pylist() == [{"y": [("a", 1)]}]
     single = pa.schema([("y", pa.list_(pa.float32()))])
     assert predicted({"y": np.array([[np.inf, 0.5]])}, 1, single).to_pylist() == [{"y": [np.inf, 0.5]}]
     with pytest.raises(bowstring.MismatchError, match="beyond its range"):

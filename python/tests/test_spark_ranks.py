@@ -27,11 +27,13 @@ ROWS = 100
 
 
 @contextlib.contextmanager
-def handing(directory: pathlib.Path, world_size: int) -> Iterator[tuple[MeetingServer, list[dict[str, Any]]]]:
+def handing(
+    directory: pathlib.Path, world_size: int, **options: Any
+) -> Iterator[tuple[MeetingServer, list[dict[str, Any]]]]:
     """A driver, and two parts with 100 rows each, which it does not serve yet."""
     for part in range(2):
         pq.write_table(pa.table({"id": range(part * ROWS, (part + 1) * ROWS)}), directory / f"{part}.parquet")
-    meeting = Meeting(world_size, {"batch_size": 10, "seed": 1, "shuffle": True}, 600, 60)
+    meeting = Meeting(world_size, {"batch_size": 10, "seed": 1, "shuffle": True, **options}, 600, 60)
     door = dict.fromkeys(("token", "tls_cert", "tls_key", "client_ca"))
     with (
         Server({str(part): str(directory / f"{part}.parquet") for part in range(2)}) as executor,
@@ -283,3 +285,14 @@ def test_a_variable_of_one_rank_does_not_change_its_rows(
     monkeypatch.setenv("BOWSTRING_PREFETCH", "3")
     with connect(driver.url, rank=0, timeout=60) as loader:
         assert len(ids(iter(loader))) == 2 * ROWS
+
+
+@pytest.mark.parametrize("kept", [2, 3, 100, 101, 102])
+def test_a_filter_may_keep_fewer_rows_of_a_part_than_there_are_ranks(tmp_path: pathlib.Path, kept: int) -> None:
+    """Such a part has a step with repeated rows, as one of so few rows would."""
+    with handing(tmp_path, 3, filter=f"id < {kept}") as (serving, parts), contextlib.ExitStack() as stack:
+        hand(serving, 0, parts)
+        loaders = [stack.enter_context(connect(serving.url, rank=rank, timeout=60)) for rank in range(3)]
+        assert {loader.rows for loader in loaders} == {kept}
+        assert len({len(loader) for loader in loaders}) == 1
+        assert {number for loader in loaders for number in ids(iter(loader))} == set(range(kept))

@@ -548,6 +548,17 @@ def test_nulls_in_a_column_that_has_none_by_its_schema_are_named() -> None:
     assert conform(batch.slice(0, 1), wanted).to_pylist() == [{"id": 1}]
 
 
+@pytest.mark.parametrize("name", ["A", "c"])
+def test_a_field_within_a_column_that_is_not_there_is_named(name: str) -> None:
+    """As of ``spark.read.schema("st struct<A:long>")``: a cast would make it null."""
+    batch = pa.record_batch({"st": [[{"a": 1, "b": 2}]]})
+    kind = pa.struct([("a", pa.int64()), (name, pa.int64())])
+    with pytest.raises(bowstring.NotFoundError, match=f"column 'st' has no field '{name}'"):
+        conform(batch, pa.schema([("st", pa.list_(kind))]))
+    some = pa.list_(pa.struct([("b", pa.int64())]))
+    assert conform(batch, pa.schema([("st", some)])).to_pylist() == [{"st": [{"b": 2}]}]
+
+
 def test_unsupported_requests_are_reported(spark: Any, tmp_path: pathlib.Path) -> None:
     for url, options, word in [
         ("grpc://127.0.0.1:1", {}, "names no dataset"),

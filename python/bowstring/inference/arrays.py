@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bowstring.errors import MismatchError, NotFoundError, UnsupportedError
+from bowstring.fields import lacking
 
 __all__ = ["Model", "compact", "joined", "predicted", "rebatched", "tensors"]
 
@@ -80,7 +81,7 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
             raise MismatchError(f"the model returned {', '.join(outputs)}, but no {name!r}")
         if not (hasattr(outputs[name], "__len__") or hasattr(outputs[name], "__array__")):
             raise MismatchError(f"a model returns arrays, not a {type(outputs[name]).__name__} ({name!r})")
-        array = _column(outputs[name])
+        array = _column(outputs[name], None if schema is None else schema.field(name).type)
         if len(array) != rows:
             raise MismatchError(f"the model returned {len(array)} values of {name!r} for {rows} rows")
         if schema is not None and array.type != schema.field(name).type:
@@ -93,6 +94,9 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
 
 
 def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
+    lacks = lacking(array.type, kind)
+    if lacks is not None:
+        raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: it has no {lacks!r}")
     try:
         made = array.cast(kind)
         if _overflows(array, made):
@@ -120,13 +124,16 @@ def _overflows(array: Any, made: Any) -> bool:
     return bool(became.any())
 
 
-def _column(value: Any) -> Any:
+def _column(value: Any, wanted: pa.DataType | None) -> Any:
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
     if hasattr(value, "detach"):  # torch
         value = value.detach().cpu().numpy()
     if not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__array__"):
         value = np.asarray(value)
+    if wanted is not None and pa.types.is_map(wanted) and not pa.types.is_nested(wanted.item_type):
+        # Pairs: by themselves they are lists of mixed values.
+        return pa.array(value, type=wanted)
     if not isinstance(value, np.ndarray) or value.ndim == 1:
         return pa.array(value)
     # [rows, ..., n] from the inside out. What is masked stays so.

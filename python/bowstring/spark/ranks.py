@@ -135,6 +135,7 @@ class RankLoader:
         self._streams: list[Iterator[dict[str, Any]]] = []
         self._opened = -1
         self._rows_known: list[tuple[int, int]] | None = None
+        self._rows = 0
         self._closed = False
         self._epoch = self._step = self._pass = 0
         self._taken = False  # True if a batch of this pass was taken
@@ -233,6 +234,7 @@ class RankLoader:
                 self._opened, self._rows_known, self._loaders = told["generation"], rows, loaders
             self._options, self._world = told["loader"], told["world_size"]
             self._steps = [len(one) for one in loaders]
+            self._rows = sum(one.rows for one in loaders)
             self._streams = []
             return
 
@@ -254,7 +256,14 @@ class RankLoader:
         # Each part has a last step of its own: what `short` repeats adds up over parts. With fewer rows than ranks,
         # some ranks would get none.
         if tails.told(options) is None and self._kind._tail == "short" and part["rows"] >= told["world_size"]:
-            options = {**options, "tail": "even"}
+            try:
+                return self._loader(told, part, {**options, "tail": "even"})
+            except ConfigError as error:
+                if error.option != "tail":  # so few may be left by a filter
+                    raise
+        return self._loader(told, part, options)
+
+    def _loader(self, told: Mapping[str, Any], part: Mapping[str, Any], options: Mapping[str, Any]) -> BaseLoader[Any]:
         return self._kind(
             part["url"],
             rank=self._rank,
@@ -359,7 +368,7 @@ class RankLoader:
     @property
     def rows(self) -> int:
         """Rows of one epoch over all ranks."""
-        return sum(rows for rows, _ in self._rows_known or [])
+        return self._rows
 
     @property
     def rank(self) -> int:

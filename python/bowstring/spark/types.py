@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bowstring.errors import NullsError, UnsupportedError
+from bowstring.errors import NotFoundError, NullsError, UnsupportedError
+from bowstring.fields import lacking
 
 __all__ = ["arrow_schema", "conform", "spark_schema", "stored_schema"]
 
@@ -55,6 +56,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema`` of ``batch``, by name, with its types; without a copy if only nullability differs.
 
+    :raises NotFoundError: for a field within a column that ``batch`` lacks.
     :raises NullsError: for nulls in a column that has none by ``schema``.
     """
     columns = []
@@ -70,6 +72,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(column: Any, field: pa.Field) -> Any:
+    lacks = lacking(column.type, field.type)
+    if lacks is not None:
+        raise NotFoundError(f"column {field.name!r} has no field {lacks!r}: it is {column.type}")
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
