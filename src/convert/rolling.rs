@@ -160,12 +160,22 @@ impl Write for Counting {
 impl Output {
     /// Creates a file at `path`.
     pub(crate) fn create(path: &Path, packing: Packing) -> Result<Self> {
+        Self::create_for(path, packing, None)
+    }
+
+    /// Creates a file at `path` for exactly `bytes` bytes, if given. zstd's header then tells them, as readers of whole files want.
+    pub(crate) fn create_for(path: &Path, packing: Packing, bytes: Option<u64>) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| failed("create", path, error))?;
         let counting = Counting { file: BufWriter::with_capacity(256 << 10, file), bytes: 0 };
         let writer = match packing {
             Packing::Gzip => Packer::Gzip(flate2::write::GzEncoder::new(counting, flate2::Compression::default())),
             Packing::Zstd(level) => {
-                Packer::Zstd(zstd::Encoder::new(counting, level).map_err(|error| failed("create", path, error))?)
+                let make = || {
+                    let mut encoder = zstd::Encoder::new(counting, level)?;
+                    encoder.set_pledged_src_size(bytes)?;
+                    Ok(encoder)
+                };
+                Packer::Zstd(make().map_err(|error| failed("create", path, error))?)
             }
             _ => Packer::Plain(counting),
         };
@@ -236,5 +246,26 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_known_size_tells_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let size = |path: &Path| zstd::zstd_safe::get_frame_content_size(&std::fs::read(path).unwrap()).unwrap();
+        // More than a block: in a single one the size is told anyway.
+        let bytes = [7; 1 << 18];
+        for (name, told) in [("told", Some(bytes.len() as u64)), ("untold", None)] {
+            let path = folder.path().join(name);
+            let mut output = Output::create_for(&path, Packing::Zstd(3), told).unwrap();
+            bytes.chunks(100_000).for_each(|piece| output.put(piece).unwrap());
+            output.close().unwrap();
+            assert_eq!(size(&path), told, "{name}");
+            assert_eq!(zstd::decode_all(File::open(&path).unwrap()).unwrap(), bytes);
+        }
     }
 }

@@ -194,9 +194,14 @@ impl Dataset {
     /// An existing index, or an empty file, is replaced as a whole.
     ///
     /// # Errors
-    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory, and if another file is there;
+    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory, and if something else is there;
     /// [`Error::Store`].
     pub async fn write_index(&self, to: Option<&str>, options: &OpenOptions) -> Result<String> {
+        // A file is renamed into its place, which would replace a device.
+        let there = to.and_then(|to| std::fs::metadata(to.strip_prefix("file://").unwrap_or(to)).ok());
+        if let (Some(to), Some(_)) = (to, there.filter(|there| !there.is_file())) {
+            return Err(Error::config("output", format!("{to} is no file; name one")));
+        }
         let place = match (to, &self.inner.place) {
             (Some(to), _) => Found::at(to, options.access())?,
             (None, Some(place)) => place.clone(),

@@ -311,7 +311,11 @@ impl Loader {
             let varies = |field: &&Field| {
                 field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse))
             };
-            let part = |field: &&Field| field.names().iter().any(|name| &**name == column);
+            // Its mask has a value for each row.
+            let part = |field: &&Field| {
+                let own = field.names();
+                own.iter().any(|name| &**name == column && name.strip_prefix(&*field.name) != Some("__valid"))
+            };
             if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
                 let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");
                 let hint = format!("pad the lists: lists={{\"{}\": Padded(n)}}", field.name);

@@ -120,7 +120,8 @@ fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
     let (one, two) = (folder("one", 500), folder("two", 8));
     let config = directory.path().join("serve.toml");
     let table = |name: &str, path: &Path| format!("[datasets.{name}]\nurl = {path:?}\n");
-    std::fs::write(&config, table("first", &one)).unwrap();
+    // The batch size, without which lanes are none, is the client's.
+    std::fs::write(&config, format!("{}{}lanes = 4\n", table("first", &one), table("laned", &one))).unwrap();
     let server = Server::start(&["-v", "--config", config.to_str().unwrap(), &format!("always={}", two.display())]);
     let open = |name: &str| {
         Loader::open(LoaderOptions { prefetch: 1, ..LoaderOptions::new(format!("{}/{name}", server.listen), 4) })
@@ -132,7 +133,7 @@ fn a_hangup_rereads_the_catalogue_and_running_streams_continue() {
     let told = |text: &str| server.log().matches(text).count();
     let mut running = open("first").unwrap();
     let mut ids = support::ids(&running.next().unwrap().unwrap());
-    assert_eq!((rows("first"), rows("always")), (Ok(1000), Ok(16)));
+    assert_eq!((rows("first"), rows("laned"), rows("always")), (Ok(1000), Ok(1000), Ok(16)));
 
     // Datasets that cannot be opened, or files that cannot be read, change nothing.
     let missing = directory.path().join("nope.parquet");

@@ -377,6 +377,9 @@ fn batches_and_options_that_cannot_be_written_are_refused() {
     }
     let empty = DatasetWriter::create(&other, Arc::new(Schema::empty()), default()).unwrap_err();
     assert!(matches!(empty, Error::Config { option: "schema", .. }), "{empty}");
+    let twice = ["a", "b", "a"].map(|name| Field::new(name, DataType::Int64, false));
+    let twice = DatasetWriter::create(&other, Arc::new(Schema::new(twice.to_vec())), default()).unwrap_err();
+    assert!(twice.to_string().contains("two fields are named \"a\""), "{twice}");
     let odd = Schema::new(vec![Field::new("a", DataType::Duration(arrow::datatypes::TimeUnit::Second), false), {
         let ends = Arc::new(Field::new("run_ends", DataType::Int32, false));
         Field::new("b", DataType::RunEndEncoded(ends, Arc::new(Field::new("values", DataType::Utf8, true))), true)

@@ -115,6 +115,13 @@ def test_lists_are_filled_when_they_are_padded(numbers: pathlib.Path) -> None:
     for name in ("tags__values", "tags__offsets"):
         with pytest.raises(bowstring.UnsupportedError, match="pad the lists"):
             ragged.next_into({name: np.zeros(17, np.int64)})
+    # A mask has a value for each row, however long its list is.
+    masked = bowstring.Loader(numbers, batch_size=16, columns=["id", "tags"], nulls="mask")
+    mask = np.full(16, False)
+    batch = masked.next_into({"tags__valid": mask})
+    assert batch is not None
+    assert mask.tolist() == batch["tags__valid"].tolist()
+    assert mask.any()
     options: dict[str, Any] = {"batch_size": 16, "columns": ["tags"], "lists": {"tags": Padded(3)}, "tail": "pad"}
     padded = bowstring.Loader(numbers, **options)
     filled = bowstring.Loader(numbers, **options).into({"tags": tags, "tags__lengths": lengths})

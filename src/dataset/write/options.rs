@@ -1,5 +1,7 @@
 //! Options of the writer, and the check that they make sense.
 
+use std::collections::HashSet;
+
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::file::metadata::KeyValue;
@@ -106,6 +108,13 @@ impl WriterOptions {
         }
         if schema.fields().is_empty() {
             return Err(Error::config("schema", "has no fields"));
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = schema.fields().iter().find(|field| !seen.insert(field.name())) {
+            return Err(Error::config(
+                "schema",
+                format!("two fields are named {:?}: rename one of them", twice.name()),
+            ));
         }
         if let Some(petastorm) = &self.petastorm {
             petastorm.to_pickle()?;

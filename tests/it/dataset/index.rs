@@ -107,6 +107,14 @@ fn an_index_replaces_an_index_and_nothing_else() {
     fs::write(&at, "").unwrap();
     assert!(write(&at).is_ok() && write(&at).is_ok());
     assert_eq!(fs::read(&at).unwrap(), dataset.index().unwrap());
+    // A directory, and a socket, which stands for a device: only root can make one.
+    let socket = folder.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for at in [folder.path(), &socket] {
+        assert!(write(at).unwrap_err().to_string().contains("is no file; name one"));
+    }
+    assert!(std::os::unix::net::UnixStream::connect(&socket).is_ok(), "it is what it was");
+    drop(listener);
 }
 
 /// A change of files that an index does not know of.

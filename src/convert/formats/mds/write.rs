@@ -189,7 +189,7 @@ impl Rows for MdsRows {
             output.put(&packed)?;
             output.close()?
         } else {
-            let mut output = Output::create(&path, packing)?;
+            let mut output = Output::create_for(&path, packing, Some(raw))?;
             while !piece.is_empty() {
                 hashing.update(&piece);
                 output.put(&piece)?;

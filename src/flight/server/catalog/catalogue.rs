@@ -108,7 +108,8 @@ impl Catalogue {
             let mut options = entry.options(&serde_json::Value::Null)?;
             (options.filter, options.ngram) = (None, None);
             (options.rank, options.world_size) = (Some(0), Some(1));
-            (options.batch_size, options.global_batch_size) = (Some(1), None);
+            // Clients say how large batches are: here as small as the plan may have them.
+            (options.batch_size, options.global_batch_size) = (Some(options.lanes.unwrap_or(1).into()), None);
             let opened = PreparedPlan::open(&options).await;
             opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
         });
