@@ -243,6 +243,8 @@ class BaseLoader(ABC, Generic[A]):
         if gang is None:
             ranks.not_in_workers(rank)
             given |= ranks.options(rank, world_size)
+        # Nothing says that it is the only one: that may come before its first pass.
+        self._untold = gang is None and given["rank"] is given["world_size"] is None and ranks.untold()
         url = self._urls = urls_of(url)
         # Addresses of the store are valid for as long as it is kept.
         self._store: _native.OwnStore | None = None
@@ -289,7 +291,13 @@ class BaseLoader(ABC, Generic[A]):
 
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
         """A pass of the native loader, as a loop gets it: in a Python frame between them an interrupt would cost a batch."""
+        self._still_alone()
         return self._native.begin(convert, *into)
+
+    def _still_alone(self) -> None:
+        """Refuses a pass over all rows by a process that is one of several by now."""
+        if self._untold:
+            ranks.joined_late()
 
     def peek(self) -> dict[str, A]:
         """A copy of the next batch, to look at or to build a model with; at the end of an epoch, the first of the next one.

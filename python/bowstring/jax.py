@@ -190,6 +190,13 @@ class Loader(BaseLoader[Any]):
                     own = f"rank {self.rank} of {self.world_size} has {rows // self.world_size}"
                     hint = "give processes that hold the same rows the same rank, and world_size as many as there are"
                     return f"by {of} {held} of {rows} rows, and {own}; {hint} different parts"
+        # JAX's own ranks are different ones. Others are those of the parts, which nobody else can compare.
+        if (self.rank, self.world_size) != of_jax() and columns:
+            before = [axis for axis in columns[0].leading[:-1] if axis is not None]
+            place, first = _place(sharding, (*before, rows, *columns[0].inner), len(before))
+            if place != self.rank:
+                own = f"these are rank {place} of {self.world_size}, and it was given rank {self.rank}"
+                return f"by {of} rows from {first} on, of {rows}; {own}"
         return None
 
     def _array(self, tensor: _native.Tensor) -> Any:
@@ -271,6 +278,17 @@ def _gpus() -> list[jax.Device]:
 def _first_cpu() -> jax.Device:
     """The device on which ``from_dlpack`` places host memory."""
     return jax.local_devices(backend="cpu")[0]
+
+
+def _place(sharding: jax.sharding.Sharding, shape: Sequence[int], axis: int) -> tuple[int, int]:
+    """The number of this process's part of ``axis`` among all parts in their order, and its first row."""
+    parts: dict[int, set[tuple[int, int]]] = {}
+    known: Mapping[Any, Any] = sharding.devices_indices_map(tuple(shape))  # JAX has not typed its devices
+    for device, part in known.items():
+        if part is not None:
+            parts.setdefault(device.process_index, set()).add(part[axis].indices(shape[axis])[:2])
+    own = sorted(parts[jax.process_index()])
+    return sorted({tuple(sorted(part)) for part in parts.values()}).index(tuple(own)), own[0][0]
 
 
 def _refused(sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:

@@ -8,7 +8,7 @@ import sys
 from bowstring import _native
 from bowstring.errors import ConfigError
 
-__all__ = ["group", "not_in_workers", "of_jax", "rank"]
+__all__ = ["group", "joined_late", "not_in_workers", "of_jax", "rank", "untold"]
 
 _OWN = ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE")
 
@@ -134,3 +134,27 @@ def options(given_rank: object, given_world_size: object) -> dict[str, int]:
         return {}
     found = group()
     return {} if found is None else {"rank": found[0], "world_size": found[1]}
+
+
+def untold() -> bool:
+    """True if neither the environment nor a framework tells this process a rank."""
+    if any(map(os.environ.get, _OWN)) or group() is not None:
+        return False
+    try:
+        return _native.launched() is None
+    except ConfigError:  # as opening a loader says too
+        return False
+
+
+def joined_late() -> None:
+    """Refuses a process that several have become since a loader was opened which reads all rows.
+
+    :raises ConfigError: naming the rank that the process has now.
+    """
+    found = group()
+    if found is not None and found[1] > 1:
+        problem = (
+            f"this loader was opened before the process became rank {found[0]} of {found[1]}, so it reads all rows"
+        )
+        hint = "open it afterwards, or give rank and world_size (0 and 1 to read all rows in each process)"
+        raise ConfigError(f"option rank: {problem}; {hint}", option="rank")

@@ -80,6 +80,7 @@ class Steps:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[Step]]:
+        self._loader._still_alone()
         native = self._loader._native
         native.begin(self._loader._batch)
         epoch, first, steps = native.epoch, native.step, native.steps

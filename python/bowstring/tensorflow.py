@@ -18,6 +18,7 @@ ways to save exactly what was consumed:
 from __future__ import annotations
 
 import difflib
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -160,6 +161,19 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def element_spec(self) -> Any:
         """Types and shapes of the values in a batch."""
         return self._inner.element_spec
+
+    def rebatch(self, *args: Any, **kwargs: Any) -> Any:
+        """TensorFlow's own; Keras calls it to divide the batches of a dataset among the processes of a distribution."""
+        keras = sys.modules.get("keras")
+        over = keras.distribution.distribution() if keras is not None and self.world_size > 1 else None
+        if over is not None and getattr(over, "num_processes", 1) > 1 and getattr(over, "auto_shard_dataset", False):
+            raise ConfigError(
+                f"option world_size: this dataset has the rows of rank {self.rank} of {self.world_size}, which Keras would "
+                "divide among the processes once more; give its distribution auto_shard_dataset=False, or the dataset "
+                "rank=0 and world_size=1",
+                option="world_size",
+            )
+        return super().rebatch(*args, **kwargs)
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""

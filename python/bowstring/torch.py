@@ -43,6 +43,7 @@ class DataLoader(BaseLoader[Any]):
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
         if not watched():
             return super()._pass(convert, *into)
+        self._still_alone()
         underway = Underway(self)
 
         def begun(columns: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bowstring import Fill, Image, Loader, Pack, Padded
+from bowstring import Fill, Image, Loader, Pack, Padded, ranks
 from bowstring.base import BaseLoader
 from bowstring.options import document, size
 from bowstring.stats import Stats
@@ -365,6 +365,21 @@ def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeyp
     with pytest.raises(bowstring.ConfigError, match="WORLD_SIZE is not"):
         Loader(numbers, batch_size=5)
     assert "WORLD_SIZE" in bowstring.doctor()["rank_problem"]
+
+
+def test_a_loader_is_not_opened_before_its_process_is_one_of_several(
+    numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before ``init_process_group``: it would read all rows in each process."""
+    untold, told = Loader(numbers, batch_size=5), Loader(numbers, batch_size=5, rank=0, world_size=1)
+    monkeypatch.setattr(ranks, "group", lambda: (1, 2))
+    for begin in (lambda: next(iter(untold)), lambda: next(untold.batches())):
+        with pytest.raises(bowstring.ConfigError, match="before the process became rank 1 of 2") as error:
+            begin()
+        assert error.value.option == "rank"
+    assert len(list(told)) == 20
+    monkeypatch.setattr(ranks, "group", lambda: (0, 1))
+    assert len(list(untold)) == 20
 
 
 def test_sizes_and_plain_values() -> None:

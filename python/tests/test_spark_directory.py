@@ -325,6 +325,36 @@ def test_the_root_of_a_file_system_is_refused_before_tasks_work(tmp_path: pathli
     with pytest.raises(ConfigError, match=f"option path: {root} is the root of a file system"):
         _writable(root)
     _writable(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"option path: .*/file is a file"):
+        _writable(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"version": "2.4.8"}, {"version": "3.5.1", "legacyDateTime": ""}, {"version": "3.5.1"}, {}]
+)
+@pytest.mark.parametrize("old", [True, False])
+def test_days_on_the_former_calendar_are_told(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, keys: dict[str, str], old: bool
+) -> None:
+    day, time = (-200_000, -4_000_000_000) if old else (-100_000, -2_000_000_000)
+    table = pa.table(
+        {
+            "id": [1],
+            "day": pa.array([day], pa.date32()),
+            "s": pa.array([{"at": time * 10**6}], pa.struct([("at", pa.timestamp("us", "UTC"))])),
+        }
+    )
+    spark = {f"org.apache.spark.{key}": value for key, value in keys.items()}
+    pq.write_table(table.replace_schema_metadata(spark), tmp_path / "f.parquet")
+    told = []
+    for columns in ("id,day", "s", "id"):
+        caplog.clear()
+        options = SourceOptions.read({"path": str(tmp_path), "columns": columns})
+        parts = read.reader(options, read.schema(options)).partitions()
+        told += [column for column in ("day", "s.at") if f"column {column}: days before 1582" in caplog.text]
+        assert len(parts) == 1
+    assert told == (["day", "s.at"] if old and (keys.get("version", "3") < "3" or "legacyDateTime" in keys) else [])
 
 
 def test_nothing_is_written_by_path_to_a_dataset_of_a_server(tmp_path: pathlib.Path) -> None:

@@ -173,7 +173,7 @@ impl Output {
                 let make = || {
                     let mut encoder = zstd::Encoder::new(counting, level)?;
                     encoder.set_pledged_src_size(bytes)?;
-                    Ok(encoder)
+                    Ok::<_, io::Error>(encoder)
                 };
                 Packer::Zstd(make().map_err(|error| failed("create", path, error))?)
             }

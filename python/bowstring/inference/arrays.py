@@ -96,7 +96,9 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
 def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
     lacks = lacking(array.type, kind)
     if lacks is not None:
-        raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: it has no {lacks!r}")
+        raise MismatchError(
+            f"the model returned {name!r} as {array.type}, but {kind} was declared: it has no {lacks!r}"
+        )
     try:
         made = array.cast(kind)
         if _overflows(array, made):

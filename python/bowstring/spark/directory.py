@@ -207,9 +207,13 @@ def _destination(url: str) -> Path:
 def _writable(path: Path) -> None:
     """Checks, before any task works, that a commit can put its files into ``path``.
 
-    :raises ConfigError: if ``path`` has a file system of its own, or is a server's.
+    :raises ConfigError: if ``path`` is a file, has a file system of its own, or is a server's.
     """
     unmanaged(path)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(
+            f"option path: {path} is a file, and a dataset is a directory; name another place", option="path"
+        )
     if path.exists() and path.stat().st_dev != path.parent.stat().st_dev:
         problem = (
             f"{path} is the root of a file system, and tasks write beside the dataset, on another one, from where no commit can "

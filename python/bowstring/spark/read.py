@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,11 +25,14 @@ from bowstring.ranges import LONGEST
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.instants import with_instants
+from bowstring.spark.julian import old_column
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.tables import is_table
 from bowstring.spark.types import arrow_schema, conform, spark_schema
 
 __all__ = ["reader", "schema"]
+
+_log = logging.getLogger(__name__)
 
 _ROWS_PER_BATCH = 10_000
 # Size of a file, and its modification time in nanoseconds; None if there is no file.
@@ -269,6 +273,7 @@ class FilesReader(_Reader):
         # Before the footers are read: a later change is another version than the planned one.
         versions = _versions(files)
         groups = [group for file in files for group in file.split_by_row_group()]
+        self._tell_days(files)
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
         bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
@@ -291,6 +296,19 @@ class FilesReader(_Reader):
                 if batch.num_rows:
                     yield conform(batch, target)
             self._check(group, partition)
+
+    def _tell_days(self, files: Iterable[Any]) -> None:
+        """Warns, once, of days on the calendar of before 1582: whoever reads them as Parquet has Spark change them."""
+        for file in files:
+            if (column := old_column(file.metadata, self.wanted.names)) is not None:
+                _log.warning(
+                    "file %s, column %s: days before 1582-10-15 or times before 1900 are on Spark's legacy calendar; they come as "
+                    "stored, where spark.read.parquet gives other days. Write the data anew with "
+                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED",
+                    file.path,
+                    column,
+                )
+                return
 
     def _check(self, group: Any, partition: _Part) -> None:
         """Checks that the file of a row group is the one that was planned."""

@@ -264,6 +264,7 @@ found = [
     opened(across, "data", "model", **packed),
     opened(within, "data", "model", rank=0, world_size=1, **packed),
     np.asarray(own).tolist(),
+    opened(across, "data", rank=1 - int(os.environ["RANK"]), world_size=2),
 ]
 print(json.dumps(found), flush=True)
 os._exit(0)
@@ -276,7 +277,7 @@ def test_a_process_has_the_rows_that_the_sharding_places_on_it(
 ) -> None:
     """JAX would make one global array of other rows in each process."""
     found = ranks(HALVES, kinds, f"127.0.0.1:{free_port()}")
-    for rank, (across, within, everywhere, told, packed, cut, own) in enumerate(found):
+    for rank, (across, within, everywhere, told, packed, cut, own, other) in enumerate(found):
         assert across == [[8], list(range(4 * rank, 4 * rank + 4))]
         for refused in (within, everywhere):
             assert re.search(rf"sharding: .* holds 8 of 8 rows, and rank {rank} of 2 has 4; give processes", refused)
@@ -284,6 +285,8 @@ def test_a_process_has_the_rows_that_the_sharding_places_on_it(
         assert packed[0] == [8, 2]
         assert re.search(r"sharding: .* holds 1 of 2 along axis 1 of column 'both'; divide only rows \(axis 0\)", cut)
         assert own == list(range(4 * rank, 4 * rank + 4)), "arrays of one process"
+        wanted = rf"holds rows from {4 * rank} on, of 8; these are rank {rank} of 2, and it was given rank {1 - rank}"
+        assert re.search(wanted, other)
 
 
 def test_errors_known_at_open_are_raised_at_open(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ import random
 import subprocess
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import bowstring
@@ -680,6 +681,20 @@ def test_two_workers_share_the_rows(kinds: pathlib.Path, ranks: Callable[..., li
     want = expected(kinds, epochs=2)
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     assert found[0]["totals"] == found[1]["totals"] == [len(step) for step in want]
+
+
+def test_keras_does_not_divide_a_share_once_more(kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``keras.distribution.DataParallel()`` does to every dataset in each of several processes."""
+    of = SimpleNamespace(num_processes=2, auto_shard_dataset=True)
+    monkeypatch.setattr("keras.distribution.distribution", lambda: of)
+    share = dataset(kinds, batch_size=8, columns=["id"], rank=1, world_size=2, tail="drop")
+    with pytest.raises(bowstring.ConfigError, match="rank 1 of 2, which Keras would divide") as error:
+        share.rebatch(4)
+    assert error.value.option == "world_size"
+    whole = dataset(kinds, batch_size=8, columns=["id"], rank=0, world_size=1, tail="drop")
+    assert next(iter(whole.rebatch(4)))["id"].shape == (4,)
+    of.auto_shard_dataset = False
+    assert next(iter(share.rebatch(4)))["id"].shape == (4,)
 
 
 def test_a_model_of_layers_takes_a_packed_matrix(kinds: pathlib.Path) -> None:

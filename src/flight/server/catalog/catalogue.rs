@@ -109,7 +109,7 @@ impl Catalogue {
             (options.filter, options.ngram) = (None, None);
             (options.rank, options.world_size) = (Some(0), Some(1));
             // Clients say how large batches are: here as small as the plan may have them.
-            (options.batch_size, options.global_batch_size) = (Some(options.lanes.unwrap_or(1).into()), None);
+            (options.batch_size, options.global_batch_size) = (Some(u64::from(options.lanes.unwrap_or(1))), None);
             let opened = PreparedPlan::open(&options).await;
             opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
         });
