@@ -24,7 +24,7 @@ use self::ledger::Random;
 /// Calls to a registry in the same process, through a line that can be cut.
 struct Memory {
     registry: Mutex<Arc<Registry>>,
-    /// 0 works, 1 refuses, 2 swallows the call, 3 swallows the answer.
+    /// 0 works, 1 refuses, 2 swallows the call, 3 swallows the answer, 4 holds the answer to a leave back for a while.
     line: AtomicU8,
 }
 
@@ -52,8 +52,10 @@ impl Wire for Memory {
             }
             let registry = Arc::clone(&self.registry.lock().unwrap());
             let answer = registry.call(&action, &body).await;
-            if self.line.load(Ordering::Relaxed) == 3 {
-                return std::future::pending().await;
+            match self.line.load(Ordering::Relaxed) {
+                3 => return std::future::pending().await,
+                4 if action == "gang.leave" => tokio::time::sleep(RegistryOptions::default().lease / 3).await,
+                _ => {}
             }
             answer.map_err(CallError::Answered)
         })
@@ -87,6 +89,20 @@ fn registry(journal: Option<&Path>) -> Arc<Registry> {
 }
 
 const LONG: Duration = Duration::from_secs(100);
+
+#[test]
+fn a_heartbeat_beside_a_leave_ends_nothing() {
+    jumping(async {
+        let wire = Memory::new(registry(None));
+        let members = join_all(&wire, 2).await.unwrap();
+        wire.set(4);
+        for member in &members {
+            // A heartbeat is due every quarter of the lease, and learns that the rank has left before the leave has its answer.
+            member.leave().await.unwrap();
+            assert!(matches!(member.barrier(LONG).await, Err(Error::Fenced { .. })));
+        }
+    });
+}
 
 #[test]
 fn ranks_join_meet_gather_acknowledge_and_leave() {

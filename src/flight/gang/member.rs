@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ struct Shared {
     read: Mutex<Option<Fingerprint>>,
     names_plans: bool,
     ended: watch::Sender<Option<Refusal>>,
+    /// True while this rank leaves: a heartbeat beside that is refused once the server knows.
+    leaving: AtomicBool,
     /// Why the last heartbeat had no answer; empty if it had one.
     trouble: Mutex<String>,
 }
@@ -163,6 +166,7 @@ impl Member {
             read: Mutex::default(),
             names_plans: joined.plans,
             ended: watch::Sender::new(None),
+            leaving: AtomicBool::new(false),
             trouble: Mutex::default(),
         });
         let heartbeats = runtime.spawn(heartbeats(Arc::clone(&shared))).abort_handle();
@@ -321,7 +325,10 @@ impl Member {
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
         // Longer waits are useless: by then the lease has told the others.
         let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
-        let _: serde_json::Value = shared.guard(shared.within("gang.leave", &request, longest)).await?;
+        shared.leaving.store(true, Ordering::Relaxed);
+        let left: Result<serde_json::Value> = shared.guard(shared.within("gang.leave", &request, longest)).await;
+        shared.leaving.store(false, Ordering::Relaxed);
+        left?;
         self.heartbeats.abort();
         shared.end(shared.fenced("this rank has left"));
         Ok(())
@@ -464,6 +471,8 @@ async fn heartbeats(shared: Arc<Shared>) {
                 }
             }
             Ok(Err(failed)) if is_trouble(&failed) => *lock(&shared.trouble) = format!(" ({})", failed.error().chain()),
+            // The answer to the leave itself says how it went.
+            Ok(Err(_)) if shared.leaving.load(Ordering::Relaxed) => {}
             Ok(Err(failed)) => return shared.end(Refusal::of(failed.error())),
             Err(_) => *lock(&shared.trouble) = " (it does not answer)".into(),
         }

@@ -213,12 +213,12 @@ impl Staging {
     }
 
     /// Makes the attempts of `tokens` visible at once, according to `mode`, and removes all others of the write. A write that was committed
-    /// before is unchanged, whatever the tokens, and has the same answer; so has one that was committed by a process before this one, in a
-    /// directory. Runs to its end even if this future is dropped.
+    /// before, with these tokens, is unchanged and has the same answer; so has one that was committed by a process before this one, in a
+    /// directory, whatever the tokens. Runs to its end even if this future is dropped.
     ///
     /// # Errors
-    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different columns;
-    /// [`Error::Config`] if the dataset must not exist; [`Error::Closed`] after an abort; [`Error::Timeout`] if others change the dataset
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, tasks of different columns, or
+    /// other attempts than the write was committed with; [`Error::Config`] if the dataset must not exist; [`Error::Closed`] after an abort; [`Error::Timeout`] if others change the dataset
     /// for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. If the
     /// disk fails when the rows are already visible, they are taken back; if that fails too, the commit is made, and the log warns.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
@@ -235,6 +235,9 @@ impl Staging {
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
         let dataset = write.clone();
         Inner::alone(&self.inner, dataset, move || {
+            if once.id() == write.id() {
+                inner.book().check_repeated(&write, &tokens)?;
+            }
             if let Some(committed) = inner.target.repeated(&once)? {
                 let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
                 drop(gone);

@@ -3,7 +3,8 @@
 #[cfg(test)]
 mod model;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash as _, Hasher as _};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -33,11 +34,13 @@ struct Write<P> {
     busy: usize,
     touched: Instant,
     phase: Phase,
+    /// A hash of the attempts of its commit, if it was made here.
+    chosen: Option<u64>,
 }
 
 impl<P> Write<P> {
     fn new(phase: Phase, now: Instant) -> Self {
-        Self { attempts: BTreeMap::new(), busy: 0, touched: now, phase }
+        Self { attempts: BTreeMap::new(), busy: 0, touched: now, phase, chosen: None }
     }
 
     /// Returns true if nothing can come of it any more, and nothing is under way.
@@ -52,6 +55,14 @@ enum Phase {
     Committing,
     Committed(Committed),
     Aborted,
+}
+
+/// A hash of the set of `tokens`.
+fn hash_of(tokens: &[Token]) -> u64 {
+    let set: BTreeSet<&Token> = tokens.iter().collect();
+    let mut hasher = std::hash::DefaultHasher::new();
+    set.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The work of a commit.
@@ -128,6 +139,23 @@ impl<P: Clone> WriteLedger<P> {
         Ok(())
     }
 
+    /// Checks that a commit of `tokens` is the first of `write`, or repeats the one that was made here.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if other attempts were committed: another writer has this write too.
+    pub(super) fn check_repeated(&self, write: &WriteId, tokens: &[Token]) -> Result<()> {
+        let committed = self.writes.get(write).filter(|known| matches!(known.phase, Phase::Committed(_)));
+        if committed.and_then(|known| known.chosen).is_none_or(|chosen| chosen == hash_of(tokens)) {
+            return Ok(());
+        }
+        Err(Error::Mismatch {
+            what: format!("attempts of write {:?} of dataset {:?}, which is committed", write.id(), write.dataset()),
+            expected: "those that it was committed with".to_owned(),
+            found: "others".to_owned(),
+            hint: "give each writer a write of its own".to_owned(),
+        })
+    }
+
     /// A commit begins. Until its end, nothing else may be done with the write.
     ///
     /// # Errors
@@ -165,7 +193,7 @@ impl<P: Clone> WriteLedger<P> {
         if chosen.is_empty() {
             return Err(over(write, "not to be committed without an attempt: one without rows will do"));
         }
-        known.phase = Phase::Committing;
+        (known.phase, known.chosen) = (Phase::Committing, Some(hash_of(tokens)));
         known.touched = now;
         Ok(Commit::Publish(chosen.into_values().collect()))
     }
@@ -297,6 +325,11 @@ mod tests {
         assert_eq!(book.end_commit(&write, Some(committed), now).len(), 3);
         let Ok(Commit::Done(answer)) = book.begin_commit(&write, &[unknown], now) else { panic!() };
         assert_eq!(answer, committed);
+        assert!(book.check_repeated(&write, &[again]).is_ok());
+        for others in [&[again, other][..], &[first], &[unknown], &[]] {
+            assert!(matches!(book.check_repeated(&write, others), Err(Error::Mismatch { .. })));
+        }
+        assert!(book.check_repeated(&WriteId::new("d", "x").unwrap(), &[first]).is_ok());
         assert!(book.abort(&write, now).is_err() && book.begin(&write, 0, 0, now).is_err());
     }
 

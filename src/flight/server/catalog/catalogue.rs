@@ -88,6 +88,19 @@ impl Catalogue {
         })
     }
 
+    /// Refuses a dataset that is written to the server under a name of the catalogue, whose rows readers of that name would get.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub(crate) fn check_free(&self, name: &str) -> Result<()> {
+        if !self.entries.contains_key(name) {
+            return Ok(());
+        }
+        let problem =
+            format!("{name} is of the server's catalogue: its files are its owner's; write under another name");
+        Err(Error::config("dataset", problem))
+    }
+
     /// Returns the names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)

@@ -316,7 +316,9 @@ impl<T: Source> DatasetCache<T> {
         let is = |entry: &Arc<Entry<T>>| {
             *entry.key == *key && entry.slot.get().is_some_and(|found| found.fingerprint() == fingerprint)
         };
-        let at = entries.iter().position(is)?;
+        // Of several, the newest: files may have changed to ones of the same rows.
+        let found = entries.iter().enumerate().filter(|(_, entry)| is(entry));
+        let at = found.max_by_key(|(_, entry)| entry.number)?.0;
         used(&mut entries, at)?.slot.get().cloned()
     }
 

@@ -64,7 +64,7 @@ impl Background {
         if let Some(put) = &config.put {
             let staging =
                 runtime.block_on(put.open(config.memory_budget, config.quotas.written(), config.lock_patience()))?;
-            writes = Some(Writes::new(staging.clone(), runtime.handle().clone()));
+            writes = Some(Writes::new(staging.clone(), runtime.handle().clone(), config.catalogue.clone()));
             config.put = Some(Put::Shared(staging));
         }
         let (stop, stopped) = oneshot::channel::<()>();

@@ -107,6 +107,7 @@ async fn stage(core: &Core, space: &Space, mut messages: Arrivals, dataset: &mut
     let descriptor = FlightDescriptor::decode(first.head.descriptor.as_slice())
         .map_err(|error| Error::config("descriptor", error.to_string()))?;
     let part: Part = read("descriptor", &descriptor.cmd)?;
+    core.config.catalogue.get().check_free(&part.dataset)?;
     let write = space.write(&part.dataset, &part.write)?;
     *dataset = Some(part.dataset);
     let mut head = first.head;
@@ -132,6 +133,8 @@ pub(crate) async fn act(core: &Core, space: &Space, action: &str, body: &[u8]) -
     match action {
         "put.commit" => {
             let Commit { dataset, write, once, mode, tokens } = read("put.commit", body)?;
+            // A reload may have brought the name meanwhile.
+            core.config.catalogue.get().check_free(&dataset)?;
             let once = once.as_deref().unwrap_or(&write);
             let committed: Committed = staging.commit_as(&space.write(&dataset, &write)?, once, mode, &tokens).await?;
             Ok(json(&committed))
