@@ -632,6 +632,8 @@ def test_columns_as_tensors_and_back() -> None:
         predicted({"y": [1]}, 2, None)
     with pytest.raises(bowstring.MismatchError, match="but no 'z'"):
         predicted({"y": [1]}, 1, pa.schema([("z", pa.int64())]))
+    with pytest.raises(bowstring.MismatchError, match="returned no columns"):
+        predicted({}, 2, None)
     required = pa.schema([pa.field("y", pa.string(), nullable=False)])
     with pytest.raises(bowstring.MismatchError, match="1 nulls of 'y', which was declared NOT NULL"):
         predicted(["a", None], 2, required)

@@ -90,6 +90,8 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
             raise MismatchError(f"the model returned {array.null_count} nulls of {name!r}, which was declared NOT NULL")
         columns.append(array)
         fields.append(pa.field(name, array.type) if schema is None else schema.field(name))
+    if not columns and rows:
+        raise MismatchError("the model returned no columns")
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 

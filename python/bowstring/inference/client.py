@@ -72,7 +72,8 @@ class ModelClient:
 
     :param url: ``grpc://host:port``.
     :param stream: this client's name at the server; a new one by default. A process that replaces a killed one
-        gives the same name, and ``first``.
+        gives the same name, and ``first``. No two clients share one: rows are known by their numbers alone, so each would
+        get the other's answers.
     :param first: the number of the first row without an answer.
     :param window: rows that may wait for answers; at most the server's ``remember_rows``.
     :param timeout: seconds without an answer, over all connections, before an error.
