@@ -332,6 +332,7 @@ class BaseLoader(ABC, Generic[A]):
 
         It begins no pass: each call continues at the current position.
         """
+        self._still_alone()
         return self._native.next_into(*self._into(buffers, stream))
 
     def into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> Iterator[dict[str, Any]]:

@@ -68,7 +68,9 @@ def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
     values = f"{name}__values" if offsets else name
     found = _lists(_array(batch[values]), offsets, batch)
     if nullable:
-        found = (_packed_with_nulls if column.packed else _with_nulls)(found, mask.numpy())
+        # A pack has a mask of its columns. One that a server makes does not say that it is one.
+        of_values = mask.numpy().ndim > 1
+        found = (_packed_with_nulls if of_values else _with_nulls)(found, mask.numpy())
     yield name, found, nullable
     indices = f"{name}__indices"
     for part in column.parts:

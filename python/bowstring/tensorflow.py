@@ -162,19 +162,6 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """Types and shapes of the values in a batch."""
         return self._inner.element_spec
 
-    def rebatch(self, *args: Any, **kwargs: Any) -> Any:
-        """TensorFlow's own; Keras calls it to divide the batches of a dataset among the processes of a distribution."""
-        keras = sys.modules.get("keras")
-        over = keras.distribution.distribution() if keras is not None and self.world_size > 1 else None
-        if over is not None and getattr(over, "num_processes", 1) > 1 and getattr(over, "auto_shard_dataset", False):
-            raise ConfigError(
-                f"option world_size: this dataset has the rows of rank {self.rank} of {self.world_size}, which Keras would "
-                "divide among the processes once more; give its distribution auto_shard_dataset=False, or the dataset "
-                "rank=0 and world_size=1",
-                option="world_size",
-            )
-        return super().rebatch(*args, **kwargs)
-
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
         return self._steps
@@ -328,8 +315,22 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             epoch, step = self._beginning(at)
         return [_int64(number * _EPOCHS + epoch), _int64(step), _int64(self._steps)]
 
+    def _not_divided(self) -> None:
+        """Refuses a pass of which Keras gives each of several processes a part of what is this process's part already."""
+        keras = sys.modules.get("keras") if self.world_size > 1 else None
+        over = keras.distribution.distribution() if keras is not None else None
+        if over is not None and getattr(over, "num_processes", 1) > 1 and getattr(over, "auto_shard_dataset", False):
+            raise ConfigError(
+                f"option world_size: this dataset has the rows of rank {self.rank} of {self.world_size}, which Keras would "
+                "divide among the processes once more; give its distribution auto_shard_dataset=False, or the dataset "
+                "rank=0 and world_size=1",
+                option="world_size",
+            )
+
     def _beginning(self, at: Position | None) -> Position:
         """The start of a pass that begins now, ``at`` if given. Requests have numbers, so earlier passes may continue."""
+        self._not_divided()
+        self._loader._still_alone()
         native = self._loader._native
         # A loader that has just ended an epoch is at the next one, whose batches may already be on their way.
         if at is not None and (at[1] > 0 or at != (native.epoch, native.step)):

@@ -107,6 +107,21 @@ def test_batches_are_those_of_a_local_loader(server: Server, dataset: str, path:
         assert local.state_dict() == remote.state_dict()
 
 
+def test_packs_that_a_catalogue_makes_may_be_null_in_a_record_batch(tmp_path: Path) -> None:
+    """Clients do not know that the column is one."""
+    columns = {"a": pa.array([1, None, 3], pa.int32()), "b": pa.array([1.5, 2, None], pa.float32())}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    pack = 'nulls = "mask"\npack = [{ name = "p", columns = ["a", "b"] }]'
+    (tmp_path / "serve.toml").write_text(f'[datasets.rows]\nurl = "{tmp_path}/rows.parquet"\n{pack}\n')
+    server = Server("--config", str(tmp_path / "serve.toml"))
+    try:
+        with bowstring.Loader(server.url("rows"), batch_size=3, shuffle=False) as loader:
+            record = next(loader.batches()).to_pyarrow()
+    finally:
+        server.stop()
+    assert record.column("p").to_pylist() == [[1, 1.5], [None, 2], [3, None]]
+
+
 def test_what_a_client_says_counts_also_where_it_is_the_default(
     numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -373,7 +374,9 @@ def test_a_loader_is_not_opened_before_its_process_is_one_of_several(
     """As before ``init_process_group``: it would read all rows in each process."""
     untold, told = Loader(numbers, batch_size=5), Loader(numbers, batch_size=5, rank=0, world_size=1)
     monkeypatch.setattr(ranks, "group", lambda: (1, 2))
-    for begin in (lambda: next(iter(untold)), lambda: next(untold.batches())):
+    into = {"id": np.zeros(5, np.int64)}
+    begins: list[Callable[[], object]] = [lambda: next(iter(untold)), lambda: next(untold.batches())]
+    for begin in (*begins, lambda: untold.next_into(into), lambda: next(untold.into(into))):
         with pytest.raises(bowstring.ConfigError, match="before the process became rank 1 of 2") as error:
             begin()
         assert error.value.option == "rank"

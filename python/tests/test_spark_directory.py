@@ -14,8 +14,17 @@ from typing import Any
 
 import bowstring
 import bowstring.flight
+import bowstring.spark
 import pytest
-from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, StoreError, UnknownOptionError
+from bowstring.errors import (
+    ClosedError,
+    ConfigError,
+    Error,
+    MismatchError,
+    StoreError,
+    UnknownOptionError,
+    UnsupportedError,
+)
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -570,3 +579,24 @@ def test_every_option_of_the_guide_is_one() -> None:
     table = guide.partition("| option | meaning |")[2].partition("\n\n")[0]
     names = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert names == set(_OURS)
+
+
+def test_frames_of_pandas_are_refused_with_what_to_give() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"id": [1]})
+    for call in (
+        lambda: bowstring.spark.serve(frame, world_size=1, batch_size=1),
+        lambda: bowstring.spark.predict(frame, dict, batch_size=1, schema="y int"),
+    ):
+        with pytest.raises(ConfigError, match=r"option df: a pandas.*DataFrame is no DataFrame of pyspark.sql; give"):
+            call()
+
+
+def test_what_a_source_cannot_do_is_refused(tmp_path: pathlib.Path) -> None:
+    frame = StructType([StructField("id", LongType())])
+    source = BowstringSource({"path": str(tmp_path / "x"), "filter": "id < 5"})
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigError, match="option filter: it chooses rows to read, and a write writes all"):
+            write(frame, False)
+    with pytest.raises(UnsupportedError, match=r"use spark\.read"):
+        source.streamReader(frame)
+    assert list(tmp_path.iterdir()) == []

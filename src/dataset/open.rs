@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use arrow::datatypes::Field;
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt as _};
 use sha2::{Digest, Sha256};
 
 use super::any_table::AnyTable;
@@ -28,6 +28,9 @@ use crate::schema::{DTYPE_KEY, STORED_KEY};
 use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 use crate::store::{Access, Found, Listing, MountSource};
+
+/// Files that are asked at once whether they have changed.
+const ASKED_AT_ONCE: usize = 16;
 
 /// Options of opening a dataset.
 #[derive(Clone)]
@@ -335,14 +338,16 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Returns true if `urls` still lead to the files that this dataset was opened with, by names and lengths. Reads none of them.
+    /// Returns true if `urls` still lead to the files that this dataset was opened with, by names, lengths, and tags or times. Reads none of
+    /// them. Files that are named one by one are not listed, so each is a request.
     ///
     /// # Errors
     /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) if they are no longer a dataset.
     pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
+        let culprit = format!("the files at {}", shown.join(", "));
         let listing = crate::store::find(urls, options.access(), options.limits.max_files);
-        match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
+        match within(options.timeout, culprit.clone(), listing).await {
             Ok(Listing { table: Some(at), .. }) => {
                 // A version that was asked for stays what it is.
                 let chosen = options.version.is_some() || options.timestamp.is_some();
@@ -351,10 +356,19 @@ impl Dataset {
             }
             Ok(listing) => {
                 let files = &self.manifest().files;
-                let same = |(found, file): (&Found, &FileEntry)| {
-                    found.name == file.path && found.size.is_none_or(|size| size == file.version.size)
+                let same = |(found, file): &(&Found, &FileEntry)| {
+                    found.name == file.path
+                        && found.size.is_none_or(|size| size == file.version.size)
+                        && found.stamp.as_ref().is_none_or(|stamp| file.version.same(stamp))
                 };
-                Ok(listing.files.len() == files.len() && listing.files.iter().zip(files).all(same))
+                let pairs = || listing.files.iter().zip(files);
+                if listing.files.len() != files.len() || !pairs().all(|pair| same(&pair)) {
+                    return Ok(false);
+                }
+                let named = pairs().filter(|(found, _)| found.size.is_none() && found.stamp.is_none());
+                let asked: Vec<_> = named.map(|(found, file)| found.is_still(&file.version)).collect();
+                let all = futures::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE).all(std::future::ready);
+                within(options.timeout, culprit, async { Ok(all.await) }).await
             }
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),

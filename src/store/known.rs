@@ -76,6 +76,16 @@ impl Found {
         }
     }
 
+    /// Returns false if the store has another version by now than `known`, or nothing. Where it does not say, or does not answer, who reads
+    /// the object learns of that.
+    pub(crate) async fn is_still(&self, known: &Stamp) -> bool {
+        match self.place.store.head(&self.path).await {
+            Ok(found) => known.same(&Stamp::of(&found)),
+            Err(object_store::Error::NotFound { .. }) => false,
+            Err(_) => true,
+        }
+    }
+
     /// Puts `bytes` there, in place of anything that is there.
     ///
     /// # Errors

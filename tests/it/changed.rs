@@ -83,6 +83,34 @@ fn a_local_file_that_changes_is_refused() {
     }
 }
 
+/// A server looks for that before it gives a dataset that it has open to a new client.
+#[test]
+fn a_dataset_whose_file_changed_is_not_current() {
+    let runtime = runtime();
+    let current = |dataset: &Dataset, url: &str| {
+        runtime.block_on(dataset.is_current(&[url.to_owned()], &OpenOptions::default())).unwrap()
+    };
+    for (what, change) in changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("d.parquet");
+        fs::copy("fixtures/corrupt/good.parquet", &path).unwrap();
+        // Named, which is not listed, and found in its directory.
+        let urls = [path.as_path(), folder.path()].map(|at| at.to_str().unwrap().to_owned());
+        let opened = urls.each_ref().map(|url| open(&[url], OpenOptions::default()).unwrap());
+        assert!(opened.iter().zip(&urls).all(|(dataset, url)| current(dataset, url)), "{what}");
+        change(&path);
+        assert!(opened.iter().zip(&urls).all(|(dataset, url)| !current(dataset, url)), "{what}");
+    }
+    let good = fs::read("fixtures/corrupt/good.parquet").unwrap();
+    let server = Server::start();
+    let url = server.url("a/d.parquet");
+    server.put("a/d.parquet", good.clone(), Marks { etag: Some("\"1\""), modified: None });
+    let dataset = open(&[&url], OpenOptions::default()).unwrap();
+    assert!(current(&dataset, &url));
+    server.put("a/d.parquet", good, Marks { etag: Some("\"2\""), modified: None });
+    assert!(!current(&dataset, &url));
+}
+
 /// A file that shrinks between two row groups of an epoch is an error that names it, in the loader that people use: nothing is
 /// memory-mapped, so a missing page cannot kill the process.
 #[test]

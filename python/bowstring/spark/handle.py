@@ -23,6 +23,7 @@ from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.options import Url, plain, size
 from bowstring.ranges import MOST, seconds, whole
+from bowstring.spark.frame import check_frame
 from bowstring.spark.meeting import Meeting, MeetingServer
 from bowstring.spark.store import Store, StoreOptions, own_address
 from bowstring.spark.types import conform, stored_schema
@@ -122,6 +123,7 @@ def serve(
     client = {"token": token, "ca": ca, "cert": cert, "key": key, "server_name": server_name}
     storage = {name: str(value) for name, value in client.items() if value is not None}
     store = StoreOptions(memory, spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
+    check_frame(df)
     if tasks is not None:
         df = _spread(df, tasks)
     meeting = Meeting(world_size, plain(options), timeout, patience)

@@ -8,6 +8,7 @@ from typing import Any
 from bowstring.errors import ConfigError
 from bowstring.inference.arrays import Model, predicted, rebatched, tensors
 from bowstring.ranges import whole
+from bowstring.spark.frame import check_frame
 from bowstring.spark.types import arrow_schema
 
 __all__ = ["predict"]
@@ -44,6 +45,7 @@ def predict(
     from pyspark.sql.types import StructType
 
     at_once = whole("batch_size", batch_size, 1, 1 << 31)
+    check_frame(df)
     added = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     if not isinstance(added, StructType):
         raise ConfigError(f"option schema: {schema!r} has no names; write e.g. 'score float'", option="schema")

@@ -92,6 +92,16 @@ class SourceOptions:
             writer=writer,
         )
 
+    def for_writing(self) -> SourceOptions:
+        """The same.
+
+        :raises ConfigError: for a filter, which chooses rows to read: all rows would be written.
+        """
+        if self.filter is not None:
+            problem = "it chooses rows to read, and a write writes all; filter the frame, with df.where"
+            raise ConfigError(f"option filter: {problem}", option="filter")
+        return self
+
     def exists(self, overwrite: bool) -> str:
         """Treatment of an existing dataset; ``overwrite`` comes from the save mode."""
         return self.if_exists or ("replace" if overwrite else "append")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from bowstring.errors import ConfigError
+from bowstring.errors import ConfigError, UnsupportedError
 from bowstring.flight import is_server
 from bowstring.spark import directory, read, server
 from bowstring.spark.options import SourceOptions
@@ -51,16 +57,20 @@ class BowstringSource(DataSource):
             raise ConfigError(f"option columns: {problem}", option="columns")
         return read.reader(options, schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """There is none."""
+        raise UnsupportedError("bowstring has no streams to read: use spark.read")
+
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of one job."""
-        options = self._options()
+        options = self._options().for_writing()
         if is_server(options.url):
             return server.ServerWriter(options, schema, overwrite)
         return directory.DirectoryWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of one micro-batch."""
-        options = self._options()
+        options = self._options().for_writing()
         if is_server(options.url):
             return server.ServerStreamWriter(options, schema, overwrite)
         return directory.DirectoryStreamWriter(options, schema, overwrite)

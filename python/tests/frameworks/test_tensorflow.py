@@ -688,13 +688,22 @@ def test_keras_does_not_divide_a_share_once_more(kinds: pathlib.Path, monkeypatc
     of = SimpleNamespace(num_processes=2, auto_shard_dataset=True)
     monkeypatch.setattr("keras.distribution.distribution", lambda: of)
     share = dataset(kinds, batch_size=8, columns=["id"], rank=1, world_size=2, tail="drop")
-    with pytest.raises(bowstring.ConfigError, match="rank 1 of 2, which Keras would divide") as error:
-        share.rebatch(4)
-    assert error.value.option == "world_size"
+    for divided in (share.rebatch(4), share.map(lambda batch: batch).rebatch(4)):
+        with pytest.raises(tf.errors.OpError, match="rank 1 of 2, which Keras would divide"):
+            next(iter(divided))
     whole = dataset(kinds, batch_size=8, columns=["id"], rank=0, world_size=1, tail="drop")
     assert next(iter(whole.rebatch(4)))["id"].shape == (4,)
     of.auto_shard_dataset = False
     assert next(iter(share.rebatch(4)))["id"].shape == (4,)
+
+
+def test_a_dataset_is_not_opened_before_its_process_is_one_of_several(
+    kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = opened(kinds)
+    monkeypatch.setattr("bowstring.ranks.group", lambda: (1, 2))
+    with pytest.raises(tf.errors.OpError, match="before the process became rank 1 of 2"):
+        next(iter(data))
 
 
 def test_a_model_of_layers_takes_a_packed_matrix(kinds: pathlib.Path) -> None:
