@@ -93,7 +93,12 @@ fn progress(out: &Out) -> ProgressBar {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shown { row_groups, loaded, left_out, counters, .. } = &self.warmed;
-        writeln!(f, "{} of {} are in {}", count(*loaded), plural(*row_groups, "row group"), self.cache)?;
+        let (read, all) = (count(*loaded), plural(*row_groups, "row group"));
+        // A row group is in ranges, and nobody knows of which the missing ones are.
+        match counters.refused + counters.failures + counters.bypassed {
+            0 => writeln!(f, "{read} of {all} are in {}", self.cache)?,
+            _ => writeln!(f, "{read} of {all} were read, but not all of their data are in {}", self.cache)?,
+        }
         writeln!(f, "  fetched    {} in {}", bytes(counters.origin_bytes), plural(counters.misses, "range"))?;
         writeln!(f, "  there      {} in {}", bytes(counters.hit_bytes), plural(counters.hits, "range"))?;
         if counters.peer_hits + counters.given > 0 {
@@ -117,5 +122,33 @@ impl fmt::Display for Report {
             writeln!(f, "  stopped; the same command goes on from here")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::cache::CacheStats;
+
+    #[test]
+    fn what_a_full_disk_did_not_take_is_not_said_to_be_there() {
+        let said = |cache: CacheStats| {
+            let warmed = Warmed {
+                row_groups: 20,
+                bytes: 20 << 20,
+                loaded: 20,
+                left_out: 0,
+                left_out_bytes: 0,
+                limit: 1 << 30,
+                stopped: false,
+                cache,
+            };
+            let report = Report { urls: Vec::new(), cache: "/nvme/c".to_owned(), warmed: Shown::from(warmed) };
+            report.to_string()
+        };
+        let whole = CacheStats { kept: 20, misses: 20, ..CacheStats::default() };
+        assert!(said(whole).starts_with("20 of 20 row groups are in /nvme/c\n"), "{}", said(whole));
+        let full = said(CacheStats { kept: 4, failures: 16, ..whole });
+        assert!(!full.contains("are in /nvme/c") && full.contains("MISSING    16 failures"), "{full}");
     }
 }

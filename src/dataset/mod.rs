@@ -87,11 +87,11 @@ pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub(crate) use select::Room;
 pub use selector::Selector;
-#[cfg(feature = "convert")]
-pub(crate) use write::Finished;
 pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 #[cfg(feature = "flight")]
 pub(crate) use write::{FileWriter, Sink};
+#[cfg(feature = "convert")]
+pub(crate) use write::{Finished, holds_nanoseconds};
 
 use crate::error::{Error, Place, Result};
 #[cfg(feature = "flight")]

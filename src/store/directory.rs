@@ -81,7 +81,10 @@ impl Destination {
         }
         check_link(path, option)?;
         let path = match fs::canonicalize(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                check_target(path, option)?;
+                path.to_owned()
+            }
             outcome => outcome.map_err(|error| failed("open", path, error))?,
         };
         let Some(name) = path.file_name().map(ToOwned::to_owned) else {
@@ -164,6 +167,15 @@ fn check_link(_: &Path, _: &'static str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a link that leads nowhere: nothing can be renamed to it at the end, when all the work is done.
+fn check_target(path: &Path, option: &'static str) -> Result<()> {
+    // Of a name with a slash at its end the system tells only what the link leads to.
+    let Ok(target) = fs::read_link(path.components().as_path()) else { return Ok(()) };
+    let (path, target) = (path.display(), target.display());
+    let problem = format!("{path} is a link to {target}, where nothing is; make that directory, or remove the link");
+    Err(Error::config(option, problem))
+}
+
 /// The content of the `_SUCCESS` in `directory`, if it is bowstring's.
 fn mark(directory: &Path) -> Option<Mark> {
     let path = directory.join(SUCCESS);
@@ -176,7 +188,8 @@ fn mark(directory: &Path) -> Option<Mark> {
 }
 
 /// A foreign file in `directory`, which has a `_SUCCESS` of bowstring: one that is not in its list. The dataset writer leaves no list:
-/// there it is one that neither is Parquet nor belongs beside it. A conversion that lost its list passes.
+/// there it is one that neither is Parquet nor belongs beside it. A conversion that lost its list passes. Of hidden names, such as `.git`, only
+/// those that programs leave behind by themselves are not foreign.
 fn added(directory: &Path, mark: &Mark) -> Result<Option<String>> {
     #[derive(Deserialize)]
     struct Line {
@@ -195,35 +208,56 @@ fn added(directory: &Path, mark: &Mark) -> Result<Option<String>> {
         Some(listed) => name == INDEX || listed.contains(name),
         None => mark.format.is_some() || name.ends_with(".parquet") || BESIDE.contains(&name.as_str()),
     };
-    Ok(names(directory)?.into_iter().find(|name| !is_ours(name)))
+    Ok(names(directory, true)?.into_iter().find(|name| is_hidden(name) || !is_ours(name)))
+}
+
+/// Returns true for a name, or a path whose last name is one, with a dot in front.
+fn is_hidden(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with('.'))
+}
+
+/// Returns true for hidden names without any work of people: what a killed process of bowstring leaves beside its destination, such as
+/// `.NAME.0.writing`, checksums of Hadoop, and what NFS and macOS put into directories.
+fn is_left(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let is_numbered = |end: &str| {
+        let numbered = name.strip_suffix(end).and_then(|start| start.rsplit_once('.'));
+        numbered.is_some_and(|(_, number)| is_number(number))
+    };
+    [".writing", ".old", ".partial", ".saving"].into_iter().any(is_numbered)
+        || [".bowstring-convert", ".bowstring-convert.lock", ".crc"].into_iter().any(|end| name.ends_with(end))
+        || [".nfs", "._"].into_iter().any(|start| name.starts_with(start))
+        || name == ".DS_Store"
 }
 
 /// The names of all files below `directory`, sorted, with `/`; without the list, `_SUCCESS`, and names with a dot in front, which
-/// no reader takes for data. A directory that is too deep to look into is named like a file.
+/// no reader takes for data. With `hidden` also files and directories of such names, but for [those left behind](is_left). A directory that is
+/// too deep to look into is named like a file.
 ///
 /// # Errors
 /// [`Error::Store`].
-pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
+pub(crate) fn names(directory: &Path, hidden: bool) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    descend(directory, "", 0, &mut found)?;
+    descend(directory, "", hidden, 0, &mut found)?;
     found.sort_unstable();
     Ok(found)
 }
 
-fn descend(directory: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) -> Result<()> {
+fn descend(directory: &Path, prefix: &str, hidden: bool, depth: usize, found: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
         let entry = entry.map_err(|error| failed("list", directory, error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') || (depth == 0 && (name == SUCCESS || name == FILES)) {
+        let is_hidden = is_hidden(&name);
+        if (is_hidden && (!hidden || is_left(&name))) || (depth == 0 && (name == SUCCESS || name == FILES)) {
             continue;
         }
         let path = entry.path();
         let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
         let full = format!("{prefix}{name}");
-        if !kind.is_dir() || depth >= MAX_DEPTH {
+        if !kind.is_dir() || is_hidden || depth >= MAX_DEPTH {
             found.push(full);
         } else {
-            descend(&path, &format!("{full}/"), depth + 1, found)?;
+            descend(&path, &format!("{full}/"), hidden, depth + 1, found)?;
         }
     }
     Ok(())
@@ -304,5 +338,63 @@ mod tests {
         let error = Destination::of(&link, "dst").unwrap_err();
         assert!(matches!(error, Error::Config { option: "dst", .. }) && error.to_string().contains("12345"), "{error}");
         assert_eq!(Destination::of(&target, "dst").unwrap().path, target);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (target, link) = (root.path().join("target"), root.path().join("link"));
+        symlink(&target, &link).unwrap();
+        for path in [link.clone(), root.path().join("link/")] {
+            let error = Destination::of(&path, "dst").unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Config { option: "dst", .. }) && said.contains("target"), "{said}");
+        }
+        fs::create_dir(&target).unwrap();
+        assert!(Destination::of(&link, "dst").unwrap().path.ends_with("target"));
+        assert!(Destination::of(&root.path().join("new"), "dst").is_ok());
+    }
+
+    #[test]
+    fn hidden_files_of_people_are_not_replaced_and_those_of_programs_are() {
+        let root = tempfile::tempdir().unwrap();
+        let out = root.path().join("out");
+        fs::create_dir_all(out.join("year=1")).unwrap();
+        let vacant = || Destination::of(&out, "dst").unwrap().vacant(Replace { overwrite: true, foreign: false });
+        // That of the dataset writer, and that of a conversion which lost its list.
+        for success in [r#"{"bowstring": "1"}"#, r#"{"bowstring": "1", "format": "parquet"}"#] {
+            fs::write(out.join(SUCCESS), success).unwrap();
+            for name in [
+                ".part-00000.parquet.crc",
+                "._part-00000.parquet",
+                ".DS_Store",
+                ".nfs0000000001",
+                ".x.0.writing",
+                ".x.77-0.old",
+                ".x.1-0.saving",
+                ".x.bowstring-convert.lock",
+            ] {
+                fs::write(out.join(name), "").unwrap();
+            }
+            fs::create_dir_all(out.join(".x.bowstring-convert")).unwrap();
+            assert!(vacant().unwrap().is_some());
+            for (name, file) in [
+                (".git", ".git/HEAD"),
+                (".gitattributes", ".gitattributes"),
+                ("year=1/.dvc", "year=1/.dvc"),
+                (".mine.parquet", ".mine.parquet"),
+                (".thesis.old", ".thesis.old"),
+            ] {
+                let path = out.join(file);
+                fs::create_dir_all(above(&path)).unwrap();
+                fs::write(&path, "years of work").unwrap();
+                let error = vacant().unwrap_err();
+                let said = error.to_string();
+                assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{said}");
+                assert!(said.contains(&format!(" has {name}, ")), "{said}");
+                remove(&out.join(name)).unwrap();
+            }
+            assert!(vacant().unwrap().is_some());
+        }
     }
 }

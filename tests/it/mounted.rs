@@ -107,6 +107,32 @@ fn programs_see_the_files_of_a_store() {
 }
 
 #[test]
+fn an_empty_folder_of_a_store_is_an_empty_directory() {
+    if cannot_mount() {
+        return;
+    }
+    for trusted in [TRUSTED, Duration::ZERO] {
+        let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
+        server.put("bucket/d/", Vec::new(), PINNED);
+        server.put("bucket/full/", Vec::new(), PINNED);
+        server.put("bucket/full/x.bin", b"x".to_vec(), PINNED);
+        let mounted = Mounted::new(files(&server), "s3://bucket", place.path(), trusted).unwrap();
+        let empty = place.path().join("d");
+        assert_eq!(names(place.path()), ["d", "full"]);
+        assert_eq!(names(&place.path().join("full")), ["x.bin"]);
+        assert_eq!(names(&empty), Vec::<String>::new());
+        assert!(fs::metadata(&empty).unwrap().is_dir());
+        assert_eq!(fs::read(empty.join("x.bin")).unwrap_err().kind(), ErrorKind::NotFound);
+        server.remove("bucket/d/");
+        if trusted.is_zero() {
+            assert_eq!(fs::read_dir(&empty).unwrap_err().kind(), ErrorKind::NotFound, "it has gone");
+            assert_eq!(names(place.path()), ["full"]);
+        }
+        mounted.end().unwrap();
+    }
+}
+
+#[test]
 fn an_open_file_stays_the_version_that_was_opened() {
     if cannot_mount() {
         return;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryViewArray, Int64Array, LargeStringArray, ListBuilder, RecordBatch, StringArray,
-    StringViewArray, StringViewBuilder,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Int64Array, LargeStringArray, ListBuilder, RecordBatch,
+    StringArray, StringViewArray, StringViewBuilder, UInt8Builder,
 };
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Int64Type, IntervalUnit, Schema, SchemaRef};
 use bowstring::codec::npy::{Npy, NpyDecoder, write_npz};
 use bowstring::dataset::petastorm::{FieldCodec, SparkType, Unischema, UnischemaField};
 use bowstring::dataset::{Compression, DatasetWriter, Limits, OpenOptions, SCHEMA_KEY, WriterOptions, Written};
@@ -285,6 +285,53 @@ fn an_existing_dataset_is_replaced_only_on_request() {
         assert_eq!(read(&path).1[0].num_rows(), 5);
     }
     assert_eq!(names(directory.path()), ["d", "e", "file", "link"]);
+}
+
+#[test]
+fn row_groups_that_shrink_to_nothing_are_small_enough_to_be_read() {
+    let masks: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..100).map(|_| vec![0_u8; 64 << 10])));
+    let mut lists = ListBuilder::new(UInt8Builder::new());
+    for _ in 0..4 {
+        lists.values().append_slice(&vec![0; 1 << 20]);
+        lists.append(true);
+    }
+    // Of lists of small numbers a reader expects many times their bytes.
+    let lists: ArrayRef = Arc::new(lists.finish());
+    for (column, times) in [(masks, 45), (lists, 6)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("d");
+        let schema = Arc::new(Schema::new(vec![Field::new("mask", column.data_type().clone(), false)]));
+        let rows = (column.len() * times) as u64;
+        let batch = RecordBatch::try_new(schema, vec![column]).unwrap();
+        let written = write(&path, &vec![batch; times], WriterOptions::default()).unwrap();
+        assert!(written.bytes < 1 << 20, "{written:?}");
+        let dataset = open(&[path.to_str().unwrap()], OpenOptions::default()).unwrap();
+        let projection = dataset.project(&["mask".to_owned()]).unwrap();
+        let (runtime, mut found) = (runtime(), 0);
+        for (number, group) in dataset.manifest().groups.iter().enumerate() {
+            assert!(dataset.cost(number, &projection).decoded <= 256 << 20, "{written:?}");
+            // It would be refused before anything is read.
+            runtime.block_on(dataset.fetch(number, &projection)).unwrap();
+            found += group.rows;
+        }
+        assert!(found == rows && (2..5).contains(&written.row_groups), "{written:?}");
+    }
+}
+
+#[test]
+fn intervals_that_parquet_does_not_have_are_refused_by_column_and_type() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new/d");
+    let interval = DataType::Interval(IntervalUnit::MonthDayNano);
+    let inner = DataType::List(Arc::new(Field::new("item", interval.clone(), true)));
+    for data_type in [interval, inner] {
+        let fields = vec![Field::new("id", DataType::Int64, false), Field::new("lasts", data_type.clone(), true)];
+        let error = DatasetWriter::create(&path, Arc::new(Schema::new(fields)), WriterOptions::default()).unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::Unsupported { .. }) && said.contains("column \"lasts\" of type"), "{said}");
+        assert!(said.contains(&data_type.to_string()), "{said}");
+        assert_eq!(names(directory.path()), Vec::<String>::new(), "nothing is on the disk");
+    }
 }
 
 #[test]

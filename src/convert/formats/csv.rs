@@ -412,6 +412,10 @@ impl Rows for CsvRows {
                 Cells::Shown(ArrayFormatter::try_new(column, &options).map_err(unexpected)?, column)
             });
         }
+        let format = if self.separator == b'\t' { Format::Tsv } else { Format::Csv };
+        let unheld = |number: usize, row: usize, what: &str, hint: &str| {
+            refused_value(format, batch.schema_ref().field(number).name(), row, what, hint)
+        };
         let mut line = Vec::new();
         for row in 0..batch.num_rows() {
             for (number, column) in columns.iter().enumerate() {
@@ -424,11 +428,16 @@ impl Rows for CsvRows {
                     }
                     Cells::Shown(formatter, array) if array.is_valid(row) => {
                         let text = formatter.value(row).try_to_string().map_err(|_| {
-                            let format = if self.separator == b'\t' { Format::Tsv } else { Format::Csv };
                             let Unheld { what, hint, .. } = Unheld::time(row);
-                            refused_value(format, batch.schema_ref().field(number).name(), row, what, hint)
+                            unheld(number, row, what, hint)
                         })?;
                         line.extend_from_slice(text.as_bytes());
+                    }
+                    // Nearly all readers skip empty lines.
+                    _ if columns.len() == 1 => {
+                        let hint = "its line would be empty, and other readers skip such lines; write a second column, or leave the row out \
+                                    with a filter";
+                        return Err(unheld(number, row, "a null in the only column", hint));
                     }
                     _ => {}
                 }

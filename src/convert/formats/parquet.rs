@@ -19,7 +19,7 @@ use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source, slices};
 use crate::convert::types::{is_binary, item};
 use crate::convert::values::{cells, sample};
-use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions};
+use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions, holds_nanoseconds};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
 
@@ -203,6 +203,11 @@ pub(crate) fn sink(
 
 /// Checks that the Parquet writer supports the types.
 fn check(schema: &SchemaRef) -> Result<()> {
+    // The writer would say so with the first rows only.
+    if let Some(field) = schema.fields().iter().find(|field| holds_nanoseconds(field.data_type())) {
+        let hint = "its intervals have no nanoseconds; choose columns with --columns, or another type with --schema";
+        return Err(refused(Format::Parquet, field, hint));
+    }
     parquet::arrow::ArrowSchemaConverter::new().convert(schema).map(drop).map_err(|error| {
         let field = schema.fields().iter().find(|field| {
             let alone = arrow::datatypes::Schema::new(vec![Arc::clone(field)]);
@@ -269,5 +274,28 @@ impl Writer for ParquetWriter {
             extra: json!({ "row_groups": file.row_groups }),
         };
         Ok(files.map(part).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::IntervalUnit;
+
+    use super::*;
+
+    #[test]
+    fn intervals_that_parquet_does_not_have_are_refused_by_column_and_type() {
+        let interval = DataType::Interval;
+        let list = |inner| DataType::List(Arc::new(Field::new("item", inner, true)));
+        let checked = |data_type: DataType| {
+            let fields = vec![Field::new("id", DataType::Int64, false), Field::new("lasts", data_type, true)];
+            check(&Arc::new(Schema::new(fields)))
+        };
+        assert!(checked(interval(IntervalUnit::DayTime)).is_ok() && checked(list(DataType::Int8)).is_ok());
+        for data_type in [interval(IntervalUnit::MonthDayNano), list(interval(IntervalUnit::MonthDayNano))] {
+            let error = checked(data_type).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Unsupported { .. }) && said.contains("column \"lasts\" of type"), "{said}");
+        }
     }
 }

@@ -32,7 +32,7 @@ struct Line {
 pub(crate) fn list(data: &Path, threads: usize, progress: &Progress) -> Result<Value> {
     let path = data.join(FILES);
     remove(&path)?;
-    let names = names(data)?;
+    let names = names(data, false)?;
     let lines = Mutex::new(vec![None; names.len()]);
     let all: Vec<usize> = (0..names.len()).collect();
     parallel(threads, &all, progress, |number| {
@@ -71,7 +71,7 @@ pub(crate) fn difference(directory: &Path, success: &Value, threads: usize) -> R
         let line = text.and_then(|text| serde_json::from_str(&text).map_err(io::Error::from));
         lines.push(line.map_err(|error| failed("read", &path, error))?);
     }
-    let names = names(directory)?;
+    let names = names(directory, false)?;
     let listed = |name: &String| lines.binary_search_by(|line| line.name.cmp(name)).is_ok();
     if let Some(more) = names.iter().find(|name| !listed(name)) {
         return Ok(Some(format!("{more} was added")));

@@ -43,9 +43,9 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of the source.
     pub source_bytes: u64,
-    /// Number of tasks.
+    /// Number of tasks; of a shuffle, of the buckets that rows are scattered into.
     pub tasks: usize,
-    /// Tasks that had been finished before.
+    /// Those of them that had been finished before.
     pub resumed_tasks: usize,
     /// True if the destination already existed, made from the same source with the same options, and its files were unchanged.
     pub unchanged: bool,
@@ -298,7 +298,7 @@ fn report(job: &Job, rows: u64, files: usize, bytes: u64, started: Instant) -> R
         files,
         bytes,
         source_bytes: job.source_bytes(),
-        tasks: job.tasks.len(),
+        tasks: job.units,
         resumed_tasks: 0,
         unchanged: false,
         verified: false,

@@ -35,7 +35,7 @@ pub struct Plan {
     pub bytes: u64,
     /// Rows of the source, if known without reading it.
     pub rows: Option<u64>,
-    /// Number of tasks.
+    /// Number of tasks; of a shuffle, of the buckets that rows are scattered into.
     pub tasks: usize,
     /// The first rows, as text by column.
     pub sample: Vec<Vec<String>>,
@@ -75,7 +75,7 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
         shards: shards.len(),
         bytes: job.source_bytes(),
         rows: shards.iter().map(|shard| shard.rows).sum(),
-        tasks: job.tasks.len(),
+        tasks: job.units,
         sample,
         unchanged,
     })

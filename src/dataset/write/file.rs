@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
@@ -15,10 +15,17 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::bytes;
+use crate::dataset::limits::GROUP_RATIO_FREE;
 use crate::page::{PlainChunk, Values};
 
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
 const FINISHED_CHUNK: usize = 1 << 10;
+
+/// Bytes once decoded at which a row group ends whose rows shrink to nearly nothing: below what readers here judge by its ratio. A quarter is
+/// left for rows that are unlike those before.
+const MOST_DECODED: u64 = GROUP_RATIO_FREE / 4 * 3;
+/// Such a row group has so many times its encoded bytes once decoded. Readers refuse a thousand times.
+const SHRINKS: u64 = 100;
 
 /// Destination of a file.
 pub(crate) trait Sink: Write + Send {
@@ -56,6 +63,8 @@ struct Group {
     rows: usize,
     /// Bytes of the batches that plain columns hold, or of their copies.
     held: usize,
+    /// Bytes that it takes when it is read.
+    decoded: u64,
     chunks: Vec<Gathered>,
 }
 
@@ -100,31 +109,36 @@ impl<W: Sink> FileWriter<W> {
     /// # Errors
     /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let each = decoded_bytes(batch).div_ceil(batch.num_rows().max(1) as u64).max(1);
         let mut at = 0;
         while at < batch.num_rows() {
-            let rows = self.room().min(batch.num_rows() - at);
+            let rows = self.room(each).min(batch.num_rows() - at);
             if rows == 0 {
                 self.flush()?;
                 continue;
             }
             self.gather(&batch.slice(at, rows))?;
             at += rows;
-            if self.room() == 0 {
+            if self.room(each) == 0 {
                 self.flush()?;
             }
         }
         Ok(())
     }
 
-    /// Rows that the row group can take.
-    fn room(&self) -> usize {
+    /// Rows that the row group can take, if they are of `each` bytes when decoded, before it is asked again; at least one if it is empty.
+    fn room(&self, each: u64) -> usize {
         let limits = self.file.properties();
         let most = limits.max_row_group_row_count().unwrap_or(usize::MAX);
-        let Some(group) = &self.group else { return most };
-        let room = most - group.rows;
+        let rows = |decoded: u64| usize::try_from(decoded / each).unwrap_or(usize::MAX);
+        let Some(group) = &self.group else { return most.min(rows(MOST_DECODED).max(1)) };
+        let bytes = self.gathered_bytes();
+        let left = rows(MOST_DECODED.saturating_sub(group.decoded));
+        let shrinks = (bytes as u64).saturating_mul(SHRINKS) < group.decoded;
+        let fit = if left > 0 || shrinks { left } else { rows(MOST_DECODED).max(1) };
+        let room = fit.min(most - group.rows);
         let Some(limit) = limits.max_row_group_bytes() else { return room };
         // As many as fit if they are like those before; at least one.
-        let bytes = self.gathered_bytes();
         room.min(limit.saturating_sub(bytes) / (bytes / group.rows).max(1))
     }
 
@@ -151,6 +165,7 @@ impl<W: Sink> FileWriter<W> {
         let all: usize = batch.columns().iter().map(bytes).sum();
         let kept = plain >= all / 2;
         group.held += if kept { all } else { plain };
+        group.decoded = group.decoded.saturating_add(decoded_bytes(batch));
         for (index, chunk) in group.chunks.iter_mut().enumerate() {
             match (chunk, &values[index]) {
                 (Gathered::Plain(chunk), Some(values)) => chunk.push(values, kept),
@@ -178,7 +193,7 @@ impl<W: Sink> FileWriter<W> {
                 column.plain.as_ref().and_then(|stored| chunk(self.file.properties(), stored, field.data_type()));
             chunks.push(plain.map_or(Gathered::Encoded(encoders), Gathered::Plain));
         }
-        Ok(Group { rows: 0, held: 0, chunks })
+        Ok(Group { rows: 0, held: 0, decoded: 0, chunks })
     }
 
     /// Ends the row group, if one has begun.
@@ -284,13 +299,76 @@ fn chunk(properties: &WriterProperties, column: &ColumnDescPtr, data_type: &Data
     PlainChunk::new(column, data_type, properties.column_data_page_size_limit(column.path()))
 }
 
+/// Bytes that a reader expects of the rows of `batch`, at most about, by the rule of [`Dataset::cost`](crate::dataset::Dataset::cost).
+fn decoded_bytes(batch: &RecordBatch) -> u64 {
+    batch.columns().iter().map(|column| decoded(column, 0)).fold(0, u64::saturating_add)
+}
+
+/// The same of a column, or of what is in it; `lists` is the number of lists above, with which empty ones and offsets are counted.
+fn decoded(array: &ArrayRef, lists: u64) -> u64 {
+    let len = array.len() as u64;
+    let below = lists.saturating_add(len);
+    let value = match array.data_type() {
+        DataType::Struct(_) => {
+            let members = array.as_struct().columns().iter();
+            return members.map(|member| decoded(member, lists)).fold(0, u64::saturating_add);
+        }
+        DataType::List(_) => return decoded(&within(array.as_list::<i32>()), below),
+        DataType::LargeList(_) => return decoded(&within(array.as_list::<i64>()), below),
+        DataType::FixedSizeList(..) => return decoded(array.as_fixed_size_list().values(), below),
+        DataType::Map(..) => {
+            let maps = array.as_map();
+            let offsets = maps.value_offsets();
+            let (first, end) = (offsets[0] as usize, offsets[maps.len()] as usize);
+            let entries = maps.entries().slice(first, end - first);
+            return entries.columns().iter().map(|column| decoded(column, below)).fold(0, u64::saturating_add);
+        }
+        DataType::Boolean => 1,
+        DataType::FixedSizeBinary(length) => u64::try_from(*length).unwrap_or(0).next_power_of_two().max(16),
+        DataType::Decimal256(..) => 40,
+        kind if kind.is_decimal() => 24,
+        DataType::Float32 | DataType::Float64 => 8,
+        kind if kind.is_integer() || (kind.is_temporal() && !matches!(kind, DataType::Interval(_))) => 8,
+        _ => 16,
+    };
+    let texts = match array.as_any_dictionary_opt() {
+        // A large dictionary is given up, and then each row has its own copy.
+        Some(packed) => {
+            let values = packed.values();
+            (bytes(values) as u64).div_ceil(values.len().max(1) as u64).saturating_mul(len)
+        }
+        None if is_text(array.data_type()) => bytes(array) as u64,
+        None => 0,
+    };
+    let places = if lists > 0 { 4 * (lists + below) } else { 0 };
+    below.saturating_mul(value).saturating_add(below / 8).saturating_add(texts).saturating_add(places)
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Utf8
+            | DataType::LargeUtf8
+            | DataType::Utf8View
+            | DataType::Binary
+            | DataType::LargeBinary
+            | DataType::BinaryView
+    )
+}
+
+/// The values that the lists of `lists` hold: for a slice, a part of all.
+fn within<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> ArrayRef {
+    let offsets = lists.value_offsets();
+    let (first, end) = (offsets[0].as_usize(), offsets[lists.len()].as_usize());
+    lists.values().slice(first, end - first)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        Array, ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray,
-        ListArray, StringArray,
+        BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray, StringArray,
     };
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::compute::concat_batches;

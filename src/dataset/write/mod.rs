@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -132,6 +132,12 @@ impl DatasetWriter {
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
         // Types that Parquet does not have are found before anything is on the disk.
+        if let Some(field) = schema.fields().iter().find(|field| holds_nanoseconds(field.data_type())) {
+            return Err(Error::unsupported(
+                format!("writing column {:?} of type {} as Parquet", field.name(), field.data_type()),
+                "its intervals have no nanoseconds; store them as a duration, a text, or three columns of integers",
+            ));
+        }
         FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
         let replace = Replace { overwrite: options.overwrite, foreign: options.overwrite_foreign };
         let staging = Staging::create(path, replace)?;
@@ -421,6 +427,23 @@ fn bytes(array: &ArrayRef) -> usize {
         // The low half of a view is the length.
         Some(views) => views.iter().map(|view| 4 + (*view as u32) as usize).sum(),
         None => array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size()),
+    }
+}
+
+/// Returns true if there are intervals of months, days and nanoseconds at any depth. Parquet's have milliseconds, and the writer says so with the
+/// first rows only.
+pub(crate) fn holds_nanoseconds(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Interval(IntervalUnit::MonthDayNano) => true,
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => holds_nanoseconds(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| holds_nanoseconds(field.data_type())),
+        DataType::Dictionary(_, values) => holds_nanoseconds(values),
+        _ => false,
     }
 }
 

@@ -60,8 +60,8 @@ impl Dial for Tcp {
 pub(super) enum Failure {
     /// Another attempt, here or elsewhere, may help.
     Transient(Error),
-    /// This server's certificate is of an unknown authority or of another name. Setting what is missing helps, and where it served
-    /// before, its next certificate may.
+    /// This server's certificate is of an unknown authority or of another name, or it refuses ours. Setting what is missing helps, and
+    /// where it served before, its next certificate may.
     Untrusted(Error),
     /// This server refuses. One that has newer tokens, tickets' keys or datasets may not.
     Refused(Error),
@@ -103,12 +103,16 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
         .then(|| Error::config("url", format!("{peer}: {problem}; write {meant}://{at}")))
 }
 
-/// What to set for a server whose certificate is of another authority or another name than expected; `None` for other errors. A certificate
+/// What to set for a server whose certificate is of another authority or another name than expected, or that wants another one of ours;
+/// `None` for other errors. A certificate
 /// that has expired or is not valid yet is replaced by its server.
 fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     std::iter::successors(Some(error), |error| (**error).source()).find_map(|error| {
         let text = error.to_string();
         // The words of rustls.
+        if let Some((_, alert)) = text.split_once("received fatal alert: ") {
+            return unwelcome(alert);
+        }
         let (_, why) = text.split_once("invalid peer certificate: ")?;
         if why.starts_with("UnknownIssuer") {
             Some("no connection: no known CA has signed its certificate; give its CA as ca in storage_options")
@@ -118,6 +122,18 @@ fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
             None
         }
     })
+}
+
+/// What to set for a server that refused this client's certificate with `alert`, or that it has none. It says so after the handshake, in
+/// answer to the first call.
+fn unwelcome(alert: &str) -> Option<&'static str> {
+    if alert.starts_with("CertificateRequired") {
+        Some("no connection: it wants a certificate of its clients; give cert and key in storage_options")
+    } else if ["UnknownCA", "BadCertificate", "AccessDenied"].iter().any(|refused| alert.starts_with(refused)) {
+        Some("no connection: it does not trust the certificate that is given as cert in storage_options")
+    } else {
+        None
+    }
 }
 
 /// A connection to one server.
@@ -174,6 +190,11 @@ impl Connection {
         if status.message().contains(TOO_LONG) {
             let problem = format!("{} takes no headers as long as with this token (its header_list_bytes)", self.peer);
             return Failure::Final(Error::config("token", problem));
+        }
+        if let Some(hint) = distrusted(status) {
+            let source: Box<dyn StdError + Send + Sync> = Box::new(status.clone());
+            let error = Error::Remote { peer: self.peer.to_string(), what: hint.to_owned(), source: Some(source) };
+            return Failure::Untrusted(error);
         }
         let error = from_status(&self.peer(), status);
         Failure::of(status, error)
@@ -347,5 +368,11 @@ mod tests {
             assert_eq!(of(why), None, "{why}");
         }
         assert_eq!(distrusted(&std::io::Error::other("UnknownIssuer")), None);
+        let told = |alert: &str| distrusted(&std::io::Error::other(format!("received fatal alert: {alert}")));
+        assert!(told("CertificateRequired").is_some_and(|hint| hint.contains("cert and key")));
+        for alert in ["UnknownCA", "BadCertificate", "AccessDenied"] {
+            assert!(told(alert).is_some_and(|hint| hint.contains("given as cert")), "{alert}");
+        }
+        assert_eq!((told("CertificateExpired"), told("InternalError")), (None, None));
     }
 }

@@ -88,6 +88,17 @@ impl Nodes {
         self.is_trusted(*since, now).then_some(listed)
     }
 
+    /// Returns true if the directory `parent` had a directory `name` when it was last listed, however long ago that is.
+    pub(super) fn was_directory(&self, parent: u64, name: &str) -> bool {
+        let listed = self.known.get(&parent).and_then(|node| node.listed.as_ref());
+        listed.and_then(|(listed, _)| listed.get(name)).is_some_and(Entry::is_directory)
+    }
+
+    /// The directory that a number is in, and the name there.
+    pub(super) fn place(&self, number: u64) -> Option<(u64, &str)> {
+        self.known.get(&number).map(|node| (node.parent, node.name.as_str()))
+    }
+
     /// Notes what a directory has.
     pub(super) fn list(&mut self, number: u64, listed: HashMap<String, Entry>, now: Instant) {
         if let Some(node) = self.known.get_mut(&number) {
@@ -245,5 +256,20 @@ mod tests {
         assert!(nodes.recent(ROOT, later).is_some());
         nodes.update(a, entry("d/a"), later);
         assert!(nodes.recent(a, later).is_some());
+    }
+
+    #[test]
+    fn directories_of_old_lists_are_remembered_until_the_next_one() {
+        let (now, trusted) = (Instant::now(), Duration::from_secs(10));
+        let mut nodes = Nodes::new(entry("s3://b"), trusted, now);
+        assert!(!nodes.was_directory(ROOT, "d"));
+        let listed = [("d", entry("s3://b/d")), ("a", version("1"))].map(|(name, entry)| (name.to_owned(), entry));
+        nodes.list(ROOT, HashMap::from(listed), now);
+        let number = nodes.look_up(ROOT, "d", entry("s3://b/d"), now);
+        assert_eq!(nodes.place(number), Some((ROOT, "d")));
+        assert_eq!(nodes.find(ROOT, "d", now + trusted), Known::Ask);
+        assert!(nodes.was_directory(ROOT, "d") && !nodes.was_directory(ROOT, "a") && !nodes.was_directory(number, "d"));
+        nodes.list(ROOT, HashMap::new(), now + trusted);
+        assert!(!nodes.was_directory(ROOT, "d"));
     }
 }

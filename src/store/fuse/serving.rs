@@ -97,14 +97,15 @@ impl Serving {
     /// What is behind a number.
     fn entry(&self, number: u64) -> Result<Entry, Errno> {
         let now = Instant::now();
-        let url = {
+        let (url, parent, name) = {
             let nodes = held(&self.nodes);
             if let Some(entry) = nodes.recent(number, now) {
                 return Ok(entry.clone());
             }
-            nodes.url(number).ok_or(Errno::ESTALE)?.to_owned()
+            let (parent, name) = nodes.place(number).ok_or(Errno::ESTALE)?;
+            (nodes.url(number).ok_or(Errno::ESTALE)?.to_owned(), parent, name.to_owned())
         };
-        let entry = self.files.entry(&url).map_err(|error| number_of(&error))?;
+        let entry = self.ask(&url, parent, &name)?;
         // The kernel looks the name up again, and gets the number of the other version.
         if held(&self.nodes).update(number, entry.clone(), now) { Ok(entry) } else { Err(Errno::ESTALE) }
     }
@@ -121,31 +122,51 @@ impl Serving {
         let (entry, then) = match known {
             Known::There(entry, then) => (entry, then),
             Known::Missing => return Err(Errno::ENOENT),
-            Known::Ask => match self.files.entry(&below(&url, name)) {
-                Ok(entry) => (entry, now),
-                Err(Error::NotFound { .. }) => return Err(Errno::ENOENT),
-                Err(error) => return Err(number_of(&error)),
-            },
+            Known::Ask => (self.ask(&below(&url, name), parent, name)?, now),
         };
         let number = held(&self.nodes).look_up(parent, name, entry.clone(), then);
         Ok((number, entry))
     }
 
+    /// What the store has at `url`, which is `name` in the directory `parent`. Stores have no empty directories: a mark of one is only in the list
+    /// of the directory above, which is made anew if it had one.
+    fn ask(&self, url: &str, parent: u64, name: &str) -> Result<Entry, Errno> {
+        let missing = match self.files.entry(url) {
+            Ok(entry) => return Ok(entry),
+            Err(Error::NotFound { .. }) => Errno::ENOENT,
+            Err(error) => return Err(number_of(&error)),
+        };
+        if !held(&self.nodes).was_directory(parent, name) {
+            return Err(missing);
+        }
+        let now = Instant::now();
+        let listed = self.listed(parent)?;
+        let entry = listed.get(name).cloned();
+        held(&self.nodes).list(parent, listed, now);
+        entry.ok_or(missing)
+    }
+
     /// The names in a directory, which are noted.
     fn list(&self, number: u64) -> Result<Vec<(String, FileType)>, Errno> {
         let now = Instant::now();
-        let url = {
-            let nodes = held(&self.nodes);
-            if let Some(listed) = nodes.listed(number, now) {
-                return Ok(named(listed));
-            }
-            nodes.url(number).ok_or(Errno::ESTALE)?.to_owned()
-        };
-        let found = self.files.list(&url).map_err(|error| number_of(&error))?;
-        let found: HashMap<_, _> = found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect();
-        let names = named(&found);
-        held(&self.nodes).list(number, found, now);
+        if let Some(listed) = held(&self.nodes).listed(number, now) {
+            return Ok(named(listed));
+        }
+        let listed = self.listed(number)?;
+        let names = named(&listed);
+        held(&self.nodes).list(number, listed, now);
         Ok(names)
+    }
+
+    /// What the store has in a directory.
+    fn listed(&self, number: u64) -> Result<HashMap<String, Entry>, Errno> {
+        let url = held(&self.nodes).url(number).ok_or(Errno::ESTALE)?.to_owned();
+        match self.files.list(&url) {
+            Ok(found) => Ok(found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect()),
+            // It was found before it is listed: there is a mark of it and nothing else, or it went just now.
+            Err(Error::NotFound { .. }) if number != ROOT => Ok(HashMap::new()),
+            Err(error) => Err(number_of(&error)),
+        }
     }
 
     fn keep(&self, handle: Handle) -> FileHandle {

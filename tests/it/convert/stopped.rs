@@ -87,11 +87,13 @@ fn what_was_interrupted_is_resumed_only_when_asked() {
 fn what_is_asked_to_stop_at_its_end_publishes_nothing_and_is_resumed() {
     let stopped = Progress::default();
     stopped.stop();
-    for verified in [false, true] {
+    // The tasks of a shuffle are its buckets, of which there may be more than parts of the source.
+    for (verified, shuffle) in [(false, None), (true, None), (false, Some(3))] {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         numbers(&at("src"), 2, 50);
-        let options = ConvertOptions { verify: verified, ..to(Format::Csv) };
+        let shards = shuffle.map(|_| 3);
+        let options = ConvertOptions { verify: verified, shuffle, shards, ..to(Format::Csv) };
         let begun = Conversion::begin(&text(&at("src")), &at("out"), &options).unwrap();
         let Begun::Open(mut conversion) = begun else { panic!("not begun") };
         conversion.run(&Progress::default()).unwrap();

@@ -98,6 +98,27 @@ fn another_kind_of_value_is_an_error_with_line_and_token() {
 }
 
 #[test]
+fn a_null_is_not_written_as_an_empty_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src.parquet");
+    let column = |values: [Option<i64>; 4]| -> ArrayRef { Arc::new(Int64Array::from(values.to_vec())) };
+    let (x, y) = (column([Some(1), Some(2), None, Some(3)]), column([Some(1), None, None, None]));
+    parquet(&src, &batch(vec![("x", x), ("y", y)]));
+    for format in [Format::Csv, Format::Tsv] {
+        let out = directory.path().join(format.name());
+        let only = ConvertOptions { columns: vec!["x".into()], ..to(format) };
+        let (error, said) = kind(run(&src, &out, &only));
+        assert!(matches!(error, Error::Unsupported { .. }) && said.contains("a null in the only column"), "{said}");
+        let place = error.place().unwrap();
+        assert_eq!((place.column.as_deref(), place.row), (Some("x"), Some(2)), "{said}");
+        assert!(!out.exists());
+        // Beside another column it is an empty cell.
+        assert_eq!(run(&src, &out, &ConvertOptions { verify: true, ..to(format) }).unwrap().rows, 4);
+        super::same(&src, &out);
+    }
+}
+
+#[test]
 fn what_a_sample_tells_is_wide_enough_for_it() {
     let directory = tempfile::tempdir().unwrap();
     for (number, (sample, of, value)) in [

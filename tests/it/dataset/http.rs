@@ -236,7 +236,8 @@ fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
     let (mut contents, mut below) = (String::new(), std::collections::BTreeSet::new());
     for (path, (bytes, marks)) in objects.iter() {
         let Some(key) = path.strip_prefix(bucket).and_then(|key| Key::from_url_path(key).ok()) else { continue };
-        let key = key.as_ref();
+        // Some tools mark a directory by an object whose name ends so.
+        let key = format!("{key}{}", if path.ends_with('/') { "/" } else { "" });
         let Some(rest) = key.strip_prefix(prefix.as_str()) else { continue };
         if let Some((directory, _)) = rest.split_once('/').filter(|_| delimited) {
             below.insert(format!("<CommonPrefixes><Prefix>{prefix}{directory}/</Prefix></CommonPrefixes>"));
