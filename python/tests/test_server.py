@@ -432,6 +432,21 @@ def test_dictionaries_are_sent_as_what_they_hold(tmp_path: Path) -> None:
     assert found.to_pydict() == table.to_pydict()
 
 
+def test_nothing_is_written_under_a_name_of_the_catalogue(numbers: Path) -> None:
+    """Readers of that name would go on with the catalogue's rows."""
+    table = pa.table({"id": [1]})
+    with bowstring.flight.Server({"n": numbers}, put="memory") as server, Connection(server.url) as connection:
+        with pytest.raises(bowstring.ConfigError, match="n is of the server's catalogue"):
+            server.put("n", table)
+        with pytest.raises(bowstring.ConfigError, match="n is of the server's catalogue"):
+            connection.put(attempt_of("n", "w", 0, 0), table.schema, table.to_batches())
+        staged = connection.put(attempt_of("m", "w", 0, 0), table.schema, table.to_batches())
+        for mode in ("create", "append", "replace"):
+            with pytest.raises(bowstring.ConfigError, match="n is of the server's catalogue"):
+                connection.commit("n", "w", mode, [staged["token"]])  # type: ignore[arg-type]
+        assert connection.commit("m", "w", "create", [staged["token"]])["rows"] == 1
+
+
 def test_calls_are_audited_and_spaces_are_shared_by_grant(tmp_path: Path, photos: Path) -> None:
     tokens = {name: f"planted-token-of-{name}" for name in ("anna", "bert", "carl")}
     lines = [f"{name}:{token}" for name, token in tokens.items()]

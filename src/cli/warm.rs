@@ -97,7 +97,7 @@ impl fmt::Display for Report {
         // A row group is in ranges, and nobody knows of which the missing ones are.
         match counters.refused + counters.failures + counters.bypassed {
             0 => writeln!(f, "{read} of {all} are in {}", self.cache)?,
-            _ => writeln!(f, "{read} of {all} were read, but not all of their data are in {}", self.cache)?,
+            _ => writeln!(f, "{read} of {all} were read, but not all of that is in {}", self.cache)?,
         }
         writeln!(f, "  fetched    {} in {}", bytes(counters.origin_bytes), plural(counters.misses, "range"))?;
         writeln!(f, "  there      {} in {}", bytes(counters.hit_bytes), plural(counters.hits, "range"))?;

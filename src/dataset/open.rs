@@ -339,7 +339,7 @@ impl Dataset {
     }
 
     /// Returns true if `urls` still lead to the files that this dataset was opened with, by names, lengths, and tags or times. Reads none of
-    /// them. Files that are named one by one are not listed, so each is a request.
+    /// them. Files that are named one by one are not listed, so each is a request, or a look at this machine's disk.
     ///
     /// # Errors
     /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) if they are no longer a dataset.
@@ -365,8 +365,8 @@ impl Dataset {
                 if listing.files.len() != files.len() || !pairs().all(|pair| same(&pair)) {
                     return Ok(false);
                 }
-                let named = pairs().filter(|(found, _)| found.size.is_none() && found.stamp.is_none());
-                let asked: Vec<_> = named.map(|(found, file)| found.is_still(&file.version)).collect();
+                let untold = pairs().filter(|(found, _)| found.is_untold());
+                let asked: Vec<_> = untold.map(|(found, file)| found.is_still(&file.version)).collect();
                 let all = futures::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE).all(std::future::ready);
                 within(options.timeout, culprit, async { Ok(all.await) }).await
             }

@@ -76,6 +76,12 @@ impl Found {
         }
     }
 
+    /// Returns true if its version is to be asked for: it was named, or it is on this machine, where listings tell no times and asking costs
+    /// little.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.stamp.is_none() && (self.size.is_none() || self.place.local)
+    }
+
     /// Returns false if the store has another version by now than `known`, or nothing. Where it does not say, or does not answer, who reads
     /// the object learns of that.
     pub(crate) async fn is_still(&self, known: &Stamp) -> bool {

@@ -458,9 +458,12 @@ fn a_dropped_dataset_takes_nothing_and_stays_away() {
             let gone = Dataset::open(&[url], OpenOptions::default()).await.unwrap_err();
             assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
             for number in 0..3 {
-                let again = staging.commit(&write("d", number), Mode::Append, &tokens[number as usize..]).await;
+                let own = number as usize;
+                let again = staging.commit(&write("d", number), Mode::Append, &tokens[own..=own]).await;
                 assert_eq!(again.unwrap().rows, 1, "a commit that was made stays made");
             }
+            let others = staging.commit(&write("d", 0), Mode::Append, &tokens[1..]).await;
+            assert!(matches!(others, Err(Error::Mismatch { .. })), "of another writer: {others:?}");
             assert_eq!(staging.url("d"), None, "and brings nothing back");
             let anew = staging.commit(&write("d", "open"), Mode::Create, &[open]).await;
             assert_eq!((anew.unwrap().rows, visible(staging, "d").await.unwrap()), (1, vec![7]));
