@@ -237,19 +237,13 @@ fn what_cannot_be_mounted_is_refused() {
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
-/// The command, with its mount on a directory; both are gone once this is dropped.
-struct Mounting<'a>(Child, &'a Path);
+/// The command, with its mount on a directory and the lines that it says; both are gone once this is dropped.
+struct Mounting<'a>(Child, &'a Path, std::sync::mpsc::Receiver<String>);
 
 impl Mounting<'_> {
-    /// The next line of `from`.
-    fn line(from: impl std::io::Read + Send + 'static) -> String {
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            BufReader::new(from).read_line(&mut line).unwrap();
-            drop(tell.send(line));
-        });
-        told.recv_timeout(support::HANG).unwrap()
+    /// The next line that it says.
+    fn line(&self) -> String {
+        self.2.recv_timeout(support::HANG).unwrap()
     }
 
     fn terminate(&self) {
@@ -260,7 +254,7 @@ impl Mounting<'_> {
     fn ends(&mut self) {
         support::until("the end of the command", || self.0.try_wait().unwrap().is_some());
         let status = self.0.wait().unwrap();
-        assert!(status.success(), "{status}");
+        assert!(status.success(), "{status}: {:?}", self.2.iter().collect::<Vec<_>>());
     }
 }
 
@@ -283,9 +277,17 @@ fn mounted<'a>(data: &Path, place: &'a Path) -> Mounting<'a> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let out = child.stdout.take().unwrap();
-    let child = Mounting(child, place);
-    let line = Mounting::line(out);
+    let (tell, told) = std::sync::mpsc::channel();
+    let outputs: [Box<dyn std::io::Read + Send>; 2] =
+        [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+    for output in outputs {
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
+        });
+    }
+    let child = Mounting(child, place, told);
+    let line = child.line();
     assert!(line.contains("is mounted on"), "{line}");
     child
 }
@@ -302,7 +304,7 @@ fn a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it() {
         let mut first = mounted(data.path(), place.path());
         let mut open = fs::File::open(place.path().join("x.bin")).unwrap();
         first.terminate();
-        let line = Mounting::line(first.0.stderr.take().unwrap());
+        let line = first.line();
         assert!(line.contains("is unmounted; it is still in use"), "{line}");
         assert_eq!(names(place.path()), Vec::<String>::new(), "it is unmounted");
         let mut second = mounted(data.path(), place.path());
@@ -340,7 +342,7 @@ fn a_signal_leaves_what_somebody_else_has_mounted_there_since() {
     assert!(Command::new("umount").arg("-l").arg(place.path()).status().unwrap().success());
     let mut second = mounted(data.path(), place.path());
     first.terminate();
-    let line = Mounting::line(first.0.stderr.take().unwrap());
+    let line = first.line();
     assert!(line.contains("still in use"), "{line}");
     assert_eq!(names(place.path()), ["x.bin"], "the other one is there still");
     drop(open);
