@@ -20,13 +20,13 @@ pub(crate) struct Found {
     /// Name below the source, with `/`.
     pub(crate) name: Arc<str>,
     pub(crate) bytes: u64,
-    /// Size and modification time, which must not change for a conversion to be resumed.
+    /// What must not change for a conversion to be resumed, or to count as made from the same source.
     pub(crate) stamp: String,
 }
 
 #[derive(Debug, Clone)]
 enum Where {
-    /// A local file, with its size and modification time.
+    /// A local file, with its state.
     Local(PathBuf, State),
     /// Boxed, because most of the many files are local.
     Stored(Box<Stored>),
@@ -40,8 +40,25 @@ fn state(metadata: &fs::Metadata) -> State {
     (metadata.len(), changed.map_or(0, |since| since.as_nanos()))
 }
 
-fn stamp((bytes, changed): State) -> String {
+fn shown((bytes, changed): State) -> String {
     format!("{bytes}-{changed}")
+}
+
+/// With the time that no program sets: what is extracted from an archive may have the size and time of what was there before.
+fn stamp(metadata: &fs::Metadata) -> String {
+    format!("{}-{}", shown(state(metadata)), touched(metadata))
+}
+
+/// The time of the last change of any kind, in nanoseconds since 1970.
+#[cfg(unix)]
+fn touched(metadata: &fs::Metadata) -> i128 {
+    use std::os::unix::fs::MetadataExt as _;
+    i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec())
+}
+
+#[cfg(not(unix))]
+fn touched(_: &fs::Metadata) -> i128 {
+    0
 }
 
 /// Returns the error for a file that should exist.
@@ -61,8 +78,8 @@ impl Found {
     /// Describes the file at `path` under the name `name`.
     pub(crate) fn at(path: &Path, name: &str) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, error))?;
-        let found = state(&metadata);
-        Ok(Self { place: Where::Local(path.to_owned(), found), name: name.into(), bytes: found.0, stamp: stamp(found) })
+        let place = Where::Local(path.to_owned(), state(&metadata));
+        Ok(Self { place, name: name.into(), bytes: metadata.len(), stamp: stamp(&metadata) })
     }
 
     /// Describes the file at `path` under its own name.
@@ -183,7 +200,7 @@ impl Watched {
         if now == self.found {
             return Ok(());
         }
-        let (file, was, now) = (self.name.to_string(), stamp(self.found), stamp(now));
+        let (file, was, now) = (self.name.to_string(), shown(self.found), shown(now));
         Err(io::Error::other(Error::SourceChanged { file, was, now }))
     }
 }
@@ -233,6 +250,27 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_of_the_same_size_and_time_is_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.csv");
+        let made = |text: &str| {
+            fs::write(&path, text).unwrap();
+            OpenOptions::new().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+            Found::of(&path).unwrap()
+        };
+        let first = made("version 1");
+        assert_eq!(first.stamp, Found::of(&path).unwrap().stamp);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_ne!(first.stamp, made("version 2").stamp, "written again");
+        let third = directory.path().join("z");
+        fs::write(&third, "version 3").unwrap();
+        OpenOptions::new().write(true).open(&third).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        fs::rename(third, &path).unwrap();
+        assert_ne!(first.stamp, Found::of(&path).unwrap().stamp, "renamed over it");
+    }
 
     #[test]
     fn a_file_that_changes_is_read_no_further() {
