@@ -31,14 +31,15 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bowstring.spark import lock, read, swap, tables
+from bowstring.spark import filters, lock, read, swap, tables
 from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, _writable, local
 from bowstring.spark.options import _OURS, SourceOptions
 from bowstring.spark.server import ServerStreamWriter
 from bowstring.spark.source import BowstringSource
 from bowstring.spark.task import Attempt
 from conftest import ROOT
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 # Replaces the dataset `old` by `new`; `change` is the test's own code before that.
 PROGRAM = """
@@ -600,3 +601,10 @@ def test_what_a_source_cannot_do_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UnsupportedError, match=r"use spark\.read"):
         source.streamReader(frame)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_long_filters_are_left_to_spark() -> None:
+    """A request to a server has a limit."""
+    schema = StructType([StructField("id", LongType()), StructField("word", StringType())])
+    given = [In(("id",), tuple(range(300_000))), EqualTo(("word",), "x" * 2_000_000), EqualTo(("id",), 3)]
+    assert [one.operator for one in filters.known(given, schema)] == ["="]

@@ -43,6 +43,10 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+# Letters of all conditions: a server takes requests of up to 2 MiB, unless it is told otherwise.
+_LONGEST = 1 << 20
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition on one column."""
@@ -59,7 +63,13 @@ class Condition:
 
 def known(filters: Sequence[source.Filter], schema: StructType) -> list[Condition]:
     """Those of ``filters`` that mean the same here. Spark applies all of them again, so omitted ones only cost speed."""
-    return [one for one in (_one(item, schema) for item in filters) if one is not None]
+    found: list[Condition] = []
+    room = _LONGEST
+    for one in (_one(item, schema) for item in filters):
+        if one is not None and (length := len(_text(one))) <= room:
+            found.append(one)
+            room -= length
+    return found
 
 
 def text(conditions: Sequence[Condition]) -> str:
