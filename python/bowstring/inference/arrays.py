@@ -86,7 +86,7 @@ def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBat
             raise MismatchError(f"the model returned {len(array)} values of {name!r} for {rows} rows")
         if schema is not None and array.type != schema.field(name).type:
             array = _cast(name, array, schema.field(name).type)
-        if schema is not None and array.null_count and not schema.field(name).nullable:
+        if schema is not None and not schema.field(name).nullable and array.null_count:
             raise MismatchError(f"the model returned {array.null_count} nulls of {name!r}, which was declared NOT NULL")
         columns.append(array)
         fields.append(pa.field(name, array.type) if schema is None else schema.field(name))

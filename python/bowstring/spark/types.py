@@ -64,7 +64,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column = batch.column(field.name)
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
-        if column.null_count and not field.nullable:
+        if not field.nullable and column.null_count:
             # Spark fails without the column's name.
             raise NullsError(f"column {field.name!r} has {column.null_count} nulls, and its schema says NOT NULL")
         columns.append(column if column.type.equals(field.type) else _cast(column, field))

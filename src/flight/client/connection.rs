@@ -104,8 +104,7 @@ fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
 }
 
 /// What to set for a server whose certificate is of another authority or another name than expected, or that wants another one of ours;
-/// `None` for other errors. A certificate
-/// that has expired or is not valid yet is replaced by its server.
+/// `None` for other errors. A certificate that has expired or is not valid yet is replaced by its server.
 fn distrusted(error: &(dyn StdError + 'static)) -> Option<&'static str> {
     std::iter::successors(Some(error), |error| (**error).source()).find_map(|error| {
         let text = error.to_string();
