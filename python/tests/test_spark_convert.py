@@ -8,7 +8,7 @@ import pathlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bowstring
@@ -18,6 +18,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+from bowstring.spark import conversion  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PySpark's own
@@ -218,22 +220,27 @@ def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Pat
     assert hidden(tmp_path) == []
 
 
-def test_resume_does_the_remaining_work(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_resume_does_the_remaining_work(spark: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     src, to = lines(tmp_path / "lines", 4), str(tmp_path / "rows")
-    bad, good = src / "3.jsonl", (src / "3.jsonl").read_text()
-    at = os.stat(bad).st_mtime_ns
+    task = conversion._task
 
-    def put(text: str) -> None:
-        bad.write_text(text)
-        # Keep the old time: finished work counts for this source only.
-        os.utime(bad, ns=(at, at))
+    def failing(*given: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+        work, left = task(*given), given[-1]
 
-    put(f"{good[:-2]}#\n")
-    for resume in (False, True):
-        with pytest.raises(Exception, match=r"3\.jsonl"):
-            bowstring.spark.convert(spark, src, to, to="arrow", shards=4, resume=resume)
-        assert not (tmp_path / "rows").exists()
-    put(good)
+        def some(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                if 3 in (left[number] for number in batch.column(0).to_pylist()):
+                    raise RuntimeError("task 3 was to fail")
+                yield from work(iter([batch]))
+
+        return some
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conversion, "_task", failing)
+        for resume in (False, True):
+            with pytest.raises(Exception, match="task 3 was to fail"):
+                bowstring.spark.convert(spark, src, to, to="arrow", shards=4, resume=resume)
+            assert not (tmp_path / "rows").exists()
     with pytest.raises(bowstring.ConfigError, match="an interrupted conversion"):
         bowstring.spark.convert(spark, src, to, to="arrow", shards=4)
     report = bowstring.spark.convert(spark, src, to, to="arrow", shards=4, resume=True)
