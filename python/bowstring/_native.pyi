@@ -181,6 +181,8 @@ class Loader:
         gang: Gang | None = None,
         index: bytes | None = None,
         provider: _Provider | None = None,
+        *,
+        pads: bool = False,
     ) -> Loader: ...
     def begin(
         self,

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bowstring import _native
 from bowstring.errors import UnsupportedError
-from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "arrow", "columns_of", "numpy_array", "objects", "packs", "pyarrow_for", "torch_stream"]
+__all__ = ["Column", "Text", "arrow", "columns_of", "numpy_array", "objects", "pyarrow_for", "torch_stream"]
 
 _NUMPY = importlib.util.find_spec("numpy") is not None
 
@@ -101,18 +99,12 @@ class Column:
         return self.dtype is not None and not self.ragged and not self.shaped
 
 
-def packs(url: Url | Sequence[Url], options: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the packs among a loader's options, those of the environment included."""
-    given = {name: options.get(name) for name in NAMES}
-    return frozenset(pack["name"] for pack in json.loads(document(url, given))["columns"].get("pack") or ())
-
-
-def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Column]:
+def columns_of(native: _native.Loader) -> list[Column]:
     """The columns of each batch of the loader, ``_mask`` last if there is one."""
     spec = native.state()["spec"]
     each, more = divmod(int(spec["global_batch"]), native.world_size)
     batch = None if spec["tail"] in ("short", "even") else each + (native.rank < more)
-    found = [replace(_column(field, batch), packed=field["name"] in packs) for field in native.fields]
+    found = [_column(field, batch) for field in native.fields]
     if native.masked:
         found.append(Column("_mask", "bool", None, batch, (batch,), (), 0, False, ("_mask",)))
     return found
@@ -140,6 +132,7 @@ def _column(field: Mapping[str, Any], batch: int | None) -> Column:
         shaped=shaped,
         parts=tuple(field["names"]),
         is_text=field["text"],
+        packed=field["packed"],
     )
 
 

@@ -252,17 +252,12 @@ class BaseLoader(ABC, Generic[A]):
             beside = {**given, "credential_provider": credential_provider}
             url, self._store = through(filesystem, url, beside)
         options = document(url, given)
-        self._native = _native.Loader(
-            options, None if gang is None else gang._native, made, provider(credential_provider)
-        )
+        member = None if gang is None else gang._native
+        credentials = provider(credential_provider)
+        self._native = _native.Loader(options, member, made, credentials, pads=self._tail == "pad")
         self._column_options: dict[str, Any] = json.loads(options)["columns"]
-        asked = self._column_options.get("arrow") or ()
-        self._kept_arrow = frozenset(
-            field["name"]
-            for field in self._native.fields
-            if field["arrow"] is not None
-            and (not field["text"] or any(_native.column_is_meant(pattern, field["name"]) for pattern in asked))
-        )
+        # The options may be a server's.
+        self._kept_arrow = frozenset(field["name"] for field in self._native.fields if field["stays_arrow"])
 
     @abstractmethod
     def _array(self, tensor: _native.Tensor) -> A:

@@ -25,7 +25,7 @@ class Layout:
 
     def __init__(self, native: _native.Loader, options: Mapping[str, Any], kept_arrow: frozenset[str]) -> None:
         self.schema = Schema(native)
-        self.columns = columns_of(native, frozenset(pack["name"] for pack in options.get("pack") or ()))
+        self.columns = columns_of(native)
         self.kept_arrow = kept_arrow
         images = options.get("images") or {}
         self.images = {

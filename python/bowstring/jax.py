@@ -22,7 +22,7 @@ from bowstring.accelerator import placed, wanted
 from bowstring.arrays import Column, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, DeviceError, ShardingError, WideIntegersError
-from bowstring.options import Url, urls_of
+from bowstring.options import Url, is_server, urls_of
 from bowstring.ranks import of_jax
 
 __all__ = ["Loader"]
@@ -45,7 +45,8 @@ class Loader(BaseLoader[Any]):
     :class:`bowstring.WideIntegersError`: when the loader is opened, for all such columns, if the files' footers show it; else with
     its batch, which is then the next one again once ``jax_enable_x64`` is set. A later ``iter()`` begins the next epoch.
 
-    Batches are padded by default (``tail="pad"``, with ``_mask``): a step that is compiled is compiled again for another shape.
+    Batches are padded by default (``tail="pad"``, with ``_mask``): a step that is compiled is compiled again for another shape. A
+    ``tail`` of a server's catalogue goes before that default.
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
@@ -87,9 +88,10 @@ class Loader(BaseLoader[Any]):
             raise ConfigError(f"option device: {problem}", option="device")
         if sharding is None and to == "device":
             options = placed(options, "JAX", lambda: bool(_gpus()))
-        if tails.told(options) is None:
-            options["tail"] = self._tail
         url = urls_of(url)  # for a second loader, if types are not JAX's
+        # What a server's catalogue says goes before the default.
+        if tails.told(options) is None and not any(map(is_server, url)):
+            options["tail"] = self._tail
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
         self._sharding = sharding

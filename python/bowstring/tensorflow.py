@@ -27,11 +27,11 @@ import tensorflow as tf
 
 from bowstring import _native
 from bowstring.accelerator import placed, wanted
-from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
+from bowstring.arrays import Column, Text, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, LimitError, NotFoundError, UnsupportedError
 from bowstring.following import Course, Position, callback
-from bowstring.options import Url, urls_of
+from bowstring.options import Url
 from bowstring.ranges import whole
 from bowstring.stats import Stats
 from bowstring.tails import told
@@ -78,7 +78,6 @@ def dataset(
         weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It implies ``tail="pad"``.
     :param options: those of :class:`bowstring.Loader`.
     """
-    url = urls_of(url)  # read twice
     device = wanted(options)
     if device == "auto":
         options["device"] = "cpu"
@@ -92,7 +91,7 @@ def dataset(
             raise ConfigError(f"option weights_from_mask: {problem}", option="weights_from_mask")
         options["tail"] = "pad"
     loader = _Loader(url, **options)
-    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, inputs, weights_from_mask)
+    return Dataset(loader, columns_of(loader._native), targets, inputs, weights_from_mask)
 
 
 class Loader(BaseLoader[Any]):

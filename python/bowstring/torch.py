@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import distributed
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import ChainDataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _BaseDatasetFetcher
 from torch.utils.dlpack import from_dlpack
 
@@ -17,6 +17,7 @@ from bowstring.arrays import torch_stream
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
+from bowstring.midstep import in_midstep
 from bowstring.options import Url
 from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only
 from bowstring.underway import Underway, watched
@@ -59,7 +60,9 @@ class DataLoader(BaseLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         # Always with ``left``: torch's distributed checkpoints load only states of the keys that the loader's own has.
-        return {"left": [], **super().state_dict()}
+        state = {"left": [], **super().state_dict()}
+        # The batch of a step that is not done is trained on again.
+        return {**state, "step": state["step"] - 1} if state["step"] and in_midstep() else state
 
     state_dict.__doc__ = BaseLoader.state_dict.__doc__
 
@@ -123,7 +126,9 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 "use torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)",
                 option="num_workers",
             )
-        fetcher = sys._getframe(1).f_locals.get("self")
+        fetcher = _caller(1)
+        if isinstance(fetcher, ChainDataset):  # as of `first + second`
+            fetcher = _caller(2)
         if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
             # For any collate_fn.
             raise ConfigError(
@@ -133,6 +138,11 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 option="batch_size",
             )
         return super().__iter__()
+
+
+def _caller(depth: int) -> Any:
+    """The object whose method called the caller, or called that method, and so on."""
+    return sys._getframe(depth + 1).f_locals.get("self")
 
 
 def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) -> bytes:

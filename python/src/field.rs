@@ -1,15 +1,16 @@
 //! The columns of a batch as a document: adapters know every column's type and axes before the first batch.
 
 use arrow::datatypes::DataType;
+use bowstring::pipeline::ColumnKinds;
 use bowstring::schema::{Dim, Field, Schema, Type};
 use serde_json::{Value, json};
 
-/// Returns one object for each delivered column, in order.
-pub(crate) fn documents(schema: &Schema) -> Value {
-    schema.fields().iter().map(document).collect()
+/// Returns one object for each delivered column, in order. `kinds` are what the options made of them.
+pub(crate) fn documents(schema: &Schema, kinds: &ColumnKinds) -> Value {
+    schema.fields().iter().map(|field| document(field, kinds)).collect()
 }
 
-fn document(field: &Field) -> Value {
+fn document(field: &Field, kinds: &ColumnKinds) -> Value {
     let (dtype, arrow) = match &field.ty {
         Type::Tensor(dtype) => (Some(dtype.name()), None),
         Type::Arrow(ty) => (None, Some(ty)),
@@ -23,11 +24,14 @@ fn document(field: &Field) -> Value {
         Dim::Padded(n) => json!({ "padded": n }),
     };
     let dims: Vec<Value> = field.dims.iter().map(dim).collect();
+    let text = arrow.is_some_and(is_text);
     json!({
         "name": *field.name,
         "dtype": dtype,
         "arrow": arrow.map(ToString::to_string),
-        "text": arrow.is_some_and(is_text),
+        "text": text,
+        "packed": kinds.packs.contains(&field.name),
+        "stays_arrow": arrow.is_some() && (!text || kinds.arrow.contains(&field.name)),
         "dims": dims,
         "unit": field.unit.as_deref(),
         "valid": field.valid,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
 use bowstring::flight::wire::arrow_schema;
-use bowstring::pipeline::{Pass, WideInteger};
+use bowstring::pipeline::{LoaderOptions, Pass, WideInteger};
 use bowstring::plan::State;
 use bowstring::tensor::Value;
 use bowstring::{AnyBatch, Batch, Error, Loader, Next};
@@ -232,15 +232,16 @@ impl PyLoader {
 #[pymethods]
 impl PyLoader {
     #[new]
-    #[pyo3(signature = (options, gang=None, index=None, provider=None))]
+    #[pyo3(signature = (options, gang=None, index=None, provider=None, *, pads=false))]
     fn new(
         py: Python<'_>,
         options: &str,
         gang: Option<&PyGang>,
         index: Option<Vec<u8>>,
         provider: Option<Provider>,
+        pads: bool,
     ) -> PyResult<Self> {
-        let mut options = parsed(py, options)?;
+        let mut options = LoaderOptions { pads, ..parsed(py, options)? };
         provide(py, &mut options, provider)?;
         if let Some(index) = index {
             options.index = Index::Bytes(index.into());
@@ -361,7 +362,7 @@ impl PyLoader {
     /// The delivered columns, field by field.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.0.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
+        self.0.document(py, |loader| Ok(field::documents(loader.schema(), loader.kinds()).to_string()))
     }
 
     /// Returns the integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bowstring::Error;
-use bowstring::pipeline::{Piece, RowGroups};
+use bowstring::pipeline::{ColumnKinds, Piece, RowGroups};
 use pyo3::prelude::*;
 
 use crate::field;
@@ -56,7 +56,7 @@ impl PyRowGroups {
 
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.0.document(py, |groups| Ok(field::documents(groups.schema()).to_string()))
+        self.0.document(py, |groups| Ok(field::documents(groups.schema(), &ColumnKinds::default()).to_string()))
     }
 
     /// Name, Arrow type and nullability of every stored column, partition columns last.

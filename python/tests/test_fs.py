@@ -219,6 +219,10 @@ def test_marks_of_directories_are_no_files(objects: Objects, files: Callable[...
     fs = files()
     assert fs.ls("s3://bucket/k", detail=False) == ["s3://bucket/k/empty", "s3://bucket/k/full"]
     assert fs.ls("s3://bucket/k/full", detail=False) == ["s3://bucket/k/full/x"]
+    for empty in ("s3://bucket/k/empty", "s3://bucket/k/empty/"):
+        assert fs.isdir(empty)
+        assert fs.ls(empty, detail=False) == []
+    assert not fs.exists("s3://bucket/k/none")
     fs.rm("s3://bucket/k", recursive=True)
     assert "bucket/k/full/x" not in objects.content
 

@@ -288,6 +288,13 @@ def test_torch_cannot_stack_batches_silently(data: str) -> None:
     dataset = Dataset(data, batch_size=5, shuffle=False, columns="id")
     with pytest.raises(bowstring.ConfigError, match="batch_size=None"):
         next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))
+    # Through a chain of datasets, and with a function that would leave batches out.
+    chain = Dataset(data, batch_size=5, columns="id") + Dataset(data, batch_size=5, columns="id")
+    with pytest.raises(bowstring.ConfigError, match="batch_size=None"):
+        next(iter(torch.utils.data.DataLoader(chain, batch_size=4, collate_fn=lambda batches: batches[0])))
+    chain = Dataset(data, batch_size=5, columns="id") + Dataset(data, batch_size=5, columns="id")
+    count = sum(len(batch["id"]) for batch in torch.utils.data.DataLoader(chain, batch_size=None))
+    assert count == 2 * ROWS
     dataset = Dataset(data, batch_size=5, shuffle=False, columns="id")
     whole = [row for batch in torch.utils.data.DataLoader(dataset, batch_size=None) for row in batch["id"].tolist()]
     assert whole == list(range(ROWS))

@@ -408,6 +408,27 @@ def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None
         server.put("x", rows)
 
 
+def test_a_cell_that_no_loader_would_read_is_refused_where_it_is_written() -> None:
+    rows = pa.table({"id": [1, 2], "text": ["x", "a" * (20 << 20)]})
+    with bowstring.flight.Server(put="memory") as server:
+        with pytest.raises(bowstring.UnsupportedError, match="several rows") as caught:
+            server.put("large", rows)
+        assert (caught.value.column, caught.value.row) == ("text", 1)
+        assert server.put("large", rows.slice(0, 1))["rows"] == 1
+
+
+def test_a_directory_for_writes_is_not_within_a_dataset(tmp_path: Path, numbers: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "numbers.parquet").write_bytes(numbers.read_bytes())
+    data = {"n": tmp_path / "data"}
+    with pytest.raises(bowstring.ConfigError, match=r"rows into dataset n: .*data/put") as caught:
+        bowstring.flight.Server(data, put=tmp_path / "data" / "put")
+    assert caught.value.option == "put"
+    with bowstring.flight.Server(data, put=tmp_path) as server:
+        server.put("beside", pa.table({"id": [1]}))
+        assert len(bowstring.Loader(f"{server.url}/n", batch_size=100)) == 1
+
+
 def test_a_dataset_that_cannot_be_opened_is_reported_before_clients_connect(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")

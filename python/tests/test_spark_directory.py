@@ -39,7 +39,7 @@ from bowstring.spark.source import BowstringSource
 from bowstring.spark.task import Attempt
 from conftest import ROOT
 from pyspark.sql.datasource import EqualTo, In
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 # Replaces the dataset `old` by `new`; `change` is the test's own code before that.
 PROGRAM = """
@@ -476,6 +476,22 @@ def test_rows_that_no_reader_could_read_with_the_others_are_not_appended(tmp_pat
     assert [path.name for path in odd.iterdir()] == ["a.parquet"]
 
 
+@pytest.mark.parametrize("first", [{"id": [1]}, {"id": [1], "x": pa.nulls(1)}])
+def test_types_are_compared_with_those_of_all_files(tmp_path: pathlib.Path, first: dict[str, Any]) -> None:
+    pq.write_table(pa.table(first), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [2], "x": [[{"y": "text"}]]}), tmp_path / "b.parquet")
+    number = ArrayType(StructType([StructField("y", LongType())]))
+    options = SourceOptions.read({"path": str(tmp_path)})
+    with pytest.raises(
+        MismatchError, match=r'column "x" is list.*string.* there, in file b\.parquet, and list.*int64'
+    ) as error:
+        DirectoryWriter(options, StructType([StructField("id", LongType()), StructField("x", number)]), overwrite=False)
+    assert error.value.column == "x"
+    text = ArrayType(StructType([StructField("y", StringType())]))
+    writer = DirectoryWriter(options, StructType([StructField("x", text)]), overwrite=False)
+    writer.abort([])
+
+
 def test_what_is_appended_to_nothing_is_ours(tmp_path: pathlib.Path) -> None:
     (tmp_path / "d").mkdir()
     for name, replace in (("first", False), ("second", False), ("third", True)):
@@ -594,10 +610,17 @@ def test_frames_of_pandas_are_refused_with_what_to_give() -> None:
 
 def test_what_a_source_cannot_do_is_refused(tmp_path: pathlib.Path) -> None:
     frame = StructType([StructField("id", LongType())])
-    source = BowstringSource({"path": str(tmp_path / "x"), "filter": "id < 5"})
-    for write in (source.writer, source.streamWriter):
-        with pytest.raises(ConfigError, match="option filter: it chooses rows to read, and a write writes all"):
-            write(frame, False)
+    for name, value, why in (
+        ("filter", "id < 5", "it chooses rows to read, and a write writes all"),
+        ("columns", "id", r"it chooses columns to read, and a write writes all; .*df\.select"),
+        ("parts", "3", "it is the number of tasks of a read"),
+        ("pushdown", "true", "it is about filters of a read"),
+    ):
+        source = BowstringSource({"path": str(tmp_path / "x"), name: value})
+        for write in (source.writer, source.streamWriter):
+            with pytest.raises(ConfigError, match=f"option {name}: {why}") as error:
+                write(frame, False)
+            assert error.value.option == name
     with pytest.raises(UnsupportedError, match=r"use spark\.read"):
         source.streamReader(frame)
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,8 @@ import contextlib
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +20,9 @@ pa = pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq  # noqa: E402
 from bowstring.flight import Server  # noqa: E402
-from bowstring.spark import RankLoader, connect  # noqa: E402
+from bowstring.spark import RankLoader, connect, spilled  # noqa: E402
 from bowstring.spark.meeting import Meeting, MeetingServer  # noqa: E402
+from conftest import package_environment  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -296,3 +299,61 @@ def test_a_filter_may_keep_fewer_rows_of_a_part_than_there_are_ranks(tmp_path: p
         assert {loader.rows for loader in loaders} == {kept}
         assert len({len(loader) for loader in loaders}) == 1
         assert {number for loader in loaders for number in ids(iter(loader))} == set(range(kept))
+
+
+SPILLING = """
+import sys, time
+import pyarrow as pa
+from bowstring.flight.server import Server
+from bowstring.spark import spilled
+
+place = spilled.made(sys.argv[1])
+server = Server(listen="127.0.0.1:0", put=place)
+server.write("rows").stage(pa.table({"id": [1]}).to_reader())
+print(place, flush=True)
+time.sleep(600)
+"""
+
+
+def test_spilled_rows_of_a_killed_task_are_removed_by_the_next_one(tmp_path: pathlib.Path) -> None:
+    of_others = tmp_path / "bowstring-spill-others" / ".bowstring"
+    of_others.mkdir(parents=True)
+    (of_others / "_lock").touch()
+    os.utime(of_others.parent, (1, 1))
+    command = [sys.executable, "-c", SPILLING, str(tmp_path)]
+    with subprocess.Popen(command, env=package_environment(), stdout=subprocess.PIPE, text=True) as task:
+        try:
+            assert task.stdout is not None
+            place = pathlib.Path(task.stdout.readline().strip())
+            os.utime(place, (1, 1))
+            spilled.made(str(tmp_path))
+            assert place.exists(), "its task lives"
+        finally:
+            task.kill()
+    young = pathlib.Path(spilled.made(str(tmp_path)))
+    assert not place.exists()
+    assert young.exists()
+    assert of_others.exists()
+    with pytest.raises(bowstring.ConfigError, match=r"option spill: .*nowhere is not a directory"):
+        spilled.made(str(tmp_path / "nowhere"))
+
+
+def test_errors_that_come_again_are_told_from_those_of_lost_tasks() -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from bowstring.spark.handle import _refused
+
+    text = "Job aborted: ...\nTraceback (most recent call last):\n  File ...\nbowstring.errors.{}\n\tat org.apache..."
+    for certain in (
+        "LimitError: rows of a task do not fit into 9 bytes: raise memory, or set spill",
+        "ConfigError: option spill: /nowhere is not a directory",
+        "UnsupportedError: column 'x': string to int32",
+        "NullsError: column 'x' has 3 nulls, and its schema says NOT NULL",
+    ):
+        assert _refused(Exception(text.format(certain))) == f"Spark's job failed: {certain}"
+    for passing in (
+        "LimitError: 9 clients are served",
+        "StoreError: no space left",
+        "RemoteError: the driver has not answered",
+    ):
+        assert _refused(Exception(text.format(passing))) is None
+    assert _refused(Exception("PythonException: ... ValueError: of a user's function")) is None

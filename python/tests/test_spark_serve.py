@@ -425,11 +425,23 @@ def test_rows_beyond_the_memory_are_spilled_or_refused(spark: Any, tmp_path: pat
         exact(ranks(2, work))
         handle.wait(WAIT)
     assert list(spill.iterdir()) == []
-    with (
-        serve(spark, 2, df=wide, memory="2MiB", attempts=1) as handle,
-        pytest.raises(bowstring.RemoteError, match="raise memory, or set spill"),
+    # Another attempt would have the same rows, and compute all of them again.
+    for given, why in (
+        ({}, "raise memory, or set spill"),
+        ({"spill": str(tmp_path / "nowhere")}, "option spill: .*nowhere"),
     ):
-        handle.wait(WAIT)
+        with (
+            serve(spark, 2, df=wide, memory="2MiB", **given) as handle,
+            pytest.raises(bowstring.RemoteError, match=why) as caught,
+        ):
+            handle.wait(WAIT)
+        assert "submitted" not in str(caught.value)
+
+
+def test_an_option_that_no_loader_has_is_refused_before_spark_computes(spark: Any) -> None:
+    for name, meant in (("colums", "did you mean columns="), ("num_workers", "num_workers is not an option")):
+        with pytest.raises(bowstring.UnknownOptionError, match=meant):
+            serve(spark, 2, **{name: 1})
 
 
 def test_missing_and_silent_ranks_end_the_job(spark: Any) -> None:

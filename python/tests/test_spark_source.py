@@ -427,6 +427,28 @@ def test_a_rewritten_directory_is_not_a_mixture(tmp_path: pathlib.Path) -> None:
             list(rest)
 
 
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"id": [9]},
+        {"id": [9], "x": pa.nulls(1)},
+        {"id": [9], "x": pa.array([1], pa.int8())},
+        {"id": [9], "x": ["text"]},
+    ],
+)
+def test_a_read_of_a_directory_has_the_rows_and_columns_that_were_there_when_it_was_planned(
+    tmp_path: pathlib.Path, added: dict[str, Any]
+) -> None:
+    rows = [{"id": 1, "x": 1 << 40}, {"id": 2, "x": 3}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet", row_group_size=1)
+    early, late = reader_of(tmp_path), reader_of(tmp_path)
+    parts = early.partitions()
+    pq.write_table(pa.table(added), tmp_path / "a.parquet")  # before the other file
+    assert [row for part in parts for batch in early.read(part) for row in batch.to_pylist()] == rows
+    with pytest.raises(bowstring.SourceChangedError, match="rows were added"):
+        late.partitions()
+
+
 def test_rows_read_by_an_own_server_have_no_deadline_and_are_for_their_task_alone(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

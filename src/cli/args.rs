@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns, option};
 use crate::pipeline::{Kind, LoaderOptions, paths_at_home};
-use crate::store::at_home;
+use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
 
 /// The dataset and the access to it.
@@ -246,7 +246,7 @@ impl StoreArgs {
 /// Merges the file of options with the flags.
 fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<PART>) -> Result<Map<String, Value>> {
     let mut document = match file {
-        Some(path) => read(path)?,
+        Some(path) => read(&path_at_home(path))?,
         None => Map::new(),
     };
     // clap cannot tell an empty list from none.
@@ -392,6 +392,9 @@ mod tests {
         let options = LoaderArgs::try_parse_from(["x", "u", "--cache=~/c", "--mounts=~/m", "--index=~/i"]);
         let options = options.unwrap().options().unwrap();
         let home = at_home("~");
+        let none = LoaderArgs::try_parse_from(["x", "u", "--options=~/there is no such file"]).unwrap();
+        let none = none.options().unwrap_err().to_string();
+        assert!(none.contains(&format!("{home}/there is no such file")), "{none}");
         assert_eq!(options.cache, Some(format!("{home}/c")));
         assert_eq!(options.index, Index::At(format!("{home}/i")));
         let other =

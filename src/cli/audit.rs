@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::figures::ranks as named_ranks;
 use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource};
 use crate::plan::{self, Apart, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
+use crate::store::path_at_home;
 use crate::{Error, Result};
 
 use crate::cli::out::{Failure, Out, Outcome};
@@ -117,6 +118,7 @@ fn bounded(path: &Path, most: usize, option: &'static str) -> Result<Vec<u8>> {
     use std::io::Read as _;
 
     let mut bytes = Vec::new();
+    let path = &path_at_home(path);
     let file = std::fs::File::open(path);
     let read = file.and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes));
     match read {
@@ -211,7 +213,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let audit = &self.audit;
         let verdict = if audit.exact { "Exact: every step once on every rank" } else { "NOT exact" };
-        writeln!(f, "{verdict}, from {} up to {}", at(audit.from), at(audit.until))?;
+        match audit.steps {
+            0 => writeln!(f, "Exact: the plan has no steps, so there is nothing to consume")?,
+            _ => writeln!(f, "{verdict}, from {} up to {}", at(audit.from), at(audit.until))?,
+        }
         if !audit.complete {
             writeln!(f, "NOT complete: some ranks end there, others at {}", at(audit.end))?;
         }

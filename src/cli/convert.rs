@@ -130,8 +130,11 @@ pub(crate) fn format(text: &str) -> Result<Format, String> {
 /// Reads types from the command line or from a file.
 fn types(text: &str) -> Result<serde_json::Value> {
     let text = match text.strip_prefix('@') {
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| Error::Config { option: "schema", problem: format!("{path} cannot be read: {error}") })?,
+        Some(path) => {
+            let path = at_home(path);
+            std::fs::read_to_string(&path)
+                .map_err(|error| Error::config("schema", format!("{path} cannot be read: {error}")))?
+        }
         None => text.to_owned(),
     };
     let wrong = |error: serde_json::Error| Error::Config { option: "schema", problem: error.to_string() };
@@ -205,6 +208,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         return out.report(&Dry(plan(&from, &to, &options)?));
     }
     let watcher = out.is_watched().then(|| watch(Arc::clone(&progress))).flatten();
+    let anew = args.resume && !crate::convert::is_unfinished(&to);
     let outcome = convert(&from, &to, &options, &progress);
     if let Some((done, thread)) = watcher {
         done.store(true, Ordering::Relaxed);
@@ -231,7 +235,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     }
     let report = outcome?;
     let (src, dst) = (args.src.clone(), args.dst.display().to_string());
-    let done = Done { report, src, dst, guessed: args.from.is_none(), resume: args.resume };
+    let done = Done { report, src, dst, guessed: args.from.is_none(), anew };
     if writes {
         Directory::output(&to)?;
         // Messages never go to the stream that carries the data.
@@ -275,14 +279,14 @@ struct Done {
     src: String,
     dst: String,
     guessed: bool,
-    /// True if it was to continue the finished work of an earlier run.
+    /// True if it was to continue an earlier run, of which nothing was there.
     #[serde(skip)]
-    resume: bool,
+    anew: bool,
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { report, src, dst, guessed, resume } = self;
+        let Self { report, src, dst, guessed, anew } = self;
         let told = if *guessed { " (by its names)" } else { "" };
         writeln!(f, "{src}: {}{told} -> {dst}: {}", report.from, report.to)?;
         if report.unchanged {
@@ -301,7 +305,7 @@ impl fmt::Display for Done {
         table.row(["written".to_owned(), count(report.rows), files, bytes(report.bytes), rows, written]);
         write!(f, "{table}")?;
         let resumed = match report.resumed_tasks {
-            0 if *resume => ", from the beginning: nothing of an earlier run was there to resume".to_owned(),
+            0 if *anew => ", from the beginning: nothing of an earlier run was there to resume".to_owned(),
             0 => String::new(),
             tasks => format!(", {tasks} of them finished before"),
         };

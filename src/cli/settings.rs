@@ -166,6 +166,8 @@ fn over<T: Clone>(value: &mut Option<T>, typed: &Option<T>) {
 /// # Errors
 /// [`Error::Config`] if it cannot be read or is too large.
 pub(crate) fn read(path: &Path) -> Result<String> {
+    // No shell replaces the ~ of --config=~/x, nor that of a variable.
+    let path = &path_at_home(path);
     let shown = path.display().to_string();
     let unreadable = |error: std::io::Error| Error::config("config", format!("file {shown} cannot be read: {error}"));
     let mut text = String::new();
@@ -253,6 +255,12 @@ mod tests {
             assert!(!all.iter().any(|variable| variable == other), "{other}");
         }
         assert_eq!(not_taken(|variable| variable == "BOWSTRING_SEED"), ["BOWSTRING_SEED"]);
+    }
+
+    #[test]
+    fn a_tilde_of_the_file_is_the_home() {
+        let error = read(Path::new("~/there is no such file.toml")).unwrap_err().to_string();
+        assert!(error.contains(&format!("file {}/there is no such file.toml", at_home("~"))), "{error}");
     }
 
     #[test]

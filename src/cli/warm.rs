@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::pipeline::{LocalSource, Warmed};
+use crate::store::cache::Unkept;
 
 use crate::cli::args::LoaderArgs;
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
@@ -46,13 +47,14 @@ struct Shown {
     stopped: bool,
     whole: bool,
     counters: crate::store::cache::CacheStats,
+    unkept: Vec<Unkept>,
 }
 
 impl From<Warmed> for Shown {
     fn from(warmed: Warmed) -> Self {
         let whole = warmed.is_whole();
-        let Warmed { row_groups, bytes, loaded, left_out, left_out_bytes, limit, stopped, cache } = warmed;
-        Self { row_groups, bytes, loaded, left_out, left_out_bytes, limit, stopped, whole, counters: cache }
+        let Warmed { row_groups, bytes, loaded, left_out, left_out_bytes, limit, stopped, cache, unkept } = warmed;
+        Self { row_groups, bytes, loaded, left_out, left_out_bytes, limit, stopped, whole, counters: cache, unkept }
     }
 }
 
@@ -92,7 +94,7 @@ fn progress(out: &Out) -> ProgressBar {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { row_groups, loaded, left_out, counters, .. } = &self.warmed;
+        let Shown { row_groups, loaded, left_out, counters, unkept, .. } = &self.warmed;
         let (read, all) = (count(*loaded), plural(*row_groups, "row group"));
         // A row group is in ranges, and nobody knows of which the missing ones are.
         match counters.refused + counters.failures + counters.bypassed {
@@ -109,8 +111,35 @@ impl fmt::Display for Report {
             let (size, limit) = (bytes(self.warmed.left_out_bytes), bytes(self.warmed.limit));
             writeln!(f, "  left out   {}, {size}: the cache may take {limit}", plural(*left_out, "row group"))?;
         }
+        if self.warmed.limit == 0 {
+            writeln!(
+                f,
+                "  MISSING    all of it: the disk of {} fails, or is full or read-only; see the log",
+                self.cache
+            )?;
+        }
+        for Unkept { peer, refused, failures } in unkept {
+            if *refused > 0 {
+                let ranges = plural(*refused, "range");
+                writeln!(
+                    f,
+                    "  MISSING    {ranges} at {peer}, their home, which keeps none or has no room left for them"
+                )?;
+            }
+            if *failures > 0 {
+                let calls = plural(*failures, "call");
+                writeln!(
+                    f,
+                    "  FAILED     {calls} of {peer}: what it is home to is at the next host or here, if there is room"
+                )?;
+            }
+        }
+        let elsewhere: u64 = unkept.iter().map(|peer| peer.refused).sum();
         for (number, what) in [
-            (counters.refused, "not kept: other plans need what is there sooner, or the limit is too small"),
+            (
+                counters.refused.saturating_sub(elsewhere),
+                "not kept: other plans need what is there sooner, or the limit is too small",
+            ),
             (counters.failures, "failures of the cache's disk"),
             (counters.bypassed, "of objects whose store tells no versions apart, which are never kept"),
         ] {
@@ -130,25 +159,50 @@ mod tests {
     use super::*;
     use crate::store::cache::CacheStats;
 
+    fn report(limit: u64, cache: CacheStats, unkept: Vec<Unkept>) -> Report {
+        let (all, size) = (20, 20 << 20);
+        let loaded = if limit > 0 { all } else { 0 };
+        let warmed = Warmed {
+            row_groups: all,
+            bytes: size,
+            loaded,
+            left_out: all - loaded,
+            left_out_bytes: if limit > 0 { 0 } else { size },
+            limit,
+            stopped: false,
+            cache,
+            unkept,
+        };
+        Report { urls: Vec::new(), cache: "/nvme/c".to_owned(), warmed: Shown::from(warmed) }
+    }
+
     #[test]
     fn what_a_full_disk_did_not_take_is_not_said_to_be_there() {
-        let said = |cache: CacheStats| {
-            let warmed = Warmed {
-                row_groups: 20,
-                bytes: 20 << 20,
-                loaded: 20,
-                left_out: 0,
-                left_out_bytes: 0,
-                limit: 1 << 30,
-                stopped: false,
-                cache,
-            };
-            let report = Report { urls: Vec::new(), cache: "/nvme/c".to_owned(), warmed: Shown::from(warmed) };
-            report.to_string()
-        };
+        let said = |cache: CacheStats| report(1 << 30, cache, Vec::new()).to_string();
         let whole = CacheStats { kept: 20, misses: 20, ..CacheStats::default() };
         assert!(said(whole).starts_with("20 of 20 row groups are in /nvme/c\n"), "{}", said(whole));
         let full = said(CacheStats { kept: 4, failures: 16, ..whole });
         assert!(!full.contains("are in /nvme/c") && full.contains("MISSING    16 failures"), "{full}");
+    }
+
+    #[test]
+    fn a_cache_that_keeps_nothing_is_no_success() {
+        let nothing = report(0, CacheStats::default(), Vec::new());
+        let said = nothing.to_string();
+        assert!(!nothing.warmed.whole && said.contains("MISSING    all of it: the disk of /nvme/c fails"), "{said}");
+    }
+
+    #[test]
+    fn what_other_hosts_do_not_keep_is_told_by_their_names() {
+        let of = |peer: &str, refused, failures| Unkept { peer: peer.to_owned(), refused, failures };
+        let cache =
+            CacheStats { misses: 20, kept: 20, given: 10, refused: 7, peer_failures: 3, ..CacheStats::default() };
+        let short = report(1 << 30, cache, vec![of("a:8816", 7, 0), of("b:8816", 0, 3)]);
+        let said = short.to_string();
+        assert!(!short.warmed.whole && said.contains("MISSING    7 ranges at a:8816, their home"), "{said}");
+        assert!(said.contains("FAILED     3 calls of b:8816") && !said.contains("other plans"), "{said}");
+        // All of it has a place.
+        let moved = report(1 << 30, CacheStats { refused: 0, ..cache }, vec![of("b:8816", 0, 3)]);
+        assert!(moved.warmed.whole, "{moved}");
     }
 }

@@ -213,18 +213,30 @@ pub(super) fn gather(
     let mut first = 0;
     let spark = footers.first().and_then(|footer| footer.spark.clone());
     let mut apart: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+    let mut lacking: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+    // Required columns that files of each layout lack.
+    let mut lacked: Vec<Vec<Arc<str>>> = Vec::new();
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
         let (number, is_new) = layouts.intern(&footer, table)?;
         if let Some(layout) = layouts.layouts.get(number).filter(|_| is_new) {
             match table {
-                Some(table) => fits(layout, table, footer.object.name())?,
+                Some(table) => {
+                    fits(layout, table, footer.object.name())?;
+                    let lacks = table.required.iter().filter(|name| layout.schema.column_with_name(name).is_none());
+                    lacked.push(lacks.map(|name| name.as_str().into()).collect());
+                }
                 None => columns.merge(layout, footer.object.name(), &keys)?,
             }
         }
         if let Some(layout) = layouts.layouts.get(number).filter(|_| table.is_none() && partitions.len() < keys.len()) {
             for key in stored_or_told(layout, &partitions, &keys) {
                 apart.entry(Arc::clone(key)).or_insert_with(|| Arc::clone(footer.object.name()));
+            }
+        }
+        for name in lacked.get(number).into_iter().flatten() {
+            if !partitions.iter().any(|(told, _)| told == name) {
+                lacking.entry(Arc::clone(name)).or_insert_with(|| Arc::clone(footer.object.name()));
             }
         }
         let Footer { object, groups, sealed, wide, .. } = footer;
@@ -261,6 +273,7 @@ pub(super) fn gather(
         spark,
         described,
         apart,
+        lacking,
         decode: false,
         beside: None,
         table: None,

@@ -148,6 +148,8 @@ struct Inner {
     described: features::Described,
     /// Columns that come from directories, and that a file beside them stores: its name.
     apart: BTreeMap<Arc<str>, Arc<str>>,
+    /// Columns that a table requires, and that one of its files lacks: its name.
+    lacking: BTreeMap<Arc<str>, Arc<str>>,
     /// True if descriptions of cells are heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,

@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 
 use super::levels::Levels;
 use super::{Dataset, Layout, hidden};
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::nearest::distance;
 
 /// Columns to read, made by [`Dataset::project`].
@@ -87,7 +87,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::NotFound`] for a path that names nothing; [`Error::Mismatch`] for a column that some files store and others have from
-    /// their directories.
+    /// their directories; [`Error::Corrupt`] for one that a table of Iceberg requires and a file of it lacks.
     pub fn project(&self, paths: &[String]) -> Result<Projection> {
         let schema = self.schema();
         let mut roots: Vec<Root> = Vec::new();
@@ -114,6 +114,11 @@ impl Dataset {
                 hint: "move the file to the directory of its value, leave the column out, or open such files as separate datasets"
                     .to_owned(),
             });
+        }
+        if let Some((name, file)) = roots.iter().find_map(|root| self.inner.lacking.get_key_value(root.name())) {
+            let what =
+                "the table requires the column, and the file lacks it; leave the column out, or rewrite the file";
+            return Err(Error::corrupt(Place::file(Arc::clone(file)).column(Arc::clone(name)), what));
         }
         for root in &mut roots {
             let paths: Vec<&[String]> = root.paths.iter().map(Vec::as_slice).collect();

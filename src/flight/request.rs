@@ -20,7 +20,8 @@ const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
 /// The option that is always sent, since servers may be older or newer than their clients.
 const ORDER_VERSION: &str = "order_version";
 
-/// The option that is null if the client leaves it to the catalogue. A client that does not send it knows only padding.
+/// The option that is null if the client leaves it to the catalogue. A client that does not send it pads, unless the catalogue says
+/// otherwise: it knows nothing else, or compiles for one shape.
 pub(super) const TAIL: &str = "tail";
 
 /// A request for a stream of batches: the dataset, its options, and the first step.
@@ -131,7 +132,10 @@ impl StreamRequest {
         asked.extend(global.map(|global| ("global_batch_size".to_owned(), global.into())));
         let version = options.order_version.unwrap_or(OrderVersion::LATEST);
         asked.insert(ORDER_VERSION.to_owned(), version.number().into());
-        asked.entry(TAIL).or_insert(Value::Null);
+        // Left out, it is the catalogue's or else padding; null is the catalogue's or else the default.
+        if !options.pads {
+            asked.entry(TAIL).or_insert(Value::Null);
+        }
         Ok(Self {
             dataset: dataset.to_owned(),
             options: asked,
@@ -260,6 +264,16 @@ mod tests {
         let mut fields = LoaderOptions::new("grpc://x/photos", 8);
         fields.given.insert("seed");
         assert_eq!(StreamRequest::new("photos", &fields, Share::whole()).unwrap().options["seed"], 0);
+    }
+
+    #[test]
+    fn a_client_that_pads_leaves_the_tail_to_the_catalogue_and_names_one_that_was_given() {
+        let of = |tail| {
+            let options = LoaderOptions { pads: true, tail, ..LoaderOptions::new("grpc://x/photos", 8) };
+            StreamRequest::new("photos", &options, Share::whole()).unwrap().options
+        };
+        assert!(!of(None).contains_key(TAIL));
+        assert_eq!(of(Some(crate::plan::Tail::Drop))[TAIL], "drop");
     }
 
     #[test]

@@ -234,7 +234,7 @@ pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
         }
         Some(Detail::Limit { what, asked, limit, option, at }) => {
             let (place, what) = At::back(at, what);
-            Error::limit(format!("{what} at {peer}"), asked, limit, known(&option)).at(place)
+            Error::limit(format!("{what} at {peer}"), asked, limit, limit_of_the_server(&option)).at(place)
         }
         Some(Detail::Config { option, problem }) => {
             Error::Config { option: known(&option), problem: format!("{problem} (at {peer})") }
@@ -255,6 +255,39 @@ pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
         Some(Detail::Closed { why }) => remote(why),
         None => remote(format!("{:?}: {}", status.code(), status.message())),
     }
+}
+
+/// Options that only the server's owner sets, as clients are told of them: the option of the same name in a client's own process would
+/// change nothing.
+const OF_THE_SERVER: [(&str, &str); 16] = [
+    ("memory_budget", "the server's memory_budget (memory of spark.serve)"),
+    ("memory_budget (or lower batch_size)", "the server's memory_budget (memory of spark.serve; or lower batch_size)"),
+    (
+        "memory_budget (or lower lanes or window_rows)",
+        "the server's memory_budget (memory of spark.serve; or lower lanes or window_rows)",
+    ),
+    (
+        "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
+        "the server's memory_budget (memory of spark.serve; or lower lanes, window_rows or batch_size)",
+    ),
+    ("limits.max_bytes", "limits.max_bytes of the dataset in the server's catalogue"),
+    ("limits.max_columns", "limits.max_columns of the dataset in the server's catalogue"),
+    ("limits.max_depth", "limits.max_depth of the dataset in the server's catalogue"),
+    ("limits.max_files", "limits.max_files of the dataset in the server's catalogue"),
+    ("limits.max_footer_bytes", "limits.max_footer_bytes of the dataset in the server's catalogue"),
+    ("limits.max_index_bytes", "limits.max_index_bytes of the dataset in the server's catalogue"),
+    ("limits.max_page_bytes", "limits.max_page_bytes of the dataset in the server's catalogue"),
+    ("limits.max_pixels", "limits.max_pixels of the dataset in the server's catalogue"),
+    ("limits.max_ratio", "limits.max_ratio of the dataset in the server's catalogue"),
+    ("limits.max_row_group_bytes", "limits.max_row_group_bytes of the dataset in the server's catalogue"),
+    ("limits.max_row_groups", "limits.max_row_groups of the dataset in the server's catalogue"),
+    ("limits.max_side", "limits.max_side of the dataset in the server's catalogue"),
+];
+
+/// The limit `option` of a server as its client is told of it.
+fn limit_of_the_server(option: &str) -> &'static str {
+    let told = OF_THE_SERVER.iter().find(|(name, _)| *name == option).map(|(_, told)| *told);
+    told.unwrap_or_else(|| known(option))
 }
 
 /// Encodes a status as one text, for transports without trailers: its detail, or its message.
@@ -390,6 +423,20 @@ mod tests {
             let back = from_status("grpc://h", &status);
             assert!(matches!(back, Error::Limit { option: found, .. } if found == option), "{back}");
         }
+        // A client may raise its own memory for ever: the server's is meant.
+        for option in ["memory_budget", "memory_budget (or lower batch_size)"] {
+            let back = from_status("grpc://h", &to_status(&Error::limit("a row", 2, 1, option)));
+            assert!(matches!(back, Error::Limit { option: found, .. } if found != option), "{back}");
+            for part in ["raise the server's memory_budget", "memory of spark.serve"] {
+                assert!(back.to_string().contains(part), "{back}");
+            }
+            assert_eq!(back.to_string().contains("lower batch_size"), option.contains("lower"), "{back}");
+        }
+        let ratio = from_status("grpc://h", &to_status(&Error::limit("a page", 2, 1, "limits.max_ratio")));
+        assert!(
+            ratio.to_string().contains("raise limits.max_ratio of the dataset in the server's catalogue"),
+            "{ratio}"
+        );
         let plain = from_status("grpc://h", &Status::unavailable("gone"));
         assert_eq!(plain.to_string(), "grpc://h: Unavailable: gone");
     }

@@ -15,7 +15,7 @@ use crate::device::{AnyBatch, Consumer, Device, DeviceStats, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
-use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
+use crate::pipeline::{BatchSource, ColumnKinds, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
 use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
@@ -152,6 +152,11 @@ impl Loader {
     /// mixture, and a server's data.
     pub fn table_version(&self) -> Option<u64> {
         self.source.info().table_version
+    }
+
+    /// What the options made of the columns, where the schema does not show it; of a server's data, the server's own options.
+    pub fn kinds(&self) -> &ColumnKinds {
+        &self.source.info().kinds
     }
 
     /// The schema of the batches: one field per column, before suffixes.

@@ -8,7 +8,7 @@
 //! | `PreparedPlan`, [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any requested order |
 //! | [`Stored`] | rows as they are stored |
-//! | [`HiddenColumns`] | columns that clients must not see |
+//! | [`HiddenColumns`], [`ColumnKinds`] | columns that clients must not see; what options make of columns |
 //! | `engine` | the running part of either: threads, the current feed |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
@@ -26,6 +26,7 @@
 mod ahead;
 mod bottleneck;
 mod cause;
+mod column_kinds;
 mod consumer_time;
 mod cursor;
 mod engine;
@@ -73,6 +74,7 @@ pub use cause::Cause;
 pub(crate) use cause::Spent;
 #[cfg(feature = "flight")]
 pub(crate) use cause::{CAUSES, per_mille};
+pub use column_kinds::ColumnKinds;
 pub(crate) use consumer_time::{ConsumerTime, only};
 pub(crate) use cursor::Standing;
 pub use cursor::{At, Cursor, Pass};

@@ -130,6 +130,10 @@ pub struct LoaderOptions {
     /// of those that are to have their default there too, as `options.given.insert("seed")` for seed 0.
     #[serde(skip)]
     pub given: BTreeSet<&'static str>,
+    /// True to have a server's dataset padded if neither `tail` nor its catalogue says anything, as consumers want that compile for one
+    /// shape. Of other data `tail` alone decides.
+    #[serde(skip)]
+    pub pads: bool,
 }
 
 impl Default for LoaderOptions {
@@ -179,6 +183,7 @@ impl Default for LoaderOptions {
             device_overflow: false,
             limits: Limits::default(),
             given: BTreeSet::new(),
+            pads: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::Stream;
 
+use super::column_kinds::ColumnKinds;
 use super::feed::{Feed, Probe};
 use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
@@ -53,6 +54,7 @@ pub(crate) struct PreparedPlan {
     /// The options with which the datasets were opened.
     open: OpenOptions,
     pub(super) bad_rows: BadRows,
+    kinds: Arc<ColumnKinds>,
 }
 
 /// The datasets in row groups or in units.
@@ -114,7 +116,8 @@ impl PreparedPlan {
         let units = whole.in_units(sizes, settings.open.timeout).await?;
         let (asked, names_version) = (settings.spec.clone(), options.order_version.is_some());
         let (open, bad_rows) = (settings.open.clone(), options.bad_rows);
-        let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, open, bad_rows };
+        let kinds = Arc::new(ColumnKinds::of(&options.columns, whole.sources[0].maker.fields()));
+        let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, open, bad_rows, kinds };
         prepared.spec = prepared.asked.resolve(prepared.manifests_in(prepared.asked.order_version))?;
         // As they are read: in units, where the order has them.
         for source in &**prepared.sources_in(prepared.spec.order_version) {
@@ -208,6 +211,12 @@ impl PreparedPlan {
         self.whole.sources[0].maker.fields()
     }
 
+    /// What the options made of the columns.
+    #[cfg(feature = "flight")]
+    pub(crate) fn kinds(&self) -> &Arc<ColumnKinds> {
+        &self.kinds
+    }
+
     /// The datasets, in the order of the options, in whole row groups.
     pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.whole.sources.iter().map(|source| &source.dataset)
@@ -266,6 +275,7 @@ impl PreparedPlan {
             share,
             masked: self.masked(plan),
             table_version: only.and_then(Dataset::table_version),
+            kinds: Arc::clone(&self.kinds),
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::column_kinds::ColumnKinds;
 use super::foretold::WideInteger;
 use super::ledger::Ledger;
 use super::stats::Stats;
@@ -33,6 +34,8 @@ pub struct PlanInfo {
     pub masked: bool,
     /// The version of the one Delta table, or the snapshot of the one Iceberg table, that is read; none of other data, and of a server's.
     pub table_version: Option<u64>,
+    /// What the options made of the columns; a server's own, if it made the batches.
+    pub kinds: Arc<ColumnKinds>,
 }
 
 impl PlanInfo {

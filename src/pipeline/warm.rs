@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::foresight::cache_stats;
 use super::local::LocalSource;
 use crate::error::{Error, Result};
-use crate::store::cache::CacheStats;
+use crate::store::cache::{CacheStats, Unkept};
 
 /// Row groups fetched at once.
 const AT_ONCE: usize = 16;
@@ -40,12 +40,17 @@ pub struct Warmed {
     pub stopped: bool,
     /// Reads for it: hits were there before, misses were fetched. Refused or failed ones are not in the cache.
     pub cache: CacheStats,
+    /// The caches of other hosts that do not have all that they were to keep. What one of them has no room for, or cannot be given, is in
+    /// this cache if there is room, and else not kept.
+    pub unkept: Vec<Unkept>,
 }
 
 impl Warmed {
-    /// Returns true if everything that fits is in the cache.
+    /// Returns true if everything that fits is in the cache. What is left out fits where a cache has failed.
     pub fn is_whole(&self) -> bool {
-        !self.stopped && self.cache.refused == 0 && self.cache.failures == 0 && self.cache.bypassed == 0
+        let failed = self.limit == 0 || self.unkept.iter().any(|peer| peer.failures > 0);
+        let lost = self.cache.refused + self.cache.failures + self.cache.bypassed;
+        !self.stopped && lost == 0 && !(failed && self.left_out > 0)
     }
 }
 
@@ -59,6 +64,10 @@ impl LocalSource {
     pub fn warm(&self, epochs: u64, progress: &(dyn Fn(u64, u64) -> bool + Sync)) -> Result<Warmed> {
         let sources = self.sources();
         let caches = sources.iter().filter_map(|source| source.dataset.cache());
+        // One list of hosts for all sources.
+        let unkept =
+            || sources.iter().find_map(|source| source.dataset.cache()).map_or_else(Vec::new, |cache| cache.unkept());
+        let unkept_before = unkept();
         let rooms = self.block_on(async { Ok(futures::future::join_all(caches.map(|cache| cache.room())).await) })?;
         let Some(limit) = rooms.into_iter().min() else {
             let problem = "there is none to load into: give a directory, for data that are not files of this machine";
@@ -128,6 +137,7 @@ impl LocalSource {
             limit,
             stopped: stop.load(Ordering::Relaxed),
             cache: cache_stats(sources).since(&before),
+            unkept: Unkept::since(unkept(), &unkept_before),
         })
     }
 }

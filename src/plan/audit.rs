@@ -75,7 +75,8 @@ pub struct Audit {
     pub until: At,
     /// The last position that any rank reached and that was not rolled back.
     pub end: At,
-    /// Set if there are steps between `from` and `until`, and every rank consumed each of them exactly once.
+    /// Set if there are steps between `from` and `until`, and every rank consumed each of them exactly once; and if an epoch has no steps,
+    /// as that of a filter which selects no row.
     pub exact: bool,
     /// Set if all ranks reached `end`.
     pub complete: bool,
@@ -136,8 +137,8 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
     let end = pieces.iter().map(|piece| piece.to).max().unwrap_or(epoch);
     let until = found.agreed.max(epoch);
     let is_before = |finding: &Raw| finding.from < until;
-    // If some rank has no certificate at all, no step was consumed by all ranks, and nothing is exact.
-    let exact = until > epoch && !found.raw.iter().any(is_before);
+    // If some rank has no certificate at all, no step was consumed by all ranks, and nothing is exact. Of no steps, none is missing.
+    let exact = of_one == 0 || (until > epoch && !found.raw.iter().any(is_before));
     let show = |raw: &Raw| Finding {
         fault: raw.fault,
         from: position(raw.from),
@@ -389,6 +390,10 @@ mod tests {
         assert_eq!(audit.findings, [finding(Fault::NotConsumed, (0, 0), (2, 0), Some(1), 2)]);
         let nothing = super::audit(&[certificate("a", (0, 1), (1, 9), &[])]).unwrap();
         assert!(!nothing.exact, "nothing was consumed");
+        // Where nothing is selected, there is nothing to consume.
+        let none = Certificate { rows: 0, steps: 0, ..certificate("a", (0, 2), (0, 1), &[]) };
+        let none = super::audit(&[none]).unwrap();
+        assert!(none.exact && none.complete && none.findings.is_empty(), "{none:?}");
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub(crate) const SUCCESS: &str = "_SUCCESS";
 /// The list of a conversion's files.
 pub(crate) const FILES: &str = "_files";
 
+/// The hidden directory of a directory of datasets that a server keeps, and the lock in it, which stays when the server has ended.
+pub(crate) const SERVED: &str = ".bowstring";
+pub(crate) const SERVED_LOCK: &str = "_lock";
+/// Names in it that begin so are of no dataset.
+const UNSERVED: char = '_';
+
 /// Deepest directories that are looked into.
 const MAX_DEPTH: usize = 64;
 
@@ -79,6 +85,7 @@ impl Destination {
             };
             return Err(Error::config(option, problem));
         }
+        check_name(path, option)?;
         check_link(path, option)?;
         let path = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -90,6 +97,7 @@ impl Destination {
         let Some(name) = path.file_name().map(ToOwned::to_owned) else {
             return Err(Error::config(option, format!("{} names no directory", path.display())));
         };
+        check_served(&path, option)?;
         let parent = above(&path).to_owned();
         Ok(Self { path, parent, name, pinned: None })
     }
@@ -146,6 +154,44 @@ impl Destination {
             Err(Error::config("overwrite_foreign", problem))
         }
     }
+}
+
+/// Refuses a name that no address of a dataset can have.
+fn check_name(path: &Path, option: &'static str) -> Result<()> {
+    if !path.to_string_lossy().chars().any(|letter| letter.is_ascii_control()) {
+        return Ok(());
+    }
+    let problem = format!(
+        "{path:?} has a control character in it, such as the end of a line, and could not be opened; give another name"
+    );
+    Err(Error::config(option, problem))
+}
+
+/// Refuses a directory of datasets that a server keeps, and a dataset in it, to whose version its name leads. Attempts of the server itself
+/// pass.
+fn check_served(path: &Path, option: &'static str) -> Result<()> {
+    let is_served = |root: &Path| root.join(SERVED).join(SERVED_LOCK).is_file();
+    let shown = path.display();
+    if is_served(path) {
+        let problem = format!(
+            "{shown} has the datasets that clients of `bowstring serve --put` have written; name another directory, or write a dataset \
+             through the server"
+        );
+        return Err(Error::config(option, problem));
+    }
+    let mut names = path.iter().rev();
+    let (_version, dataset, hidden) = (names.next(), names.next(), names.next());
+    let (Some(dataset), Some(root)) = (dataset, path.ancestors().nth(3)) else { return Ok(()) };
+    let dataset = dataset.to_string_lossy();
+    if hidden.is_some_and(|hidden| hidden == SERVED) && !dataset.starts_with(UNSERVED) && is_served(root) {
+        let root = root.display();
+        let problem = format!(
+            "{shown} is the dataset {dataset} that clients of `bowstring serve --put {root}` have written; write or drop it through the \
+             server, or name another directory"
+        );
+        return Err(Error::config(option, problem));
+    }
+    Ok(())
 }
 
 /// Refuses a link of somebody else, who could have this user's data replaced by it.
@@ -338,6 +384,42 @@ mod tests {
         let error = Destination::of(&link, "dst").unwrap_err();
         assert!(matches!(error, Error::Config { option: "dst", .. }) && error.to_string().contains("12345"), "{error}");
         assert_eq!(Destination::of(&target, "dst").unwrap().path, target);
+    }
+
+    #[test]
+    fn a_name_with_the_end_of_a_line_in_it_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["a\nb", "a\rb", "a\tb/c", "\u{7f}"] {
+            let error = Destination::of(&root.path().join(name), "dst").unwrap_err();
+            let said = error.to_string();
+            assert!(
+                matches!(error, Error::Config { option: "dst", .. }) && said.contains("control character"),
+                "{said}"
+            );
+            assert!(!said.contains(char::is_control), "{said}");
+        }
+        assert!(Destination::of(&root.path().join("zwölf Äpfel"), "dst").is_ok());
+    }
+
+    #[test]
+    fn what_a_server_keeps_for_its_clients_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let (hidden, dataset) = (root.join(SERVED), root.join("train"));
+        fs::create_dir_all(hidden.join("train/00000001-w1")).unwrap();
+        fs::create_dir_all(hidden.join("_staged")).unwrap();
+        symlink(".bowstring/train/00000001-w1", &dataset).unwrap();
+        assert!(Destination::of(&dataset, "dst").is_ok(), "without a lock it is any directory");
+        fs::write(hidden.join(SERVED_LOCK), "").unwrap();
+        for (path, what) in [(&root, "has the datasets"), (&dataset, "is the dataset train")] {
+            let error = Destination::of(path, "dst").unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Config { option: "dst", .. }) && said.contains(what), "{said}");
+        }
+        // What is beside its datasets is none of the server's, and its own attempts are written like any dataset.
+        for path in [root.join("other"), hidden.join("_staged/7")] {
+            assert!(Destination::of(&path, "dst").is_ok(), "{}", path.display());
+        }
     }
 
     #[test]

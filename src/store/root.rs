@@ -79,7 +79,8 @@ impl Root {
     /// directory if it is there, and else all of the address.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a file of this machine that a table elsewhere names, or the other way round; [`Error::Config`].
+    /// [`Error::Unsupported`] for a file of this machine that a table elsewhere names, or the other way round, and for a relative path;
+    /// [`Error::Config`].
     pub(crate) fn elsewhere(&self, url: &str, access: Access<'_>) -> Result<Found> {
         let foreign = || {
             let what = format!("{url}, a file in another kind of store than its table {},", self.url());
@@ -90,6 +91,10 @@ impl Root {
             let what = format!("{url}, a file outside the store of the mount {} that its table is in,", at.mount.url());
             Error::unsupported(what, "open the table by its own address, or copy it as a whole")
         };
+        if !url.starts_with('/') && !url.starts_with("file:") && !url.contains("://") {
+            let what = format!("{url}, a path in the table {}, which does not say what it is relative to,", self.url());
+            return Err(Error::unsupported(what, "write the table with an absolute location, or rewrite its paths"));
+        }
         // Hadoop writes file:/x; a path alone is in the table's own store.
         let path = url.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
         let (place, path) = match path.or_else(|| url.starts_with('/').then(|| url.to_owned())) {
@@ -197,6 +202,11 @@ mod tests {
         assert_eq!(named("file:/data/table/x").unwrap(), ("/data/table/x".to_owned(), "x".to_owned()));
         assert!(named("file:/data/table/../../etc/x").is_err());
         assert!(matches!(named("s3://bucket/x"), Err(Error::Unsupported { .. })));
+        let relative = named("warehouse/table/x").unwrap_err();
+        assert!(
+            matches!(relative, Error::Unsupported { .. }) && relative.to_string().contains("relative"),
+            "{relative}"
+        );
         let literal =
             |url: &str| root.literal(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
         let name = "k=a%20b?#/x y";

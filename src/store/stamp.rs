@@ -33,20 +33,29 @@ impl Stamp {
 
     /// The tag to ask for with `If-Match`. Weak tags never match there (RFC 9110), so they are compared afterwards instead.
     pub(super) fn condition(&self) -> Option<String> {
-        self.etag.clone().filter(|etag| !etag.starts_with("W/"))
+        self.etag.clone().filter(|etag| !is_weak(etag))
     }
 
-    /// Returns true if `found` may be the same version, by the size and then the strongest thing that both sides know.
+    /// Returns true if `found` may be the same version, by the size and then the strongest thing that both sides know. A weak tag says that an
+    /// object means the same, and not that it has the same bytes: the time has to agree as well, to the second, since a listing may tell
+    /// more of it than an answer.
     pub fn same(&self, found: &Self) -> bool {
+        let second = |stamp: &Self| stamp.modified.map(|nanos| nanos.div_euclid(1_000_000_000));
+        let at_once = || second(self).zip(second(found)).is_none_or(|(pinned, found)| pinned == found);
         self.size == found.size
             && match (&self.etag, &found.etag) {
-                (Some(pinned), Some(found)) => pinned == found,
+                (Some(pinned), Some(found)) => pinned == found && (!is_weak(pinned) || at_once()),
                 _ => match (self.modified, found.modified) {
                     (Some(pinned), Some(found)) => pinned == found,
                     _ => true,
                 },
             }
     }
+}
+
+/// Returns true for the tag of what means the same, whatever its bytes are (RFC 9110).
+pub(super) fn is_weak(etag: &str) -> bool {
+    etag.starts_with("W/")
 }
 
 impl fmt::Display for Stamp {
@@ -76,5 +85,8 @@ mod tests {
         assert!(!pinned.same(&stamp(None, 9, Some(2))));
         assert!(pinned.same(&stamp(None, 9, None)));
         assert_eq!(stamp(Some("W/\"a\""), 9, None).condition(), None);
+        let (second, weak) = (1_000_000_000, |modified| stamp(Some("W/\"a\""), 9, modified));
+        assert!(weak(Some(second)).same(&weak(Some(second + 7))) && weak(Some(second)).same(&weak(None)));
+        assert!(!weak(Some(second)).same(&weak(Some(2 * second))), "a weak tag does not promise the same bytes");
     }
 }

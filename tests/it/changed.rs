@@ -159,6 +159,12 @@ fn a_remote_object_that_changes_is_refused_by_any_of_its_marks() {
             &other,
             Marks { etag: Some("W/\"2\""), modified: None },
         ),
+        (
+            "time beside a weak tag, which does not promise the same bytes",
+            Marks { etag: Some("W/\"1\""), modified: Some(1) },
+            &other,
+            Marks { etag: Some("W/\"1\""), modified: Some(2) },
+        ),
         ("time", Marks { etag: None, modified: Some(1) }, &other, Marks { etag: None, modified: Some(2) }),
         ("size", Marks::default(), &longer, Marks::default()),
     ];

@@ -308,6 +308,30 @@ fn who_warms_warms_the_cluster() {
 }
 
 #[test]
+fn warming_names_the_host_that_keeps_nothing() {
+    let rig = Rig::new();
+    let mut nodes = nodes(&rig, 1, 2 * rig.bytes);
+    let place = rig.root.path().join("nothing").to_str().unwrap().to_owned();
+    nodes.push(Node::start(&CacheServerOptions { place, bytes: Some(NOTHING), ..Default::default() }));
+    let warm = |directory: &str, peers: Vec<String>| {
+        let options = options(&rig, &rig.root.path().join(directory), NOTHING, 1, peers);
+        LocalSource::open(options).unwrap().warm(1, &|_, _| true).unwrap()
+    };
+    let warmed = warm("warm", addresses(&nodes));
+    assert!(!warmed.is_whole() && warmed.cache.given > 0, "{warmed:?}");
+    assert_eq!(warmed.unkept.len(), 1, "{warmed:?}");
+    let unkept = &warmed.unkept[0];
+    assert!(unkept.peer == nodes[1].address && unkept.refused > 0 && unkept.failures == 0, "{warmed:?}");
+    // A host that is not there leaves out what it could take.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let warmed = warm("alone", vec![gone.clone()]);
+    assert!(!warmed.is_whole() && warmed.left_out == warmed.row_groups, "{warmed:?}");
+    assert!(warmed.unkept.len() == 1 && warmed.unkept[0].peer == gone && warmed.unkept[0].failures > 0, "{warmed:?}");
+}
+
+#[test]
 fn peers_speak_tls_and_hand_blocks_only_to_holders_of_a_token() {
     let rig = Rig::new();
     let keys = rig.root.path();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::store::cache::CachePlace;
-use bowstring::store::{File, FileOptions, FileSystem};
+use bowstring::store::{File, FileOptions, FileSystem, Mount, MountSource, Mounts};
 
 use crate::child;
 use crate::dataset::{Marks, PINNED, Server};
@@ -274,6 +274,31 @@ fn directories_are_listed_by_names_that_lead_back() {
         assert!(matches!(read[1], Err(Error::NotFound { .. })));
     }
     assert_eq!(files.find("s3://bucket/d").unwrap().len(), 3);
+}
+
+#[test]
+fn a_directory_that_is_only_marked_is_there_and_empty() {
+    let server = Server::start();
+    server.put("bucket/data/", Vec::new(), PINNED);
+    server.put("bucket/data/sub/", Vec::new(), PINNED);
+    let origin = "m.toml".into();
+    let mount = Mount::new("m", "s3://bucket/data/sub", server.storage_options(), &origin).unwrap();
+    let mounts = MountSource::Given(Mounts::new(vec![mount], &origin).unwrap().into());
+    // A mount takes no storage options of the caller.
+    let storage_options = Default::default();
+    let mounted =
+        FileSystem::new(FileOptions { mounts: Some(mounts), storage_options, ..options(&server, None) }).unwrap();
+    let files = FileSystem::new(options(&server, None)).unwrap();
+    let (bucket, mount) = (["s3://bucket/data/sub", "s3://bucket/data/sub/"], ["bow://m", "bow://m/"]);
+    for (files, url) in bucket.map(|url| (&files, url)).into_iter().chain(mount.map(|url| (&mounted, url))) {
+        assert!(files.entry(url).unwrap().is_directory(), "{url}");
+        assert!(files.list(url).unwrap().is_empty() && files.find(url).unwrap().is_empty(), "{url}");
+    }
+    let names: Vec<String> = files.list("s3://bucket/data").unwrap().into_iter().map(|entry| entry.url).collect();
+    assert_eq!(names, ["s3://bucket/data/sub"]);
+    assert!(matches!(mounted.entry("bow://m/nothing"), Err(Error::NotFound { .. })));
+    server.remove("bucket/data/sub/");
+    assert!(matches!(mounted.entry("bow://m"), Err(Error::NotFound { .. })));
 }
 
 #[test]

@@ -466,6 +466,43 @@ fn a_client_without_the_right_certificate_gets_no_answer_at_all() {
 }
 
 #[test]
+fn a_connection_brings_no_calls_once_its_authority_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| Authority::new(directory.path(), name));
+    let clients = directory.path().join("clients.pem");
+    std::fs::copy(&one.ca, &clients).unwrap();
+    let (cert, key) = (&one.server.0, &one.server.1);
+    let server =
+        Server::start(&[PHOTOS, "--tls-cert", cert, "--tls-key", key, "--client-ca", clients.to_str().unwrap()]);
+    let photos =
+        json!({"dataset": "imagenet40", "options": {"batch_size": 4, "columns": {"columns": ["label"]}}, "rank": 0});
+    runtime().block_on(async {
+        let trainer = connect(server.port(), Some(&one.showing(&one))).await.unwrap();
+        let list = calls(b"BT1").into_iter().find(|(path, _)| path.ends_with("ListActions")).unwrap();
+        let answers = async || call(&trainer, &list.0, None, list.1.clone()).await;
+        ticket(&trainer, None, &photos).await;
+        // Both are trusted for a while, as in a rotation: nobody notices.
+        let both = [&one.ca, &other.ca].map(|ca| std::fs::read_to_string(ca).unwrap()).concat();
+        std::fs::write(&clients, both).unwrap();
+        server.signal("-HUP");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        ticket(&trainer, None, &photos).await;
+        connect(server.port(), Some(&one.showing(&other))).await.expect("the new one is trusted");
+        std::fs::copy(&other.ca, &clients).unwrap();
+        server.signal("-HUP");
+        let begun = std::time::Instant::now();
+        let last = loop {
+            let answer = answers().await;
+            if answer.code != Code::Ok || begun.elapsed() > LONGEST {
+                break answer;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        refused(&last, Code::Unavailable, "the connection that is open");
+    });
+}
+
+#[test]
 fn a_certificate_of_an_unknown_ca_is_told_at_once_and_with_what_to_set() {
     let directory = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| Authority::new(directory.path(), name));

@@ -116,7 +116,7 @@ fn a_plan_that_does_not_fit_is_refused_to_each_of_its_ranks_at_once() {
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         let text = error.to_string();
         assert!(matches!(error, Error::Limit { .. }) && text.contains("serving 8 ranks"), "{text}");
-        for part in ["memory_budget", "lanes", "batch"] {
+        for part in ["the server's memory_budget", "memory of spark.serve", "lanes", "batch"] {
             assert!(text.contains(part), "{text}");
         }
     }

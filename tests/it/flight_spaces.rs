@@ -118,7 +118,9 @@ fn tenants_share_only_granted_names() {
     assert_eq!((anna.read("new"), carl.read("new"), bert.read("new")), (Some(vec![3, 4]), Some(vec![3, 4]), None));
     assert_eq!(bert.read("anna@new"), None);
     bert.put("new", &[5, 6]).expect("no name is taken by another tenant");
-    assert_eq!(carl.put("new", &[7]).unwrap_err().code(), Code::InvalidArgument, "there is one in the space already");
+    let exists = carl.put("new", &[7]).unwrap_err();
+    assert_eq!(exists.code(), Code::InvalidArgument, "there is one in the space already");
+    assert!(exists.message().contains("\"new\"") && !exists.message().contains('@'), "{}", exists.message());
     assert_eq!((anna.read("new"), bert.read("new")), (Some(vec![3, 4]), Some(vec![5, 6])));
     assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], true);
     assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], false);
@@ -154,7 +156,12 @@ fn tenants_share_only_granted_names() {
     assert_eq!(third.resume().unwrap(), Some((0, 7)));
     // It learns that with its next heartbeat.
     support::until("the first is fenced", || first.check().is_err());
-    assert!(matches!(first.check(), Err(Error::Fenced { .. })));
+    let fenced = first.check().unwrap_err();
+    assert!(matches!(&fenced, Error::Fenced { gang, .. } if gang == "g"), "{fenced}");
+    let error = loader.next().unwrap_err();
+    assert!(matches!(&error, Error::Fenced { gang, .. } if gang == "g"), "{error}");
+    let behind = third.ack(0, 7).unwrap_err().to_string();
+    assert!(behind.contains("rank 0 of gang g at "), "{behind}");
     second.check().unwrap();
 }
 

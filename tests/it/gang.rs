@@ -24,7 +24,7 @@ use self::ledger::Random;
 /// Calls to a registry in the same process, through a line that can be cut.
 struct Memory {
     registry: Mutex<Arc<Registry>>,
-    /// 0 works, 1 refuses, 2 swallows the call, 3 swallows the answer, 4 holds the answer to a leave back for a while.
+    /// 0 works, 1 refuses, 2 swallows the call, 3 swallows the answer, 4 holds the answer to a leave back for a while, 5 swallows it.
     line: AtomicU8,
 }
 
@@ -54,6 +54,7 @@ impl Wire for Memory {
             let answer = registry.call(&action, &body).await;
             match self.line.load(Ordering::Relaxed) {
                 3 => return std::future::pending().await,
+                5 if action == "gang.leave" => return std::future::pending().await,
                 4 if action == "gang.leave" => tokio::time::sleep(RegistryOptions::default().lease / 3).await,
                 _ => {}
             }
@@ -101,6 +102,28 @@ fn a_heartbeat_beside_a_leave_ends_nothing() {
             member.leave().await.unwrap();
             assert!(matches!(member.barrier(LONG).await, Err(Error::Fenced { .. })));
         }
+    });
+}
+
+#[test]
+fn a_rank_has_left_though_the_answers_are_lost_for_longer_than_its_lease() {
+    jumping(async {
+        let wire = Memory::new(registry(None));
+        let members = join_all(&wire, 2).await.unwrap();
+        wire.set(5);
+        let heals = async {
+            tokio::time::sleep(RegistryOptions::default().lease * 5 / 4).await;
+            wire.set(0);
+        };
+        let (left, ()) = tokio::join!(members[0].leave(), heals);
+        left.unwrap();
+        assert!(matches!(members[0].check(), Err(Error::Fenced { .. })));
+        members[1].check().unwrap();
+        members[1].leave().await.unwrap();
+        // A server that never answers is named, and nothing is fenced by that.
+        let members = join_all(&wire, 1).await.unwrap();
+        wire.set(5);
+        assert!(matches!(members[0].leave().await, Err(Error::Timeout { .. })));
     });
 }
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from threading import Event, Lock, current_thread
+from time import sleep
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from bowstring.errors import ConfigError
 from bowstring.forks import Origin
 from bowstring.petastorm import _options
+from bowstring.petastorm._apart import Apart
 from bowstring.petastorm._dataset import Dataset, view, wanted
 from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
 from bowstring.petastorm._files import positions
@@ -212,6 +217,12 @@ def _settings(place: Location, given: Mapping[str, Any], workers: int, *, cached
     )
 
 
+# Without the lock of the interpreter, only a call takes a row from several threads at once.
+_IS_FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+_running: WeakSet[Reader] = WeakSet()
+_ended = Event()
+
+
 class Reader:
     """Rows, windows of rows, or batches, one after another. Made by :func:`make_reader` and :func:`make_batch_reader`.
 
@@ -318,12 +329,15 @@ class Reader:
         self._work: Ordered[Piece[Any], deque[Any]] = Ordered(
             self._read, shape.finish, settings.workers if shape.calls_user else 0, self._kept
         )
+        # A pool of `dummy` calls the user's functions in the caller's thread.
+        self._apart = Apart(self._work.next) if settings.workers else None
         self._rows: deque[Any] = deque()
         self._lock = Lock()
         self._origin = Origin("reader")
         self._failed: BaseException | None = None
         self.last_row_consumed = False
         self.stopped = False
+        _running.add(self)
 
     def _read(self) -> Piece[Any] | None:
         """The next piece, with its rows in their final order: the same one until it is kept elsewhere."""
@@ -377,31 +391,36 @@ class Reader:
 
     def __next__(self) -> Any:
         if self.stopped:
-            raise RuntimeError(_STOPPED)
+            raise _stopped()
         # In a forked child, the rows are its parent's.
         self._origin.check()
-        try:
-            return self._rows.popleft()
-        except IndexError:
-            pass
-        return self._more()
+        while True:
+            rows = self._rows
+            if _IS_FREE_THREADED:
+                try:
+                    return rows.popleft()
+                except IndexError:  # none left, or another thread was faster
+                    pass
+            elif rows:
+                # Not popleft(): Python looks for interrupts when a call returns, and the row would be lost. Nor does it change threads
+                # before that.
+                row = rows[0]
+                del rows[0]
+                return row
+            self._more()
 
     def next(self) -> Any:
         """The next sample."""
         return self.__next__()
 
-    def _more(self) -> Any:
+    def _more(self) -> None:
+        """Gets more rows; those of an interrupted call are gotten by the next one."""
         with self._lock:
             if self._failed is not None:
                 raise self._failed
-            while True:
-                if self._rows:
-                    try:
-                        return self._rows.popleft()
-                    except IndexError:  # another thread was faster
-                        continue
+            while not self._rows:  # another thread may have been faster
                 try:
-                    found = self._work.next()
+                    found = self._work.next() if self._apart is None else self._apart.next()
                     if found is not None:
                         self._rows = found
                     if found:
@@ -417,7 +436,7 @@ class Reader:
                     raise self._failed from error
                 except Exception as error:
                     if self.stopped:  # by another thread meanwhile
-                        raise RuntimeError(_STOPPED) from error
+                        raise _stopped() from error
                     self._failed = error
                     raise
                 if found is None:
@@ -438,9 +457,13 @@ class Reader:
         self._rows = deque()
         self._work.close()
         self._feed.close()
+        if self._apart is not None:
+            self._apart.close()
 
     def join(self) -> None:
         """Waits for user functions that are still running."""
+        if self._apart is not None and self.stopped:
+            self._apart.join()
         self._work.join()
 
     def cleanup_cache(self) -> None:
@@ -454,6 +477,23 @@ class Reader:
     ) -> None:
         self.stop()
         self.join()
+
+
+def _stopped() -> RuntimeError:
+    # A daemon thread that still reads when the program ends is frozen by Python a moment later.
+    while _ended.is_set() and current_thread().daemon:
+        sleep(1)
+    return RuntimeError(_STOPPED)
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Ends the threads of readers that were never stopped: those that still run would fail while the interpreter is torn down."""
+    _ended.set()
+    for reader in list(_running):
+        if reader._origin.is_here and not reader.stopped:
+            reader.stop()
+            reader.join()
 
 
 def _feed(source: Source, plan: Plan, shape: Shape, predicate: PredicateBase | None, settings: Settings) -> Feed[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +78,56 @@ def _checked(path: Path, written: Path) -> None:
     there = _first(path)
     if there is None:
         return
+    files = [there, *_others(path, there, _columns(written))]
     try:
-        plan([str(there), str(written)], batch_size=1)
+        plan([str(file) for file in (*files, written)], batch_size=1)
     except MismatchError as error:
-        raise MismatchError(
-            f"option path: rows of other columns are appended to {path}: {error}", column=error.column
-        ) from error
+        raise _differing(path, files, written, error) from error
     except CorruptError as error:
         if there.name.endswith(".parquet"):
             return
         problem = f"{path} is no dataset of Parquet, so nothing is appended to it; write to another directory ({error})"
         raise ConfigError(f"option path: {problem}", option="path") from error
-    except Error:  # about something else than both files together: the rows are as readable as they were
+    except Error:  # about something else than the files together: the rows are as readable as they were
         pass
     _check_case(path, there, set(_names(written)))
+
+
+def _others(path: Path, first: Path, names: set[str]) -> Iterator[Path]:
+    """Files of the dataset that have columns of ``names`` which ``first`` has not, or which have no values there.
+
+    Every write was checked, so types that fit one file that has a column fit all of them; all files are read for new names only.
+    """
+    names = names - _columns(first)
+    for file in _newest(path) if names else ():
+        if names & (known := _columns(file)):
+            yield file
+            names = names - known
+        if not names:
+            return
+
+
+def _differing(path: Path, files: Sequence[Path], written: Path, error: MismatchError) -> MismatchError:
+    """Names the column that differs, with both types."""
+    new = _schema(written)
+    for file in files:
+        there = _schema(file)
+        for field in new:
+            if field.name not in there.names or there.field(field.name).type.equals(field.type):
+                continue
+            try:
+                plan([str(file), str(written)], batch_size=1, columns=[field.name])
+            except MismatchError:
+                problem = (
+                    f'column "{field.name}" is {there.field(field.name).type} there, in file {file.relative_to(path)}, and '
+                    f"{field.type} in the rows that are appended; cast it, or write to another directory"
+                )
+                return MismatchError(
+                    f"option path: rows of other columns are appended to {path}: {problem}", column=field.name
+                )
+            except Error:  # about something else than its type
+                continue
+    return MismatchError(f"option path: rows of other columns are appended to {path}: {error}", column=error.column)
 
 
 def _check_case(path: Path, there: Path, names: set[str]) -> None:
@@ -99,7 +136,7 @@ def _check_case(path: Path, there: Path, names: set[str]) -> None:
     Every write was checked, so names that are in a file of the dataset fit, and all its files are read for new names only.
     """
     new = names
-    for file in _newest(path, there):
+    for file in chain((there,), _newest(path)):
         known = set(_names(file))
         new = new - known
         if not new:
@@ -113,9 +150,8 @@ def _check_case(path: Path, there: Path, names: set[str]) -> None:
             raise MismatchError(f"option path: {problem}", column=twin)
 
 
-def _newest(path: Path, first: Path) -> Iterator[Path]:
-    """``first``, then all files of the dataset, the newest ones first: a column that came later is in them."""
-    yield first
+def _newest(path: Path) -> Iterator[Path]:
+    """All files of the dataset, the newest ones first: a column that came later is in them."""
     yield from sorted(_files(path), key=_written_at, reverse=True)
 
 
@@ -126,13 +162,22 @@ def _written_at(file: Path) -> float:
         return 0.0
 
 
-def _names(file: Path) -> Iterator[str]:
-    """The columns of a file, and the fields within them, with dots between; none if it is no Parquet."""
+def _schema(file: Path) -> pa.Schema:
+    """The columns of a file; none if it is no Parquet."""
     try:
-        schema = pq.read_schema(file)
+        return pq.read_schema(file)
     except (pa.ArrowException, OSError):
-        return
-    below = [("", field) for field in schema]
+        return pa.schema([])
+
+
+def _columns(file: Path) -> set[str]:
+    """The columns of a file, without those that have no type."""
+    return {field.name for field in _schema(file) if not pa.types.is_null(field.type)}
+
+
+def _names(file: Path) -> Iterator[str]:
+    """The columns of a file, and the fields within them, with dots between."""
+    below = [("", field) for field in _schema(file)]
     while below:
         before, field = below.pop()
         name = f"{before}{field.name}"

@@ -11,6 +11,7 @@ continue from the step that they were at.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -21,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 from bowstring.endpoint import is_everywhere, is_loopback, split_listen
 from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
 from bowstring.flight import Connection
-from bowstring.options import Url, plain, size
+from bowstring.options import NAMES, Url, plain, size
 from bowstring.ranges import MOST, seconds, whole
 from bowstring.spark.frame import check_frame
 from bowstring.spark.meeting import Meeting, MeetingServer
 from bowstring.spark.store import Store, StoreOptions, own_address
 from bowstring.spark.types import conform, stored_schema
+from bowstring.words import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +40,8 @@ __all__ = ["Handle", "serve"]
 _BEAT = 2.0
 # Options of the loader that each rank sets itself, or that do not apply to a server's datasets.
 _OWN = ("url", "rank", "world_size", "storage_options", "timeout", "gang", "threads", "memory_budget", "prefetch")
+# Options of loaders that are not in Rust's table: of all, and of JAX's.
+_OF_SOME = ("drop_last", "to")
 
 
 def serve(
@@ -111,6 +115,8 @@ def serve(
     for name in loader:
         if name in _OWN:
             raise ConfigError(f"option {name}: it is each rank's own, see connect()", option=name)
+    # Before the frame is computed: ranks would see it only then.
+    refuse(name for name in loader if name not in (*NAMES, *_OF_SOME))
     options = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, **loader}
     host, _ = split_listen(listen)
     wide = not is_loopback(host)
@@ -262,10 +268,26 @@ _REFUSALS = {
 }
 
 
+# Errors of bowstring's in tasks that come again with the same rows and options. Other errors may be those of a lost executor, and
+# a user's own function may fail of something that passes.
+_CERTAIN = re.compile(
+    r"^bowstring\.errors\.((?:(?:Config|UnknownOption|Mismatch|Nulls|Unsupported)Error: |LimitError: rows of a task).*)$",
+    re.M,
+)
+
+
 def _refused(error: Exception) -> str | None:
-    """The remedy for a job that Spark refuses to run as a barrier stage; ``None`` if another attempt may help."""
+    """Why every attempt at the job would fail, and the remedy where Spark does not tell it; ``None`` if another one may help."""
+    from pyspark.errors import AnalysisException
+
     text = str(error)
-    return next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
+    refusal = next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
+    if refusal is not None:
+        return refusal
+    if isinstance(error, AnalysisException):
+        return f"Spark refuses the frame: {_shortened(error)}"
+    certain = _CERTAIN.search(text)
+    return None if certain is None else f"Spark's job failed: {certain[1][:500]}"
 
 
 def _shortened(error: Exception) -> str:

@@ -21,6 +21,13 @@ _OURS = (
     *_OF_STORE,
     *_OF_WRITER,
 )
+# What they mean for a write.
+_OF_READS = {
+    "filter": "it chooses rows to read, and a write writes all; filter the frame, with df.where",
+    "columns": "it chooses columns to read, and a write writes all; choose those of the frame, with df.select",
+    "parts": "it is the number of tasks of a read, and a write has those of the frame; use df.repartition or df.coalesce",
+    "pushdown": "it is about filters of a read, and a write has none; leave it out",
+}
 # What Spark passes itself. The last two are done anyway.
 _SPARKS = ("path", "paths", "checkpointlocation", "queryname", "recursivefilelookup", "mergeschema")
 
@@ -95,11 +102,12 @@ class SourceOptions:
     def for_writing(self) -> SourceOptions:
         """The same.
 
-        :raises ConfigError: for a filter, which chooses rows to read: all rows would be written.
+        :raises ConfigError: for an option of reads alone: all rows and columns would be written.
         """
-        if self.filter is not None:
-            problem = "it chooses rows to read, and a write writes all; filter the frame, with df.where"
-            raise ConfigError(f"option filter: {problem}", option="filter")
+        given = {"filter": self.filter, "columns": self.columns, "parts": self.parts, "pushdown": self.pushdown or None}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"option {name}: {_OF_READS[name]}", option=name)
         return self
 
     def exists(self, overwrite: bool) -> str:

@@ -261,18 +261,31 @@ def _uniform(dataset: Any) -> bool:
         first = next(schemas, None)
         if first is None:
             return True
-        return not keys & set(first.names) and all(first.equals(schema, check_metadata=False) for schema in schemas)
+        return not keys & set(first.names) and _alike(first, schemas)
+
+
+def _alike(first: pa.Schema, schemas: Iterable[pa.Schema]) -> bool:
+    return all(first.equals(schema, check_metadata=False) for schema in schemas)
 
 
 class FilesReader(_Reader):
     """Reads Parquet by row groups."""
 
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        super().__init__(options, wanted)
+        # The columns as planned: a file that is added meanwhile may come first, and have others.
+        self.stored = _schema(_files(self.options.url)).remove_metadata()
+
     def partitions(self) -> Sequence[InputPartition]:
         """Row groups, dealt to tasks in consecutive runs."""
-        files = list(_files(self.options.url).get_fragments())
+        found = _files(self.options.url)
+        files = list(found.get_fragments())
         # Before the footers are read: a later change is another version than the planned one.
         versions = _versions(files)
         groups = [group for file in files for group in file.split_by_row_group()]
+        schemas = [file.physical_schema for file in files]
+        if not _alike(self.stored, [_schema(found)]) or (schemas and not _alike(schemas[0], schemas)):
+            raise _changed(self.options.url)  # since this reader was chosen for them
         self._tell_days(files)
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
@@ -285,12 +298,11 @@ class FilesReader(_Reader):
         if partition.value is None:  # Spark's partition for an empty list
             return
         assert isinstance(partition, _Part)
-        found = _schema(_files(self.options.url))
         chosen = filters.expression(self.conditions)
         for group in partition.value:
             self._check(group, partition)
             batches = group.to_batches(
-                schema=found, columns=self.wanted.names, filter=chosen, batch_size=_ROWS_PER_BATCH
+                schema=self.stored, columns=self.wanted.names, filter=chosen, batch_size=_ROWS_PER_BATCH
             )
             for batch in batches:
                 if batch.num_rows:

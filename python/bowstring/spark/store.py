@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import pyarrow as pa
 from bowstring.errors import LimitError
 from bowstring.flight import pieces
 from bowstring.flight.server import Server
+from bowstring.spark import spilled
 from bowstring.spark.digest import digest
 
 __all__ = ["Store", "StoreOptions", "own_address"]
@@ -110,7 +110,7 @@ class Store:
                 if self._options.spill is None or self._spilled is not None:
                     problem = f"rows of a task do not fit into {self._options.memory} bytes: raise memory, or set spill"
                     raise LimitError(f"{problem} ({error})", option="memory") from error
-                self._spilled = tempfile.mkdtemp(prefix="bowstring-", dir=self._options.spill)
+                self._spilled = spilled.made(self._options.spill)
                 self._shelves.append(_Shelf(self._options, self._host, self._spilled))
                 self._shelves[-1].add(schema, chunk)
         for shelf in self._shelves:

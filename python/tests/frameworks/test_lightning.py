@@ -17,7 +17,8 @@ with warnings.catch_warnings():
     import lightning.pytorch as pl
     from bowstring.lightning import DataModule
     from bowstring.torch import DataLoader
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.utilities import CombinedLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -112,6 +113,75 @@ def test_plain_loaders(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     trainer(tmp_path).validate(Model(), one)
     trainer(tmp_path, max_epochs=1, limit_train_batches=4).fit(model, one, loaders()[1])
     assert model.seen == [*whole, *whole[:4]]
+
+
+class Several(pl.LightningModule):
+    """Records what each training and validation loader gave, and fails at a step before it has trained on it."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen: list[Any] = []
+        self.validated: dict[int, list[int]] = {}
+        self.fails = fails
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        if len(self.seen) == self.fails:
+            raise KeyError("the step")
+        parts = batch.values() if "id" not in batch else [batch]
+        self.seen.append([part["id"].tolist() for part in parts])
+        return self.layer(torch.ones(1, 1)).mean()
+
+    def validation_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> None:
+        self.validated.setdefault(dataloader_idx, []).extend(batch["id"].tolist())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["module", "plain", "max_size_cycle", "min_size"])
+def test_a_checkpoint_on_an_exception_resumes_with_the_batch_of_that_step(
+    kind: str, kinds: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    def data() -> dict[str, Any]:
+        if kind == "module":
+            return {"datamodule": module(kinds)}
+        loader = DataLoader(kinds, batch_size=8, columns=["id"])
+        if kind == "plain":
+            return {"train_dataloaders": loader}
+        shorter = DataLoader(kinds, batch_size=14, columns=["id"], seed=4)
+        return {"train_dataloaders": CombinedLoader({"one": loader, "other": shorter}, kind)}
+
+    whole = Several()
+    trainer(tmp_path).fit(whole, **data())
+    # At the first step, within an epoch, at its last step (8 of the shorter loader, 13 of the other), and at the first of the next.
+    for fails in (0, 5, 7, 8, 12, 13, 20):
+        saved = OnExceptionCheckpoint(tmp_path, f"{fails}")
+        first, rest = Several(fails), Several()
+        with pytest.raises(KeyError, match="the step"):
+            trainer(tmp_path, callbacks=[saved]).fit(first, **data())
+        trainer(tmp_path).fit(rest, **data(), ckpt_path=saved.ckpt_path)
+        assert first.seen == whole.seen[:fails]
+        assert rest.seen == whole.seen[fails:], fails
+
+
+@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size"])
+def test_each_of_several_loaders_has_a_state_of_its_own(mode: str, kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    def data() -> dict[str, Any]:
+        one, other = (DataLoader(kinds, batch_size=size, columns=["id"], seed=size) for size in (8, 14))
+        vals = [DataLoader(kinds, batch_size=size, columns=["id"], shuffle=False) for size in (7, 9)]
+        return {"train_dataloaders": CombinedLoader({"one": one, "other": other}, mode), "val_dataloaders": vals}
+
+    options = {"max_epochs": 2, "num_sanity_val_steps": 0}
+    places = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    whole = Several()
+    trainer(tmp_path, callbacks=[places], **options).fit(whole, **data())
+    for step in (3, 7, 9, 11):
+        rest = Several()
+        trainer(tmp_path, **options).fit(rest, **data(), ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert rest.seen == whole.seen[step:], step
+        epochs = len(rest.validated[0]) // 100
+        assert rest.validated == {number: list(range(100)) * epochs for number in (0, 1)}
 
 
 RANKS = """

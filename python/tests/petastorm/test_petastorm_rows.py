@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bowstring.errors import Error
-from bowstring.petastorm import make_reader
+from bowstring.petastorm import make_batch_reader, make_reader
 from bowstring.petastorm._pool import Ordered
 from bowstring.petastorm.errors import NoDataAvailableError
 from bowstring.petastorm.ngram import NGram
@@ -273,6 +277,77 @@ def test_an_interrupt_costs_no_row(at: At) -> None:
                 continue
     assert interrupted
     assert seen == list(range(40))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers")
+@pytest.mark.filterwarnings("ignore:make_reader is for datasets that Petastorm wrote")
+@pytest.mark.parametrize("kind", ["rows", "predicate", "transform", "batches"])
+def test_interrupts_at_any_moment_cost_no_row(kind: str, tmp_path: pathlib.Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": range(10_000)}), tmp_path / "a.parquet", row_group_size=20)
+    options: dict[str, Any] = {"shuffle_row_groups": False}
+    if kind == "predicate":
+        options["predicate"] = in_lambda(["id"], lambda value: True)
+    if kind == "transform":
+        options |= {"transform_spec": TransformSpec(lambda row: row), "workers_count": 2}
+    make = make_batch_reader if kind == "batches" else make_reader
+    interrupts = [0]
+
+    def interrupt(number: int, frame: Any) -> None:
+        # Only below this function: nobody loses what comes while the reader works.
+        if frame.f_code is not here:
+            interrupts[0] += 1
+            raise KeyboardInterrupt
+
+    here = sys._getframe().f_code
+    seen: list[Any] = []
+    with make(f"file://{tmp_path}", **options) as reader:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            while not reader.last_row_consumed:
+                try:
+                    for row in reader:
+                        seen.append(row.id)
+                except KeyboardInterrupt:
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert interrupts[0] > 3
+    found = np.concatenate(seen) if kind == "batches" else np.array(seen)
+    np.testing.assert_array_equal(found, np.arange(10_000))
+
+
+def test_a_reader_that_is_never_stopped_ends_with_its_program(at: At) -> None:
+    program = """
+import gc, sys, threading, time, warnings
+from bowstring.petastorm import TransformSpec, make_reader
+
+def begun(**options):
+    reader = make_reader(sys.argv[1], num_epochs=None, **options)
+    next(reader)
+    return reader
+
+def wait(true):
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, threading.enumerate()
+        gc.collect()
+        time.sleep(0.05)
+
+same = TransformSpec(lambda row: row)
+for options in ({}, {"transform_spec": same}, {"transform_spec": same, "reader_pool_type": "dummy"}):
+    begun(**options)
+wait(lambda: threading.active_count() == 1)
+kept = [begun(), begun(transform_spec=same)]
+shared = begun()
+threading.Thread(target=lambda: [None for _ in shared], daemon=True).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, at(CODECS)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interrupt_before_a_piece_is_passed_to_a_thread_costs_no_row() -> None:

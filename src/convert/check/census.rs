@@ -56,14 +56,11 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening, progress: 
             tree.find(&names)?
         }
     };
-    // Columns of directories stand in no line.
-    let above = source.texts().first().map_or(0, |text| text.directories.len());
-    let width = source.schema().fields().len().saturating_sub(above);
     let count = |found: &Found| match format {
         Format::Arrow | Format::Datasets => frames::count(found, progress),
         Format::Tfrecord => tfrecord::count(found, limits, progress),
         Format::Webdataset => samples(found, limits, progress),
-        Format::Csv | Format::Tsv => records(found, width, format.separator().unwrap_or(b','), progress),
+        Format::Csv | Format::Tsv => records(found, format.separator().unwrap_or(b','), progress),
         _ => lines(found, progress),
     };
     files.iter().map(count).sum()
@@ -118,16 +115,14 @@ fn lines(found: &Found, progress: &Progress) -> Result<u64> {
     Ok(lines + u64::from(!blank))
 }
 
-/// Counts the records of a CSV file of `width` columns, without the header. An empty line is no record, except with a single column,
-/// where it is a null.
-fn records(found: &Found, width: usize, separator: u8, progress: &Progress) -> Result<u64> {
+/// Counts the records of a CSV file, without the header. A blank line is none.
+fn records(found: &Found, separator: u8, progress: &Progress) -> Result<u64> {
     let (mut records, mut quoted, mut at_start) = (0_u64, false, true);
     // Length of the line so far, without a trailing carriage return, and whether there is one.
     let (mut len, mut carriage) = (0_u64, false);
     bytes(found, progress, |byte| {
         if byte == b'\n' && !quoted {
-            // The header is never blank, for any width.
-            records += u64::from(len > 0 || (width == 1 && records > 0));
+            records += u64::from(len > 0);
             (len, carriage, at_start) = (0, false, true);
             return;
         }
@@ -141,7 +136,7 @@ fn records(found: &Found, width: usize, separator: u8, progress: &Progress) -> R
             byte => at_start = byte == separator && !quoted || at_start && quoted,
         }
     })?;
-    let last = u64::from(len > 0 || carriage);
+    let last = u64::from(len > 0);
     Ok((records + last).saturating_sub(1))
 }
 
@@ -157,20 +152,20 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             Found::of(&path).unwrap()
         };
-        for (text, width, count) in [
-            ("a,b\n1,2\n3,4\n", 2, 2),
-            ("a,b\r\n1,2\r\n\r\n3,4", 2, 2),
-            ("\n\na,b\n\n1,2\n\n", 2, 1),
-            ("a,b\n\"x\ny\",\"a\"\"\nb\"\n3,4\n", 2, 2),
-            ("a,b\nx\"y,2\n3,it\"s\n", 2, 2),
-            ("a,b\n\"\",\"\"\n", 2, 1),
-            ("a\n\n1\n\n", 1, 3),
-            ("a\n\"\"\n", 1, 1),
-            ("\u{feff}a,b\n1,2", 2, 1),
-            ("a,b\n", 2, 0),
-            ("a,b", 2, 0),
+        for (text, count) in [
+            ("a,b\n1,2\n3,4\n", 2),
+            ("a,b\r\n1,2\r\n\r\n3,4", 2),
+            ("\n\na,b\n\n1,2\n\n", 1),
+            ("a,b\n\"x\ny\",\"a\"\"\nb\"\n3,4\n", 2),
+            ("a,b\nx\"y,2\n3,it\"s\n", 2),
+            ("a,b\n\"\",\"\"\n", 1),
+            ("a\n\n1\n\r\n\r", 1),
+            ("a\n\"\"\n", 1),
+            ("\u{feff}a,b\n1,2", 1),
+            ("a,b\n", 0),
+            ("a,b", 0),
         ] {
-            assert_eq!(records(&found(text), width, b',', &Progress::default()).unwrap(), count, "{text:?}");
+            assert_eq!(records(&found(text), b',', &Progress::default()).unwrap(), count, "{text:?}");
         }
         for (text, count) in [("{}\n{}\n", 2), ("{}\n \t\r\n{}", 2), ("", 0), ("\n", 0)] {
             assert_eq!(lines(&found(text), &Progress::default()).unwrap(), count, "{text:?}");

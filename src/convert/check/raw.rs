@@ -109,7 +109,7 @@ impl RawRows {
             }
             bytes += self.line.len() as u64;
             self.limits.record(self.input.name(), || format!("line {}: a record", self.lines), bytes)?;
-            if !inside && matches!(&*self.line, b"\n" | b"\r\n" | b"\r") && self.names.len() != 1 {
+            if !inside && matches!(&*self.line, b"\n" | b"\r\n" | b"\r") {
                 continue;
             }
             let mut rest = self.line.iter().copied().peekable();
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(cells[1], [quoted(""), bare("5\" pipe"), bare("1.50")]);
         assert_eq!(cells.len(), 2);
         assert_eq!(read("x.tsv", Format::Tsv, "a\tb\n1\t2").unwrap()[0][1].1, bare("2"));
-        assert_eq!(read("x.csv", Format::Csv, "a\n\n1\n").unwrap().len(), 2);
+        assert_eq!(read("x.csv", Format::Csv, "a\n\n1\n\r").unwrap().len(), 1, "blank lines are no rows");
         assert!(read("x.csv", Format::Csv, "a,b\n1,\"2").is_err());
         assert!(read("x.csv", Format::Csv, "a,b\n1\n").is_err());
     }

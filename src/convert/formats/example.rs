@@ -344,7 +344,7 @@ impl Column {
         Ok(())
     }
 
-    /// Returns the array of the gathered values.
+    /// Returns the array of the gathered values. An error names the row among them.
     pub(crate) fn finish(&mut self) -> Result<ArrayRef> {
         let values: ArrayRef = match self.of {
             Of::Int64 => Arc::new(self.ints.finish()),
@@ -368,7 +368,8 @@ impl Column {
             array = list(array, outer, Some(valid))?;
         }
         cast(&array, &self.data_type).map_err(|misfit| {
-            let place = Place::default().column(self.name.as_str());
+            let mut place = Place::default().column(self.name.as_str());
+            place.row = misfit.row.map(|row| row as u64);
             Error::corrupt(place, format!("{misfit}; give its type with --schema"))
         })
     }

@@ -14,7 +14,7 @@ use crate::convert::budget::{Budget, Permit};
 use crate::convert::errors::{refused, unexpected};
 use crate::convert::format::Format;
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::listing;
+use crate::convert::read::{files, listing};
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source, slices};
 use crate::convert::types::{is_binary, item};
@@ -41,17 +41,19 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let manifest = Arc::clone(dataset.manifest());
     let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();
     let all = dataset.project(&names)?;
+    let touched: Vec<String> = (0..manifest.files.len()).map(|file| touched(&dataset, file)).collect();
     let mut shards = Vec::with_capacity(manifest.groups.len());
     for (number, group) in manifest.groups.iter().enumerate() {
-        let Some(file) = manifest.files.get(group.file as usize) else { continue };
+        let at = group.file as usize;
+        let (Some(file), Some(touched)) = (manifest.files.get(at), touched.get(at)) else { continue };
         shards.push(Shard {
             id: format!("{}#{}", file.path, group.ordinal),
             bytes: dataset.cost(number, &all).fetched,
             rows: Some(group.selected),
             // What a table says of the file's rows is not in the file.
             stamp: match dataset.version_of(number) {
-                Some(version) => format!("{:?} {version}", file.version),
-                None => format!("{:?}", file.version),
+                Some(version) => format!("{:?}{touched} {version}", file.version),
+                None => format!("{:?}{touched}", file.version),
             },
         });
     }
@@ -70,6 +72,18 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let fields: Vec<Arc<Field>> = dataset.schema().fields().iter().map(field).collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, dataset.schema().metadata().clone()));
     Ok(Box::new(ParquetSource { runtime, dataset, schema, lists, shards }))
+}
+
+/// When a file of this machine was last touched, by the time that no program sets: its version has numbers that its disk may give again.
+/// Nothing for an object of a store.
+fn touched(dataset: &Dataset, file: usize) -> String {
+    let path = dataset.url(file).and_then(|url| match listing::local_start(&url)? {
+        (path, true) => Some(path),
+        // A name that looks like a pattern.
+        (_, false) => Some(PathBuf::from(url)),
+    });
+    let touched = path.and_then(|path| files::last_touched(&path));
+    touched.map_or_else(String::new, |touched| format!(" {touched}"))
 }
 
 impl Source for ParquetSource {

@@ -159,6 +159,10 @@ fn describe(field: &Field) -> Result<(Field, UnischemaField)> {
             let spark = SparkType::Decimal { precision: *precision, scale: *scale };
             scalar("Decimal", spark, field.data_type())
         }
+        kind if kind.is_decimal() => {
+            let hint = "a Unischema has decimals of at most 38 digits, as Spark; give another type with --schema";
+            Err(refused(Format::Petastorm, field, hint))
+        }
         kind => {
             let Some(dtype) = item(kind).and_then(dtype) else {
                 return Err(refused(Format::Petastorm, field, "a Unischema has scalars and arrays of numbers"));

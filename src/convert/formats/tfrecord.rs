@@ -72,7 +72,6 @@ impl RecordReader {
     fn of(found: &Found, limits: &Limits) -> Result<Self> {
         // A plain file begins with a length. One that looks like zlib's mark belongs to a record of 376 bytes or a few other sizes, and
         // has a checksum.
-        // a checksum.
         let mut input = Input::open(found, false)?;
         let plain = match input.peek()?.first_chunk::<12>() {
             Some(start) => masked(&start[..8]).to_le_bytes() == start[8..],
@@ -224,7 +223,7 @@ impl Source for RecordSource {
         let reader = RecordReader::of(found, &self.limits)?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let columns = schema.fields().iter().map(|field| Column::new(field)).collect::<Result<_>>()?;
-        Ok(Box::new(Reader { reader, schema, whole: Arc::clone(&self.schema), columns }))
+        Ok(Box::new(Reader { reader, schema, whole: Arc::clone(&self.schema), columns, row: 0 }))
     }
 }
 
@@ -234,6 +233,8 @@ struct Reader {
     /// All columns: a record with any other is an error rather than a loss.
     whole: SchemaRef,
     columns: Vec<Column>,
+    /// Records before the next one.
+    row: u64,
 }
 
 impl Reader {
@@ -261,22 +262,31 @@ impl Reader {
 impl Batches for Reader {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         let start = self.reader.input.offset();
-        let mut rows = 0;
+        let (first, mut rows) = (self.row, 0);
         while rows < BATCH_ROWS && self.reader.input.offset() - start < BATCH_BYTES as u64 {
             let Some((at, example)) = self.reader.example()? else { break };
             self.known(at, &example)?;
             for (column, field) in self.columns.iter_mut().zip(self.schema.fields()) {
                 column.push(&example).map_err(|what| {
                     let place = Place::file(Arc::clone(self.reader.input.name())).column(field.name().as_str());
-                    Error::corrupt(place, format!("byte {at}: {what}"))
+                    Error::corrupt(place.row(self.row), format!("byte {at}: {what}"))
                 })?;
             }
             rows += 1;
+            self.row += 1;
         }
         if rows == 0 {
             return Ok(None);
         }
-        let arrays = self.columns.iter_mut().map(Column::finish).collect::<Result<_>>()?;
+        let name = self.reader.input.name();
+        let arrays = self.columns.iter_mut().map(|column| {
+            column.finish().map_err(|error| {
+                let told = error.place().cloned().unwrap_or_default();
+                let row = told.row.map(|row| first + row);
+                error.at(Place { file: Some(Arc::clone(name)), row, ..told })
+            })
+        });
+        let arrays = arrays.collect::<Result<_>>()?;
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
     }

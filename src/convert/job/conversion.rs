@@ -20,7 +20,7 @@ use super::commit::{flush, flush_all};
 use super::finished::{Found, finished};
 use super::journal::{Done, Worked};
 use super::publish::{self, Staging};
-use super::{Job, destination};
+use super::{Job, destination, shuffle};
 use crate::convert::budget::Progress;
 use crate::convert::format::Format;
 use crate::convert::options::ConvertOptions;
@@ -45,7 +45,7 @@ pub struct Report {
     pub source_bytes: u64,
     /// Number of tasks; of a shuffle, of the buckets that rows are scattered into.
     pub tasks: usize,
-    /// Those of them that had been finished before.
+    /// Those of them that had been finished before. Parts of the source that a shuffle had scattered do not count, and are not read again.
     pub resumed_tasks: usize,
     /// True if the destination already existed, made from the same source with the same options, and its files were unchanged.
     pub unchanged: bool,
@@ -274,7 +274,8 @@ impl Conversion {
         // Errors of the source or the options would recur; those of the disk may not.
         let passing = matches!(kind, Kind::Store | Kind::Closed | Kind::Timeout | Kind::Remote);
         if let Some(staging) = self.staging.take() {
-            staging.abandon(passing && !self.done.is_empty());
+            let is_worth = !self.done.is_empty() || shuffle::has_scattered(&self.job, &staging);
+            staging.abandon(passing && is_worth);
         }
     }
 }

@@ -120,6 +120,13 @@ pub(crate) fn tally(job: &Job, staging: &Staging) -> Result<(u64, u64)> {
     Ok(whole.iter().fold((0, 0), |(read, rows), own| (read + own.read, rows + own.rows)))
 }
 
+/// Returns true if rows of a task are scattered to its end: a resumed conversion does not read them again.
+pub(crate) fn has_scattered(job: &Job, staging: &Staging) -> bool {
+    let scratch = staging.scratch();
+    let is_whole = |task: usize| matches!(Scattered::of(&scratch.join(task.to_string())), Ok(Some(_)));
+    job.options.shuffle.is_some() && (0..job.tasks.len()).any(is_whole)
+}
+
 /// Returns the scattered output of every task.
 fn scattered(job: &Job, scratch: &Path) -> Result<Vec<Scattered>> {
     let of = |task: usize| {

@@ -49,6 +49,11 @@ fn stamp(metadata: &fs::Metadata) -> String {
     format!("{}-{}", shown(state(metadata)), touched(metadata))
 }
 
+/// The time of the last change of any kind of the file at `path`, in nanoseconds since 1970; none if it cannot be looked up.
+pub(crate) fn last_touched(path: &Path) -> Option<i128> {
+    fs::metadata(path).ok().map(|metadata| touched(&metadata))
+}
+
 /// The time of the last change of any kind, in nanoseconds since 1970.
 #[cfg(unix)]
 fn touched(metadata: &fs::Metadata) -> i128 {

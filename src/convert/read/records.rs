@@ -24,6 +24,11 @@ fn end(text: &mut Vec<u8>, ends: &mut Vec<(usize, bool)>, quoted: bool, last: bo
     if alone { Err(RETURN) } else { Ok(()) }
 }
 
+/// Returns true if a line has nothing in it, not even a cell in quotes.
+fn is_blank(text: &[u8], ends: &[(usize, bool)], quoted: bool) -> bool {
+    ends.is_empty() && !quoted && matches!(text, b"" | b"\r")
+}
+
 /// Reads the records of one file.
 pub(crate) struct Records {
     pub(crate) input: Input,
@@ -56,7 +61,7 @@ impl Records {
 
     /// Reads the names in the first record.
     pub(crate) fn header(&mut self) -> Result<Vec<String>> {
-        if !self.read(0)? {
+        if !self.read()? {
             return Err(self.corrupt("it is empty; the first line names the columns"));
         }
         let mut names = Vec::with_capacity(self.ends.len());
@@ -74,7 +79,7 @@ impl Records {
 
     /// Reads the next record of `width` cells; false at the end.
     pub(crate) fn next(&mut self, width: usize) -> Result<bool> {
-        if !self.read(width)? {
+        if !self.read()? {
             return Ok(false);
         }
         if self.ends.len() != width {
@@ -93,8 +98,8 @@ impl Records {
         })
     }
 
-    /// Reads a record of any width.
-    fn read(&mut self, width: usize) -> Result<bool> {
+    /// Reads a record of any width. A blank line is none, as for other readers: a null of a single column has no text.
+    fn read(&mut self) -> Result<bool> {
         self.text.clear();
         self.ends.clear();
         let started = self.input.offset();
@@ -117,7 +122,7 @@ impl Records {
                 if state == State::Quoted {
                     return Err(self.corrupt("it ends within quotes"));
                 }
-                if state == State::Start && self.ends.is_empty() {
+                if is_blank(&self.text, &self.ends, quoted) {
                     return Ok(false);
                 }
                 end(&mut self.text, &mut self.ends, quoted, true).map_err(|why| self.corrupt(why))?;
@@ -148,9 +153,7 @@ impl Records {
                     }
                     (_, b'\n') => {
                         self.line += 1;
-                        // A blank line is no record, except with a single column, where it is a null.
-                        let blank = self.text.is_empty() || self.text == b"\r";
-                        if self.ends.is_empty() && blank && !quoted && width != 1 {
+                        if is_blank(&self.text, &self.ends, quoted) {
                             self.text.clear();
                             self.started = self.line;
                             state = State::Start;

@@ -145,7 +145,8 @@ impl Table {
         let left = left.into_iter().filter_map(Judged::left).collect();
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let naming = Naming { columns, taken, mapping };
-        let columns = Columns { naming, partitions, told: BTreeSet::new(), stored: BTreeSet::new(), numbers: None };
+        let (told, stored, required) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let columns = Columns { naming, partitions, told, stored, required, numbers: None };
         Ok(Self { about, spark: metadata.schema_string, files: left, pruned, columns, root })
     }
 

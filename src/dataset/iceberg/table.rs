@@ -184,6 +184,8 @@ impl Table {
         };
         let every: Vec<&Entry> = table.data.iter().collect();
         (table.columns, table.values) = table.part(&defined, &every)?;
+        let required = defined.iter().map(|one| &one.column).filter(|column| !column.nullable);
+        table.columns.required = required.map(|column| column.name.clone()).collect();
         Ok(table)
     }
 
@@ -297,5 +299,6 @@ fn facts(entry: &Entry, tested: &Tested, rows: u64, spec: Option<&Spec>, dates: 
 fn columns_of(defined: &[Defined], numbers: Option<Arc<Numbers>>) -> Columns {
     let columns = defined.iter().map(|one| one.column.clone()).collect();
     let naming = Naming { columns, taken: BTreeSet::new(), mapping: Mapping::Id };
-    Columns { naming, partitions: Vec::new(), told: BTreeSet::new(), stored: BTreeSet::new(), numbers }
+    let (told, stored, required) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    Columns { naming, partitions: Vec::new(), told, stored, required, numbers }
 }

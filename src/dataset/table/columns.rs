@@ -23,6 +23,8 @@ pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) told: BTreeSet<String>,
     /// Columns that no file may lack: their values there would be unknown.
     pub(in crate::dataset) stored: BTreeSet<String>,
+    /// Columns that have a value in each row: a file that lacks one, and has no value of its own for it, contradicts the table.
+    pub(in crate::dataset) required: BTreeSet<String>,
     /// Numbers for the columns of files that have none.
     pub(in crate::dataset) numbers: Option<Arc<Numbers>>,
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, RecordBatch};
+use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
@@ -15,17 +15,11 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::bytes;
-use crate::dataset::limits::GROUP_RATIO_FREE;
+use super::decoded::{MOST_DECODED, SHRINKS, decoded_bytes};
 use crate::page::{PlainChunk, Values};
 
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
 const FINISHED_CHUNK: usize = 1 << 10;
-
-/// Bytes once decoded at which a row group ends whose rows shrink to nearly nothing: below what readers here judge by its ratio. A quarter is
-/// left for rows that are unlike those before.
-const MOST_DECODED: u64 = GROUP_RATIO_FREE / 4 * 3;
-/// Such a row group has so many times its encoded bytes once decoded. Readers refuse a thousand times.
-const SHRINKS: u64 = 100;
 
 /// Destination of a file.
 pub(crate) trait Sink: Write + Send {
@@ -109,7 +103,8 @@ impl<W: Sink> FileWriter<W> {
     /// # Errors
     /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        let each = decoded_bytes(batch).div_ceil(batch.num_rows().max(1) as u64).max(1);
+        let decoded = decoded_bytes(batch);
+        let each = decoded.div_ceil(batch.num_rows().max(1) as u64).max(1);
         let mut at = 0;
         while at < batch.num_rows() {
             let rows = self.room(each).min(batch.num_rows() - at);
@@ -117,7 +112,13 @@ impl<W: Sink> FileWriter<W> {
                 self.flush()?;
                 continue;
             }
-            self.gather(&batch.slice(at, rows))?;
+            if rows == batch.num_rows() {
+                self.gather(batch, decoded)?;
+            } else {
+                // Rows may be unlike each other, so a part is counted for itself.
+                let part = batch.slice(at, rows);
+                self.gather(&part, decoded_bytes(&part))?;
+            }
             at += rows;
             if self.room(each) == 0 {
                 self.flush()?;
@@ -142,7 +143,8 @@ impl<W: Sink> FileWriter<W> {
         room.min(limit.saturating_sub(bytes) / (bytes / group.rows).max(1))
     }
 
-    fn gather(&mut self, batch: &RecordBatch) -> Result<()> {
+    /// Adds rows to the row group, which have room there and take `decoded` bytes when they are read.
+    fn gather(&mut self, batch: &RecordBatch, decoded: u64) -> Result<()> {
         let mut values: Vec<Option<Values>> = Vec::with_capacity(self.columns.len());
         let mut turned = false;
         for ((column, field), array) in self.columns.iter_mut().zip(self.schema.fields()).zip(batch.columns()) {
@@ -165,7 +167,7 @@ impl<W: Sink> FileWriter<W> {
         let all: usize = batch.columns().iter().map(bytes).sum();
         let kept = plain >= all / 2;
         group.held += if kept { all } else { plain };
-        group.decoded = group.decoded.saturating_add(decoded_bytes(batch));
+        group.decoded = group.decoded.saturating_add(decoded);
         for (index, chunk) in group.chunks.iter_mut().enumerate() {
             match (chunk, &values[index]) {
                 (Gathered::Plain(chunk), Some(values)) => chunk.push(values, kept),
@@ -299,76 +301,13 @@ fn chunk(properties: &WriterProperties, column: &ColumnDescPtr, data_type: &Data
     PlainChunk::new(column, data_type, properties.column_data_page_size_limit(column.path()))
 }
 
-/// Bytes that a reader expects of the rows of `batch`, at most about, by the rule of [`Dataset::cost`](crate::dataset::Dataset::cost).
-fn decoded_bytes(batch: &RecordBatch) -> u64 {
-    batch.columns().iter().map(|column| decoded(column, 0)).fold(0, u64::saturating_add)
-}
-
-/// The same of a column, or of what is in it; `lists` is the number of lists above, with which empty ones and offsets are counted.
-fn decoded(array: &ArrayRef, lists: u64) -> u64 {
-    let len = array.len() as u64;
-    let below = lists.saturating_add(len);
-    let value = match array.data_type() {
-        DataType::Struct(_) => {
-            let members = array.as_struct().columns().iter();
-            return members.map(|member| decoded(member, lists)).fold(0, u64::saturating_add);
-        }
-        DataType::List(_) => return decoded(&within(array.as_list::<i32>()), below),
-        DataType::LargeList(_) => return decoded(&within(array.as_list::<i64>()), below),
-        DataType::FixedSizeList(..) => return decoded(array.as_fixed_size_list().values(), below),
-        DataType::Map(..) => {
-            let maps = array.as_map();
-            let offsets = maps.value_offsets();
-            let (first, end) = (offsets[0] as usize, offsets[maps.len()] as usize);
-            let entries = maps.entries().slice(first, end - first);
-            return entries.columns().iter().map(|column| decoded(column, below)).fold(0, u64::saturating_add);
-        }
-        DataType::Boolean => 1,
-        DataType::FixedSizeBinary(length) => u64::try_from(*length).unwrap_or(0).next_power_of_two().max(16),
-        DataType::Decimal256(..) => 40,
-        kind if kind.is_decimal() => 24,
-        DataType::Float32 | DataType::Float64 => 8,
-        kind if kind.is_integer() || (kind.is_temporal() && !matches!(kind, DataType::Interval(_))) => 8,
-        _ => 16,
-    };
-    let texts = match array.as_any_dictionary_opt() {
-        // A large dictionary is given up, and then each row has its own copy.
-        Some(packed) => {
-            let values = packed.values();
-            (bytes(values) as u64).div_ceil(values.len().max(1) as u64).saturating_mul(len)
-        }
-        None if is_text(array.data_type()) => bytes(array) as u64,
-        None => 0,
-    };
-    let places = if lists > 0 { 4 * (lists + below) } else { 0 };
-    below.saturating_mul(value).saturating_add(below / 8).saturating_add(texts).saturating_add(places)
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Utf8
-            | DataType::LargeUtf8
-            | DataType::Utf8View
-            | DataType::Binary
-            | DataType::LargeBinary
-            | DataType::BinaryView
-    )
-}
-
-/// The values that the lists of `lists` hold: for a slice, a part of all.
-fn within<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> ArrayRef {
-    let offsets = lists.value_offsets();
-    let (first, end) = (offsets[0].as_usize(), offsets[lists.len()].as_usize());
-    lists.values().slice(first, end - first)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray, StringArray,
+        ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray,
+        StringArray,
     };
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::compute::concat_batches;

@@ -7,6 +7,7 @@
 //! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
 //! [`WriterOptions::petastorm`] the dataset is one of Petastorm too.
 
+mod decoded;
 mod file;
 mod options;
 mod staging;

@@ -30,6 +30,7 @@ use crate::flight::request::StreamRequest;
 use crate::flight::wire::{Columns, decode};
 use crate::manifest::Fingerprint;
 use crate::memory::{HostBuffer, Pool};
+use crate::pipeline::ColumnKinds;
 use crate::plan::PlanSpec;
 use crate::store::caller::{Credentials, Transport};
 use crate::tensor::Batch;
@@ -57,6 +58,9 @@ pub(crate) struct StreamInfo {
     /// Location of the same stream in shared memory, for ranks on the server's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<Local>,
+    /// What the server's options made of the columns; of a server that does not say it, the client's own options decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinds: Option<Arc<ColumnKinds>>,
 }
 
 impl StreamInfo {
@@ -515,6 +519,7 @@ mod tests {
             rows: 80,
             server: String::new(),
             local: None,
+            kinds: None,
         };
         let ours = of(0, 1, 10);
         let same = StreamInfo { server: "another".to_owned(), ..of(0, 1, 10) };

@@ -21,8 +21,8 @@ use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::memory::Pool;
 use crate::pipeline::{
-    BatchMemory, BatchSource, Cause, ConsumerTime, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, Trail,
-    machine, rank,
+    BatchMemory, BatchSource, Cause, ColumnKinds, ConsumerTime, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats,
+    Trail, machine, rank,
 };
 use crate::plan::{Share, State};
 use crate::schema::Schema;
@@ -128,7 +128,8 @@ impl RemoteSource {
                 return Err(error);
             }
         };
-        let info = info(&announced, share, &columns);
+        let kinds = Arc::new(ColumnKinds::of(&options.columns, columns.schema()));
+        let info = info(&announced, share, &columns, &kinds);
         if gang.is_some() && info.steps != info.spec.steps(info.rows) {
             // Members acknowledge its step numbers, and a generation of fewer ranks continues from them.
             runtime.shutdown_background();
@@ -229,7 +230,7 @@ impl BatchSource for RemoteSource {
 
     /// Requests the plan from the server again if the state has another version of the order.
     fn resume(&mut self, state: &State) -> Result<u64> {
-        let PlanInfo { fingerprint, spec, share, .. } = &self.info;
+        let PlanInfo { fingerprint, spec, share, kinds, .. } = &self.info;
         let version = state.spec.order_version;
         let other = if version == spec.order_version || self.names_version || state.fingerprint != *fingerprint {
             None
@@ -238,7 +239,7 @@ impl BatchSource for RemoteSource {
             let asked = self.asked.clone().in_version(version);
             let same = StreamRequest { fingerprint: Some(*fingerprint), ..asked.clone() };
             let (announced, columns) = runtime.block_on(self.source.announced(&same, true))?;
-            Some((info(&announced, *share, &columns), asked, announced, columns))
+            Some((info(&announced, *share, &columns, kinds), asked, announced, columns))
         };
         let followed = other.as_ref().map_or(&self.info, |(info, ..)| info);
         let step = followed.step_of(state)?;
@@ -360,7 +361,8 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
     Share::new(share.rank, share.of)
 }
 
-fn info(announced: &StreamInfo, share: Share, columns: &Columns) -> PlanInfo {
+/// The plan that a server announced; `kinds` are those of the columns if it does not say them.
+fn info(announced: &StreamInfo, share: Share, columns: &Columns, kinds: &Arc<ColumnKinds>) -> PlanInfo {
     let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
     // The catalogue may request a mask too.
     let masked = columns.arrow().field_with_name(MASK).is_ok();
@@ -372,6 +374,7 @@ fn info(announced: &StreamInfo, share: Share, columns: &Columns) -> PlanInfo {
         share,
         masked,
         table_version: None,
+        kinds: Arc::clone(announced.kinds.as_ref().unwrap_or(kinds)),
     }
 }
 

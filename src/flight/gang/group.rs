@@ -101,6 +101,8 @@ pub(super) struct Group {
     acknowledged: Option<Position>,
     /// The plan of these positions, and the only one that this generation reads. Nothing is settled before the first stream.
     reads: Option<Reading>,
+    /// The steps of an epoch of a plan, as its last stream told; nobody needs to remember that.
+    ends: Option<(Fingerprint, u64)>,
     rounds: Collectives,
     /// The first rank that left this generation cleanly.
     gone: Option<u32>,
@@ -135,6 +137,7 @@ impl Group {
             base: None,
             acknowledged: None,
             reads: None,
+            ends: None,
             rounds: Collectives::default(),
             gone: None,
             calls: 0,
@@ -475,6 +478,7 @@ impl Group {
         if let Some(plan) = plan {
             self.read(caller, &Reading::named(plan), effects)?;
         }
+        self.within_epoch(caller.rank, position)?;
         let (rank, base) = (caller.rank, self.base);
         let Some(member) = self.members.get(&rank) else {
             return self.check(caller, false).and(Err(self.nobody(rank)));

@@ -16,6 +16,7 @@ use super::wire::{
     AckRequest, Acked, Alive, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Polled,
     Position, Reading, Refusal, Share, State, from_hex,
 };
+use crate::manifest::Fingerprint;
 
 /// Generations of tokens from outside are below this, so that counting never overflows, or were reached here.
 const GENERATIONS: u64 = 1 << 53;
@@ -360,6 +361,14 @@ impl Machine {
     /// A member begins to read, which binds its generation if nothing did before.
     pub(super) fn read(&mut self, now: Duration, caller: &Caller, reading: &Reading) -> Result<(), Refusal> {
         self.with_member(now, caller, |group, effects| group.read(caller, reading, effects))
+    }
+
+    /// Epochs of this plan, which a member reads, have this many steps.
+    pub(super) fn ends(&mut self, now: Duration, caller: &Caller, plan: (Fingerprint, u64)) -> Result<(), Refusal> {
+        self.with_member(now, caller, |group, _| {
+            group.ends(plan);
+            Ok(())
+        })
     }
 
     /// The plan that the generation of a member reads, and whether the generation resumes in it.

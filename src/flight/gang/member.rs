@@ -325,9 +325,16 @@ impl Member {
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
         // Longer waits are useless: by then the lease has told the others.
         let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
+        shared.check()?;
         shared.leaving.store(true, Ordering::Relaxed);
-        let left: Result<serde_json::Value> = shared.guard(shared.within("gang.leave", &request, longest)).await;
+        let call = shared.within::<serde_json::Value>("gang.leave", &request, longest);
+        // Heartbeats are refused once the server knows, so the lease runs out if the answers are lost. A rank that leaves acts no more: the
+        // server alone says whether it was in time.
+        let left = if request.failure.is_none() { call.await } else { shared.guard(call).await };
         shared.leaving.store(false, Ordering::Relaxed);
+        if let Err(error @ Error::Fenced { .. }) = &left {
+            shared.end(Refusal::of(error));
+        }
         left?;
         self.heartbeats.abort();
         shared.end(shared.fenced("this rank has left"));
@@ -449,7 +456,10 @@ async fn heartbeats(shared: Arc<Shared>) {
             (own.ends(), own.is_over(sent))
         };
         if is_over {
-            shared.end(shared.silent());
+            // Of a rank that leaves, the answer to that is awaited; if none comes, the next check sees the same.
+            if !shared.leaving.load(Ordering::Relaxed) {
+                shared.end(shared.silent());
+            }
             return;
         }
         // A lost answer is requested again soon: the lease leaves time for that.

@@ -287,6 +287,17 @@ impl Registry {
         self.act(|machine, now| machine.read(now, caller, reading))
     }
 
+    /// As [`read`](Self::read), of a plan whose epochs have `steps` steps: no later one is acknowledged from here on.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_to(&self, caller: &Caller, reading: &Reading, steps: u64) -> Result<()> {
+        self.act(|machine, now| {
+            machine.read(now, caller, reading)?;
+            machine.ends(now, caller, (reading.plan, steps))
+        })
+    }
+
     /// Number of running gangs.
     pub fn running(&self) -> usize {
         self.lock().machine.running(|_| true)

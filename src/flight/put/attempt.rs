@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::staging::{Inner, Writer, discard, joined};
-use super::{Staged, Token, WriteId, levels};
+use super::{Staged, Token, WriteId, levels, shrinking};
 use crate::error::{Error, Result};
 
 /// Bytes that all attempts together gather before they are written. A mark at which they write earlier, not a budget: nothing waits
@@ -67,6 +67,8 @@ pub(super) struct Attempt<D> {
     writer: Option<Writer>,
     /// Bytes that are counted as gathered.
     gathered: u64,
+    /// Rows that were written.
+    rows: u64,
     decode: D,
     token: Token,
     busy: Busy,
@@ -74,7 +76,7 @@ pub(super) struct Attempt<D> {
 
 impl<D> Attempt<D> {
     pub(super) fn new(busy: Busy, token: Token, decode: D) -> Self {
-        Self { writer: None, gathered: 0, decode, token, busy }
+        Self { writer: None, gathered: 0, rows: 0, decode, token, busy }
     }
 
     pub(super) fn open(&mut self, schema: SchemaRef) -> Result<()> {
@@ -89,12 +91,14 @@ impl<D> Attempt<D> {
         // The message and the claim that pays for it are held until its rows are written. The decoder pays for anything that stays longer.
         let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
         let writer = self.writer.as_mut().ok_or_else(over)?;
-        let long_rows = &self.busy.inner.long_rows;
+        let Inner { long_rows, options, .. } = &*self.busy.inner;
+        shrinking::check(&batch, self.rows, options, long_rows)?;
         levels::in_pieces(&batch, &mut |piece, long| {
             // Nothing is left half-done by one that panicked.
             let _alone = long.then(|| long_rows.lock().unwrap_or_else(PoisonError::into_inner));
             writer.write(piece)
         })?;
+        self.rows += batch.num_rows() as u64;
         let now = writer.gathered();
         let full = self.busy.inner.buffers.count(self.gathered, now);
         self.gathered = now;

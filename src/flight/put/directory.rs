@@ -28,17 +28,15 @@ use super::disk::{Disk, DiskClaim};
 use super::{Committed, DiskQuotas, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
-use crate::store::directory::failed;
+use crate::store::directory::{SERVED as HIDDEN, SERVED_LOCK as LOCK, failed};
 use crate::store::files::{Files, SystemFiles};
 use crate::store::lock::Lock;
 use crate::store::pinned::{Pinned, shown};
 use crate::store::publish::turn;
 
-const HIDDEN: &str = ".bowstring";
 // No name of a dataset begins with an underscore.
 const STAGED: &str = "_staged";
 const RECORD: &str = "_record.json";
-const LOCK: &str = "_lock";
 
 /// A directory of datasets, held by one process at a time.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ mod disk;
 pub(crate) mod ipc;
 mod levels;
 mod memory;
+mod shrinking;
 mod staging;
 mod write_ledger;
 

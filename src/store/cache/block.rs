@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::super::stamp::Stamp;
+use super::super::stamp::{Stamp, is_weak};
 use crate::hex;
 
 /// One version of one object: a digest of its address and of the data that distinguish the version from others.
@@ -17,7 +17,7 @@ pub(crate) struct ObjectKey(pub(super) [u8; 16]);
 impl ObjectKey {
     /// The version `stamp` of the object at `address` of the store `origin`; `None` if only the size distinguishes versions.
     pub(super) fn of(origin: &str, address: &str, stamp: &Stamp) -> Option<Self> {
-        let strong = stamp.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
+        let strong = stamp.etag.as_deref().filter(|etag| !is_weak(etag));
         // A strong tag is the version; the time that a listing gives may be finer than that of an answer.
         let modified = if strong.is_some() { None } else { Some(stamp.modified?) };
         let mut digest = Sha256::new();

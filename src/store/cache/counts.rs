@@ -118,6 +118,29 @@ impl fmt::Display for CacheStats {
     }
 }
 
+/// What the cache of another host was offered and does not have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Unkept {
+    /// Name and port of the host.
+    pub peer: String,
+    /// Ranges that it had no room for.
+    pub refused: u64,
+    /// Times that it could not be reached, refused, was too slow, or sent something wrong.
+    pub failures: u64,
+}
+
+impl Unkept {
+    /// What came to `now` since `before`, without hosts that nothing came of.
+    pub(crate) fn since(now: Vec<Self>, before: &[Self]) -> Vec<Self> {
+        let more = |now: Self| {
+            let former = before.iter().find(|former| former.peer == now.peer).cloned().unwrap_or_default();
+            let refused = now.refused.saturating_sub(former.refused);
+            Self { refused, failures: now.failures.saturating_sub(former.failures), ..now }
+        };
+        now.into_iter().map(more).filter(|more| more.refused + more.failures > 0).collect()
+    }
+}
+
 /// Something that is counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {

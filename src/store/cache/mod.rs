@@ -42,7 +42,7 @@ pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
 #[cfg(feature = "flight")]
 pub(crate) use block::Block;
 pub(crate) use block::ObjectKey;
-pub use counts::CacheStats;
+pub use counts::{CacheStats, Unkept};
 pub(crate) use foresight::{Foreseen, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
 #[cfg(feature = "flight")]

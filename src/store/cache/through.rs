@@ -14,7 +14,7 @@ use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
 #[cfg(feature = "flight")]
 use super::cluster::Cluster;
-use super::counts::CacheStats;
+use super::counts::{CacheStats, Unkept};
 use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
@@ -134,6 +134,15 @@ impl CacheReader {
             return cluster.room().await.max(here);
         }
         here
+    }
+
+    /// What the caches of other hosts were offered by this process and do not have.
+    pub(crate) fn unkept(&self) -> Vec<Unkept> {
+        #[cfg(feature = "flight")]
+        if let Some(cluster) = &self.cluster {
+            return cluster.unkept();
+        }
+        Vec::new()
     }
 
     /// Waits until all fetched blocks are written.

@@ -161,8 +161,8 @@ impl FileSystem {
                         }
                     }
                 }
-                let below = saved.beside(children(&place, &path).await?);
-                if below.is_empty() && !path.as_ref().is_empty() {
+                let Children { entries, is_marked } = children(&place, &path).await?;
+                if saved.beside(entries).is_empty() && !is_marked && !path.as_ref().is_empty() {
                     return Err(missing(&place.url(&path)));
                 }
                 Ok(Entry::directory(&place, path.as_ref()))
@@ -195,7 +195,7 @@ impl FileSystem {
             At::Store(place, path) => {
                 lists(&place, &path)?;
                 let found = self.run(url, children(&place, &path))?;
-                Saved::of(&place, &path)?.beside(found)
+                Saved::of(&place, &path)?.beside(found.entries)
             }
         };
         if found.is_empty() {
@@ -415,10 +415,18 @@ fn lists(place: &Place, path: &Path) -> Result<()> {
     Err(Error::unsupported(format!("listing {}", place.url(path)), hint))
 }
 
+/// What is right below a path.
+#[derive(Debug, Default)]
+struct Children {
+    entries: Vec<Entry>,
+    /// An empty object says that there is a directory, which may have nothing in it.
+    is_marked: bool,
+}
+
 /// What is right below `path`.
-async fn children(place: &Place, path: &Path) -> Result<Vec<Entry>> {
+async fn children(place: &Place, path: &Path) -> Result<Children> {
     if !place.lists {
-        return Ok(Vec::new());
+        return Ok(Children::default());
     }
     let found = place.store.list_with_delimiter(Some(path).filter(|path| !path.as_ref().is_empty())).await;
     let found = found.map_err(|error| place.failed("list", path, error))?;
@@ -427,7 +435,9 @@ async fn children(place: &Place, path: &Path) -> Result<Vec<Entry>> {
         meta.location == *path || (meta.size == 0 && found.common_prefixes.contains(&meta.location))
     };
     let files = found.objects.iter().filter(|meta| !is_mark(meta)).map(|meta| Entry::file(place, meta));
-    Ok(files.chain(found.common_prefixes.iter().map(|path| Entry::directory(place, path.as_ref()))).collect())
+    let directories = found.common_prefixes.iter().map(|path| Entry::directory(place, path.as_ref()));
+    let is_marked = found.objects.iter().any(|meta| meta.size == 0 && meta.location == *path);
+    Ok(Children { entries: files.chain(directories).collect(), is_marked })
 }
 
 /// What is at `path` of this machine, under the address `name` if it has one.

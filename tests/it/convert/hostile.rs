@@ -51,6 +51,40 @@ fn records_of_other_things_are_no_examples() {
     assert_eq!(found.num_rows(), 13, "features of both, null where one lacks them");
 }
 
+/// A record with the feature `x`, whose list of this tag has the bytes `value`.
+fn record(list: u8, value: &[u8]) -> Vec<u8> {
+    let field = |tag: u8, bytes: &[u8]| [&[tag * 8 + 2, bytes.len() as u8][..], bytes].concat();
+    let entry = [field(1, b"x"), field(2, &field(list, &field(1, value)))].concat();
+    field(1, &field(1, &entry))
+}
+
+#[test]
+fn a_later_record_of_another_kind_is_named_and_never_read_as_the_first_ones() {
+    let (bytes, float, integer) = (1, 2, 3);
+    let directory = tempfile::tempdir().unwrap();
+    for (usual, odd, why) in [
+        (record(integer, &[7]), record(float, &1.5_f32.to_le_bytes()), "it holds floats where integers are expected"),
+        (record(integer, &[7]), record(bytes, b"7"), "it holds bytes where integers are expected"),
+        (record(float, &[0; 4]), record(integer, &[7]), "it holds integers where floats are expected"),
+        (record(integer, &[7]), record(integer, &[7, 8]), "it holds 2 values where one is expected"),
+        (record(bytes, b"text"), record(bytes, b"\xff\xfe"), "does not"),
+    ] {
+        let path = directory.path().join("x.tfrecord");
+        let mut out = Vec::new();
+        // Beyond the sample, and in the second batch.
+        for _ in 0..10_000 {
+            bowstring::convert::write_record(&usual, &mut out);
+        }
+        bowstring::convert::write_record(&odd, &mut out);
+        fs::write(&path, &out).unwrap();
+        let (error, said) = refused(&path, Format::Tfrecord);
+        assert!(matches!(error, Error::Corrupt { .. }) && said.contains(why), "{said}");
+        let place = error.place().unwrap();
+        assert_eq!(place.file.as_deref(), Some("x.tfrecord"), "{said}");
+        assert_eq!((place.column.as_deref(), place.row), (Some("x"), Some(10_000)), "{said}");
+    }
+}
+
 /// Copies the plain MDS fixture with a changed index.
 fn lying(change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();

@@ -172,6 +172,32 @@ fn a_shuffle_goes_on_with_other_memory_and_other_cores() {
 }
 
 #[test]
+fn a_shuffle_that_is_stopped_while_it_scatters_keeps_what_is_scattered() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    large(&src);
+    let options = ConvertOptions { shuffle: Some(3), jobs: Some(1), verify: true, ..to(Format::Arrow) };
+    let progress = Progress::default();
+    let outcome = std::thread::scope(|scope| {
+        let running = scope.spawn(|| convert(&text(&src), &out, &options, &progress));
+        // Some of its tasks have been read, and not all.
+        while (progress.total() == 0 || progress.bytes() * 2 < progress.total()) && !running.is_finished() {
+            std::thread::yield_now();
+        }
+        progress.stop();
+        running.join().unwrap()
+    });
+    assert!(matches!(outcome, Err(Error::Closed { .. })) && !out.exists(), "{outcome:?}");
+    assert!(bowstring::convert::is_unfinished(&out));
+    assert!(directory.path().join(".out.bowstring-convert/scratch/0/whole").is_file());
+    let (error, said) = kind(run(&src, &out, &options));
+    assert!(matches!(error, Error::Config { option: "resume", .. }), "{said}");
+    let report = run(&src, &out, &ConvertOptions { resume: true, ..options }).unwrap();
+    assert!(report.rows == 40_000 && report.verified, "{report:?}");
+    assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+#[test]
 #[cfg(feature = "cli")]
 fn kills_at_random_lose_and_repeat_nothing() {
     let kills = if crate::support::soak() { 200 } else { 15 };

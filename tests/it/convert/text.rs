@@ -119,6 +119,31 @@ fn a_null_is_not_written_as_an_empty_line() {
 }
 
 #[test]
+fn a_blank_line_is_no_row_of_a_single_column_either() {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, (name, text)) in [
+        ("a.csv", "x\na\n\n\"\"\n\r\nb\n\n"),
+        ("b.csv", "\n\r\nx\r\na\r\n\r\n\"\"\r\nb\r"),
+        ("c.tsv", "x\n\na\n\"\"\nb\n\r"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (path, out) = (directory.path().join(name), directory.path().join(format!("out{number}")));
+        std::fs::write(&path, text).unwrap();
+        let report = run(&path, &out, &ConvertOptions { verify: true, ..to(Format::Csv) }).unwrap();
+        assert!(report.verified && report.rows == 3, "{name}: {report:?}");
+        // And what is written comes back.
+        for from in [&path, &out] {
+            let found = rows(from, &ConvertOptions::default()).unwrap();
+            let column = arrow::compute::cast(found.column(0), &arrow::datatypes::DataType::Utf8).unwrap();
+            let texts: Vec<_> = arrow::array::AsArray::as_string::<i32>(&column).iter().collect();
+            assert_eq!(texts, [Some("a"), Some(""), Some("b")], "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_a_sample_tells_is_wide_enough_for_it() {
     let directory = tempfile::tempdir().unwrap();
     for (number, (sample, of, value)) in [

@@ -126,6 +126,26 @@ fn another_source_of_the_same_names_sizes_and_times_is_another_conversion() {
 }
 
 #[test]
+fn a_file_of_parquet_that_is_written_anew_in_its_place_is_another_conversion() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("a.parquet"), directory.path().join("out"));
+    // As some tools write it: the same inode, size and time.
+    let write = |ids: [i64; 2]| {
+        let ids: ArrayRef = Arc::new(Int64Array::from(ids.to_vec()));
+        parquet(&src, &batch(vec![("id", ids)]));
+        let file = fs::File::options().write(true).open(&src).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+        file.metadata().unwrap().len()
+    };
+    let size = write([1, 2]);
+    let options = to(Format::Jsonl);
+    run(&src, &out, &options).unwrap();
+    assert!(is_done(&src, &out, &options));
+    assert_eq!(write([3, 4]), size, "nothing is tested");
+    assert!(!is_done(&src, &out, &options));
+}
+
+#[test]
 fn types_that_only_the_filter_reads_make_another_conversion() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src.csv"), directory.path().join("out"));

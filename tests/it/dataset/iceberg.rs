@@ -475,6 +475,26 @@ fn columns_that_files_lack_have_the_values_of_the_partition_or_their_defaults() 
 }
 
 #[test]
+fn a_required_column_that_a_file_lacks_is_an_error_with_its_name_unless_it_has_a_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "int"), (2, "x", "int")]);
+    let has = table.file("a.parquet", &[(1, "id", ints(&[Some(1)])), (2, "x", ints(&[Some(7)]))]);
+    let lacks = table.file("b.parquet", &[(1, "id", ints(&[Some(2)]))]);
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![File::data(&has), File::data(&lacks)])]);
+    assert_eq!(latest(&table), ["id=1 x=7", "id=2 x=null"]);
+    table.metadata["schemas"][0]["fields"][1]["required"] = true.into();
+    let dataset = opened(&table).unwrap();
+    let error = dataset.project(&["x".to_owned()]).unwrap_err();
+    let Error::Corrupt { place, .. } = &error else { panic!("{error}") };
+    assert!(place.file.as_deref().is_some_and(|file| file.ends_with("b.parquet")), "{error}");
+    assert_eq!(place.column.as_deref(), Some("x"), "{error}");
+    assert!(dataset.project(&["id".to_owned()]).is_ok(), "what nobody asks for is no error");
+    table.metadata["format-version"] = 3.into();
+    table.metadata["schemas"][0]["fields"][1]["initial-default"] = 9.into();
+    assert_eq!(latest(&table), ["id=1 x=7", "id=2 x=9"]);
+}
+
+#[test]
 fn a_date_that_became_a_time_is_midnight_in_any_unit() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = Table::new(folder.path(), &[(1, "d", "date")]);
@@ -544,6 +564,7 @@ fn what_is_not_read_is_refused_by_name() {
     }
     refused("snapshots", json!([{"snapshot-id": 13, "manifests": ["x"]}]), "list of manifests");
     refused("location", "s3://bucket/table".into(), "another kind of store");
+    refused("location", "warehouse/table".into(), "does not say what it is relative to");
     for (format, said) in [("ORC", "orc"), ("AVRO", "avro")] {
         table.metadata = good.clone();
         let file = File { format, ..File::data(&table.path.join("data/x")) };

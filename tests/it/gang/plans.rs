@@ -96,6 +96,23 @@ fn a_file_that_is_appended_between_two_ranks_is_a_mismatch_and_a_new_beginning_r
 }
 
 #[test]
+fn a_step_beyond_the_end_of_an_epoch_is_not_acknowledged() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let served = served(&data, None);
+    let gang = join(&served, "beyond");
+    let mut loader = Loader::open_in(&options(&served, 1), &gang[0]).unwrap();
+    loader.next().unwrap();
+    let steps = loader.steps();
+    let error = mismatch(gang[0].ack(0, steps));
+    assert!(error.contains(&format!("a step below {steps}")), "{error}");
+    assert!(mismatch(gang[1].ack(3, steps + 5)).contains("epoch 3"), "whoever read");
+    gang[0].ack(0, steps - 1).unwrap();
+    gang[1].ack(3, 0).unwrap();
+}
+
+#[test]
 fn a_stream_that_waits_for_its_tenants_turn_ends_with_its_generation() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");

@@ -1,8 +1,9 @@
 //! The rule that all ranks of a generation read one plan.
 
 use super::super::journal::Record;
-use super::super::wire::{Caller, Reading, Refusal};
+use super::super::wire::{Caller, Position, Reading, Refusal};
 use super::Group;
+use crate::manifest::Fingerprint;
 
 impl Group {
     /// `caller` begins to read, or acknowledges its reads: it binds the generation, or must read the plan that binds it.
@@ -38,6 +39,26 @@ impl Group {
             reads: reading.clone(),
         });
         Ok(())
+    }
+
+    /// Epochs of this plan have this many steps.
+    pub(in super::super) fn ends(&mut self, plan: (Fingerprint, u64)) {
+        self.ends = Some(plan);
+    }
+
+    /// Refuses a position that is no step of the plan that the generation reads: no rank could resume after it.
+    pub(super) fn within_epoch(&self, rank: u32, position: Position) -> Result<(), Refusal> {
+        let reads = self.reads.as_ref().map(|reads| reads.plan);
+        match self.ends {
+            Some((plan, steps)) if reads == Some(plan) && position.step >= steps => Err(Refusal::Mismatch {
+                what: format!("acknowledgement of rank {rank} of gang {}", self.name),
+                expected: format!("a step below {steps}, as many as an epoch of its plan has"),
+                found: position.to_string(),
+                hint: "steps count from 0 in each epoch: after a batch, acknowledge loader.step - 1 of loader.epoch"
+                    .into(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The plan that the generation reads, if it is settled, and whether the generation resumes in it.

@@ -133,6 +133,22 @@ fn who_resumes_goes_on_with_the_plan_of_the_position_and_who_begins_anew_is_free
 }
 
 #[test]
+fn a_step_that_an_epoch_does_not_have_is_not_acknowledged() {
+    let (mut machine, callers) = running(2);
+    machine.read(at(1), &callers[0], &plan(1)).unwrap();
+    machine.ack(at(1), &ack(&callers[0], 9, None)).expect("nobody knows yet");
+    machine.ends(at(1), &callers[0], (plan(1).plan, 4)).unwrap();
+    machine.ack(at(1), &ack(&callers[1], 3, Some(plan(1).plan))).unwrap();
+    let refused = machine.ack(at(1), &ack(&callers[1], 4, None)).unwrap_err();
+    assert!(matches!(refused, Refusal::Mismatch { .. }));
+    let refused = text(refused);
+    assert!(refused.contains("a step below 4") && refused.contains("epoch 0 step 4"), "{refused}");
+    // The end of another plan is none of this one.
+    machine.ends(at(1), &callers[0], (plan(2).plan, 4)).unwrap();
+    machine.ack(at(1), &ack(&callers[1], 4, None)).unwrap();
+}
+
+#[test]
 fn requests_answers_and_tokens_of_older_versions_are_read() {
     let ack: AckRequest = serde_json::from_str(
         r#"{"caller":{"gang":"g","generation":1,"rank":0,"attempt":"00000000000000000000000000000064"},"position":{"epoch":0,"step":1}}"#,

@@ -115,6 +115,11 @@ pub enum Denied {
     /// A certificate whose time was over after its connection had begun.
     #[error("the certificate of this connection has expired: connect again, with the next one")]
     Expired,
+    /// A certificate of an authority that is none any more since its connection began.
+    #[error(
+        "the certificate of this connection is of no authority that is trusted now: connect again, with another one"
+    )]
+    Untrusted,
 }
 
 impl Denied {
@@ -125,6 +130,7 @@ impl Denied {
             Self::Malformed => "malformed",
             Self::Unknown => "unknown",
             Self::Expired => "expired",
+            Self::Untrusted => "untrusted",
         }
     }
 }
@@ -133,7 +139,7 @@ impl From<Denied> for tonic::Status {
     fn from(denied: Denied) -> Self {
         match denied {
             // Clients connect again and try once more: their files have been renewed, or the handshake refuses them.
-            Denied::Expired => Self::unavailable(denied.to_string()),
+            Denied::Expired | Denied::Untrusted => Self::unavailable(denied.to_string()),
             denied => Self::unauthenticated(denied.to_string()),
         }
     }

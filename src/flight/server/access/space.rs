@@ -115,6 +115,31 @@ impl Space {
         Ok(write)
     }
 
+    /// Returns `error` with the names that its tenants use for gangs and written datasets, instead of those of this server.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        let Self::Own(space) = self else { return error };
+        let (of_gang, of_dataset) = (format!("gang {space}{OF_GANG}"), format!("{}@", space.replace(':', "@")));
+        let own = |text: String| bare(&text.replace(&of_gang, "gang "), &of_dataset);
+        match error {
+            Error::Fenced { gang, generation, why } => {
+                let gang = gang.strip_prefix(&**space).and_then(|gang| gang.strip_prefix(OF_GANG)).unwrap_or(&gang);
+                Error::Fenced { gang: gang.to_owned(), generation, why: own(why) }
+            }
+            Error::Timeout { stage, culprit, waited } => Error::Timeout { stage, culprit: own(culprit), waited },
+            Error::Mismatch { what, expected, found, hint } => {
+                Error::Mismatch { what: own(what), expected: own(expected), found: own(found), hint }
+            }
+            Error::Config { option, problem } => Error::Config { option, problem: own(problem) },
+            Error::Limit { place, what, asked, limit, option } => {
+                Error::Limit { place, what: own(what), asked, limit, option }
+            }
+            Error::NotFound { what, hint } => Error::NotFound { what: own(what), hint: own(hint) },
+            Error::Closed { why } => Error::Closed { why: own(why) },
+            // Nothing in them is named by a tenant.
+            other => other,
+        }
+    }
+
     /// Returns the URL that the dataset called `dataset` in this space was written to.
     pub(crate) fn own(&self, staging: &Staging, dataset: &str) -> Option<String> {
         staging.url_of(&self.write(dataset, "x").ok()?)
@@ -126,9 +151,43 @@ impl Space {
     }
 }
 
+/// `text` without `prefix` where a name begins with it.
+fn bare(text: &str, prefix: &str) -> String {
+    let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || "._-@".contains(letter);
+    let mut parts = text.split(prefix);
+    let mut found = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        if found.ends_with(is_of_a_name) {
+            found.push_str(prefix);
+        }
+        found.push_str(part);
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tenants_are_told_the_names_that_they_gave() {
+        let space = Space::named("lab");
+        let own = space.told(Error::Fenced { gang: "lab/g".into(), generation: 1, why: "rank 1 failed".into() });
+        assert!(matches!(&own, Error::Fenced { gang, .. } if gang == "g"), "{own}");
+        let mismatch = |gang: &str, dataset: &str| Error::Mismatch {
+            what: format!("acknowledgement of rank 0 of gang {gang}"),
+            expected: format!("a token of gang {gang}"),
+            found: format!("dataset {dataset:?} at /put/{dataset}"),
+            hint: String::new(),
+        };
+        let told = space.told(mismatch("lab/g", "lab@x")).to_string();
+        assert_eq!(told, mismatch("g", "x").to_string());
+        for (space, dataset) in [(Space::Whole, "lab@x"), (Space::Common, "lab@x"), (Space::named("b"), "lab@x")] {
+            assert_eq!(space.told(mismatch("lab/g", dataset)).to_string(), mismatch("lab/g", dataset).to_string());
+        }
+        let certificate = Space::Own("certificate:zoe".into());
+        assert_eq!(certificate.told(mismatch("g", "certificate@zoe@x")).to_string(), mismatch("g", "x").to_string());
+    }
 
     fn members(text: &str) -> BTreeMap<String, Vec<String>> {
         serde_json::from_str(text).unwrap()

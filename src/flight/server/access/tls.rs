@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
@@ -44,8 +45,8 @@ pub struct TlsFiles {
 impl TlsFiles {
     /// Builds the server's side of TLS. A client that has not finished its handshake after `handshake` is disconnected.
     ///
-    /// The files are checked at most once a second, when a client connects: new connections use the current version, open ones are
-    /// unaffected. A wrong version changes nothing.
+    /// The files are checked at most once a second, when a client connects or calls: new connections use the current version, and open ones
+    /// carry calls as long as their clients are trusted. A wrong version changes nothing.
     ///
     /// # Errors
     /// [`Error::Config`] naming the file: it cannot be read, holds no certificate or no private key, or the two do not match.
@@ -53,15 +54,17 @@ impl TlsFiles {
         let files = self.clone();
         let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect();
         let config = Watched::files("certificates", paths, move |_, _| files.read())?;
-        Ok(ServerTls { config, handshake })
+        let first = config.get();
+        Ok(ServerTls { config, first, handshake })
     }
 
-    fn read(&self) -> Result<ServerConfig> {
+    fn read(&self) -> Result<Side> {
         let (certificate, key) = texts(&self.cert, &self.key)?;
         let mut files = format!("{} and {}", self.cert.display(), self.key.display());
         let builder =
             ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| refused(&files, &error))?;
+        let mut clients = None;
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
@@ -70,7 +73,8 @@ impl TlsFiles {
                 let text = pem(path, "client_ca", &[CERTIFICATE], "certificate")?;
                 roots.add_parsable_certificates(chain(&text).map_err(|error| refused(&files, &error))?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::new(default_provider()));
-                builder.with_client_cert_verifier(verifier.build().map_err(|error| refused(&files, &error))?)
+                let verifier = verifier.build().map_err(|error| refused(&files, &error))?;
+                builder.with_client_cert_verifier(Arc::clone(clients.insert(verifier)))
             }
         };
         let chain = chain(&certificate).map_err(|error| refused(&files, &error))?;
@@ -82,7 +86,7 @@ impl TlsFiles {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(config)
+        Ok(Side { config: Arc::new(config), clients })
     }
 }
 
@@ -91,10 +95,20 @@ fn chain(text: &str) -> Result<Vec<CertificateDer<'static>>, tokio_rustls::rustl
     CertificateDer::pem_slice_iter(text.as_bytes()).collect()
 }
 
+/// What the files define.
+#[derive(Debug)]
+struct Side {
+    config: Arc<ServerConfig>,
+    /// Those who may be clients, if they show certificates.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
 /// A server's side of TLS, as its files define it now. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
-    config: Watched<ServerConfig>,
+    config: Watched<Side>,
+    /// What the files defined at the start.
+    first: Arc<Side>,
     handshake: Duration,
 }
 
@@ -102,6 +116,18 @@ impl ServerTls {
     /// Reads the files now, changed or not; a wrong version changes nothing.
     pub fn reload(&self) {
         self.config.reload();
+    }
+
+    /// Returns true if the client that showed the certificates `chain`, which its handshake has verified, would still be trusted. While the
+    /// files have not changed, that costs nothing.
+    pub(crate) fn still_trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let now = self.config.get();
+        match (&now.clients, chain.split_first()) {
+            (Some(clients), Some((own, above))) if !Arc::ptr_eq(&now, &self.first) => {
+                clients.verify_client_cert(own, above, UnixTime::now()).is_ok()
+            }
+            _ => true,
+        }
     }
 
     /// Yields the connections of `incoming` that finish their handshake in time, in the order of completion.
@@ -114,7 +140,7 @@ impl ServerTls {
             let tls = self.clone();
             async move {
                 let accept = async move {
-                    let acceptor = TlsAcceptor::from(tls.config.get());
+                    let acceptor = TlsAcceptor::from(Arc::clone(&tls.config.get().config));
                     tokio::time::timeout(tls.handshake, acceptor.accept(io?)).await.map_err(io::Error::other)?
                 };
                 // Spawned, because the arithmetic of a handshake would block the one task that accepts connections.
@@ -305,7 +331,7 @@ mod tests {
         let (cert, private) = (directory.path().join("cert"), directory.path().join("key"));
         std::fs::write(&cert, certificate.pem()).unwrap();
         std::fs::write(&private, key.serialize_pem()).unwrap();
-        let files = |client_ca| TlsFiles { cert: cert.clone(), key: private.clone(), client_ca }.read().unwrap();
+        let files = |client_ca| TlsFiles { cert: cert.clone(), key: private.clone(), client_ca }.read().unwrap().config;
         let (open, mutual) = (files(None), files(Some(cert.clone())));
         assert!(open.session_storage.can_cache() && open.send_tls13_tickets > 0);
         assert!(!mutual.session_storage.can_cache() && mutual.send_tls13_tickets == 0 && !mutual.ticketer.enabled());

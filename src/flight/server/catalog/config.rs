@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, access};
 
+use super::apart::check_apart;
 use super::catalogue::{Catalogue, Current};
 use super::options::MEMORY;
 pub use super::options::{LISTEN, ServerOptions};
@@ -84,8 +85,8 @@ pub struct Reload {
     audit: Audit,
     admin: Arc<AdminState>,
     catalogue: Current,
-    /// True if the catalogue may be empty because clients write datasets.
-    put: bool,
+    /// Destination of datasets that clients write; with one, the catalogue may be empty.
+    put: Option<Put>,
 }
 
 impl Reload {
@@ -101,9 +102,11 @@ impl Reload {
     /// the new catalogue, and files that were seen before are checked again.
     ///
     /// # Errors
-    /// Those of opening, naming the file, and [`Error::Config`] if nothing would be served: the catalogue then stays as it was.
+    /// Those of opening, naming the file, and [`Error::Config`] if nothing would be served, or what clients write would be part of a dataset:
+    /// the catalogue then stays as it was.
     pub async fn catalogue(&self, catalogue: Catalogue) -> Result<()> {
-        something(&catalogue, self.put)?;
+        something(&catalogue, self.put.is_some())?;
+        self.put.as_ref().map_or(Ok(()), |put| put.check_apart(&catalogue))?;
         catalogue.check().await?;
         self.catalogue.replace(catalogue);
         Ok(())
@@ -155,6 +158,15 @@ impl Put {
             .map_err(|error| wrong(&format!("cannot be written to: {error}")))
     }
 
+    /// Refuses a directory that is part of a dataset of `catalogue`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming both.
+    fn check_apart(&self, catalogue: &Catalogue) -> Result<()> {
+        let Self::Directory(path) = self else { return Ok(()) };
+        check_apart(catalogue, path)
+    }
+
     /// Opens the destination, waiting up to `patience` for a directory that another server holds. Needs a runtime.
     ///
     /// # Errors
@@ -187,7 +199,7 @@ impl Config {
         let limits = options.effective_limits();
         let put = options.put.as_deref().map(Put::parse);
         // They are opened once the address is known, since another server may hold them until then.
-        put.as_ref().map_or(Ok(()), Put::check)?;
+        put.as_ref().map_or(Ok(()), |put| put.check().and_then(|()| put.check_apart(&catalogue)))?;
         options.journal.as_deref().map_or(Ok(()), check_journal)?;
         let memory_budget = options.memory_budget();
         let admin = Arc::new(AdminState::new());
@@ -237,7 +249,7 @@ impl Config {
             audit: self.audit.clone(),
             admin: Arc::clone(&self.admin),
             catalogue: self.catalogue.clone(),
-            put: self.put.is_some(),
+            put: self.put.clone(),
         }
     }
 
@@ -300,6 +312,28 @@ mod tests {
         assert_eq!(config.tenant(Some("Bearer correct-horse-batterz"), None), Err(Denied::Unknown));
         let text = config.admin.metrics().encode();
         assert!(text.contains("auth_refused_total{reason=\"missing\"} 2"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_directory_for_writes_that_is_part_of_a_dataset_is_refused_at_start_and_at_a_reload() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let of = |path: &Path| {
+            let mut catalogue = Catalogue::default();
+            catalogue.add("x", vec![path.to_str().unwrap().to_owned()]).unwrap();
+            catalogue
+        };
+        let put = data.join("put").to_str().unwrap().to_owned();
+        let options = ServerOptions { put: Some(put.clone()), ..ServerOptions::default() };
+        let told = |error: Error| {
+            let text = error.to_string();
+            assert!(text.contains("option put:") && text.contains("dataset x:") && text.contains(&put), "{text}");
+        };
+        told(Config::new(of(&data), &options).unwrap_err());
+        let config = Config::new(of(&directory.path().join("other")), &options).unwrap();
+        told(config.reload().catalogue(of(directory.path())).await.unwrap_err());
+        assert!(config.catalogue.get().get("x").unwrap().urls().all(|url| url.ends_with("other")), "it stays");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) const PREFETCH: usize = 4;
 pub(crate) struct OpenDataset {
     pub(crate) prepared: PreparedPlan,
     pub(crate) columns: Columns,
-    /// Bytes of the columns in an answer.
+    /// Bytes of the columns and their kinds in an answer.
     pub(crate) schema_bytes: usize,
     /// Plan of epoch 0 for one rank.
     pub(crate) plan: Arc<Plan>,
@@ -77,7 +77,7 @@ impl OpenDataset {
         }
         let budget = usize::try_from(budget).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.empty_batch(&plan, budget)?);
-        let schema_bytes = schema_message(&columns).len();
+        let schema_bytes = schema_message(&columns).len() + prepared.kinds().bytes();
         let fingerprint = plan.fingerprint();
         let (plans, needs) = (Once::new(PLANS), Once::new(NEEDS));
         Ok(Self { prepared, columns, schema_bytes, plan: Arc::new(plan), fingerprint, plans, needs })

@@ -129,6 +129,11 @@ impl Entry {
         &self.options
     }
 
+    /// Returns its addresses, which may hold secrets.
+    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.options.get("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    }
+
     /// Returns the limits on a client's options.
     pub fn limits(&self) -> &ClientLimits {
         &self.limits

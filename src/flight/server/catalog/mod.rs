@@ -1,5 +1,6 @@
 //! The server's configuration, its catalogue of datasets, and those that are open.
 
+mod apart;
 pub mod catalogue;
 pub mod config;
 pub(crate) mod dataset_cache;

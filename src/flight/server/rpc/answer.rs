@@ -93,7 +93,7 @@ impl Core {
         let stream = self.answer(&tenant, ticket, (outgoing, hangup)).await.map_err(|error| {
             let at = At { call: "DoGet", dataset: Some(self.label(&tenant, &dataset)), rank };
             self.config.admin.metrics().error_at(&error, at);
-            to_status(&error)
+            to_status(&self.config.spaces.of(&tenant).told(error))
         })?;
         Ok((stream, tenant, (dataset, rank)))
     }

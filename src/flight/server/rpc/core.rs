@@ -18,7 +18,7 @@ use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
 use crate::flight::request::{StoredRows, StreamRequest, TAIL};
-use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::access::auth::{Denied, Tenant};
 use crate::flight::server::access::key::TICKET_LIFE;
 use crate::flight::server::access::space::Space;
 use crate::flight::server::catalog::catalogue::Patience;
@@ -141,7 +141,15 @@ impl Core {
         let chain = request.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
         let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
         let header = request.headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        Ok(self.config.tenant(header, certificate)?)
+        let tenant = self.config.tenant(header, certificate)?;
+        // The handshake is long ago.
+        if let (Some(tls), Some(chain)) = (&self.config.tls, &chain)
+            && !tls.still_trusts(chain)
+        {
+            self.config.admin.metrics().refused(Denied::Untrusted);
+            return Err(Denied::Untrusted.into());
+        }
+        Ok(tenant)
     }
 
     /// Returns a member of a gang under the registry's name for it: in the space of `tenant`.
@@ -274,6 +282,7 @@ impl Core {
             rows: plan.rows(),
             server: env!("CARGO_PKG_VERSION").to_owned(),
             local: self.socket.clone().and_then(Local::here),
+            kinds: Some(Arc::clone(offer.prepared.kinds())),
         };
         let descriptor = FlightDescriptor::new_cmd(asked.to_json());
         let mut info = FlightInfo::new()

@@ -82,7 +82,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Status> {
     let staged = stage(core, space, messages, dataset).await.map_err(|error| {
         core.config.admin.metrics().error_at(&error, At::call("DoPut"));
-        to_status(&error)
+        to_status(&space.told(error))
     })?;
     let result = PutResult { app_metadata: json(&staged).into() }.encode_to_vec();
     let mut message = BytesMut::with_capacity(5 + result.len());

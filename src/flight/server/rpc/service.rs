@@ -106,8 +106,10 @@ impl FlightService for Service {
         let header = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
         let trace = TraceContext::of(header);
         let described = self.0.describe_in(trace, &tenant, asked, &room).await;
-        let info = described
-            .map_err(|error| self.failed(&error, At { call: "GetFlightInfo", dataset: Some(&dataset), rank }))?;
+        let info = described.map_err(|error| {
+            let error = self.0.config.spaces.of(&tenant).told(error);
+            self.failed(&error, At { call: "GetFlightInfo", dataset: Some(&dataset), rank })
+        })?;
         Ok(room.paid(info))
     }
 
@@ -155,6 +157,7 @@ impl FlightService for Service {
             let room = &room;
             Box::pin(room.take(bytes))
         };
+        let space = self.0.config.spaces.of(&tenant);
         let answer = match r#type.as_str() {
             "stats" => Ok(json(&self.0.stats(&tenant))),
             "snapshot" => self.snapshot(&tenant, &room).await,
@@ -162,18 +165,15 @@ impl FlightService for Service {
                 Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
             },
-            put if put::ACTIONS.iter().any(|(name, _)| *name == put) => {
-                put::act(&self.0, &self.0.config.spaces.of(&tenant), put, &body).await
-            }
+            put if put::ACTIONS.iter().any(|(name, _)| *name == put) => put::act(&self.0, &space, put, &body).await,
             gang => {
                 if WAITS.contains(&gang) {
                     place.wait();
                 }
-                let space = self.0.config.spaces.of(&tenant);
                 self.0.gangs.call_as(gang, &body, |name| space.gang(name), &claimed).await
             }
         };
-        let answer = answer.map_err(|error| self.failed(&error, At::call(&r#type)))?;
+        let answer = answer.map_err(|error| self.failed(&space.told(error), At::call(&r#type)))?;
         let answer = arrow_flight::Result::new(answer);
         let answers: Self::DoActionStream = Box::pin(futures::stream::iter([Ok(answer)]));
         Ok(room.paid(answers))

@@ -13,6 +13,7 @@ use super::core::{Core, same_data, same_plan};
 use crate::error::{Error, Result};
 use crate::flight::gang::{Fence, Reading};
 use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::access::space::Space;
 use crate::flight::server::ops::metrics::StreamCounters;
 use crate::flight::server::rpc::body::Message;
 use crate::flight::server::stream::departed::Departures;
@@ -56,7 +57,7 @@ impl Core {
             None => None,
         };
         let permit = self.config.quotas.open_stream(tenant)?;
-        let mut leash = Leash { fence, draining: self.draining.clone() };
+        let mut leash = Leash { fence, space: self.config.spaces.of(tenant), draining: self.draining.clone() };
         // Opening may wait for a slow store or for memory; the stream can be ended then as well.
         let flow = tokio::select! {
             biased;
@@ -81,7 +82,7 @@ impl Core {
         same_plan(ticket, &reading)?;
         if let Some(caller) = &asked.gang {
             // Before any batch is sent, so that two ranks of a generation never get rows of two plans.
-            self.gangs.read(&self.caller(tenant, caller)?, &reading)?;
+            self.gangs.read_to(&self.caller(tenant, caller)?, &reading, plan.steps())?;
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
@@ -237,16 +238,18 @@ impl Flow {
 /// The events that end a stream at any time: its generation is over, or the server is to end.
 struct Leash {
     fence: Option<Fence>,
+    /// That of its tenant, which is told of the end in its names.
+    space: Space,
     draining: watch::Receiver<bool>,
 }
 
 impl Leash {
     /// Waits until the stream must end at `step`, and returns the reason. Cancel-safe.
     async fn pulled(&mut self, step: u64) -> Pulled {
-        let fence = &mut self.fence;
+        let (fence, space) = (&mut self.fence, &self.space);
         let fenced = async {
             match fence {
-                Some(fence) => fence.ended().await,
+                Some(fence) => space.told(fence.ended().await),
                 None => std::future::pending().await,
             }
         };

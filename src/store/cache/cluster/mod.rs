@@ -35,7 +35,7 @@ use self::resolve::addresses;
 use self::ring::Point;
 use super::super::caller::Credentials;
 use super::block::Block;
-use super::counts::Event;
+use super::counts::{Event, Unkept};
 use super::fetched::Fetched;
 use crate::error::{Error, Result};
 use crate::per_process::PerProcess;
@@ -198,9 +198,19 @@ impl Cluster {
     /// Bytes that all homes together may take, less what an uneven share of them costs.
     pub(super) async fn room(self: &Arc<Self>) -> u64 {
         let peers = self.peers().await;
-        let rooms = futures::future::join_all(peers.iter().map(|peer| peer.room(&self.credentials))).await;
-        let all = rooms.into_iter().flatten().fold(0, u64::saturating_add);
+        let rooms = peers.iter().map(|peer| async move {
+            let (begin, room) = (Instant::now(), peer.room(&self.credentials).await);
+            peer.note(begin, room.as_ref().err());
+            room.unwrap_or(0)
+        });
+        let all = futures::future::join_all(rooms).await.into_iter().fold(0, u64::saturating_add);
         all - all / UNEVEN
+    }
+
+    /// What each member was offered by this process and does not have.
+    pub(super) fn unkept(&self) -> Vec<Unkept> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.peers.iter().map(|peer| peer.unkept()).collect()
     }
 
     /// Waits until all fetched blocks are with their homes, or refused.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::super::super::caller::{Authorization, Credentials};
 use super::super::block::Block;
+use super::super::counts::Unkept;
 use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
@@ -93,6 +95,9 @@ pub(super) struct Peer {
     pub(super) member: Member,
     pub(super) point: Point,
     standing: Mutex<Standing>,
+    /// Blocks that it had no room for, and calls that failed.
+    refused: AtomicU64,
+    failures: AtomicU64,
     /// A connection lives as long as the runtime that made it.
     clients: Mutex<HashMap<Id, FlightServiceClient<Channel>>>,
 }
@@ -100,7 +105,14 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn new(member: Member) -> Self {
         let point = Point::of_member(&member.name);
-        Self { member, point, standing: Mutex::default(), clients: Mutex::default() }
+        let (refused, failures) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { member, point, standing: Mutex::default(), refused, failures, clients: Mutex::default() }
+    }
+
+    /// What it was offered and does not have.
+    pub(super) fn unkept(&self) -> Unkept {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Unkept { peer: self.member.name.clone(), refused: read(&self.refused), failures: read(&self.failures) }
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
@@ -120,6 +132,7 @@ impl Peer {
             }
             return;
         };
+        self.failures.fetch_add(1, Ordering::Relaxed);
         if self.standing().failed(asked, Instant::now()) {
             tracing::warn!("the cache of {} is passed by: {problem}", self.member.name);
         }
@@ -226,6 +239,7 @@ impl Peer {
             let mut answer = client.do_put(authorized(messages, credentials)).await?.into_inner();
             let answer = answer.message().await?.ok_or(Problem::Wrong("no answer"))?;
             let kept = Kept::decode(answer.app_metadata).map_err(|_| Problem::Wrong("no answer"))?;
+            self.refused.fetch_add(u64::from(!kept.kept), Ordering::Relaxed);
             Ok(kept.kept)
         };
         // Its disk may be slow.
