@@ -402,8 +402,8 @@ class Reader:
                 except IndexError:  # none left, or another thread was faster
                     pass
             elif rows:
-                # Not popleft(): Python looks for interrupts when a call returns, and the row would be lost. Nor does it change threads
-                # before that.
+                # Not popleft(): Python looks for interrupts when a call returns, and the row would be lost. It does not change
+                # threads before that either.
                 row = rows[0]
                 del rows[0]
                 return row
