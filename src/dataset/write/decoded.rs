@@ -14,7 +14,12 @@ pub(super) const SHRINKS: u64 = 100;
 
 /// Bytes that a reader expects of the rows of `batch`, at most about, by the rule of [`Dataset::cost`](crate::dataset::Dataset::cost).
 pub(super) fn decoded_bytes(batch: &RecordBatch) -> u64 {
-    batch.columns().iter().map(|column| decoded(column, 0)).fold(0, u64::saturating_add)
+    batch.columns().iter().map(decoded_column).fold(0, u64::saturating_add)
+}
+
+/// The same of one column.
+pub(crate) fn decoded_column(column: &ArrayRef) -> u64 {
+    decoded(column, 0)
 }
 
 /// The same of a column, or of what is in it; `lists` is the number of lists above, with which empty ones and offsets are counted.

@@ -24,6 +24,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
+#[cfg(feature = "flight")]
+pub(crate) use decoded::decoded_column;
 pub(crate) use file::FileWriter;
 #[cfg(feature = "flight")]
 pub(crate) use file::Sink;

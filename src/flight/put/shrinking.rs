@@ -4,11 +4,11 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, FieldRef, Schema};
+use arrow::array::{Array as _, ArrayRef, RecordBatch};
+use arrow::datatypes::{FieldRef, Schema};
 use parquet::file::metadata::ParquetMetaData;
 
-use crate::dataset::{FileWriter, Limits, WriterOptions};
+use crate::dataset::{FileWriter, Limits, WriterOptions, decoded_column};
 use crate::error::{Error, Place, Result};
 
 /// Bytes of a page that loaders do not judge by its ratio. Smaller cells are not looked at.
@@ -42,7 +42,7 @@ pub(super) fn check(batch: &RecordBatch, before: u64, options: &WriterOptions, a
 /// Gives the cells of `column` that are long to `found`, with their rows; `first` is its first row.
 fn long_cells(column: &ArrayRef, first: usize, found: &mut impl FnMut(usize, &ArrayRef) -> Result<()>) -> Result<()> {
     let rows = column.len();
-    if rows == 0 || decoded(column, 0) <= PAGE {
+    if rows == 0 || decoded_column(column) <= PAGE {
         return Ok(());
     }
     if rows == 1 {
@@ -65,7 +65,7 @@ fn shrinks(field: &FieldRef, cell: &ArrayRef, options: &WriterOptions) -> Option
         }
         all = all.saturating_add(stored);
     }
-    let grown = decoded(cell, 0);
+    let grown = decoded_column(cell);
     (grown > ROW_GROUP && grown / all.max(1) > most).then_some((grown, all))
 }
 
@@ -79,53 +79,11 @@ fn written(field: &FieldRef, cell: &ArrayRef, options: &WriterOptions) -> Option
     writer.finish().ok()
 }
 
-/// Bytes that a loader needs for `array`, about, which lies in `lists` lists.
-fn decoded(array: &dyn Array, lists: u64) -> u64 {
-    let rows = lists.saturating_add(array.len() as u64);
-    let within = |values: &dyn Array, first: usize, end: usize| decoded(&values.slice(first, end - first), rows);
-    let (value, texts) = match array.data_type() {
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            return within(list.values(), list.offsets()[0] as usize, list.offsets()[list.len()] as usize);
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            return within(list.values(), list.offsets()[0] as usize, list.offsets()[list.len()] as usize);
-        }
-        DataType::Map(..) => {
-            let map = array.as_map();
-            return within(map.entries(), map.offsets()[0] as usize, map.offsets()[map.len()] as usize);
-        }
-        DataType::FixedSizeList(..) => return decoded(array.as_fixed_size_list().values(), rows),
-        DataType::Struct(_) => {
-            let members = array.as_struct().columns().iter();
-            return members.fold(0, |sum: u64, member| sum.saturating_add(decoded(member, lists)));
-        }
-        DataType::Boolean => (1, 0),
-        DataType::FixedSizeBinary(length) => (u64::try_from(*length).unwrap_or(0).max(16), 0),
-        DataType::Utf8 => (16, spanned(array.as_string::<i32>().value_offsets())),
-        DataType::LargeUtf8 => (16, spanned(array.as_string::<i64>().value_offsets())),
-        DataType::Binary => (16, spanned(array.as_binary::<i32>().value_offsets())),
-        DataType::LargeBinary => (16, spanned(array.as_binary::<i64>().value_offsets())),
-        DataType::Utf8View => (16, array.as_string_view().lengths().map(u64::from).sum()),
-        DataType::BinaryView => (16, array.as_binary_view().lengths().map(u64::from).sum()),
-        _ => (8, 0),
-    };
-    let places = if lists > 0 { 4 } else { 0 };
-    rows.saturating_mul(value + places).saturating_add(texts)
-}
-
-/// Bytes of the texts between offsets.
-fn spanned<O: Copy + TryInto<u64>>(offsets: &[O]) -> u64 {
-    let at = |offset: Option<&O>| offset.and_then(|offset| (*offset).try_into().ok()).unwrap_or(0);
-    at(offsets.last()).saturating_sub(at(offsets.first()))
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{BinaryArray, Int8Array, Int64Array, ListArray, StringArray};
     use arrow::buffer::OffsetBuffer;
-    use arrow::datatypes::Field;
+    use arrow::datatypes::{DataType, Field};
 
     use super::*;
 

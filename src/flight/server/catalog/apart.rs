@@ -5,10 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::catalogue::Catalogue;
 use crate::error::{Error, Result};
+use crate::store::directory::SERVED;
 use crate::store::glob::{Pattern, split};
-
-/// The hidden directory that staged attempts and versions are in.
-const HIDDEN: &str = ".bowstring";
 
 /// Refuses a catalogue with a dataset that would list what clients write to the directory `put`. A dataset that was written there may be
 /// named by its own path.
@@ -57,7 +55,7 @@ fn lists(path: &Path, put: &Path) -> bool {
     let (base, pattern) = if is_pattern { split(&text) } else { (&*text, "") };
     let base = real(Path::new(if base.is_empty() { "." } else { base }));
     // What is staged, and the files of single versions.
-    if base.starts_with(put.join(HIDDEN)) {
+    if base.starts_with(put.join(SERVED)) {
         return true;
     }
     let Some(below) = put.strip_prefix(&base).ok().and_then(parts) else { return false };

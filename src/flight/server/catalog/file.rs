@@ -115,7 +115,7 @@ fn add_texts(table: &DeTable<'_>, texts: &mut Vec<String>) {
     table.values().for_each(|value| add(value.get_ref(), texts));
 }
 
-/// `error` with dots for `texts`, as they are and as they are quoted.
+/// `error` with dots for `texts`, as they are and as they are quoted; some errors drop grave accents.
 fn without(error: Error, mut texts: Vec<String>) -> Error {
     let Error::Config { option, mut problem } = error else { return error };
     texts.retain(|text| text.chars().count() >= HIDDEN);
@@ -123,8 +123,13 @@ fn without(error: Error, mut texts: Vec<String>) -> Error {
     texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
     for text in texts {
         let quoted = format!("{text:?}");
-        let quoted = quoted.trim_matches('"');
-        problem = problem.replace(&text, "...").replace(quoted, "...");
+        for shown in [&*text, quoted.trim_matches('"')] {
+            problem = problem.replace(shown, "...");
+            let bare = shown.replace('`', "");
+            if bare.chars().count() >= HIDDEN {
+                problem = problem.replace(&bare, "...");
+            }
+        }
     }
     Error::Config { option, problem }
 }
@@ -472,6 +477,7 @@ mod tests {
                 4,
                 "datasets.x.limits.max_batch_size: \"...\" is not a whole number",
             ),
+            ("[server]\nthreads = \"a s3cr3t ` text\"", 2, "server.threads: \"...\" is not a whole number"),
             ("[server]\nthreads = \"a s3cr3t \\\" quoted\"", 2, "server.threads: \"...\" is not a whole number"),
             ("[datasets.x]\nurl = \"a\"\ntail = \"a s3cr3t text\"", 3, "datasets.x.tail: \"...\" is not one of"),
             (
