@@ -101,7 +101,7 @@ fn expand(pattern: &str, most: usize) -> Option<Vec<String>> {
 }
 
 /// Returns true if a file or directory of this name is no data unless it is named on purpose.
-pub(super) fn is_hidden(part: &str) -> bool {
+pub(crate) fn is_hidden(part: &str) -> bool {
     part.starts_with('.') || (part.starts_with('_') && !part.contains('='))
 }
 

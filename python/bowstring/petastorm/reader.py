@@ -16,7 +16,6 @@ from weakref import WeakSet
 from bowstring.errors import ConfigError
 from bowstring.forks import Origin
 from bowstring.petastorm import _options
-from bowstring.petastorm._apart import Apart
 from bowstring.petastorm._dataset import Dataset, view, wanted
 from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
 from bowstring.petastorm._files import positions
@@ -25,6 +24,7 @@ from bowstring.petastorm._plan import Patience, Plan
 from bowstring.petastorm._pool import Ordered
 from bowstring.petastorm._shape import BatchShape, RowShape, Shape
 from bowstring.petastorm._source import Columns, Location, Source
+from bowstring.petastorm._uninterrupted import Uninterrupted
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import PredicateBase
 from bowstring.petastorm.selectors import RowGroupSelectorBase
@@ -330,7 +330,7 @@ class Reader:
             self._read, shape.finish, settings.workers if shape.calls_user else 0, self._kept
         )
         # A pool of `dummy` calls the user's functions in the caller's thread.
-        self._apart = Apart(self._work.next) if settings.workers else None
+        self._uninterrupted = Uninterrupted(self._work.next) if settings.workers else None
         self._rows: deque[Any] = deque()
         self._lock = Lock()
         self._origin = Origin("reader")
@@ -420,7 +420,7 @@ class Reader:
                 raise self._failed
             while not self._rows:  # another thread may have been faster
                 try:
-                    found = self._work.next() if self._apart is None else self._apart.next()
+                    found = self._work.next() if self._uninterrupted is None else self._uninterrupted.next()
                     if found is not None:
                         self._rows = found
                     if found:
@@ -457,13 +457,13 @@ class Reader:
         self._rows = deque()
         self._work.close()
         self._feed.close()
-        if self._apart is not None:
-            self._apart.close()
+        if self._uninterrupted is not None:
+            self._uninterrupted.close()
 
     def join(self) -> None:
         """Waits for user functions that are still running."""
-        if self._apart is not None and self.stopped:
-            self._apart.join()
+        if self._uninterrupted is not None and self.stopped:
+            self._uninterrupted.join()
         self._work.join()
 
     def cleanup_cache(self) -> None:

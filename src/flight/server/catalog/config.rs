@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, access};
 
-use super::apart::check_apart;
 use super::catalogue::{Catalogue, Current};
 use super::options::MEMORY;
 pub use super::options::{LISTEN, ServerOptions};
+use super::write_directory::check_outside_datasets;
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::gang::check_journal;
@@ -106,7 +106,7 @@ impl Reload {
     /// the catalogue then stays as it was.
     pub async fn catalogue(&self, catalogue: Catalogue) -> Result<()> {
         something(&catalogue, self.put.is_some())?;
-        self.put.as_ref().map_or(Ok(()), |put| put.check_apart(&catalogue))?;
+        self.put.as_ref().map_or(Ok(()), |put| put.check_outside_datasets(&catalogue))?;
         catalogue.check().await?;
         self.catalogue.replace(catalogue);
         Ok(())
@@ -162,9 +162,9 @@ impl Put {
     ///
     /// # Errors
     /// [`Error::Config`] naming both.
-    fn check_apart(&self, catalogue: &Catalogue) -> Result<()> {
+    fn check_outside_datasets(&self, catalogue: &Catalogue) -> Result<()> {
         let Self::Directory(path) = self else { return Ok(()) };
-        check_apart(catalogue, path)
+        check_outside_datasets(catalogue, path)
     }
 
     /// Opens the destination, waiting up to `patience` for a directory that another server holds. Needs a runtime.
@@ -199,7 +199,7 @@ impl Config {
         let limits = options.effective_limits();
         let put = options.put.as_deref().map(Put::parse);
         // They are opened once the address is known, since another server may hold them until then.
-        put.as_ref().map_or(Ok(()), |put| put.check().and_then(|()| put.check_apart(&catalogue)))?;
+        put.as_ref().map_or(Ok(()), |put| put.check().and_then(|()| put.check_outside_datasets(&catalogue)))?;
         options.journal.as_deref().map_or(Ok(()), check_journal)?;
         let memory_budget = options.memory_budget();
         let admin = Arc::new(AdminState::new());

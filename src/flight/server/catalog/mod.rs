@@ -1,6 +1,5 @@
 //! The server's configuration, its catalogue of datasets, and those that are open.
 
-mod apart;
 pub mod catalogue;
 pub mod config;
 pub(crate) mod dataset_cache;
@@ -14,3 +13,4 @@ pub(crate) mod pictures;
 pub(crate) mod schema;
 pub(crate) mod turns;
 pub(crate) mod watched;
+mod write_directory;

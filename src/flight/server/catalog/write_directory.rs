@@ -1,4 +1,4 @@
-//! The directory that clients write to and the directories of the catalogue, which must be apart: rows that a client writes below a
+//! The directory that clients write to, which must be outside the datasets of the catalogue: rows that a client writes below a
 //! dataset's directory would become rows of that dataset, and staged files would be listed with it.
 
 use std::path::{Component, Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Component, Path, PathBuf};
 use super::catalogue::Catalogue;
 use crate::error::{Error, Result};
 use crate::store::directory::SERVED;
-use crate::store::glob::{Pattern, split};
+use crate::store::glob::{Pattern, is_hidden, split};
 
 /// Refuses a catalogue with a dataset that would list what clients write to the directory `put`. A dataset that was written there may be
 /// named by its own path.
 ///
 /// # Errors
 /// [`Error::Config`] naming the directory and the dataset.
-pub(super) fn check_apart(catalogue: &Catalogue, put: &Path) -> Result<()> {
+pub(super) fn check_outside_datasets(catalogue: &Catalogue, put: &Path) -> Result<()> {
     let real = real(put);
     for entry in catalogue.entries() {
         for path in entry.urls().filter_map(local) {
@@ -74,11 +74,6 @@ fn parts(path: &Path) -> Option<Vec<String>> {
     path.components().map(name).collect()
 }
 
-/// Returns true if directories do not list it: see [`find`](crate::store::find).
-fn is_hidden(name: &str) -> bool {
-    name.starts_with('.') || (name.starts_with('_') && !name.contains('='))
-}
-
 /// Returns true if `pattern` may name something in the directory `below`, both from the same directory on. Clients choose the names
 /// there.
 fn reaches(pattern: &str, below: &[String]) -> bool {
@@ -114,7 +109,7 @@ mod tests {
             let mut catalogue = Catalogue::default();
             catalogue.add("others", vec!["s3://bucket/n".to_owned(), at("elsewhere")]).unwrap();
             catalogue.add("n", vec![url.to_owned()]).unwrap();
-            let error = check_apart(&catalogue, Path::new(put)).err()?;
+            let error = check_outside_datasets(&catalogue, Path::new(put)).err()?;
             assert!(matches!(error, Error::Config { option: "put", .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains("dataset n:") && text.contains(url.trim_start_matches("file://")), "{text}");

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["Apart"]
+__all__ = ["Uninterrupted"]
 
 A = TypeVar("A")
 
@@ -36,7 +36,7 @@ class _Call(Generic[A]):
         self.ended.release()
 
 
-class Apart(Generic[A]):
+class Uninterrupted(Generic[A]):
     """Calls ``work`` on a thread of its own, one call at a time.
 
     The thread holds nothing between calls, so that whoever owns this may be collected; :meth:`close` ends it.
