@@ -6,7 +6,8 @@
 Each node is a process that serves its cache (`bowstring cache serve`) and one that reads all data, in an order of its own. The
 store is an HTTP server that speaks enough of S3 and shares its rate among all connections. The first epoch begins with empty
 caches. The next reads what every node has a copy of (`roomy`), or, if each may take a share that is half as much again as its
-part, what the homes have (`tight`). `plain` has no cache.
+part, what the homes have (`tight`). Homes that hold half of the data together (`half`) keep what is needed soonest. `plain` has no
+cache.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Piped:
 
 def run(way: str, count: int, size: int, epochs: int, options: dict[str, Any], store: Piped) -> list[tuple[float, int]]:
     """Runs the epochs of so many nodes; returns seconds and bytes of the store for each."""
-    share = size * 3 // 2 // count if way == "tight" else 3 * size
+    share = {"tight": size * 3 // 2 // count, "half": size // 2 // count}.get(way, 3 * size)
     nodes: list[Piped] = []
     readers: list[Piped] = []
     with tempfile.TemporaryDirectory() as root:
@@ -133,7 +134,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s of the store, shared by all; 0: no limit")
     parser.add_argument("--delay", type=float, default=0.005, help="seconds before each answer")
-    parser.add_argument("--ways", default="plain,roomy,tight")
+    parser.add_argument("--ways", default="plain,roomy,tight,half")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:

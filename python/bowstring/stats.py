@@ -46,6 +46,9 @@ class Cache(TypedDict):
     misses: int
     """Ranges fetched from their origin, of ``origin_bytes`` bytes."""
     origin_bytes: int
+    ahead: int
+    """Ranges fetched ahead of their use, of ``ahead_bytes`` bytes; misses or ``peer_hits`` as well, and hits when they are read."""
+    ahead_bytes: int
     kept: int
     refused: int
     """Ranges fetched and not kept: everything in the cache is needed sooner."""

@@ -44,6 +44,18 @@ impl Cost {
 /// Range of a page, and its rows by the page index; none for a dictionary.
 pub(super) type Paged = (Range<u64>, Option<u64>);
 
+/// The places of the bytes that a row group, or a unit of one, is read from.
+struct Located {
+    columns: Arc<[Chunk]>,
+    /// Requests, in the order of the file.
+    ranges: Vec<Range<u64>>,
+    runs: Vec<(usize, Run)>,
+    /// Dictionaries of leaves that need not be read.
+    dictionaries: Vec<(usize, Arc<Dictionary>)>,
+    /// Dictionaries that later units need not read again.
+    missing: Vec<((u32, usize), Range<u64>)>,
+}
+
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
 #[derive(Debug, Clone)]
 pub struct Fetched {
@@ -166,7 +178,25 @@ impl Dataset {
         self.fetch_for(group, projection, wanted).await.map(drop)
     }
 
-    async fn fetch_for(&self, group: usize, projection: &Projection, wanted: Wanted) -> Result<Fetched> {
+    /// Reads what [`fetch`](Self::fetch) reads into the cache below, ahead of its use: as far as there is room for it now. Returns the fetched
+    /// bytes, or `None` if some of it had no room.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn fetch_ahead(&self, group: usize, projection: &Projection) -> Result<Option<u64>> {
+        let (_, file, _) = self.group(group)?;
+        let mut fetched = 0_u64;
+        for range in self.located(group, projection).await?.ranges {
+            match file.object.fetch_ahead(range).await? {
+                Some(bytes) => fetched = fetched.saturating_add(bytes),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(fetched))
+    }
+
+    /// The places of a row group's bytes.
+    async fn located(&self, group: usize, projection: &Projection) -> Result<Located> {
         let (_, file, _) = self.group(group)?;
         self.check_size(group, projection)?;
         let columns: Arc<[Chunk]> = self.chunks(group, projection).into();
@@ -197,7 +227,12 @@ impl Dataset {
             }
             _ => ranges.extend(leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range)),
         }
-        let ranges = coalesce(ranges, gap);
+        Ok(Located { columns, ranges: coalesce(ranges, gap), runs, dictionaries, missing })
+    }
+
+    async fn fetch_for(&self, group: usize, projection: &Projection, wanted: Wanted) -> Result<Fetched> {
+        let (_, file, _) = self.group(group)?;
+        let Located { columns, ranges, runs, mut dictionaries, missing } = self.located(group, projection).await?;
         let parts = file.object.read_for(ranges.clone(), wanted).await.map_err(|error| self.gone(error))?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
         let chunks = Chunks::new(parts, file.object.stamp().size);

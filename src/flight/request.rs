@@ -297,6 +297,7 @@ mod tests {
             ("limits", json!({"max_files": 1})),
             ("cache", json!("memory")),
             ("cache_bytes", json!(1)),
+            ("cache_ahead", json!(1)),
             ("cache_peers", json!(["h:1"])),
             ("cache_peer_options", json!({"token": "t"})),
         ] {

@@ -43,7 +43,7 @@ pub struct LocalSource {
     info: PlanInfo,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
-    /// The task that tells the caches below about the plan; `None` until it is started.
+    /// The task that tells the caches below about the plan, and fetches ahead into them; `None` until it is started.
     foreseen: Option<Task<()>>,
     root: Option<Root>,
 }
@@ -193,12 +193,17 @@ impl LocalSource {
     fn foresee(&mut self, wait: Duration) -> Result<()> {
         let foresight = self.prepared.foresight(self.plan.spec().order_version);
         if let (None, Some(foresight)) = (&self.foreseen, foresight) {
-            let telling = Arc::clone(foresight).follow(Arc::clone(&self.plan), self.step);
-            let mut task = self.engine.spawn(telling)?;
+            let (foresight, plan) = (Arc::clone(foresight), Arc::clone(&self.plan));
+            let (share, step) = (self.limits.share, self.step);
+            let (knows, known) = tokio::sync::oneshot::channel::<()>();
+            let task = self.engine.spawn(async move {
+                Arc::clone(&foresight).follow(Arc::clone(&plan), share, step).await;
+                drop(knows);
+                foresight.look_ahead(plan, share, step).await;
+            })?;
             // Row groups read before that are kept on less information; with very many row groups that is better than a
             // late first batch.
-            let told =
-                self.engine.block_on(async { Ok(tokio::time::timeout(TELLING.min(wait), &mut task.0).await) })?;
+            let told = self.engine.block_on(async { Ok(tokio::time::timeout(TELLING.min(wait), known).await) })?;
             if told.is_err() {
                 tracing::debug!("the first batches are read before the cache knows the plan");
             }
@@ -212,7 +217,7 @@ impl LocalSource {
         let (plan, version) = (self.plan_of(epoch)?, self.plan.spec().order_version);
         self.engine.block_on(async {
             if let Some(foresight) = self.prepared.foresight(version) {
-                let (told, waited) = (Arc::clone(foresight).follow(plan, 0), self.engine.timeout);
+                let (told, waited) = (Arc::clone(foresight).follow(plan, Share::whole(), 0), self.engine.timeout);
                 let late = |_| Error::late("plan", "the cache to learn the plan", waited, waited);
                 tokio::time::timeout(waited, told).await.map_err(late)?;
             }

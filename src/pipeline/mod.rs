@@ -13,6 +13,7 @@
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
 //! | `foresight` | tells the cache below the datasets what a plan needs |
+//! | `lookahead` | fetches into the cache what an epoch needs later |
 //! | `foretold` | checks of values when a dataset is opened |
 //! | [`Cause`], [`Trail`] | what time goes to; the way of a batch, which says what a wait for it was for |
 //! | `taker`, [`Bottleneck`] | the time of whoever takes batches; what limits it, with advice |
@@ -38,6 +39,7 @@ mod hidden_columns;
 mod job;
 mod ledger;
 mod local;
+mod lookahead;
 pub mod machine;
 mod memory_need;
 mod ngram;

@@ -151,6 +151,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("index", Text, "auto", Dataset, Never, "source of file metadata: auto (an index beside the dataset, else the footers), none (the footers), or the address of an index", ""),
     entry("cache", Text, "", Dataset, Never, "cache for data of remote stores, shared by epochs and processes: a local directory, or memory", "/nvme/bowstring"),
     entry("cache_bytes", Bytes, "", Dataset, Never, "maximum size of the cache; default: half of the free space on its disk", "500GiB"),
+    entry("cache_ahead", Bytes, "", Dataset, Never, "bytes fetched into the cache ahead of their use, beyond as many as have been read; 0 for none; default: 256MiB", "2GiB"),
     entry("cache_peers", Names, "", Dataset, Never, "hosts whose served caches form one with this one and are asked before the store: host:port, grpc+tls://host:port, or dns://name:port for all hosts behind a name", "dns://bowstring-cache:8816"),
     entry("cache_peer_options", Pairs, "", Dataset, Never, "credentials for the hosts of cache_peers: token, token_file, ca, cert, key, server_name", "token_file=/etc/bowstring/cache-token"),
     entry("limits", Structure, "", Dataset, Never, "limits that protect against hostile files", r#"{"max_files": 1000}"#),

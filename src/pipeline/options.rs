@@ -95,6 +95,8 @@ pub struct LoaderOptions {
     pub cache: Option<String>,
     /// Bytes that the cache may take; the default is half of what is free on its disk.
     pub cache_bytes: Option<u64>,
+    /// Bytes that are fetched into the cache ahead of their use, beyond as many as have been read; the default is 256 MiB, 0 for none.
+    pub cache_ahead: Option<u64>,
     /// Hosts whose served caches are one with this one: `host:port`, `grpc+tls://host:port`, or `dns://name:port` for all hosts
     /// behind a name. They are asked before the store is.
     pub cache_peers: Vec<String>,
@@ -170,6 +172,7 @@ impl Default for LoaderOptions {
             index: Index::default(),
             cache: None,
             cache_bytes: None,
+            cache_ahead: None,
             cache_peers: Vec::new(),
             cache_peer_options: BTreeMap::new(),
             version: None,
@@ -285,6 +288,7 @@ impl LoaderOptions {
             Some(place) if !place.is_empty() => Ok(Some(CachePlace {
                 place: place.clone(),
                 bytes: self.cache_bytes,
+                ahead: self.cache_ahead,
                 peers: self.cache_peers.clone(),
                 peer_options: self.cache_peer_options.clone(),
             })),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 
 use super::column_kinds::ColumnKinds;
-use super::feed::{Feed, Probe};
+use super::feed::{Feed, Probe, Task};
 use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
@@ -185,11 +185,15 @@ impl PreparedPlan {
         self.view(version).foresight.as_ref()
     }
 
-    /// Tells the caches, if there are any, that `plan` is followed from `step` on. Must be called within a tokio runtime.
-    pub(super) fn foresee(&self, plan: &Arc<Plan>, step: u64) {
-        if let Some(foresight) = self.foresight(plan.spec().order_version) {
-            drop(tokio::spawn(Arc::clone(foresight).follow(Arc::clone(plan), step)));
-        }
+    /// Tells the caches, if there are any, that `share` of `plan` is followed from `step` on, and lets them fetch ahead until the task is
+    /// dropped. Must be called within a tokio runtime.
+    pub(super) fn foresee(&self, plan: &Arc<Plan>, share: Share, step: u64) -> Option<Task<()>> {
+        let foresight = Arc::clone(self.foresight(plan.spec().order_version)?);
+        let plan = Arc::clone(plan);
+        Some(Task(tokio::spawn(async move {
+            Arc::clone(&foresight).follow(Arc::clone(&plan), share, step).await;
+            foresight.look_ahead(plan, share, step).await;
+        })))
     }
 
     /// Returns true if `options`, with which it was opened, still lead to the same files: see [`Dataset::is_current`].
@@ -386,11 +390,11 @@ impl PreparedPlan {
         plan.check_share(run.share)?;
         within_budget(need, &plan, run.budget)?;
         let (share, from) = (run.share, run.from);
-        self.foresee(&plan, from);
+        let lookahead = self.foresee(&plan, share, from);
         let means = run.means(need.batches, None, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
-        Ok(Batches { feed, job, shared: None })
+        Ok(Batches { feed, job, shared: None, _lookahead: lookahead })
     }
 }
 
@@ -446,6 +450,8 @@ pub struct Batches {
     pub(super) job: Arc<Job>,
     /// The reader of its row groups, if that is shared.
     pub(super) shared: Option<Arc<SharedReader>>,
+    /// Fetches ahead into the cache, if there is one and nobody shares its row groups.
+    pub(super) _lookahead: Option<Task<()>>,
 }
 
 impl Batches {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::feed::Task;
 use super::reader::Reader;
 use crate::codec::BadRows;
 use crate::plan::Plan;
@@ -12,6 +13,8 @@ pub(crate) struct SharedReader {
     pub(super) reader: Arc<Reader>,
     pub(super) plan: Arc<Plan>,
     pub(super) bad_rows: BadRows,
+    /// Fetches ahead into the cache, if there is one.
+    pub(super) _lookahead: Option<Task<()>>,
 }
 
 impl Drop for SharedReader {

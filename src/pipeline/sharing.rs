@@ -11,7 +11,7 @@ use super::reader_state::Expected;
 use super::shared::SharedReader;
 use crate::error::Result;
 use crate::memory::{Spare, SystemAllocator};
-use crate::plan::Plan;
+use crate::plan::{Plan, Share};
 
 impl PreparedPlan {
     /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: `need` is
@@ -25,7 +25,7 @@ impl PreparedPlan {
         ahead: u64,
     ) -> Arc<SharedReader> {
         // The first batch tells the position of the ranks.
-        self.foresee(&plan, 0);
+        let lookahead = self.foresee(&plan, Share::whole(), 0);
         let means = Means {
             workers,
             allocator: Arc::new(SystemAllocator),
@@ -42,7 +42,7 @@ impl PreparedPlan {
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let expected = Expected { ranks: ranks as usize, ahead };
         let reader = Reader::start(job, Arc::clone(&plan) as _, expected);
-        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows })
+        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows, _lookahead: lookahead })
     }
 }
 
@@ -60,6 +60,6 @@ impl SharedReader {
         let means = run.means(need.batches, groups, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(&common.sources), means));
         let feed = Feed::of(Arc::clone(&job), share, from, member);
-        Ok(Some(Batches { feed, job, shared: Some(Arc::clone(self)) }))
+        Ok(Some(Batches { feed, job, shared: Some(Arc::clone(self)), _lookahead: None }))
     }
 }

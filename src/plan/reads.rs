@@ -70,7 +70,7 @@ struct Part {
 }
 
 /// Steps in which rows of a window are taken, and the ranks that take them.
-type Looks = Vec<(u64, Range<u64>)>;
+pub(super) type Looks = Vec<(u64, Range<u64>)>;
 
 /// Counts so far. Ranges of ranks are kept by their ends: what begins with a rank, less what ended before it.
 struct Count {
@@ -184,7 +184,13 @@ impl Plan {
 
     /// The ranks that take rows of a window of a source, pass and lane, in `most` of its steps; `None` if the epoch
     /// ends before it.
-    fn looks(&self, (source, pass, lane): (usize, u64, u64), window: &Window, world: u32, most: u64) -> Option<Looks> {
+    pub(super) fn looks(
+        &self,
+        (source, pass, lane): (usize, u64, u64),
+        window: &Window,
+        world: u32,
+        most: u64,
+    ) -> Option<Looks> {
         let layout = &self.sources[source];
         let before = pass * layout.lane_rows(lane);
         let drawn = self.along(source, self.interleave.count(source, self.rows()), lane);

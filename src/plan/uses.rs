@@ -1,7 +1,11 @@
 //! The times at which row groups are needed, in the order of steps: for eviction by a cache, and for loading before a
 //! run.
 
+use super::share::Share;
 use super::steps::Plan;
+
+/// Steps of a window that are examined for the ranks that take its rows.
+const LOOKS: u64 = 4;
 
 /// Windows that are examined; if a dataset starts again more often than that, the later passes are left out.
 const MOST_WINDOWS: u64 = 1 << 22;
@@ -37,6 +41,40 @@ impl Plan {
         let uses = self.spans().into_iter();
         let mut uses: Vec<_> =
             uses.map(|UseSpan { first, source, group, .. }| Use { step: first, source, group }).collect();
+        uses.sort_unstable();
+        uses
+    }
+
+    /// The row groups that one rank reads, in the order in which its steps need them; each once for each pass over its dataset. A row group
+    /// of which the rank takes only some rows, in the middle of a window, may be missing. Takes time in proportion to the row groups.
+    pub(crate) fn uses_of(&self, share: Share) -> Vec<Use> {
+        if share.world == 1 {
+            return self.uses();
+        }
+        let (mut uses, mut looked) = (Vec::new(), 0_u64);
+        for (source, layout) in self.sources.iter().enumerate() {
+            let drawn = self.interleave.count(source, self.rows());
+            for pass in 0..drawn.div_ceil(layout.rows().max(1)) {
+                let mut found = Vec::new();
+                for lane in 0..self.lanes {
+                    for number in 0..layout.windows(lane) {
+                        let window = layout.window(lane, number);
+                        let Some(looks) = self.looks((source, pass, lane), &window, share.world, LOOKS) else { break };
+                        looked += 1;
+                        let own = looks.iter().find(|(_, ranks)| ranks.contains(&u64::from(share.rank)));
+                        if let Some((step, _)) = own {
+                            found.extend(layout.groups(&window).iter().map(|group| (*group, *step)));
+                        }
+                    }
+                }
+                found.sort_unstable();
+                found.dedup_by_key(|(group, _)| *group);
+                uses.extend(found.into_iter().map(|(group, step)| Use { step, source: source as u32, group }));
+                if looked > MOST_WINDOWS {
+                    break;
+                }
+            }
+        }
         uses.sort_unstable();
         uses
     }
@@ -99,11 +137,11 @@ mod tests {
     use crate::manifest::Manifest;
     use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail, random};
 
-    /// The first and the last step that need each row group of each pass, by a walk over all steps.
-    fn walked(plan: &Plan) -> Vec<UseSpan> {
+    /// The first and the last step in which a share needs each row group of each pass, by a walk over all steps.
+    fn walked(plan: &Plan, share: Share) -> Vec<UseSpan> {
         let mut steps = BTreeMap::new();
         for step in 0..plan.steps() {
-            for window in plan.windows(step, Share::whole()) {
+            for window in plan.windows(step, share) {
                 for group in window.groups {
                     steps.entry((window.source, window.source_epoch, group)).or_insert((step, step)).1 = step;
                 }
@@ -115,14 +153,14 @@ mod tests {
         spans
     }
 
-    #[test]
-    fn uses_are_those_of_a_walk() {
-        for case in 0..60_u64 {
-            let draw = |what: u64, most: u64| random(case, what, 1) % most;
+    /// A plan drawn at random, and a draw for `case`.
+    fn drawn(case: u64) -> (Plan, impl Fn(u64, u64) -> u64) {
+        let draw = move |what: u64, most: u64| random(case, what, 1) % most;
+        let plan = {
             let groups: Vec<u64> = (0..1 + draw(1, 30)).map(|at| 1 + draw(2 + at, 50)).collect();
             let mut manifests = vec![Arc::new(Manifest::imaginary(&groups, 1))];
             let mut mix = None;
-            if case % 3 == 0 {
+            if case.is_multiple_of(3) {
                 manifests.push(Arc::new(Manifest::imaginary(&[7, 9, 3], 1)));
                 mix = Some(Mix {
                     weights: vec![1 + draw(60, 5) as u32, 1 + draw(61, 5) as u32],
@@ -130,11 +168,44 @@ mod tests {
                 });
             }
             let batch = 1 + draw(62, 60);
-            let shuffle = if case % 4 == 0 { Shuffle::None } else { Shuffle::Windows };
+            let shuffle = if case.is_multiple_of(4) { Shuffle::None } else { Shuffle::Windows };
             let spec = PlanSpec { shuffle, mix, tail: Tail::Pad, ..PlanSpec::new(case, batch) };
-            let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), draw(63, 4)).unwrap();
-            assert_eq!(plan.spans(), walked(&plan), "case {case}, {:?}", plan.spec());
+            Plan::new(&manifests, spec.resolve(&manifests).unwrap(), draw(63, 4)).unwrap()
+        };
+        (plan, draw)
+    }
+
+    #[test]
+    fn uses_are_those_of_a_walk() {
+        for case in 0..60_u64 {
+            let (plan, _) = drawn(case);
+            assert_eq!(plan.spans(), walked(&plan, Share::whole()), "case {case}, {:?}", plan.spec());
             assert!(plan.uses().iter().zip(plan.spans()).all(|(one, span)| one.step == span.first), "case {case}");
         }
+    }
+
+    #[test]
+    fn uses_of_a_rank_are_hers_and_nearly_all_of_them() {
+        let (mut found, mut all) = (0, 0);
+        for case in 0..60_u64 {
+            let (plan, draw) = drawn(case);
+            let world = 1 + draw(64, 5) as u32;
+            let plan = plan.for_world(world);
+            for rank in 0..world {
+                let share = Share::new(rank, world).unwrap();
+                let walked = walked(&plan, share);
+                let uses = plan.uses_of(share);
+                for used in &uses {
+                    let mut of_it = walked.iter().filter(|span| (span.source, span.group) == (used.source, used.group));
+                    assert!(
+                        of_it.any(|span| (span.first..=span.last).contains(&used.step)),
+                        "case {case}, {share:?}: {used:?}"
+                    );
+                }
+                assert!(uses.is_sorted() && uses.len() <= walked.len(), "case {case}, {share:?}");
+                (found, all) = (found + uses.len(), all + walked.len());
+            }
+        }
+        assert!(found * 100 >= all * 95, "{found} of {all}");
     }
 }

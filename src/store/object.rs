@@ -232,6 +232,18 @@ impl Object {
             .await
     }
 
+    /// Fetches `range` of the pinned version into the cache that it is read through, ahead of its use. Returns the fetched bytes, or `None`
+    /// if there is no room for it now.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) async fn fetch_ahead(&self, range: Range<u64>) -> Result<Option<u64>> {
+        match &self.place.cache {
+            Some(cache) => cache.fetch_ahead(&self.url(), &self.stamp, &range, self.fetch(range.clone())).await,
+            None => Ok(Some(0)),
+        }
+    }
+
     /// `range` of the pinned version, if the cache that it is read through has it.
     pub(crate) async fn look(&self, range: &Range<u64>) -> Option<Bytes> {
         self.place.cache.as_ref()?.look(&self.url(), &self.stamp, range).await

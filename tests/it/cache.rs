@@ -18,6 +18,7 @@ use crate::support::{self, Random, drain};
 pub(crate) const FILES: usize = 4;
 const GROUPS: usize = 8;
 const ROWS: usize = 3000;
+const ROWS_OF_LARGE: usize = 12_000;
 
 /// A dataset on a server like S3, and a directory for a cache.
 pub(crate) struct Rig {
@@ -29,10 +30,15 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::of(ROWS)
+    }
+
+    /// With `rows` in each row group.
+    fn of(rows: usize) -> Self {
         let root = tempfile::tempdir().unwrap();
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
-        support::write(&data, &vec![vec![ROWS; GROUPS]; FILES], 6);
+        support::write(&data, &vec![vec![rows; GROUPS]; FILES], 6);
         let server = Server::start();
         server.upload(&data, "bucket/d");
         let bytes = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
@@ -49,6 +55,12 @@ impl Rig {
         options.cache = limit.map(|_| self.cache().to_str().unwrap().to_owned());
         options.cache_bytes = limit;
         options
+    }
+
+    /// The same for large row groups, of which a pipeline holds a few.
+    fn large_options(&self, limit: Option<u64>) -> LoaderOptions {
+        let window_rows = Some(ROWS_OF_LARGE as u64);
+        LoaderOptions { memory_budget: Some(4 << 20), window_rows, ..self.options(limit) }
     }
 
     pub(crate) fn loader(&self, limit: Option<u64>) -> Loader {
@@ -141,7 +153,8 @@ fn a_small_cache_keeps_its_limit_and_has_nearly_all_the_hits_that_fit() {
         assert_eq!(drain(&mut cached), drain(&mut plain), "epoch {epoch}");
         let now = cached.stats().cache;
         let one = now.since(&before);
-        rates.push((one.hit_bytes as f64 / rig.bytes as f64, one.hit_rate()));
+        // What was fetched ahead is read as a hit.
+        rates.push((one.hit_bytes.saturating_sub(one.ahead_bytes) as f64 / rig.bytes as f64, one.hit_rate()));
         before = now;
         assert!(taken(&rig.cache()) <= limit, "{} of {limit}", taken(&rig.cache()));
     }
@@ -149,6 +162,77 @@ fn a_small_cache_keeps_its_limit_and_has_nearly_all_the_hits_that_fit() {
     let mean = |of: fn(&(f64, f64)) -> f64| rates[1..].iter().map(of).sum::<f64>() / 4.0;
     // On a busy machine the order of reads differs from the plan's, and blocks that wait for a slow disk are read from memory.
     assert!(mean(|rates| rates.0) < 0.6 && mean(|rates| rates.1) > 0.2, "{rates:?}");
+}
+
+/// The bytes that are asked for until nothing more is.
+fn asked_in_the_end(rig: &Rig) -> u64 {
+    let mut asked = 0;
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        match rig.asked().0 {
+            0 => return asked,
+            more => asked += more,
+        }
+    }
+}
+
+/// Takes `steps` batches.
+fn take(loader: &mut Loader, steps: usize) {
+    for _ in 0..steps {
+        loader.next().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn an_epoch_that_a_cache_holds_in_part_is_fetched_evenly() {
+    // The ends of files, which are kept longest, are a small part.
+    let rig = Rig::of(ROWS_OF_LARGE);
+    let options = |limit: Option<u64>, ahead| LoaderOptions { cache_ahead: Some(ahead), ..rig.large_options(limit) };
+    let mut plain = Loader::open(options(None, 0)).unwrap();
+    let epochs = [0; 3].map(|_| drain(&mut plain));
+    drop(plain);
+    for ahead in [0, 1 << 20] {
+        let mut cached = Loader::open(options(Some(rig.bytes / 2), ahead)).unwrap();
+        for epoch in &epochs {
+            assert_eq!(drain(&mut cached), *epoch);
+        }
+        asked_in_the_end(&rig);
+        let before = cached.stats().cache;
+        let mut quarters = Vec::new();
+        for _ in 0..4 {
+            take(&mut cached, FILES * GROUPS * ROWS_OF_LARGE / 100 / 4);
+            quarters.push(asked_in_the_end(&rig));
+        }
+        let one = cached.stats().cache.since(&before);
+        println!("{ahead} ahead: {quarters:?} by quarters of {}; {one:?}", rig.bytes);
+        let total: u64 = quarters.iter().sum();
+        assert!(total < rig.bytes * 7 / 10, "{quarters:?}: half of the data is there");
+        assert_eq!(one.ahead > 0, ahead > 0, "{one:?}");
+        let is_even = quarters.iter().all(|quarter| *quarter > total / 8 && *quarter < total * 3 / 8);
+        assert_eq!(is_even, ahead > 0, "{ahead} ahead: {quarters:?}");
+        assert!(taken(&rig.cache()) <= rig.bytes / 2);
+        drop(cached);
+        fs::remove_dir_all(rig.cache()).unwrap();
+    }
+}
+
+#[test]
+fn a_loader_that_is_left_fetches_nothing_more() {
+    let rig = Rig::of(ROWS_OF_LARGE);
+    let ahead = rig.bytes / 8;
+    let options = LoaderOptions { cache_ahead: Some(ahead), ..rig.large_options(Some(1 << 30)) };
+    let mut left = Loader::open(options).unwrap();
+    rig.asked();
+    take(&mut left, 10);
+    let asked = asked_in_the_end(&rig);
+    // A row group of each lane was read, and what the pipeline holds; four more are on their way when the limit is passed.
+    assert!(asked < rig.bytes * 3 / 4, "{asked} of {}, {:?}", rig.bytes, left.stats().cache);
+    let fetched = left.stats().cache.ahead_bytes;
+    assert!(fetched > 0 && fetched < 2 * ahead + rig.bytes / 8, "{fetched}, {ahead} allowed and what was read");
+    take(&mut left, 1);
+    drop(left);
+    rig.asked();
+    assert_eq!(asked_in_the_end(&rig), 0);
 }
 
 #[test]

@@ -32,6 +32,10 @@ pub struct CacheStats {
     pub misses: u64,
     /// Their bytes.
     pub origin_bytes: u64,
+    /// Ranges that were fetched ahead of their use, from origins or other hosts: they count there as well, and again when they are read.
+    pub ahead: u64,
+    /// Their bytes.
+    pub ahead_bytes: u64,
     /// Ranges that were written into the cache.
     pub kept: u64,
     /// Ranges that were fetched and not kept, for everything there is needed sooner, or they are larger than the cache.
@@ -61,6 +65,8 @@ impl CacheStats {
             given: self.given + other.given,
             misses: self.misses + other.misses,
             origin_bytes: self.origin_bytes + other.origin_bytes,
+            ahead: self.ahead + other.ahead,
+            ahead_bytes: self.ahead_bytes + other.ahead_bytes,
             kept: self.kept + other.kept,
             refused: self.refused + other.refused,
             evicted: self.evicted + other.evicted,
@@ -84,6 +90,8 @@ impl CacheStats {
             given: self.given.saturating_sub(before.given),
             misses: self.misses.saturating_sub(before.misses),
             origin_bytes: self.origin_bytes.saturating_sub(before.origin_bytes),
+            ahead: self.ahead.saturating_sub(before.ahead),
+            ahead_bytes: self.ahead_bytes.saturating_sub(before.ahead_bytes),
             kept: self.kept.saturating_sub(before.kept),
             refused: self.refused.saturating_sub(before.refused),
             evicted: self.evicted.saturating_sub(before.evicted),
@@ -93,9 +101,11 @@ impl CacheStats {
         }
     }
 
-    /// Bytes that came from the cache, or from those of other hosts, of all, from 0 to 1.
+    /// Bytes that came from the cache, or from those of other hosts, of all, from 0 to 1. Those that were fetched ahead of their use count as
+    /// fetched.
     pub fn hit_rate(&self) -> f64 {
         let own = self.hit_bytes.saturating_add(self.shared_bytes).saturating_add(self.peer_bytes);
+        let own = own.saturating_sub(self.ahead_bytes);
         let all = own.saturating_add(self.origin_bytes);
         if all == 0 { 0.0 } else { own as f64 / all as f64 }
     }
@@ -153,6 +163,7 @@ pub(super) enum Event {
     #[cfg(feature = "flight")]
     Given,
     Miss(u64),
+    Ahead(u64),
     Kept,
     Refused,
     Evicted(u64),
@@ -170,6 +181,7 @@ pub(super) struct Counts {
     peer_failures: AtomicU64,
     given: AtomicU64,
     misses: [AtomicU64; 2],
+    ahead: [AtomicU64; 2],
     kept: AtomicU64,
     refused: AtomicU64,
     evicted: AtomicU64,
@@ -197,6 +209,7 @@ impl Counts {
             #[cfg(feature = "flight")]
             Event::Given => more(&self.given, 1),
             Event::Miss(bytes) => both(&self.misses, bytes),
+            Event::Ahead(bytes) => both(&self.ahead, bytes),
             Event::Kept => more(&self.kept, 1),
             Event::Refused => more(&self.refused, 1),
             Event::Evicted(count) => more(&self.evicted, count),
@@ -210,6 +223,7 @@ impl Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ([hits, hit_bytes], [shared, shared_bytes]) = (&self.hits, &self.shared);
         let ([misses, origin_bytes], [peer_hits, peer_bytes]) = (&self.misses, &self.peers);
+        let [ahead, ahead_bytes] = &self.ahead;
         CacheStats {
             hits: read(hits),
             hit_bytes: read(hit_bytes),
@@ -221,6 +235,8 @@ impl Counts {
             given: read(&self.given),
             misses: read(misses),
             origin_bytes: read(origin_bytes),
+            ahead: read(ahead),
+            ahead_bytes: read(ahead_bytes),
             kept: read(&self.kept),
             refused: read(&self.refused),
             evicted: read(&self.evicted),

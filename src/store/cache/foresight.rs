@@ -48,7 +48,7 @@ impl Spans {
     }
 
     /// The row groups that have bytes of `block`.
-    fn of(&self, block: &Block) -> impl Iterator<Item = u32> {
+    pub(super) fn of(&self, block: &Block) -> impl Iterator<Item = u32> {
         let spans = self.objects.get(&block.object).map(Vec::as_slice).unwrap_or_default();
         let end = spans.partition_point(|span| span.start < block.end);
         let start = spans.partition_point(|span| span.reach <= block.start);
@@ -67,11 +67,29 @@ pub(crate) struct Foreseen {
     steps: Vec<u64>,
     /// The end of the next epoch.
     end: u64,
+    /// The row groups that this process reads in the next epoch, in the order of their steps.
+    later: Vec<Later>,
+    /// By row group, true for those that it reads.
+    own: Vec<bool>,
+    /// The same number for all that follow this plan.
+    #[cfg(feature = "flight")]
+    job: u64,
+}
+
+/// A row group that the next epoch reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Later {
+    /// The first step that needs it, counted on from this epoch's.
+    pub(crate) step: u64,
+    pub(crate) group: u32,
+    /// Bytes that are read of it.
+    pub(crate) bytes: u64,
 }
 
 impl Foreseen {
-    /// `uses` of this epoch and the next, row group and step, over both epochs counted from 0 to `end`.
-    pub(crate) fn new(spans: Arc<Spans>, mut uses: Vec<(u32, u64)>, end: u64) -> Self {
+    /// `uses` of this epoch and the next, row group and step, over both epochs counted from 0 to `end`. All ranks need these; this process
+    /// reads those of `later` in the next epoch, given in the order of their steps.
+    pub(crate) fn new(spans: Arc<Spans>, mut uses: Vec<(u32, u64)>, end: u64, later: Vec<Later>) -> Self {
         uses.sort_unstable();
         let (mut first, mut steps) = (Vec::with_capacity(spans.groups + 1), Vec::with_capacity(uses.len()));
         let mut uses = uses.into_iter().peekable();
@@ -82,7 +100,50 @@ impl Foreseen {
             }
         }
         first.push(steps.len() as u32);
-        Self { spans, first, steps, end }
+        let mut own = vec![false; spans.groups];
+        for Later { group, .. } in &later {
+            if let Some(own) = own.get_mut(*group as usize) {
+                *own = true;
+            }
+        }
+        Self {
+            spans,
+            first,
+            steps,
+            end,
+            later,
+            own,
+            #[cfg(feature = "flight")]
+            job: 0,
+        }
+    }
+
+    /// The same, as the plan of `job`: the same number for all that follow it.
+    #[cfg(feature = "flight")]
+    pub(crate) fn of_job(self, job: u64) -> Self {
+        Self { job, ..self }
+    }
+
+    /// The job, 0 if it has no number.
+    #[cfg(feature = "flight")]
+    pub(super) fn job(&self) -> u64 {
+        self.job
+    }
+
+    /// Returns true if this process reads bytes of `block`.
+    pub(super) fn is_own(&self, block: &Block) -> bool {
+        self.spans.of(block).any(|group| self.own.get(group as usize).copied().unwrap_or_default())
+    }
+
+    /// The step of the next epoch by which its own row groups fill `room` bytes, or its end. What is needed after that has to go before this
+    /// epoch ends, whatever else is read.
+    pub(super) fn filled(&self, room: u64) -> u64 {
+        let mut bytes = 0_u64;
+        let full = self.later.iter().find(|later| {
+            bytes = bytes.saturating_add(later.bytes);
+            bytes > room
+        });
+        full.map_or(self.end, |later| later.step)
     }
 
     /// The step in which `group` is needed, from `from` on; with `again` the one after that.
@@ -105,6 +166,16 @@ pub(super) struct OpenPlan {
     pub(super) base: u64,
     /// Time that one step takes, on the scale of all plans.
     pub(super) pace: f64,
+    /// See [`Foreseen::filled`].
+    pub(super) filled: u64,
+}
+
+impl OpenPlan {
+    fn time(&self, step: u64) -> u64 {
+        let time = step.saturating_sub(self.base) as f64 * self.pace;
+        // A float beyond all numbers becomes the greatest of them.
+        time as u64
+    }
 }
 
 /// A reader of a block: its plan, and its row group, if known.
@@ -126,12 +197,16 @@ pub(super) fn due(plans: &[OpenPlan], block: &Block, read: Option<ReadBy>) -> Op
             None => plan.foreseen.spans.of(block).filter_map(next).min(),
         };
         let Some(step) = step else { continue };
-        let time = step.saturating_sub(plan.base) as f64 * plan.pace;
-        // A float beyond all numbers becomes the greatest of them.
-        let time = time as u64;
+        let time = plan.time(step);
         soonest = Some(soonest.map_or(time, |soonest: u64| soonest.min(time)));
     }
     soonest
+}
+
+/// Time after which blocks that any of `plans` needs do not stay until then: their room is free for what is needed in this epoch. `None`
+/// without plans.
+pub(super) fn spare_from(plans: &[OpenPlan]) -> Option<u64> {
+    plans.iter().map(|plan| plan.time(plan.filled)).max()
 }
 
 #[cfg(test)]
@@ -146,8 +221,8 @@ mod tests {
 
     fn plan(uses: &[(u32, u64)], position: u64, pace: f64) -> OpenPlan {
         let spans = (0..4).map(|group| (KEY, u64::from(group) * 100..u64::from(group) * 100 + 100, group));
-        let foreseen = Foreseen::new(Arc::new(Spans::new(spans)), uses.to_vec(), 20);
-        OpenPlan { foreseen: Arc::new(foreseen), position, base: position, pace }
+        let foreseen = Foreseen::new(Arc::new(Spans::new(spans)), uses.to_vec(), 20, Vec::new());
+        OpenPlan { foreseen: Arc::new(foreseen), position, base: position, pace, filled: 20 }
     }
 
     #[test]
@@ -170,6 +245,18 @@ mod tests {
         assert_eq!(due(&plans, &block(0, 9), None), Some(8));
         assert_eq!(due(&plans, &block(0, 9), Some(ReadBy { plan: 1, group: None })), Some(10));
         assert_eq!(due(&[], &block(0, 9), None), None);
+    }
+
+    #[test]
+    fn what_the_next_epoch_reads_fills_the_room_up_to_a_step() {
+        let spans = (0..4).map(|group| (KEY, u64::from(group) * 100..u64::from(group) * 100 + 100, group));
+        let later = [(10, 1), (12, 0), (15, 3)].map(|(step, group)| Later { step, group, bytes: 100 });
+        let foreseen = Foreseen::new(Arc::new(Spans::new(spans)), Vec::new(), 20, later.to_vec());
+        assert_eq!([99, 100, 250, 300].map(|room| foreseen.filled(room)), [10, 12, 15, 20]);
+        assert!(foreseen.is_own(&block(90, 120)) && !foreseen.is_own(&block(200, 300)), "another rank's");
+        let plan = |filled, pace| OpenPlan { filled, ..plan(&[], 0, pace) };
+        assert_eq!(spare_from(&[plan(10, 1.0), plan(7, 2.0)]), Some(14), "the last of all plans");
+        assert_eq!(spare_from(&[]), None);
     }
 
     #[test]

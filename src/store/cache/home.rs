@@ -6,30 +6,34 @@ use bytes::Bytes;
 
 use super::block::Block;
 use super::disk::Stored;
+use super::keeper::Again;
 use super::readers::Reader;
 use super::shared::{Cache, Tier, Wanted};
 
 /// Another host asks, or gives.
-const WANTED: Wanted = Wanted { group: None, opening: false, ahead: false, home: true };
+fn wanted(again: Again) -> Wanted {
+    Wanted { group: None, opening: false, ahead: false, home: Some(again) }
+}
 
 impl Cache {
     /// The bytes of `block`, which another host asks for, if they are here.
-    pub(crate) async fn have(self: &Arc<Self>, reader: &Arc<Reader>, block: Block) -> Option<Bytes> {
-        self.look(reader, block, WANTED).await
+    pub(crate) async fn have(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, again: Again) -> Option<Bytes> {
+        self.look(reader, block, wanted(again)).await
     }
 
     /// Keeps `block`, which another host gives to this one, its home. Returns true if it is kept.
-    pub(crate) async fn take(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, bytes: Bytes) -> bool {
+    pub(crate) async fn take(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, bytes: Bytes, again: Again) -> bool {
+        let wanted = wanted(again);
         let claim = match self.tier() {
             Tier::Memory(_) => None,
-            Tier::Disk(_) => match self.claim(reader, block, WANTED).await {
+            Tier::Disk(_) => match self.claim(reader, block, wanted).await {
                 // A process of this machine has kept it meanwhile.
                 Err(_) => return true,
                 Ok(None) => return false,
                 Ok(claim) => claim,
             },
         };
-        let due = self.due(reader, &block, WANTED);
+        let due = self.due(reader, &block, wanted);
         let cache = Arc::clone(self);
         let stored = self.blocking(move || match (cache.tier(), claim) {
             (Tier::Memory(memory), _) => memory.store(&block, bytes, due).map_or(Stored::Refused, Stored::Kept),

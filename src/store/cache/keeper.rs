@@ -11,6 +11,12 @@ use std::ops::Range;
 
 use super::block::{Block, ObjectKey};
 
+/// Most blocks whose next uses by other hosts are known, and most plans that are known of each.
+const MOST_ASKED: usize = 1 << 20;
+const MOST_JOBS: usize = 8;
+/// A job that asks later than it said, by so many milliseconds, lags; one that asks later than that has ended.
+const MOST_LATE: u64 = 60_000;
+
 /// Blocks of one object that are looked at for one that covers a range.
 const LOOKS: usize = 64;
 
@@ -21,12 +27,23 @@ pub(super) enum Due {
     Opening(Reverse<u64>),
     /// An open plan needs it then.
     At(u64),
+    /// Other hosts ask for it here, its home, and the plan of one of them needs it then, in milliseconds of this process.
+    HomeAt(u64),
     /// Other hosts ask for it here, its home: the one asked for longest ago goes first.
     Home(Reverse<u64>),
     /// No open plan is known to need it: the one used longest ago goes first.
     Unknown(Reverse<u64>),
     /// Another host keeps it: the first to go, and taken in only where there is room.
     Spare,
+}
+
+/// What the reader of another host says of its plan when it asks for a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Again {
+    /// The same for all readers that follow one plan.
+    pub(crate) job: u64,
+    /// Milliseconds until the plan needs the block again; 0 if that is not known.
+    pub(crate) after: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +67,8 @@ pub(super) struct Keeper {
     used: u64,
     /// Counts uses, so that the last one is known.
     uses: u64,
+    /// When the plans of other hosts need the blocks that they have asked for, whether these are here or not: job and time.
+    asked: HashMap<Block, Vec<(u64, u64)>>,
 }
 
 impl Keeper {
@@ -68,6 +87,17 @@ impl Keeper {
         self.blocks.iter().map(|(block, held)| (block, held.is_there, held.bytes))
     }
 
+    /// Bytes of the blocks that stay, for `others` or as the ends of files.
+    pub(super) fn taken(&self, others: impl Fn(&Block) -> bool) -> u64 {
+        let stays = |block: &Block, due: Due| match due {
+            Due::Opening(_) | Due::HomeAt(_) | Due::Home(_) => true,
+            Due::At(_) => others(block),
+            Due::Unknown(_) | Due::Spare => false,
+        };
+        let taken = self.blocks.iter().filter(|(block, held)| stays(block, held.due));
+        taken.map(|(_, held)| held.bytes).fold(0, u64::saturating_add)
+    }
+
     /// Blocks that only have room.
     pub(super) fn awaited(&self) -> Vec<Block> {
         self.awaited.iter().copied().collect()
@@ -81,6 +111,26 @@ impl Keeper {
     /// Time at which `block` is needed.
     pub(super) fn due(&self, block: &Block) -> Option<Due> {
         self.blocks.get(block).map(|held| held.due)
+    }
+
+    /// The time at which `block`, of which this host is the home, is needed after a reader has asked for it `now`.
+    pub(super) fn asked(&mut self, block: &Block, now: u64, again: Again) -> Due {
+        if again.after == 0 {
+            return Due::Home(self.tick());
+        }
+        if self.asked.len() >= MOST_ASKED {
+            self.asked.retain(|_, plans| plans.iter().any(|(_, at)| at.saturating_add(MOST_LATE) >= now));
+            if self.asked.len() >= MOST_ASKED {
+                self.asked.clear();
+            }
+        }
+        let plans = self.asked.entry(*block).or_default();
+        // Nothing is kept for a job that has ended.
+        plans.retain(|(job, at)| *job != again.job && at.saturating_add(MOST_LATE) >= now);
+        plans.truncate(MOST_JOBS - 1);
+        plans.push((again.job, now.saturating_add(again.after)));
+        let soonest = plans.iter().map(|(_, at)| *at).min();
+        soonest.map_or_else(|| Due::Home(self.tick()), Due::HomeAt)
     }
 
     /// A number that grows with each use.
@@ -148,7 +198,7 @@ impl Keeper {
             && held.due != due
         {
             // A copy of what another host keeps stays one, however soon it is needed here: it would push out what this host is home to.
-            if held.due == Due::Spare && !matches!(due, Due::Home(_) | Due::Opening(_)) {
+            if held.due == Due::Spare && !matches!(due, Due::HomeAt(_) | Due::Home(_) | Due::Opening(_)) {
                 return;
             }
             held.due = due;
@@ -156,15 +206,16 @@ impl Keeper {
         }
     }
 
-    /// Asks anew when each block is needed.
-    pub(super) fn reorder(&mut self, mut due: impl FnMut(&Block) -> Option<Due>) {
+    /// Asks anew when each block is needed. What other hosts were to ask for before `late` is not waited for.
+    pub(super) fn reorder(&mut self, late: u64, mut due: impl FnMut(&Block) -> Option<Due>) {
         for (block, held) in &mut self.blocks {
             if matches!(held.due, Due::Opening(_) | Due::Spare) {
                 continue;
             }
             // A block that no plan needs any more ranks by its last use.
             let last = match held.due {
-                Due::Unknown(_) | Due::Opening(_) | Due::Home(_) | Due::Spare => held.due,
+                Due::HomeAt(at) if at < late => Due::Home(Reverse(0)),
+                Due::Unknown(_) | Due::Opening(_) | Due::HomeAt(_) | Due::Home(_) | Due::Spare => held.due,
                 Due::At(_) => Due::Unknown(Reverse(self.uses)),
             };
             held.due = due(block).unwrap_or(last);
@@ -198,8 +249,25 @@ impl Keeper {
         bytes: u64,
         limit: u64,
         due: Due,
-        mut held: impl FnMut(&Block) -> bool,
+        held: impl FnMut(&Block) -> bool,
     ) -> Option<Vec<Block>> {
+        let going = self.choose(bytes, limit, due, held)?;
+        going.iter().for_each(|block| self.remove(block));
+        Some(going)
+    }
+
+    /// Returns true if [`make_room`](Self::make_room) would make it, unless blocks are held.
+    pub(super) fn has_room(&mut self, bytes: u64, limit: u64, due: Due) -> bool {
+        let going = self.choose(bytes, limit, due, |_| false);
+        let has_room = going.is_some();
+        for block in going.unwrap_or_default() {
+            self.arrived(&block);
+        }
+        has_room
+    }
+
+    /// The blocks that go for it, taken from the heap.
+    fn choose(&mut self, bytes: u64, limit: u64, due: Due, mut held: impl FnMut(&Block) -> bool) -> Option<Vec<Block>> {
         if bytes > limit {
             return None;
         }
@@ -235,7 +303,6 @@ impl Keeper {
             }
             return None;
         }
-        going.iter().for_each(|block| self.remove(block));
         Some(going)
     }
 }
@@ -258,6 +325,9 @@ mod tests {
         assert_eq!(keeper.make_room(10, 40, Due::At(60), |_| false), Some(vec![block(2, 0, 10)]));
         keeper.insert(block(4, 0, 10), 10, Due::At(60), false);
         assert_eq!(keeper.used(), 40);
+        let fits = |keeper: &mut Keeper, bytes, due| keeper.has_room(bytes, 40, Due::At(due));
+        assert!(fits(&mut keeper, 10, 49) && !fits(&mut keeper, 10, 50) && !fits(&mut keeper, 20, 49));
+        assert_eq!((keeper.len(), keeper.taken(|other| *other == block(0, 0, 10))), (4, 10), "nothing has gone");
         // A block without bytes yet is not evicted.
         assert_eq!(keeper.make_room(10, 40, Due::At(55), |_| false), None);
         keeper.arrived(&block(4, 0, 10));
@@ -296,7 +366,7 @@ mod tests {
         assert_eq!(keeper.make_room(25, 40, newer, |_| false), None, "a plan needs the other");
         assert_eq!(keeper.make_room(30, 40, Due::At(7), |_| false), Some(vec![block(0, 0, 9), block(2, 0, 9)]));
         assert_eq!(keeper.make_room(40, 40, Due::At(7), |_| false), None);
-        keeper.reorder(|_| None);
+        keeper.reorder(0, |_| None);
         assert_eq!((keeper.used(), keeper.make_room(30, 40, Due::At(0), |_| false)), (10, Some(Vec::new())));
     }
 
@@ -309,12 +379,38 @@ mod tests {
         assert_eq!(keeper.make_room(10, 30, Due::Spare, |_| false), None);
         assert_eq!(keeper.make_room(10, 40, Due::Spare, |_| false), Some(Vec::new()), "there is room");
         keeper.touch(&block(1, 0, 9), Due::At(1));
-        keeper.reorder(|found| (*found == block(1, 0, 9)).then_some(Due::At(1)));
+        keeper.reorder(0, |found| (*found == block(1, 0, 9)).then_some(Due::At(1)));
         for gone in [1, 2, 0] {
             let home = Due::Home(keeper.tick());
             assert_eq!(keeper.make_room(10, 30, home, |_| false), Some(vec![block(gone, 0, 9)]));
             keeper.insert(block(10 + gone, 0, 9), 10, home, true);
         }
+    }
+
+    #[test]
+    fn a_home_keeps_what_the_plans_of_other_hosts_need_soonest() {
+        let mut home = Keeper::default();
+        let mut asked = |now, job, after| home.asked(&block(0, 0, 9), now, Again { job, after });
+        assert_eq!(asked(1000, 1, 500), Due::HomeAt(1500));
+        assert_eq!(asked(1490, 1, 500), Due::HomeAt(1990), "that was this use");
+        assert_eq!(asked(1500, 2, 900), Due::HomeAt(1990), "the other job needs it sooner");
+        assert_eq!(asked(2400, 2, 900), Due::HomeAt(1990), "it is late");
+        let later = 1991 + MOST_LATE;
+        assert_eq!(asked(later, 2, 900), Due::HomeAt(later + 900), "it does not come any more");
+        assert_eq!(asked(later, 3, u64::MAX), Due::HomeAt(later + 900));
+        assert!(matches!(asked(later, 3, 0), Due::Home(_)), "a reader without a plan");
+        let mut keeper = Keeper::default();
+        for (number, due) in
+            [(0, Due::HomeAt(5)), (1, Due::HomeAt(9)), (2, Due::HomeAt(7)), (3, Due::Home(keeper.tick()))]
+        {
+            keeper.insert(block(number, 0, 9), 10, due, true);
+        }
+        assert_eq!(keeper.make_room(10, 40, Due::HomeAt(8), |_| false), Some(vec![block(3, 0, 9)]), "of no plan");
+        assert_eq!(keeper.make_room(10, 30, Due::HomeAt(9), |_| false), None, "it would be the last");
+        assert_eq!(keeper.make_room(10, 30, Due::HomeAt(8), |_| false), Some(vec![block(1, 0, 9)]));
+        keeper.reorder(6, |_| None);
+        assert_eq!(keeper.due(&block(0, 0, 9)), Some(Due::Home(Reverse(0))), "nobody came for it");
+        assert_eq!(keeper.make_room(10, 20, Due::HomeAt(8), |_| false), Some(vec![block(0, 0, 9)]));
     }
 
     #[test]

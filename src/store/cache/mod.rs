@@ -43,8 +43,10 @@ pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
 pub(crate) use block::Block;
 pub(crate) use block::ObjectKey;
 pub use counts::{CacheStats, Unkept};
-pub(crate) use foresight::{Foreseen, Spans};
+pub(crate) use foresight::{Foreseen, Later, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
+#[cfg(feature = "flight")]
+pub(crate) use keeper::Again;
 #[cfg(feature = "flight")]
 pub(crate) use readers::Reader;
 pub(crate) use saved::{Begun, Save, Target};

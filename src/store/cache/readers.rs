@@ -4,9 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
 use super::block::Block;
 use super::counts::{CacheStats, Counts, Event};
-use super::foresight::{Foreseen, OpenPlan, ReadBy, due};
+use super::foresight::{Foreseen, OpenPlan, ReadBy, due, spare_from};
+#[cfg(feature = "flight")]
+use super::keeper::Again;
 
 /// Steps after which a plan's speed is known.
 const KNOWN_AFTER: u64 = 2;
@@ -19,6 +24,7 @@ pub(crate) struct Reader {
     plan: Mutex<Option<Active>>,
     /// Steps that are over, over all epochs that are foreseen.
     position: AtomicU64,
+    moved: Notify,
     counts: Counts,
 }
 
@@ -29,19 +35,35 @@ struct Active {
     from: u64,
     base: u64,
     pace: f64,
+    /// Microseconds of a step in the plan before it, which was the epoch before.
+    before: Option<f64>,
+    filled: u64,
 }
 
 impl Reader {
     /// Follows a plan from step `from` on, or none.
     pub(super) fn follow(&self, foreseen: Option<Arc<Foreseen>>, from: u64) {
+        let before = self.measured();
         self.position.store(from, Ordering::Relaxed);
-        let active = |foreseen| Active { foreseen, began: Instant::now(), from, base: from, pace: UNKNOWN_PACE };
+        let (began, pace, filled) = (Instant::now(), UNKNOWN_PACE, u64::MAX);
+        let active = |foreseen| Active { foreseen, began, from, base: from, pace, before, filled };
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = foreseen.map(active);
     }
 
     /// Says that all steps before `step` are over.
     pub(crate) fn reached(&self, step: u64) {
         self.position.fetch_max(step, Ordering::Relaxed);
+        self.moved.notify_waiters();
+    }
+
+    /// Steps that are over.
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// Ends when a step has ended after this call.
+    pub(super) fn moved(&self) -> Notified<'_> {
+        self.moved.notified()
     }
 
     /// Hits and misses of this dataset.
@@ -56,15 +78,34 @@ impl Reader {
     fn open_plan(&self) -> Option<OpenPlan> {
         let active = self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let position = self.position.load(Ordering::Relaxed);
-        Some(OpenPlan { foreseen: active.foreseen, position, base: active.base, pace: active.pace })
+        let Active { foreseen, base, pace, filled, .. } = active;
+        Some(OpenPlan { foreseen, position, base, pace, filled })
     }
 
-    /// Microseconds of a step, once some are over.
+    /// When its plan needs `block`, for the home of the block; not known before the plan's speed is. After the present use if it is `read`, for
+    /// a row group if that is known.
+    #[cfg(feature = "flight")]
+    pub(super) fn again(&self, block: &Block, read: Option<Option<u32>>) -> Again {
+        let known = || {
+            let (plan, pace) = (self.open_plan()?, self.measured()?);
+            let read = read.map(|group| ReadBy { plan: 0, group });
+            let job = plan.foreseen.job();
+            let timed = OpenPlan { base: plan.position, pace, ..plan };
+            // One that is needed at once is needed.
+            Some(Again { job, after: (due(&[timed], block, read)? / 1000).max(1) })
+        };
+        known().unwrap_or_default()
+    }
+
+    /// Microseconds of a step, once some are over, in this epoch or the one before.
     fn measured(&self) -> Option<f64> {
         let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         let active = plan.as_ref()?;
         let steps = self.position.load(Ordering::Relaxed).saturating_sub(active.from);
-        (steps >= KNOWN_AFTER).then(|| active.began.elapsed().as_micros() as f64 / steps as f64)
+        if steps < KNOWN_AFTER {
+            return active.before;
+        }
+        Some(active.began.elapsed().as_micros() as f64 / steps as f64)
     }
 }
 
@@ -101,6 +142,15 @@ impl Readers {
         }
     }
 
+    /// Says up to which step of the next epoch each plan's row groups fill the room that `room` tells.
+    pub(super) fn fill(&self, mut room: impl FnMut(&Foreseen) -> u64) {
+        for reader in self.all() {
+            if let Some(active) = reader.plan.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                active.filled = active.foreseen.filled(room(&active.foreseen));
+            }
+        }
+    }
+
     /// Time at which each block is needed, as of now.
     pub(super) fn foresee(&self) -> Foresight {
         let (mut readers, mut plans) = (Vec::new(), Vec::new());
@@ -130,5 +180,10 @@ impl Foresight {
             Some(ReadBy { plan, group })
         });
         due(&self.plans, block, read)
+    }
+
+    /// See [`spare_from`].
+    pub(super) fn spare_from(&self) -> Option<u64> {
+        spare_from(&self.plans)
     }
 }

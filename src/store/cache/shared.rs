@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,9 @@ use super::claim::{Claim, Claimed};
 use super::counts::{CacheStats, Counts, Event};
 use super::disk::{Disk, Found, Stored};
 use super::fetched::Fetched;
+use super::file;
 use super::foresight::Foreseen;
-use super::keeper::{Due, Keeper};
+use super::keeper::{Again, Due, Keeper};
 use super::memory::Memory;
 use super::readers::{Reader, Readers};
 use crate::error::{Error, Result};
@@ -38,6 +40,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const REORDER_AFTER: Duration = Duration::from_secs(10);
 const REORDER_PART: usize = 8;
 const REORDER_LEAST: usize = 64;
+/// What other hosts were to ask for is kept so long beyond that time.
+const NOT_COMING: Duration = Duration::from_secs(600);
+/// Heads and checksums of blocks take less than this part of their bytes.
+const OVERHEAD: u64 = 64;
 
 /// Counters of all caches that this process has had.
 static TOTAL: LazyLock<Counts> = LazyLock::new(Counts::default);
@@ -57,6 +63,9 @@ pub struct Cache {
     writing: Arc<Semaphore>,
     /// Time of the last ordering, and number of blocks since.
     ordered: Mutex<(Instant, usize)>,
+    /// Bytes of blocks that are fetched ahead of their use and have no room yet.
+    coming: Arc<AtomicU64>,
+    began: Instant,
 }
 
 /// Caches by their directory, or none for memory.
@@ -74,6 +83,30 @@ pub(super) enum Tier {
 #[derive(Debug, Default)]
 struct Flight(tokio::sync::Mutex<Option<Bytes>>);
 
+/// A block that was fetched.
+#[derive(Debug)]
+struct Fresh {
+    block: Block,
+    bytes: Bytes,
+    due: Due,
+    /// The rank that room is made for.
+    room: Due,
+    coming: Option<Coming>,
+}
+
+/// A block that is fetched ahead of its use and has no room yet.
+#[derive(Debug)]
+struct Coming {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted {
@@ -83,8 +116,8 @@ pub(crate) struct Wanted {
     pub(crate) opening: bool,
     /// True if it is only loaded, to be read later.
     pub(crate) ahead: bool,
-    /// True if another host asks for it here, its home.
-    pub(crate) home: bool,
+    /// Set if another host asks for it here, its home.
+    pub(crate) home: Option<Again>,
 }
 
 impl Cache {
@@ -131,7 +164,7 @@ impl Cache {
         Ok(cache)
     }
 
-    fn new(tier: Tier, readers: Arc<Readers>) -> Self {
+    pub(super) fn new(tier: Tier, readers: Arc<Readers>) -> Self {
         Self {
             tier,
             readers,
@@ -139,6 +172,8 @@ impl Cache {
             flights: Mutex::default(),
             writing: Arc::new(Semaphore::new(WRITING / PERMIT)),
             ordered: Mutex::new((Instant::now(), 0)),
+            coming: Arc::default(),
+            began: Instant::now(),
         }
     }
 
@@ -202,7 +237,14 @@ impl Cache {
         *self.ordered.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), 0);
         self.readers.rebase();
         let foresight = self.readers.foresee();
-        self.kept(|keeper| keeper.reorder(|block| foresight.due(block, None).map(Due::At)));
+        let late = self.now().saturating_sub(NOT_COMING.as_millis() as u64);
+        self.kept(|keeper| keeper.reorder(late, |block| foresight.due(block, None).map(Due::At)));
+        let limit = self.limit();
+        let room = |foreseen: &Foreseen| {
+            let others = self.kept(|keeper| keeper.taken(|block| !foreseen.is_own(block)));
+            limit.saturating_sub(others).saturating_sub(limit / OVERHEAD)
+        };
+        self.readers.fill(room);
     }
 
     /// Asks anew when blocks are needed, if that was long ago: others of the same plan have read some of them meanwhile.
@@ -223,12 +265,18 @@ impl Cache {
         if wanted.opening {
             return Due::Opening(self.kept(Keeper::tick));
         }
-        if wanted.home {
-            return Due::Home(self.kept(Keeper::tick));
+        if let Some(again) = wanted.home {
+            let now = self.now();
+            return self.kept(|keeper| keeper.asked(block, now, again));
         }
         let read = (!wanted.ahead).then_some((reader, wanted.group));
         let due = self.readers.foresee().due(block, read);
         due.map_or_else(|| Due::Unknown(self.kept(Keeper::tick)), Due::At)
+    }
+
+    /// Milliseconds since this cache was opened here.
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn count(&self, reader: &Reader, event: Event) {
@@ -320,37 +368,95 @@ impl Cache {
         // Each host reads the ends of files.
         let is_spare = fetched.is_kept_elsewhere() && !wanted.opening;
         let due = if is_spare { Due::Spare } else { self.due(reader, &block, wanted) };
-        match (&self.tier, claim) {
-            (Tier::Memory(memory), _) => {
-                let stored = memory.store(&block, bytes.clone(), due);
-                self.stored(reader, stored.map_or(Stored::Refused, Stored::Kept), due);
-                self.reorder_now_and_then();
-            }
-            (Tier::Disk(_), Some(claim)) => {
-                self.store(reader, flight, claim, block, bytes.clone(), due).await;
-            }
-            (Tier::Disk(_), None) => {}
-        }
+        self.keep(reader, flight, claim, Fresh { block, bytes: bytes.clone(), due, room: due, coming: None }).await;
         Ok(bytes)
     }
 
-    /// Writes a block while its reader continues with the bytes. `flight` holds them until they are written.
-    async fn store(
+    /// Fetches `block` ahead of its use, unless it is here or on its way. Returns the fetched bytes, or `None` if it would take the room of
+    /// blocks that stay until the next epoch: see [`Foreseen::filled`]. Nothing is fetched then.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub(crate) async fn fetch_ahead(
         self: &Arc<Self>,
         reader: &Arc<Reader>,
-        flight: Arc<Flight>,
-        claim: Claim,
         block: Block,
-        bytes: Bytes,
-        due: Due,
-    ) {
-        let permits = bytes.len().div_ceil(PERMIT).clamp(1, WRITING / PERMIT);
+        fetch: impl Future<Output = Result<Fetched>>,
+    ) -> Result<Option<u64>> {
+        let range = block.start..block.end;
+        if self.kept(|keeper| keeper.has(&block) || keeper.covering(&block.object, &range).is_some()) {
+            return Ok(Some(0));
+        }
+        let foresight = self.readers.foresee();
+        let (Some(due), Some(spare)) = (foresight.due(&block, None), foresight.spare_from()) else { return Ok(None) };
+        let room = Due::At(due.max(spare));
+        let Some(coming) = self.coming(&block, room) else { return Ok(None) };
+        let flight = self.flight(block);
+        // Somebody else is fetching it.
+        let Ok(mut slot) = flight.0.try_lock() else { return Ok(Some(0)) };
+        if slot.is_some() {
+            return Ok(Some(0));
+        }
+        let claim = match &self.tier {
+            Tier::Memory(_) => None,
+            Tier::Disk(disk) => {
+                let disk = Arc::clone(disk);
+                match self.blocking(move || disk.claim(&block)).await.unwrap_or(Claimed::Failed) {
+                    Claimed::Mine(claim) => Some(claim),
+                    Claimed::There | Claimed::Busy => return Ok(Some(0)),
+                    Claimed::Failed => return Ok(None),
+                }
+            }
+        };
+        let fetched = fetch.await?;
+        let (bytes, length) = (fetched.bytes.clone(), fetched.bytes.len() as u64);
+        *slot = Some(bytes.clone());
+        drop(slot);
+        self.count(reader, fetched.event());
+        self.count(reader, Event::Ahead(length));
+        let (due, room) = if fetched.is_kept_elsewhere() { (Due::Spare, Due::Spare) } else { (Due::At(due), room) };
+        self.keep(reader, flight, claim, Fresh { block, bytes, due, room, coming: Some(coming) }).await;
+        Ok(Some(length))
+    }
+
+    /// The right to bring `block` here with the rank `room`, if there is room for it beside all others that are coming.
+    fn coming(&self, block: &Block, room: Due) -> Option<Coming> {
+        let bytes = match &self.tier {
+            Tier::Memory(_) => block.len(),
+            Tier::Disk(_) => file::size(block.len()),
+        };
+        let before = self.coming.fetch_add(bytes, Ordering::Relaxed);
+        let coming = Coming { bytes, all: Arc::clone(&self.coming) };
+        let limit = self.limit();
+        self.kept(|keeper| keeper.has_room(bytes.saturating_add(before), limit, room)).then_some(coming)
+    }
+
+    /// Keeps what was fetched: in memory at once, on a disk while its reader goes on.
+    async fn keep(self: &Arc<Self>, reader: &Arc<Reader>, flight: Arc<Flight>, claim: Option<Claim>, fresh: Fresh) {
+        match (&self.tier, claim) {
+            (Tier::Memory(memory), _) => {
+                let stored = memory.store(&fresh.block, fresh.bytes, fresh.room);
+                self.stored(reader, stored.map_or(Stored::Refused, Stored::Kept), fresh.due);
+                self.kept(|keeper| keeper.touch(&fresh.block, fresh.due));
+                self.reorder_now_and_then();
+            }
+            (Tier::Disk(_), Some(claim)) => self.store(reader, flight, claim, fresh).await,
+            (Tier::Disk(_), None) => {}
+        }
+    }
+
+    /// Writes a block while its reader continues with the bytes. `flight` holds them until they are written.
+    async fn store(self: &Arc<Self>, reader: &Arc<Reader>, flight: Arc<Flight>, claim: Claim, fresh: Fresh) {
+        let permits = fresh.bytes.len().div_ceil(PERMIT).clamp(1, WRITING / PERMIT);
         // It is never closed.
         let permit = Arc::clone(&self.writing).acquire_many_owned(permits as u32).await;
         let (cache, reader) = (Arc::clone(self), Arc::clone(reader));
         drop(tokio::task::spawn_blocking(move || {
             if let Tier::Disk(disk) = &cache.tier {
-                cache.stored(&reader, disk.store(claim, &block, &bytes, due), due);
+                let Fresh { block, bytes, due, room, coming } = fresh;
+                cache.stored(&reader, disk.store(claim, &block, &bytes, room), due);
+                cache.kept(|keeper| keeper.touch(&block, due));
+                drop(coming);
                 cache.reorder_now_and_then();
             }
             drop((flight, permit));

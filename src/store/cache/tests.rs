@@ -17,12 +17,14 @@ use super::block::{Block, ObjectKey};
 use super::claim::Claimed;
 use super::directory::Directory;
 use super::disk::{Disk, Found, Stored};
+use super::fetched::Fetched;
 use super::file;
-use super::foresight::{Foreseen, Spans};
+use super::foresight::{Foreseen, Later, Spans};
 use super::keeper::Due;
 use super::ledger::Event;
+use super::memory::Memory;
 use super::readers::Readers;
-use super::shared::{Cache, Wanted, is_of_the_disk};
+use super::shared::{Cache, Tier, Wanted, is_of_the_disk};
 use crate::error::{Error, Result};
 
 /// An object of any size, whose bytes tell where they are.
@@ -116,6 +118,60 @@ fn a_range_is_fetched_once_whoever_asks() {
 }
 
 #[test]
+fn what_is_fetched_ahead_takes_no_room_of_what_stays() {
+    let (length, keeps) = (10_000, 10_u32);
+    for memory in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let size = if memory { length } else { file::size(length) };
+        let limit = size * u64::from(keeps);
+        // One that is opened in memory is shared with other tests.
+        let in_memory = || Arc::new(Cache::new(Tier::Memory(Box::new(Memory::new(limit))), Arc::default()));
+        let on_disk = || Cache::open(place(root.path()), Some(limit)).unwrap();
+        let cache = if memory { in_memory() } else { on_disk() };
+        let (origin, reader) = (Arc::new(Origin::default()), cache.reader());
+        let of = |group: u32| block(group.into(), length);
+        // Two epochs of 20 row groups: the second one backwards.
+        let spans = Spans::new((0..20).map(|group| (object("x"), of(group).start..of(group).end, group)));
+        let uses = (0..20).zip(0..).chain((0..20).rev().zip(20..)).collect();
+        let later = (0..20).rev().zip(20..).map(|(group, step)| Later { step, group, bytes: size });
+        cache.follow(&reader, Some(Arc::new(Foreseen::new(Arc::new(spans), uses, 40, later.collect()))), 0);
+        runtime().block_on(async {
+            for group in 0..keeps {
+                let wanted = Wanted { group: Some(group), ..Wanted::default() };
+                cache.read(&reader, of(group), wanted, origin.fetch(of(group))).await.unwrap();
+                cache.settle().await;
+                reader.reached(u64::from(group) + 1);
+            }
+            assert_eq!((origin.requests(), cache.used().1), (u64::from(keeps), 10));
+            // All at once: each has the room of one that the next epoch begins without.
+            let ahead = |group: u32| {
+                let (cache, origin, reader) = (Arc::clone(&cache), Arc::clone(&origin), Arc::clone(&reader));
+                async move {
+                    let fetch = async { origin.fetch(of(group)).await.map(Fetched::from) };
+                    cache.fetch_ahead(&reader, of(group), fetch).await.unwrap()
+                }
+            };
+            let first = futures::future::join_all((keeps..20).map(ahead)).await;
+            cache.settle().await;
+            assert!(first.iter().all(|fetched| *fetched == Some(length)), "{first:?}");
+            assert_eq!((cache.used().1, cache.stats().ahead, cache.stats().refused), (10, 10, 0));
+            let again = futures::future::join_all((keeps..20).map(ahead)).await;
+            assert!(again.iter().all(|fetched| *fetched == Some(0)), "it is here");
+            assert_eq!(origin.requests(), 10);
+            // The next epoch needs these last.
+            assert_eq!((ahead(0).await, ahead(1).await, origin.requests()), (None, None, 0));
+            for group in keeps..20 {
+                let wanted = Wanted { group: Some(group), ..Wanted::default() };
+                let bytes = cache.read(&reader, of(group), wanted, origin.fetch(of(group))).await.unwrap();
+                assert_eq!(bytes, content(of(group).start..of(group).end));
+            }
+            assert_eq!((origin.requests(), reader.stats().hits), (0, 10));
+            assert!(reader.stats().hit_rate() < 0.01, "they were fetched all the same");
+        });
+    }
+}
+
+#[test]
 fn the_limit_is_kept_and_what_plans_need_stays() {
     let root = tempfile::tempdir().unwrap();
     let (length, keeps) = (10_000, 10);
@@ -130,7 +186,7 @@ fn the_limit_is_kept_and_what_plans_need_stays() {
     );
     let uses =
         (0..40).map(|group| (group, u64::from(group))).chain((0..40).map(|group| (group, 79 - u64::from(group))));
-    cache.follow(&reader, Some(Arc::new(Foreseen::new(Arc::new(spans), uses.collect(), 80))), 0);
+    cache.follow(&reader, Some(Arc::new(Foreseen::new(Arc::new(spans), uses.collect(), 80, Vec::new()))), 0);
     runtime().block_on(async {
         let epoch = |order: Vec<u32>| {
             let (cache, origin, reader, root) = (&cache, &origin, &reader, &root);

@@ -18,6 +18,8 @@ use super::counts::{CacheStats, Unkept};
 use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
+#[cfg(feature = "flight")]
+use super::keeper::Again;
 use super::readers::Reader;
 use super::saved::Target;
 use super::saves::Saves;
@@ -35,11 +37,23 @@ pub struct CachePlace {
     pub place: String,
     /// Most bytes that it may take; by default half of the free space on its disk.
     pub bytes: Option<u64>,
+    /// Bytes that are fetched ahead of their use beyond as many as have been read; 256 MiB by default, none with 0.
+    pub ahead: Option<u64>,
     /// Hosts that serve their caches (`bowstring cache serve`), and are the homes of blocks: `host:port`, `grpc+tls://host:port`, or
     /// `dns://name:port` for all hosts behind a name. None for a cache of this host alone.
     pub peers: Vec<String>,
     /// What these want to see: `token` or `token_file`, `ca`, `cert` and `key`, `server_name`. It is never printed.
     pub peer_options: BTreeMap<String, String>,
+}
+
+/// Default of [`CachePlace::ahead`]: what a pipeline reads ahead as well.
+const AHEAD: u64 = 256 << 20;
+
+impl CachePlace {
+    /// [`ahead`](Self::ahead), or its default.
+    fn ahead(&self) -> u64 {
+        self.ahead.unwrap_or(AHEAD)
+    }
 }
 
 impl fmt::Debug for CachePlace {
@@ -48,6 +62,7 @@ impl fmt::Debug for CachePlace {
         f.debug_struct("CachePlace")
             .field("place", &self.place)
             .field("bytes", &self.bytes)
+            .field("ahead", &self.ahead)
             .field("peers", &self.peers)
             .field("peer_options", &names)
             .finish()
@@ -61,6 +76,7 @@ pub(crate) struct CacheReader {
     reader: Arc<Reader>,
     #[cfg(feature = "flight")]
     cluster: Option<Arc<Cluster>>,
+    ahead: u64,
 }
 
 impl CacheReader {
@@ -79,7 +95,7 @@ impl CacheReader {
         let cluster = has_peers.then(|| Cluster::open(&place.peers, &place.peer_options)).transpose()?;
         let cache = Cache::open(&place.place, place.bytes)?;
         let reader = cache.reader();
-        Ok(Self { cache, reader, cluster })
+        Ok(Self { cache, reader, cluster, ahead: place.ahead() })
     }
 
     /// As above.
@@ -93,21 +109,28 @@ impl CacheReader {
         }
         let cache = Cache::open(&place.place, place.bytes)?;
         let reader = cache.reader();
-        Ok(Self { cache, reader })
+        Ok(Self { cache, reader, ahead: place.ahead() })
     }
 
     /// `block` from the caches of other hosts, if there are any, or by `origin`.
     ///
     /// # Errors
     /// Those of `origin`.
-    async fn fetch(&self, block: Block, origin: impl Future<Output = Result<Bytes>>) -> Result<Fetched> {
+    async fn fetch(
+        &self,
+        block: Block,
+        wanted: Wanted,
+        origin: impl Future<Output = Result<Bytes>>,
+    ) -> Result<Fetched> {
         #[cfg(feature = "flight")]
         if let Some(cluster) = &self.cluster {
             let (cache, reader) = (Arc::clone(&self.cache), Arc::clone(&self.reader));
-            return cluster.fetch(block, move |event| cache.count(&reader, event), origin).await;
+            let read = (!wanted.ahead).then_some(wanted.group);
+            let again = if wanted.opening { Again::default() } else { reader.again(&block, read) };
+            return cluster.fetch((block, again), move |event| cache.count(&reader, event), origin).await;
         }
         #[cfg(not(feature = "flight"))]
-        let _ = block;
+        let _ = (block, wanted);
         origin.await.map(Fetched::from)
     }
 
@@ -119,6 +142,21 @@ impl CacheReader {
     /// Says that all steps before `step` are over.
     pub(crate) fn reached(&self, step: u64) {
         self.reader.reached(step);
+    }
+
+    /// Steps that are over.
+    pub(crate) fn position(&self) -> u64 {
+        self.reader.position()
+    }
+
+    /// Ends when a step has ended after this call.
+    pub(crate) fn moved(&self) -> impl Future<Output = ()> {
+        self.reader.moved()
+    }
+
+    /// Bytes that are fetched ahead of their use beyond as many as have been read.
+    pub(crate) fn ahead(&self) -> u64 {
+        self.ahead
     }
 
     /// Hits and misses of this reader.
@@ -213,12 +251,34 @@ impl Through {
         let CacheReader { cache, reader, .. } = &self.reader;
         let block = self.key(address, stamp).map(|key| Block::new(key, range));
         match block {
-            Some(Some(block)) => cache.read(reader, block, wanted, self.reader.fetch(block, fetch)).await,
+            Some(Some(block)) => cache.read(reader, block, wanted, self.reader.fetch(block, wanted, fetch)).await,
             Some(None) => fetch.await,
             None => {
                 cache.bypassed(reader);
                 fetch.await
             }
+        }
+    }
+
+    /// Fetches `range` of the version `stamp` of the object at `address` ahead of its use, if the cache has room for it: as
+    /// [`Cache::fetch_ahead`].
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub(in crate::store) async fn fetch_ahead(
+        &self,
+        address: &str,
+        stamp: &Stamp,
+        range: &Range<u64>,
+        fetch: impl Future<Output = Result<Bytes>>,
+    ) -> Result<Option<u64>> {
+        let CacheReader { cache, reader, .. } = &self.reader;
+        match self.key(address, stamp).and_then(|key| Block::new(key, range)) {
+            Some(block) => {
+                let wanted = Wanted { ahead: true, ..Wanted::default() };
+                cache.fetch_ahead(reader, block, self.reader.fetch(block, wanted, fetch)).await
+            }
+            None => Ok(Some(0)),
         }
     }
 
@@ -241,7 +301,9 @@ impl Through {
             let (block, origin) = (Block::new(whole.key, &range), fetch(range));
             async move {
                 match block {
-                    Some(block) => self.reader.fetch(block, origin).await,
+                    Some(block) => {
+                        self.reader.fetch(block, Wanted { opening: true, ..Wanted::default() }, origin).await
+                    }
                     None => origin.await.map(Fetched::from),
                 }
             }

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::leases::{Giving, Leases, Taken};
 use crate::flight::server::stream::hangup::Hangups;
 use crate::store::cache::cluster::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
-use crate::store::cache::{Block, Cache, Reader};
+use crate::store::cache::{Again, Block, Cache, Reader};
 
 /// Pause between two words to a reader that waits; a reader takes a home that skips some of them for gone.
 const WORD: Duration = Duration::from_secs(1);
@@ -95,10 +95,10 @@ impl Home {
     }
 
     /// The block, if it is here, with its head. What takes too long is a failure of this home, unlike a wait for another reader.
-    async fn look(&self, block: Block, to: &mpsc::Sender<Message>) -> Result<Option<Found>, Gone> {
+    async fn look(&self, (block, again): (Block, Again), to: &mpsc::Sender<Message>) -> Result<Option<Found>, Gone> {
         let looking = async {
             let passage = self.passage(&block).await;
-            let bytes = self.cache.have(&self.reader, block).await?;
+            let bytes = self.cache.have(&self.reader, block, again).await?;
             Some(Found { head: head(block, &bytes).await?, bytes: Moving::bytes(bytes, passage) })
         };
         if let Ok(found) = words(to, timeout(SLOW, looking)).await? {
@@ -109,16 +109,16 @@ impl Home {
         Err(Gone)
     }
 
-    /// Answers a reader that asks for `block`, until it has what it asked for, has given it or is gone.
-    async fn answer(&self, block: Block, to: &mpsc::Sender<Message>) -> Result<(), Gone> {
+    /// Answers a reader that asks for `block` until it has what it asked for, has given it or is gone.
+    async fn answer(&self, (block, again): (Block, Again), to: &mpsc::Sender<Message>) -> Result<(), Gone> {
         loop {
-            if let Some(found) = self.look(block, to).await? {
+            if let Some(found) = self.look((block, again), to).await? {
                 return send(to, &block, found.head, found.bytes).await;
             }
             match self.leases.take(block) {
                 Taken::Mine(lease) => {
                     // It may have come between the look and the lease.
-                    if let Some(found) = self.look(block, to).await? {
+                    if let Some(found) = self.look((block, again), to).await? {
                         drop(lease);
                         return send(to, &block, found.head, found.bytes).await;
                     }
@@ -146,6 +146,7 @@ impl Home {
         let first = next(&mut from).await?.ok_or_else(|| Status::invalid_argument("nothing is given"))?;
         let given = Given::decode(first.app_metadata).map_err(|_| Status::invalid_argument("nothing is given"))?;
         let block = asked(given.version, &given.block)?;
+        let again = Again { job: given.job, after: given.again };
         // The store was slow: others fetch it by now.
         let Some(giving) = self.leases.given(block, given.lease) else { return Ok(Kept { kept: false }) };
         let passage = self.passage(&block).await;
@@ -164,19 +165,19 @@ impl Home {
         };
         let late = |_| Status::deadline_exceeded("the block comes too slowly");
         let bytes = timeout(time_for(&block), all).await.map_err(late)??;
-        Ok(Kept { kept: self.arrived(&giving, block, bytes, passage).await })
+        Ok(Kept { kept: self.arrived(&giving, (block, again), bytes, passage).await })
     }
 
     /// Hands a block that has come to all that wait for it, and keeps it. Returns true if it is kept.
     async fn arrived(
         &self,
         giving: &Giving,
-        block: Block,
+        (block, again): (Block, Again),
         bytes: Bytes,
         passage: Option<OwnedSemaphorePermit>,
     ) -> bool {
         giving.is_here(Moving::bytes(bytes.clone(), passage));
-        self.cache.take(&self.reader, block, bytes).await
+        self.cache.take(&self.reader, block, bytes, again).await
     }
 }
 
@@ -268,12 +269,13 @@ impl FlightService for Service {
         let hangup = request.remote_addr().and_then(|address| self.0.hangups.of(address));
         let ask = Ask::decode(request.into_inner().ticket).map_err(|_| Status::invalid_argument("nothing is asked"))?;
         let block = asked(ask.version, &ask.block)?;
+        let again = Again { job: ask.job, after: ask.again };
         let (to, answers) = mpsc::channel(READY);
         let home = Arc::clone(&self.0);
         let place = Arc::clone(&home.calls).try_acquire_owned().ok();
         let is_full = place.is_none();
         drop(tokio::spawn(async move {
-            let answered = if is_full { declined(&to).await } else { home.answer(block, &to).await };
+            let answered = if is_full { declined(&to).await } else { home.answer((block, again), &to).await };
             // Who is gone needs no answer. Who is there and reads nothing holds messages that only the end of the connection frees.
             if answered.is_err()
                 && !to.is_closed()
@@ -355,14 +357,14 @@ mod tests {
         let (to, mut answers) = mpsc::channel(READY);
         let waiter = tokio::spawn({
             let home = Arc::clone(&home);
-            async move { home.answer(block, &to).await.is_ok() }
+            async move { home.answer((block, Again::default()), &to).await.is_ok() }
         });
         // It waits for the other one's lease.
         let word = answers.recv().await.unwrap().unwrap();
         assert_eq!(Answer::decode(word.app_metadata).unwrap().kind, i32::from(Kind::Waiting));
         let giving = home.leases.given(block, lease.number()).unwrap();
         let passage = home.passage(&block).await;
-        assert!(home.arrived(&giving, block, Bytes::from(vec![1; length]), passage).await);
+        assert!(home.arrived(&giving, (block, Again::default()), Bytes::from(vec![1; length]), passage).await);
         drop((giving, lease));
         // The reader takes one part, and no more.
         let first = loop {

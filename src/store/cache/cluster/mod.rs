@@ -37,6 +37,7 @@ use super::super::caller::Credentials;
 use super::block::Block;
 use super::counts::{Event, Unkept};
 use super::fetched::Fetched;
+use super::keeper::Again;
 use crate::error::{Error, Result};
 use crate::per_process::PerProcess;
 
@@ -115,13 +116,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// `block` from its home, or by `origin`, after which its home has it too.
+    /// `block` from its home, or by `origin`, after which its home has it too. `again` says when the plan of
+    /// whoever asks needs it next.
     ///
     /// # Errors
     /// Those of `origin`.
     pub(super) async fn fetch(
         self: &Arc<Self>,
-        block: Block,
+        (block, again): (Block, Again),
         count: impl Count,
         origin: impl Future<Output = Result<Bytes>>,
     ) -> Result<Fetched> {
@@ -134,7 +136,7 @@ impl Cluster {
                 }
                 asked += 1;
                 let begin = Instant::now();
-                let answer = peer.ask(&self.credentials, &block).await;
+                let answer = peer.ask(&self.credentials, &block, again).await;
                 // Whether it takes the block is seen when that is given.
                 if !matches!(answer, Ok(Asked::Lease(_))) {
                     peer.note(begin, answer.as_ref().err());
@@ -146,7 +148,7 @@ impl Cluster {
                         if bytes.len() as u64 != block.len() {
                             return Ok(bytes.into());
                         }
-                        let is_going = self.give(peer, lease, block, bytes.clone(), count).await;
+                        let is_going = self.give(peer, lease, (block, again), bytes.clone(), count).await;
                         return Ok(if is_going { Fetched::given(bytes) } else { bytes.into() });
                     }
                     Ok(Asked::Declined) => break,
@@ -167,7 +169,7 @@ impl Cluster {
         self: &Arc<Self>,
         peer: Arc<Peer>,
         lease: Lease,
-        block: Block,
+        block: (Block, Again),
         bytes: Bytes,
         count: impl Count,
     ) -> bool {

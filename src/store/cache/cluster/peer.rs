@@ -20,6 +20,7 @@ use tonic::{Request, Status, Streaming};
 use super::super::super::caller::{Authorization, Credentials};
 use super::super::block::Block;
 use super::super::counts::Unkept;
+use super::super::keeper::Again;
 use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
@@ -171,9 +172,9 @@ impl Peer {
     }
 
     /// Asks for `block`, which may travel.
-    pub(super) async fn ask(&self, credentials: &Credentials, block: &Block) -> Result<Asked, Problem> {
+    pub(super) async fn ask(&self, credentials: &Credentials, block: &Block, again: Again) -> Result<Asked, Problem> {
         let mut client = self.client(credentials)?;
-        let ask = Ask { version: wire::VERSION, block: block.name().1 };
+        let ask = Ask { version: wire::VERSION, block: block.name().1, again: again.after, job: again.job };
         let request = authorized(Ticket { ticket: ask.encode_to_vec().into() }, credentials);
         let begin = Instant::now();
         let answer = timeout(CONNECT + SILENCE, client.do_get(request)).await;
@@ -224,14 +225,21 @@ impl Peer {
         &self,
         credentials: &Credentials,
         lease: Lease,
-        block: Block,
+        (block, again): (Block, Again),
         bytes: Bytes,
     ) -> Result<bool, Problem> {
         let mut client = self.client(credentials)?;
         let summed = bytes.clone();
         let head = tokio::task::spawn_blocking(move || wire::head(&block, &summed)).await;
         let head = head.map_err(|_| Problem::Late("this process ends"))?;
-        let given = Given { version: wire::VERSION, block: block.name().1, lease: lease.number, head };
+        let given = Given {
+            version: wire::VERSION,
+            block: block.name().1,
+            lease: lease.number,
+            head,
+            again: again.after,
+            job: again.job,
+        };
         let first = FlightData { app_metadata: given.encode_to_vec().into(), ..FlightData::default() };
         let parts = wire::parts(bytes).map(|part| FlightData { data_body: part, ..FlightData::default() });
         let messages = futures::stream::iter(std::iter::once(first).chain(parts));

@@ -35,6 +35,12 @@ pub(crate) struct Ask {
     /// As [`Block::name`] has it.
     #[prost(string, tag = "2")]
     pub(crate) block: String,
+    /// Milliseconds until the plan of whoever asks needs it again; 0 if that is not known, as by readers of former versions.
+    #[prost(uint64, tag = "3")]
+    pub(crate) again: u64,
+    /// The same for all that follow this plan.
+    #[prost(fixed64, tag = "4")]
+    pub(crate) job: u64,
 }
 
 /// The kind of an answer.
@@ -75,6 +81,11 @@ pub(crate) struct Given {
     pub(crate) lease: u64,
     #[prost(bytes = "bytes", tag = "4")]
     pub(crate) head: Bytes,
+    /// As in [`Ask`].
+    #[prost(uint64, tag = "5")]
+    pub(crate) again: u64,
+    #[prost(fixed64, tag = "6")]
+    pub(crate) job: u64,
 }
 
 /// Bytes that a home may take.
@@ -226,16 +237,18 @@ mod tests {
         let name = block.name().1;
         let text = crate::hex::of(&name);
         let head = Bytes::from_static(b"head");
-        let ask = Ask { version: VERSION, block: name.clone() };
-        let given = Given { version: VERSION, block: name, lease: 9, head: head.clone() };
+        let ask = Ask { version: VERSION, block: name.clone(), again: 7, job: 1 };
+        let given = Given { version: VERSION, block: name, lease: 9, head: head.clone(), again: 8, job: 1 };
         let answer = |kind: Kind, lease, head| Answer { kind: kind.into(), lease, head };
         let bytes = |message: Vec<u8>| crate::hex::of(message);
-        assert_eq!(bytes(ask.encode_to_vec()), format!("08011224{text}"));
+        assert_eq!(bytes(ask.encode_to_vec()), format!("08011224{text}1807210100000000000000"));
+        let without = Ask { again: 0, job: 0, ..ask };
+        assert_eq!(bytes(without.encode_to_vec()), format!("08011224{text}"), "as of former versions");
         assert_eq!(bytes(answer(Kind::Waiting, 0, Bytes::new()).encode_to_vec()), "");
         assert_eq!(bytes(answer(Kind::Block, 0, head).encode_to_vec()), "08011a0468656164");
         assert_eq!(bytes(answer(Kind::Lease, 9, Bytes::new()).encode_to_vec()), "08021009");
         assert_eq!(bytes(answer(Kind::Declined, 0, Bytes::new()).encode_to_vec()), "0803");
-        assert_eq!(bytes(given.encode_to_vec()), format!("08011224{text}1809220468656164"));
+        assert_eq!(bytes(given.encode_to_vec()), format!("08011224{text}18092204686561642808310100000000000000"));
         assert_eq!(bytes(Kept { kept: true }.encode_to_vec()), "0801");
         assert_eq!(bytes(Room { bytes: 1 << 40 }.encode_to_vec()), "08808080808020");
     }
