@@ -1,4 +1,4 @@
-# One command per job. A fresh machine needs Rust (cargo, clippy, rustfmt), Python 3.10+ with venv, and a C compiler.
+# One command per job. A fresh machine needs Rust (cargo, clippy, rustfmt), Python 3.10+ with venv (3.11+ for `make test`), and a C compiler.
 # The rest comes by itself: Python tools into .venv, cmake and nasm for libjpeg-turbo where they can be had.
 
 SHELL := bash
@@ -42,13 +42,19 @@ $(VENV)/made:
 	python3 -m venv $(VENV)
 	@touch $@
 
-# What the demo needs, and what everything else does.
+# What a wheel needs, what the demo does, and what everything else does.
+$(VENV)/wheel: python/requirements-wheel.txt $(VENV)/made
+	$(VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 $(VENV)/demo: python/requirements-demo.txt $(VENV)/made
 	@echo "installing PyTorch into $(VENV) (once)"
 	$(VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(VENV)/ready: python/requirements-dev.txt $(VENV)/demo
+$(VENV)/ready: python/requirements-dev.txt python/requirements-wheel.txt $(VENV)/demo
+	@$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "the frameworks of the tests need Python 3.11 or newer: make clean, then again with such a python3" >&2; exit 1; }
 	@echo "installing Python tools and frameworks into $(VENV) (once)"
 	$(VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -r $<
 	@touch $@
@@ -146,7 +152,7 @@ python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(
 	$(PY) scripts/notices.py --output $@
 
 .PHONY: wheel
-wheel: $(VENV)/turbo $(VENV)/ready python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
+wheel: $(VENV)/turbo $(VENV)/wheel python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --features "$(strip fuse hdfs $(TURBO))" --out dist
 
 .PHONY: crate
@@ -199,9 +205,10 @@ bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, 
 bench-tables: build-release .venv-peers/ready ## tables of Delta Lake and Iceberg against deltalake, pyiceberg and plain Parquet
 	.venv-peers/bin/python benches/peers/table_pairs.py $(PEERS_ARGS)
 
+# make version-sets SETS="15.4 -k petastorm"
 .PHONY: version-sets
-version-sets: build ## the tests without frameworks, with the libraries of Databricks' supported images
-	bash scripts/version-sets.sh
+version-sets: build ## the tests without frameworks, with old and new Pythons and libraries, those of Databricks' supported images among them
+	bash scripts/version-sets.sh $(SETS)
 
 # make mixed FORMER=v0.1.0 MIXED_ARGS="-k gang"
 .PHONY: mixed
@@ -242,7 +249,7 @@ deny: ## bans, licences and sources offline, advisories from the network (needs:
 	@cargo deny check advisories || { echo "advisories need https://github.com/rustsec/advisory-db, or one of them counts: see above" >&2; exit 1; }
 
 .PHONY: wheel-twice
-wheel-twice: $(VENV)/turbo $(VENV)/ready ## the release wheel, built twice in two places: the same bytes
+wheel-twice: $(VENV)/turbo $(VENV)/wheel ## the release wheel, built twice in two places: the same bytes
 	PY="$(CURDIR)/$(PY)" MATURIN="$(CURDIR)/$(VENV)/bin/maturin" TURBO="$(TURBO)" bash scripts/wheel-twice.sh
 
 .PHONY: soak

@@ -30,6 +30,11 @@ if has helm "the chart"; then
 url = "s3://bucket/photos/"')
     secrets=(--set secret=tokens --set tlsSecret=certificate)
     more=(--set replicas=3 --set-json 'networkPolicy.metricsFrom=[{"namespaceSelector": {}}]'
+        --set cache.size=500Gi --set cache.storageClass=local --set-json 'warm=[{"args": ["s3://bucket/photos/", "--batch-size", "256"]}]'
+        --set-json 'extraVolumes=[{"name": "mounts", "configMap": {"name": "mounts"}}]'
+        --set-json 'extraVolumeClaimTemplates=[{"metadata": {"name": "state"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}]'
+        --set-json 'extraVolumeMounts=[{"name": "mounts", "mountPath": "/etc/mounts"}, {"name": "state", "mountPath": "/var/lib/bowstring"}]'
         --set-json 'env=[{"name": "AWS_REGION", "value": "eu-central-1"}]' --set serviceAccount.annotations.role=x --set podAnnotations.a=b)
     # Built from source, helm takes itself for one of an old Kubernetes.
     template() { helm template --kube-version 1.31.0 "$@"; }
@@ -37,9 +42,14 @@ url = "s3://bucket/photos/"')
     template bowstring "$chart" "${sets[@]}" "${secrets[@]}" >"$made/chart-secure.yaml"
     template data "$chart" "${sets[@]}" --set insecure=true "${more[@]}" >"$made/chart-more.yaml"
     template data "$chart" "${sets[@]}" --set insecure=true --set networkPolicy.enabled=false --set serviceAccount.create=false >"$made/chart-less.yaml"
-    template data "$chart" "${sets[@]}" --set insecure=true --set serviceMonitor.enabled=true | grep -q "kind: ServiceMonitor"
-    # No dataset, no secrets, a misspelt value.
-    for refused in "${secrets[*]}" "--set config=[datasets.a]" "--set config=[datasets.a] --set insecure=true --set replica=1"; do
+    template data "$chart" "${sets[@]}" --set insecure=true --set serviceMonitor.enabled=true --set adminSecret=operators >"$made/monitored.yaml"
+    grep -q "kind: ServiceMonitor" "$made/monitored.yaml"
+    grep -q 'credentials: { name: "operators", key: token }' "$made/monitored.yaml"
+    sed '/^kind: ServiceMonitor/,$d' "$made/monitored.yaml" | sed '$d' >"$made/chart-monitored.yaml"
+    # No dataset, no secrets, misspelt values, nothing to warm.
+    served="--set config=[datasets.a] --set insecure=true"
+    for refused in "${secrets[*]}" "--set config=[datasets.a]" "$served --set replica=1" "$served --set cache.sizes=1Gi" \
+        "$served --set-json warm=[{\"args\":[\"data\"]}]"; do
         # shellcheck disable=SC2086 # words on purpose
         if template data "$chart" $refused >/dev/null 2>&1; then
             echo "the chart takes $refused" >&2
@@ -53,12 +63,12 @@ url = "s3://bucket/photos/"')
 fi
 
 if has kubernetes-validate "the manifests"; then
-    conform deploy/kustomize/base/service.yaml deploy/kustomize/base/statefulset.yaml deploy/kubernetes/sidecar.yaml
+    conform deploy/kustomize/{base/service,base/statefulset,monitoring/network}.yaml deploy/kubernetes/sidecar.yaml
     echo "the manifests: valid"
 fi
 
 if has kubectl "what kustomize makes" && has kubernetes-validate "what kustomize makes"; then
-    for overlay in base monitoring; do
+    for overlay in base cache monitoring; do
         kubectl kustomize "deploy/kustomize/$overlay" >"$made/$overlay.yaml"
         conform --no-warn "$made/$overlay.yaml"
     done
@@ -67,6 +77,8 @@ if has kubectl "what kustomize makes" && has kubernetes-validate "what kustomize
     name=$(sed -n 's/^  name: \(bowstring-[a-z0-9]*\)$/\1/p' "$made/base.yaml")
     grep -q "^ *name: $name$" <(sed '/^kind: ConfigMap/,/^---/d' "$made/base.yaml")
     grep -q "image: ghcr.io/bowstring-data/bowstring:v" "$made/base.yaml"
+    [[ $(grep -c "image: ghcr.io/bowstring-data/bowstring:v" "$made/cache.yaml") == 2 ]]
+    grep -q 'cache_bytes = "450GiB"' "$made/cache.yaml"
     echo "what kustomize makes: valid"
 fi
 

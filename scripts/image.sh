@@ -21,6 +21,7 @@ mkdir -p "$1"/{dev,tmp,data,proc,etc/ssl/certs}
 root=$(cd "$1" && pwd)
 chmod 1777 "$root/tmp"
 cp "${CARGO_TARGET_DIR:-target}/$target/image/bowstring" LICENSE "$root"
+python3 scripts/notices.py --output "$root/THIRD-PARTY-NOTICES.txt"
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs"
 cp fixtures/imagenet40.parquet "$root/data"
 

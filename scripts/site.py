@@ -24,6 +24,10 @@ OTHERS = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
     "deploy/README.md": "deploy.md",
+    **{
+        f"deploy/{name}/README.md": f"deploy-{name}.md"
+        for name in ("helm", "kustomize", "kubernetes", "prometheus", "slurm", "ray", "compose")
+    },
 }
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 
@@ -42,8 +46,10 @@ def rewritten(link: str, page: Path, names: dict[Path, str]) -> str:
     path, _, anchor = link.removeprefix(REPOSITORY).removeprefix(RAW).partition("#")
     target = (ROOT / path if inside else page.parent / path).resolve()
     anchor = f"#{anchor}" if anchor else ""
-    if target in names:
-        return names[target] + anchor
+    # A directory stands for its README.
+    for known in (target, target / "README.md"):
+        if known in names:
+            return names[known] + anchor
     if target.parent == PICTURES:
         return f"pictures/{target.name}"
     return REPOSITORY + target.relative_to(ROOT).as_posix() + anchor

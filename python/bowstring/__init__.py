@@ -1,4 +1,4 @@
-"""Parquet to training batches, without a copy.
+"""Parquet to shuffled, decoded training batches, as tensors that the framework uses in place.
 
 >>> from bowstring import Loader
 >>> with Loader("clicks/*.parquet", batch_size=4096, columns=["user_*", "label"]) as loader:  # doctest: +SKIP
@@ -10,10 +10,11 @@
 gangs, :mod:`bowstring.inference` serves models. :func:`bowstring.open` and :mod:`bowstring.fs` read and save files of stores.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import bowstring.ending  # noqa: F401 - the first to be registered is the last at the end
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
 from bowstring.batch import Batch
-from bowstring.certificates import audit
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.convert import convert, verify
 from bowstring.errors import (
@@ -39,9 +40,13 @@ from bowstring.errors import (
 from bowstring.file import File, FileWriter, flush, open
 from bowstring.index import index, write_index
 from bowstring.loader import Loader
-from bowstring.planning import plan
 from bowstring.schema import Field, Schema
-from bowstring.writer import DatasetWriter, Stored
+
+if TYPE_CHECKING:
+    from bowstring import flight as flight
+    from bowstring.certificates import audit
+    from bowstring.planning import plan
+    from bowstring.writer import DatasetWriter, Stored
 
 __all__ = [
     "ArrowArray",
@@ -89,3 +94,27 @@ __all__ = [
     "verify",
     "write_index",
 ]
+
+# Imported when they are first named: every rank of a job pays for what is imported here, and few of them write, audit or serve.
+# A name that is a module's too (`convert`, `index`) cannot wait: whoever imports the module would put it in the function's place.
+_LATER = {
+    "DatasetWriter": "bowstring.writer",
+    "Stored": "bowstring.writer",
+    "audit": "bowstring.certificates",
+    "flight": "bowstring.flight",
+    "plan": "bowstring.planning",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'bowstring' has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(_LATER[name])
+    found = globals()[name] = module if name == "flight" else getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from bowstring import _native, display, ranks
 from bowstring.arrays import arrow, objects
@@ -18,13 +18,15 @@ from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.filesystem import through
-from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain, urls_of
 from bowstring.ranges import whole
 from bowstring.schema import Schema
-from bowstring.stats import Stats
 from bowstring.tails import settled
 from bowstring.words import refuse
+
+if TYPE_CHECKING:
+    from bowstring.flight.gang import Gang
+    from bowstring.stats import Stats
 
 A = TypeVar("A", covariant=True)
 B = TypeVar("B")
@@ -149,6 +151,8 @@ class BaseLoader(ABC, Generic[A]):
         the machine share, or ``memory`` (docs/cache.md).
     :param cache_bytes: maximum size of the cache, in bytes or text such as ``"500GiB"``; by default half of the free space on its
         disk.
+    :param cache_ahead: bytes that are fetched into the cache ahead of their use, beyond as many as have been read; by default
+        ``"256MiB"``, ``0`` for none.
     :param cache_peers: hosts whose caches (``bowstring cache serve``) form one with this one and are asked before the store:
         ``host:port``, ``grpc+tls://host:port``, or ``dns://name:port`` for all hosts behind a name.
     :param cache_peer_options: credentials for these hosts: ``token`` or ``token_file``, ``ca``, ``cert``, ``key``,
@@ -218,6 +222,7 @@ class BaseLoader(ABC, Generic[A]):
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
+        cache_ahead: int | str | None = None,
         cache_peers: str | Sequence[str] | None = None,
         cache_peer_options: Mapping[str, str] | None = None,
         version: int | None = None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Iterable, Sequence
 
 __all__ = ["lines", "picture", "table", "text"]
@@ -25,17 +23,19 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[object]],
 
 def lines(texts: Iterable[str]) -> str:
     """A list of sentences."""
-    shown = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+    shown = "".join(f"<li>{_escaped(text)}</li>" for text in texts)
     return f"<ul>{shown}</ul>" if shown else ""
 
 
 def text(lines: str) -> str:
     """Text with lines of its own."""
-    return f'<pre style="text-align: left">{html.escape(lines)}</pre>'
+    return f'<pre style="text-align: left">{_escaped(lines)}</pre>'
 
 
 def picture(png: bytes, title: str) -> str:
     """An image with its title."""
+    import base64
+
     data = base64.b64encode(png).decode("ascii")
     style = "display: inline-block; margin: 2px; image-rendering: pixelated"
     return f'<img src="data:image/png;base64,{data}" title="{_text(title)}" alt="{_text(title)}" style="{style}">'
@@ -46,4 +46,11 @@ def _cells(tag: str, cells: Iterable[object]) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}...")
+    return _escaped(text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}...")
+
+
+def _escaped(text: str) -> str:
+    # Not with the package, of whose programs few show HTML.
+    import html
+
+    return html.escape(text)

@@ -7,10 +7,10 @@ and then left to its default.
 from __future__ import annotations
 
 import datetime
-import decimal
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -114,7 +114,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    if isinstance(value, (decimal.Decimal, os.PathLike)):
+    if isinstance(value, os.PathLike) or _is_decimal(value):
         return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(plain, value), key=repr)
@@ -127,6 +127,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [plain(item) for item in value]
     return _element(value)
+
+
+def _is_decimal(value: Any) -> bool:
+    # Who has one has imported its module.
+    decimal = sys.modules.get("decimal")
+    return decimal is not None and isinstance(value, decimal.Decimal)
 
 
 def _element(value: Any) -> str:
@@ -169,7 +175,7 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     names = [name for name in given if not (is_served and name in _LEFT_TO_A_SERVER)]
     given = {name: value for name, value in given.items() if value is not None}
     options = {**from_environment(names, given), **given}
-    for one in ("memory_budget", "cache_bytes"):
+    for one in ("memory_budget", "cache_bytes", "cache_ahead"):
         if one in options:
             options[one] = size(options[one], one)
     for one in ("cache", "mounts", "index"):

@@ -59,6 +59,13 @@ def test_the_readme_has_links_that_work_on_the_page_of_an_index() -> None:
     assert relative == [], f"give them {REPOSITORY}"
 
 
+def test_the_readmes_first_commands_build_once() -> None:
+    install, _, _ = (ROOT / "README.md").read_text("utf-8").partition("## Your own Parquet")
+    (shell,) = re.findall(r"^```sh\n(.*?)^```", install, re.DOTALL | re.MULTILINE)
+    # A block is pasted as a whole.
+    assert len(re.findall(r"\bmake |\bcargo ", shell)) == 1
+
+
 def test_every_page_is_on_the_site() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = [page for section in site["nav"] for pages in section.values() for page in pages]
@@ -68,6 +75,20 @@ def test_every_page_is_on_the_site() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert sorted(listed) == sorted(module.pages().values())
+
+
+def test_the_site_knows_its_address() -> None:
+    # Without it the map of the site, by which search engines find its pages, is empty.
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    owner, _, name = site["repo_url"].removeprefix("https://github.com/").partition("/")
+    assert site["site_url"] == f"https://{owner}.github.io/{name}/"
+
+
+def test_the_page_of_the_command_line_is_what_the_command_says() -> None:
+    if not re.search("^  mount ", run_python("-m", "bowstring", "--help", cwd=ROOT).stdout, re.MULTILINE):
+        pytest.skip("the package was built without the feature fuse, which `make` and wheels have")
+    done = run_python("scripts/cli.py", "--check", cwd=ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr
 
 
 def test_drawings_are_what_their_script_writes() -> None:
@@ -127,11 +148,19 @@ def definition(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
 
 
 def test_the_page_of_the_api_has_every_public_name_with_a_docstring() -> None:
-    shown = re.findall(r"^::: (bowstring(?:\.[a-z]+)?)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
-    others = "errors torch tensorflow jax lightning ray flight spark inference petastorm"
-    assert shown == ["bowstring", *(f"bowstring.{name}" for name in others.split())]
+    page = (DOCS / "api.md").read_text("utf-8")
+    # Two functions hide the modules of their names.
+    shown = re.findall(r"^::: (?!bowstring.convert|bowstring.index)(bowstring(?:\.(?!_)\w+)*)$", page, re.MULTILINE)
+    others = "errors fs torch tensorflow jax lightning ray flight spark inference petastorm"
+    # Those that code written for Petastorm imports; `spark_dataset_converter` is `spark` under the name of a file there.
+    below = ROOT / "python" / "bowstring" / "petastorm"
+    files = {path.relative_to(below).with_suffix("").as_posix().replace("/", ".") for path in below.rglob("*.py")}
+    theirs = {f"petastorm.{name.removesuffix('.__init__')}" for name in files if not re.search(r"(^|\.)_(?!_)", name)}
+    theirs -= {"petastorm.__init__", "petastorm.test_util", "petastorm.spark.spark_dataset_converter"}
+    assert sorted(shown) == sorted(["bowstring", *(f"bowstring.{name}" for name in (*others.split(), *theirs))])
     # Types of the extension have their docs in Rust; the page has them from the stubs.
     native = {"ArrowArray", "Tensor", "__version__", "doctor"}
+    assert {f"::: bowstring._native.{name}" for name in native - {"__version__"}} <= set(page.splitlines())
     for module in shown:
         path = (ROOT / "python" / module.replace(".", "/")).with_suffix(".py")
         source = (path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8")
@@ -139,6 +168,37 @@ def test_the_page_of_the_api_has_every_public_name_with_a_docstring() -> None:
         names = re.findall(r'"(\w+)"', listed)
         for name in set(names) - native:
             assert ast.get_docstring(definition(name, module)), f"{module}.{name}"
+
+
+def test_the_page_of_frameworks_names_the_versions_that_are_tested() -> None:
+    files = [(ROOT / "python" / f"requirements-{name}.txt").read_text("utf-8") for name in ("demo", "dev")]
+    # Of several pins of a package, the first is for current Pythons on x86-64.
+    pinned = dict(reversed(re.findall(r"^([\w-]+)(?:\[\w+\])?==(\d+\.\d+)", "\n".join(files), re.MULTILINE)))
+    rows = re.findall(
+        r"^\| ([\w',& ]+?) \| .* \| ([^|]*) \|$", (DOCS / "frameworks.md").read_text("utf-8"), re.MULTILINE
+    )
+    told = {name: version for name, version in rows if re.match(r"\d", version)}
+    assert told == {
+        "PyTorch": pinned["torch"],
+        "TensorFlow, Keras": f"{pinned['tensorflow-cpu']}, Keras 3.15",
+        "JAX, Orbax": f"{pinned['jax']}, Orbax {pinned['orbax-checkpoint']}",
+        "Lightning": pinned["lightning"],
+        "Accelerate": pinned["accelerate"],
+        "Hugging Face Trainer": pinned["transformers"],
+        "torch's distributed checkpoints": pinned["torch"],
+        "Ray Data, Ray Train": pinned["ray"],
+    }
+
+
+def test_no_description_promises_more_than_the_readme() -> None:
+    """Plain columns are copied once, cast ones twice: the README counts the copies, so nothing else says that there are none."""
+    for path in ("python/pyproject.toml", "CITATION.cff", "mkdocs.yml"):
+        described = re.findall(
+            r"^(?:description|abstract|site_description)\b.*", (ROOT / path).read_text("utf-8"), re.MULTILINE
+        )
+        assert len(described) == 1, path
+        assert not re.search("zero.copy|without a copy", described[0], re.IGNORECASE), path
+    assert "without a copy" not in (bowstring.__doc__ or "")
 
 
 def comparison() -> str:
@@ -176,6 +236,25 @@ def test_the_figures_of_the_comparison_are_those_of_the_performance_page() -> No
     figures = re.findall(r"([\d,.]+)(?= M/s| /s| M rows/s| times| against [\d.]+ M rows)", speed)
     assert len(figures) == 11
     assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", measured)] == []
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?![\d.]*\w*\.\w)", re.sub(r"\([^)]*://[^)]*\)", "", text))
+
+
+def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    _, _, speed = (ROOT / "README.md").read_text("utf-8").partition("## Performance")
+    tables = re.findall(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", speed.partition("\n## ")[0], re.MULTILINE)
+    parts = (DOCS / "performance.md").read_text("utf-8").split("\n## ")
+    measured = {part.partition("\n")[0]: [float(one.replace(",", "")) for one in numbers(part)] for part in parts}
+    # The tables of the README, in their order, by the section that has them.
+    for table, section in zip(tables, ("Readers", "Petastorm", "Server", "Readers"), strict=True):
+        for row in table.splitlines():
+            # A row's name says what it is, and its first number may be a size.
+            for figure in numbers("|".join(row.split("|")[2:])):
+                digits = len(figure.partition(".")[2])
+                rounded = {round(known, digits) for known in measured[section]}
+                assert float(figure.replace(",", "")) in rounded, f"{row}: {figure} is not in {section}"
 
 
 # ---- their examples ------------------------------------------------------------------------------------------------
@@ -322,6 +401,52 @@ def test_a_migrated_loader_runs_before_and_after(package: str, tmp_path: pathlib
     run(after, tmp_path)
     if not installed and package != "ray":
         pytest.skip(f"{package} is not installed: only what takes its place ran")
+
+
+# The pages whose blocks other tests run: here, test_readme.py and test_flight.py.
+RUN = {"README.md", "start.md", "checkpoints.md", "migrating.md", "protocol.md", "troubleshooting.md"}
+
+
+def read(*pages: pathlib.Path) -> list[str]:
+    """Reads blocks without running them, in a process that may import every framework."""
+    done = run_python(str(pathlib.Path(__file__).with_name("snippets.py")), *map(str, pages), cwd=ROOT, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.timeout(300)
+def test_the_blocks_that_are_not_run_name_what_exists() -> None:
+    rest = [page for page in PAGES if page.name not in RUN and "```python" in page.read_text("utf-8")]
+    assert len(rest) > 10
+    assert read(*rest) == []
+
+
+def test_a_block_that_would_fail_is_found(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        """
+```python
+import bowstring
+from bowstring import Lodaer
+bowstring.Loader("x", batch_size=8, cach="memory")
+bowstring.plan("x", batch_sise=8)
+loader = bowstring.Loader("x")
+loader.state_dicts()
+loader.into(stream=1)
+nothing.at_all()
+bowstring.Padded(1, 2, 3, 4, 5)
+import bowstring.torhc
+```
+
+```python
+loader.state_dict(3)
+print("no end"
+```
+"""
+    )
+    assert [line.partition(" ")[0] for line in read(page)] == [
+        f"page.md:{line}:" for line in (10, 4, 5, 6, 8, 9, 11, 12, 17)
+    ]
 
 
 def test_all_blocks_of_the_migration_page_are_run() -> None:

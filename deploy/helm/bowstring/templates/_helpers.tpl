@@ -14,6 +14,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- define "bowstring.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "v%s" .Chart.AppVersion) }}
+{{- end }}
+
 {{- define "bowstring.scheme" -}}
 {{ ternary "grpc+tls" "grpc" (ne .Values.tlsSecret "") }}
 {{- end }}
@@ -22,6 +26,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "bowstring.config" -}}
 {{- if not (contains "[datasets." .Values.config) }}{{ fail "config names no dataset: give at least [datasets.NAME] with a url" }}{{ end }}
 {{- if not (or .Values.insecure (and .Values.secret .Values.tlsSecret)) }}{{ fail "give secret (tokens, tickets.key) and tlsSecret, or insecure=true on a trusted network" }}{{ end }}
+{{- if and .Values.warm (not .Values.cache.size) }}{{ fail "warm fills the volume of cache.size: give it a size" }}{{ end }}
 {{- $name := include "bowstring.name" . }}
 {{- $scheme := include "bowstring.scheme" . -}}
 [server]
@@ -40,6 +45,9 @@ key_file = "/etc/bowstring/secret/tickets.key"
 {{- end }}
 {{- if .Values.tlsSecret }}
 tls = { cert = "/etc/bowstring/tls/tls.crt", key = "/etc/bowstring/tls/tls.key" }
+{{- end }}
+{{- if .Values.adminSecret }}
+admin_tokens = "/etc/bowstring/admin/tokens"
 {{- end }}
 {{- if .Values.insecure }}
 insecure = true
