@@ -1,4 +1,4 @@
-"""Parquet to training batches, without a copy.
+"""Parquet to training batches, in tensors that frameworks use in place.
 
 >>> from bowstring import Loader
 >>> with Loader("clicks/*.parquet", batch_size=4096, columns=["user_*", "label"]) as loader:  # doctest: +SKIP
