@@ -1,4 +1,5 @@
-//! An Arrow-based, zero-copy pipeline from Parquet to training ranks.
+//! From Parquet to shuffled, decoded training batches on every rank, in place and with few copies: images are decoded into the batch, plain
+//! columns copied into it once, packed and cast ones twice.
 //!
 //! ```text
 //!  Manifest ─► Plan::step(n) ──────┐                                     numbers
@@ -16,7 +17,7 @@
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | the order of rows; reading; columns and their decoders; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | files and row groups; numbers from pages; batches |
 //! | 1 | [`schema`], [`memory`], [`store`], [`trace`] | types; bytes within a budget; bytes of one version; spans of OpenTelemetry |
-//! | 0 | [`error`], `nearest`, `figures`, `hex` | errors with place and remedy; the meaning of a misspelt name; numbers for people; digests |
+//! | 0 | [`error`], `nearest`, `figures`, `hex`, `histogram` | errors with place and remedy; the meaning of a misspelt name; numbers for people; digests; durations for monitoring |
 //!
 //! A module names only modules on floors below its own; a test checks this.
 //!
@@ -46,6 +47,7 @@
 //! # }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "flight"), allow(dead_code, reason = "some items are used by servers and clients only"))]
 
 #[cfg(feature = "cli")]
@@ -61,6 +63,7 @@ mod figures;
 #[cfg(feature = "flight")]
 pub mod flight;
 mod hex;
+mod histogram;
 mod loader;
 pub mod manifest;
 pub mod memory;

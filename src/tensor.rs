@@ -12,7 +12,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array as _, ArrayRef};
 
 use crate::error::{Error, Result};
 use crate::memory::{HostBuffer, Pool, Reservation, SystemAllocator};
@@ -187,6 +187,19 @@ impl Batch {
     /// Bytes of all tensors, padding between them not counted.
     pub fn tensor_bytes(&self) -> usize {
         self.columns.iter().filter_map(|(_, value)| value.tensor()).map(|tensor| tensor.len).sum()
+    }
+
+    /// Bytes of all columns: those of [`tensor_bytes`](Self::tensor_bytes), and values and offsets of the Arrow columns.
+    pub fn bytes(&self) -> usize {
+        let of_arrow = |array: &ArrayRef| {
+            // An array of a kind whose rows cannot be told apart counts as a whole.
+            array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_buffer_memory_size())
+        };
+        let arrays = self.columns.iter().filter_map(|(_, value)| match value {
+            Value::Arrow(array) => Some(of_arrow(array)),
+            Value::Tensor(_) => None,
+        });
+        arrays.fold(self.tensor_bytes(), usize::saturating_add)
     }
 
     /// A copy whose tensors are in memory of their own, outside any budget. Arrow arrays, which are never written, are

@@ -17,6 +17,7 @@ from bowstring import _native
 from bowstring.columns import names
 from bowstring.expression import is_expression, text_of
 from bowstring.options import Filter, dumped, from_environment, size
+from bowstring.progress import shown
 
 if TYPE_CHECKING:
     from pyarrow.compute import Expression
@@ -137,6 +138,7 @@ def convert(
     memory_budget: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,
+    progress: bool | None = None,
 ) -> Report:
     """Converts the dataset at ``src`` into a directory at ``dst``, which appears at once or not at all.
 
@@ -167,6 +169,8 @@ def convert(
     :param memory_budget: bytes for everything in flight (512 MiB), or text such as ``"2GiB"``.
     :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
+    :param progress: say on standard error how far it is, once it has taken two seconds: by default on a terminal, always
+        (``True``; elsewhere than on a terminal a line every ten seconds), or never (``False``).
     """
     options = options_json(
         from_format=from_format,
@@ -191,14 +195,15 @@ def convert(
         storage_options=dict(storage_options) if storage_options is not None else None,
         limits=dict(limits) if limits is not None else None,
     )
-    return report_of(_native.convert(os.path.expanduser(src), os.path.expanduser(dst), options))
+    with shown("converting", progress) as line:
+        return report_of(_native.convert(os.path.expanduser(src), os.path.expanduser(dst), options, line))
 
 
 def report_of(text: str) -> Report:
     """Parses the report of the library."""
     report = json.loads(text)
     report["from_format"], report["to_format"] = report.pop("from"), report.pop("to")
-    report["schema"] = dict(report["schema"])
+    report["schema"] = dict(report.pop("columns"))
     return Report(**report)
 
 
@@ -232,6 +237,7 @@ def plan(
         limits=limits,
     )
     found: dict[str, Any] = json.loads(_native.convert_plan(os.path.expanduser(src), os.path.expanduser(dst), options))
+    found["schema"] = found.pop("columns")
     return found
 
 
@@ -247,6 +253,7 @@ def verify(
     memory_budget: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     limits: Mapping[str, int] | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
     """Compares the rows of two datasets of any formats, in any order.
 
@@ -258,6 +265,7 @@ def verify(
     :param memory_budget: bytes for everything in flight (512 MiB), or text such as ``"2GiB"``.
     :param storage_options: options of the stores that they are in.
     :param limits: limits against hostile files.
+    :param progress: as of :func:`convert`.
     """
     options = options_json(
         from_format=a_format,
@@ -269,7 +277,8 @@ def verify(
         storage_options=storage_options,
         limits=limits,
     )
-    found = json.loads(_native.verify(os.path.expanduser(a), os.path.expanduser(b), options))
+    with shown("comparing", progress) as line:
+        found = json.loads(_native.verify(os.path.expanduser(a), os.path.expanduser(b), options, line))
     names = Comparison.__dataclass_fields__
     found["rows"] = tuple(found["rows"])
     return Comparison(**{name: value for name, value in found.items() if name in names})

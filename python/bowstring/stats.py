@@ -13,7 +13,8 @@ class Stage(TypedDict):
     items: int
     """Finished row groups (``read``, ``decode``) or batches (``batch``, ``consumer``)."""
     bytes: int
-    """Bytes that came out: as stored (``read``), as Arrow (``decode``), as tensors (``batch``, ``consumer``)."""
+    """Bytes that came out: as stored (``read``), as Arrow (``decode``), as tensors and Arrow columns (``batch``,
+    ``consumer``)."""
     worked_seconds: float
     """Seconds of work, summed over threads; of ``consumer`` seconds outside the loader."""
     waited_seconds: float

@@ -9,6 +9,7 @@ use bowstring::convert::{Begun, Conversion, ConvertOptions, Progress};
 use bowstring::error::Result;
 use pyo3::prelude::*;
 
+use crate::calls::entered;
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::wait::{Working, apart};
@@ -17,13 +18,25 @@ fn options(text: &str) -> Result<ConvertOptions> {
     bowstring::document::read(text)
 }
 
+/// What is told how far some work is, some times a second: bytes read, bytes to read (0 while unknown), rows written.
+type Told = Option<Py<PyAny>>;
+
 /// Runs `work` in a thread of its own, so that Ctrl-C works: the first one asks it to stop and waits for it, the second leaves it, for a
 /// store may hang.
 fn run<T: Send + 'static>(py: Python<'_>, work: impl FnOnce(&Progress) -> Result<T> + Send + 'static) -> PyResult<T> {
+    run_told(py, None, work)
+}
+
+/// As [`run`], and tells `told` how far it is.
+fn run_told<T: Send + 'static>(
+    py: Python<'_>,
+    told: Told,
+    work: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let mut working = Working::start(py, move || work(&watched))?;
-    let outcome = working.wait(py).map_err(|first| {
+    let outcome = working.wait_telling(py, |py| tell(py, &told, &progress)).map_err(|first| {
         progress.stop();
         // Batches in flight are completed, and the hidden directory is left in order.
         match working.wait(py) {
@@ -37,11 +50,18 @@ fn run<T: Send + 'static>(py: Python<'_>, work: impl FnOnce(&Progress) -> Result
     outcome.map_err(|error| raise(py, &error))
 }
 
+fn tell(py: Python<'_>, told: &Told, progress: &Progress) -> PyResult<()> {
+    let Some(told) = told else { return Ok(()) };
+    let _entry = entered(py);
+    told.call1(py, (progress.bytes(), progress.total(), progress.rows())).map(drop)
+}
+
 /// Converts `src` to `dst` with options as JSON. Returns the report as JSON.
 #[pyfunction]
-pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
+#[pyo3(signature = (src, dst, options_json, told=None))]
+pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &str, told: Told) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    run(py, move |progress| {
+    run_told(py, told, move |progress| {
         let report = bowstring::convert::convert(&src, &dst, &options, progress)?;
         Ok(serde_json::json!(report).to_string())
     })
@@ -56,14 +76,16 @@ pub(crate) fn convert_plan(py: Python<'_>, src: String, dst: PathBuf, options_js
 
 /// Compares two datasets. Returns the findings as JSON.
 #[pyfunction]
-pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -> PyResult<String> {
+#[pyo3(signature = (a, b, options_json, told=None))]
+pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str, told: Told) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let compare = move || bowstring::convert::verify(&a, &b, &options, &watched);
-    let found = apart(py, move || Ok(serde_json::json!(compare()?).to_string()));
+    let mut working = Working::start(py, move || Ok(serde_json::json!(compare()?).to_string()))?;
+    let found = working.wait_telling(py, |py| tell(py, &told, &progress));
     // After Ctrl-C nobody waits for the thread: it writes nothing.
-    found.inspect_err(|_| progress.stop())
+    found.inspect_err(|_| progress.stop())?.map_err(|error| raise(py, &error))
 }
 
 /// A conversion whose tasks run in other processes. Without `finish`, finished tasks stay for `resume`.

@@ -1,11 +1,14 @@
-//! The library's warnings as records of Python's logger `bowstring`.
+//! The library's messages as records of Python's logger `bowstring`: errors, warnings and, if it is enabled for them, events (INFO).
 //!
-//! Loader threads never take the GIL: they leave warnings in a short queue, and the thread that waits for a batch logs them. A process
-//! has one subscriber for good, so this one yields when the command line runs, which has a log of its own.
+//! Loader threads never take the GIL: they leave messages in a short queue, and the thread that waits for a batch logs them. That thread
+//! looks up the logger's level too, now and then, for the others. A process has one subscriber for good, so this one yields when the
+//! command line runs, which has a log of its own.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
@@ -16,25 +19,46 @@ use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 use crate::calls::entered;
 
-/// Most warnings kept until the next batch is requested; later ones are dropped. The ledger counts them all.
+/// Most messages kept until the next batch is requested; later ones are dropped. The ledger counts all bad rows.
 const KEPT: usize = 256;
+/// Most events among them: however many there are, warnings have room.
+const KEPT_EVENTS: usize = 64;
+/// Time between two looks at the logger's level.
+const LOOK: Duration = Duration::from_secs(1);
 
-static KEPT_WARNINGS: OnceLock<Mutex<Receiver<Warning>>> = OnceLock::new();
+static KEPT_MESSAGES: OnceLock<Mutex<Receiver<Message>>> = OnceLock::new();
+
+/// True if the logger is enabled for INFO, as of the last look. Any thread may read it without the GIL.
+static EVENTS: AtomicBool = AtomicBool::new(false);
+/// Events in the queue.
+static EVENTS_KEPT: AtomicUsize = AtomicUsize::new(0);
+/// The moment of the next look, in milliseconds since [`START`].
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The subscriber that replaces this one.
 static OTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Debug)]
-struct Warning {
-    error: bool,
+struct Message {
+    level: Level,
     text: String,
+}
+
+/// The number of a level in Python's `logging`.
+fn number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 40,
+        Level::WARN => 30,
+        _ => 20,
+    }
 }
 
 /// Starts listening. Does nothing if this process has a subscriber already.
 pub(crate) fn listen() {
     let (sender, receiver) = sync_channel(KEPT);
     if tracing::subscriber::set_global_default(Listener(sender)).is_ok() {
-        drop(KEPT_WARNINGS.set(Mutex::new(receiver)));
+        drop(KEPT_MESSAGES.set(Mutex::new(receiver)));
     }
 }
 
@@ -46,55 +70,94 @@ pub(crate) fn give_way(other: Dispatch) {
     }
 }
 
-/// Logs the warnings in the queue.
+/// Looks up whether the logger is enabled for INFO: when something is opened, and now and then while batches are taken.
+pub(crate) fn look(py: Python<'_>) -> PyResult<()> {
+    NEXT_LOOK.store(since_start().saturating_add(LOOK.as_millis() as u64), Ordering::Relaxed);
+    // A program that never imported it has not enabled anything, and does not pay for the import.
+    let logging = py.import("sys")?.getattr("modules")?.call_method1("get", ("logging",))?;
+    let events = if logging.is_none() {
+        false
+    } else {
+        let logger = logging.call_method1("getLogger", ("bowstring",))?;
+        logger.call_method1("isEnabledFor", (number(Level::INFO),))?.is_truthy()?
+    };
+    EVENTS.store(events, Ordering::Relaxed);
+    Ok(())
+}
+
+fn since_start() -> u64 {
+    START.elapsed().as_millis() as u64
+}
+
+/// Logs the messages in the queue.
 pub(crate) fn pass_on(py: Python<'_>) -> PyResult<()> {
     // Another thread that is doing so logs everything; in a forked child the lock may be held for ever.
-    let Some(receiver) = KEPT_WARNINGS.get().and_then(|queue| queue.try_lock().ok()) else { return Ok(()) };
-    let warnings: Vec<_> = receiver.try_iter().collect();
+    let Some(receiver) = KEPT_MESSAGES.get().and_then(|queue| queue.try_lock().ok()) else { return Ok(()) };
+    let messages: Vec<_> = receiver.try_iter().collect();
     drop(receiver);
-    if warnings.is_empty() {
+    let is_due = since_start() >= NEXT_LOOK.load(Ordering::Relaxed);
+    if messages.is_empty() && !is_due {
         return Ok(());
     }
     let _entry = entered(py);
+    if is_due {
+        look(py)?;
+    }
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let events = messages.iter().filter(|message| message.level == Level::INFO).count();
+    EVENTS_KEPT.fetch_sub(events, Ordering::Relaxed);
     let logger = py.import("logging")?.call_method1("getLogger", ("bowstring",))?;
-    for Warning { error, text } in warnings {
-        logger.call_method1(if error { "error" } else { "warning" }, ("%s", text))?;
+    for Message { level, text } in messages {
+        logger.call_method1("log", (number(level), "%s", text))?;
     }
     Ok(())
 }
 
-struct Listener(SyncSender<Warning>);
+struct Listener(SyncSender<Message>);
 
-fn is_warning(metadata: &Metadata<'_>) -> bool {
-    *metadata.level() <= Level::WARN && metadata.is_event() && metadata.target().starts_with("bowstring")
+/// Returns true for messages that may be logged: those of the library.
+fn is_ours(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::INFO && metadata.is_event() && metadata.target().starts_with("bowstring")
 }
 
 impl Subscriber for Listener {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         match OTHER.get() {
             Some(other) => other.register_callsite(metadata),
-            None if is_warning(metadata) => Interest::always(),
-            None => Interest::never(),
+            None if !is_ours(metadata) => Interest::never(),
+            // The level may change at any time.
+            None if *metadata.level() == Level::INFO => Interest::sometimes(),
+            None => Interest::always(),
         }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        OTHER.get().map_or_else(|| is_warning(metadata), |other| other.enabled(metadata))
+        let is_wanted = || *metadata.level() < Level::INFO || EVENTS.load(Ordering::Relaxed);
+        OTHER.get().map_or_else(|| is_ours(metadata) && is_wanted(), |other| other.enabled(metadata))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        if OTHER.get().is_some() { None } else { Some(LevelFilter::WARN) }
+        if OTHER.get().is_some() { None } else { Some(LevelFilter::INFO) }
     }
 
     fn event(&self, event: &Event<'_>) {
         if let Some(other) = OTHER.get() {
             return other.event(event);
         }
+        let level = *event.metadata().level();
+        let is_event = level == Level::INFO;
+        if is_event && EVENTS_KEPT.fetch_add(1, Ordering::Relaxed) >= KEPT_EVENTS {
+            EVENTS_KEPT.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         let mut text = Text(String::new());
         event.record(&mut text);
-        let warning = Warning { error: *event.metadata().level() == Level::ERROR, text: text.0 };
-        // The queue is full: batches are not taken, or there are too many warnings to read.
-        drop(self.0.try_send(warning));
+        // The queue is full: batches are not taken, or there are too many messages to read.
+        if self.0.try_send(Message { level, text: text.0 }).is_err() && is_event {
+            EVENTS_KEPT.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {

@@ -124,6 +124,7 @@ pub(crate) struct Working<T>(Receiver<Result<T>>);
 
 impl<T: Send + 'static> Working<T> {
     pub(crate) fn start(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send + 'static) -> PyResult<Self> {
+        log::look(py)?;
         let (sender, receiver) = sync_channel(1);
         let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
         let thread = std::thread::Builder::new().name("bowstring-apart".to_owned());
@@ -131,11 +132,23 @@ impl<T: Send + 'static> Working<T> {
         Ok(Self(receiver))
     }
 
-    /// Waits for the outcome. Warnings are logged meanwhile: a server that is not there yet has minutes to come.
+    /// Waits for the outcome. Messages are logged meanwhile: a server that is not there yet has minutes to come.
     ///
     /// # Errors
     /// The exception of a signal's handler, Ctrl-C above all. The work goes on, and can be waited for again.
     pub(crate) fn wait(&mut self, py: Python<'_>) -> PyResult<Result<T>> {
+        self.wait_telling(py, |_| Ok(()))
+    }
+
+    /// As [`wait`](Self::wait), and calls `tell` after each slice of waiting.
+    ///
+    /// # Errors
+    /// As of [`wait`](Self::wait), and those of `tell`.
+    pub(crate) fn wait_telling(
+        &mut self,
+        py: Python<'_>,
+        tell: impl Fn(Python<'_>) -> PyResult<()>,
+    ) -> PyResult<Result<T>> {
         loop {
             let receiver = &mut self.0;
             let outcome = detached(py, move || receiver.recv_timeout(SLICE));
@@ -143,7 +156,9 @@ impl<T: Send + 'static> Working<T> {
             match outcome {
                 Ok(Err(error)) => return Ok(Err(error)),
                 Ok(done) => return passed_on.map(|()| done),
-                Err(RecvTimeoutError::Timeout) => passed_on.and_then(|()| py.check_signals())?,
+                Err(RecvTimeoutError::Timeout) => {
+                    passed_on.and_then(|()| tell(py)).and_then(|()| py.check_signals())?
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Ok(Err(Error::Closed { why: "a thread of the library panicked".to_owned() }));
                 }

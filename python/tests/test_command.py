@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, package_environment, run_python
+from objects import Objects
 
 BINARY = ROOT / "target" / "debug" / "bowstring"
 # The same start as the package's: `bowstring.__main__:main` is the entry point too.
@@ -105,6 +112,48 @@ def test_ctrl_c_ends_a_verb_with_its_partial_result(rows: pathlib.Path, tmp_path
     assert bench.returncode == 130
     assert re.fullmatch(r"Interrupted after [\d,]+ of [\d,]+ steps; the figures so far:\n", err)
     assert json.loads(out)["steps"] > 0
+
+
+def seen(*arguments: str, cwd: pathlib.Path) -> str:
+    """What a terminal shows of standard error."""
+    terminal, ours = pty.openpty()
+    # Of no size, indicatif draws nothing.
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    environment = package_environment(TERM="xterm")
+    command = subprocess.Popen([*COMMAND, *arguments], cwd=cwd, env=environment, stdout=subprocess.DEVNULL, stderr=ours)
+    os.close(ours)
+    parts = []
+    # The end of a terminal is an error on Linux.
+    with contextlib.suppress(OSError):
+        while part := os.read(terminal, 1 << 16):
+            parts.append(part)
+    os.close(terminal)
+    assert command.wait(timeout=60) == 0, parts
+    return b"".join(parts).decode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals")
+def test_long_work_shows_how_far_it_is_to_those_who_watch(
+    rows: pathlib.Path, objects: Objects, tmp_path: pathlib.Path
+) -> None:
+    slow = ["bench", str(rows), "--batch-size", "25", "--consumer-ms", "80"]
+    said = seen(*slow, cwd=tmp_path)
+    assert re.search(r"\b(2\d|3\d)/40 steps", said), said
+    assert not re.search(r"\b\d/40 steps", said), "nothing is shown in the first two seconds"
+    for quiet in ("--quiet", "--json"):
+        assert seen(*slow, quiet, cwd=tmp_path) == ""
+
+    class Slow(dict[str, bytes]):
+        """Objects of a store that lets everybody wait."""
+
+        def get(self, path: str, default: Any = None) -> Any:
+            time.sleep(1.5)
+            return super().get(path, default)
+
+    objects.content["x.csv"] = b"id\n1\n2\n"
+    objects.content = Slow(objects.content)
+    url = f"{objects.url}/x.csv"
+    assert "comparing" in seen("verify", url, url, cwd=tmp_path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

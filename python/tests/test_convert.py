@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import io
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from bowstring import _native
 from bowstring.convert import in_this_process, options_json, plan
+from bowstring.progress import shown
 from conftest import needs_pyarrow
 from objects import Objects
 
@@ -172,6 +174,47 @@ except KeyboardInterrupt:
 """
 
 
+class Screen(io.StringIO):
+    """A stream that may be a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize(
+    ("terminal", "progress", "told"),
+    [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
+)
+def test_progress_is_shown_on_terminals_or_where_it_is_asked_for(
+    numbers: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    progress: bool | None,
+    told: bool,
+) -> None:
+    screen = Screen(terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with shown("converting", progress) as line:
+        assert (line is not None) == told
+        if line is not None:
+            line(1 << 20, 4 << 20, 1234)
+            assert screen.getvalue() == "", "short work has no line"
+            later = time.monotonic() + 3
+            monkeypatch.setattr(time, "monotonic", lambda: later)
+            line(1 << 20, 4 << 20, 1234)
+    said = screen.getvalue()
+    assert ("converting: 0:03, 1.0 MiB of 4.0 MiB read (25 %), 0:09 left, 1,234 rows" in said) == told
+    assert said.endswith("\r\x1b[K" if terminal and told else "\n" if told else "")
+    # A whole conversion with each of them.
+    assert bowstring.convert(numbers, tmp_path / "out", to="csv", columns=["id"], progress=progress).rows == 100
+    assert bowstring.verify(numbers, tmp_path / "out", columns=["id"], progress=progress)
+
+
 def test_ctrl_c_stops_a_conversion(tmp_path: pathlib.Path) -> None:
     rows = 2_000_000
     table = pa.table({"id": pa.array(range(rows)), "x": pa.array([row / 7 for row in range(rows)])})
@@ -192,6 +235,30 @@ class Hanging(dict[str, bytes]):
         self.asked.set()
         self.may_go.wait(60)
         return super().get(path, default)
+
+
+def test_a_slow_comparison_says_how_far_it_is(objects: Objects) -> None:
+    objects.content["x.csv"] = b"id\n1\n2\n"
+    hanging = objects.content = Hanging(objects.content)
+    said: list[tuple[int, int, int]] = []
+
+    def told(done: int, size: int, rows: int) -> None:
+        said.append((done, size, rows))
+        if len(said) == 3:
+            hanging.may_go.set()
+
+    url = f"{objects.url}/x.csv"
+    assert json.loads(_native.verify(url, url, "{}", told))["equal"]
+    assert len(said) >= 3
+    assert all(done <= size or size == 0 for done, size, _ in said)
+
+    def full(*_: int) -> None:
+        raise RuntimeError("no room")
+
+    hanging.may_go.clear()
+    with pytest.raises(RuntimeError, match="no room"):
+        _native.verify(url, url, "{}", full)
+    hanging.may_go.set()
 
 
 def test_a_second_signal_leaves_a_conversion_that_hangs_which_then_publishes_nothing(

@@ -37,6 +37,16 @@ def test_every_feature_is_in_the_documentation() -> None:
     assert told == {name: "yes" if f'"{name}"' in default[1] else "no" for name in names}
 
 
+def test_docs_rs_shows_every_feature_but_the_one_that_builds_c() -> None:
+    cargo = (ROOT / "Cargo.toml").read_text()
+    lib = (ROOT / "src" / "lib.rs").read_text()
+    (shown,) = re.findall(r"^\[package.metadata.docs.rs\]\nfeatures = \[(.*)\]$", cargo, re.MULTILINE)
+    optional = set(re.findall(r"^//! \| `(\w+)` \| no \|", lib, re.MULTILINE))
+    assert set(re.findall(r'"(\w+)"', shown)) == optional - {"turbo"}
+    assert 'rustdoc-args = ["--cfg", "docsrs"]' in cargo
+    assert "#![cfg_attr(docsrs, feature(doc_cfg))]" in lib, "on docs.rs alone: no stable compiler has it"
+
+
 @needs_cargo
 def test_the_notices_have_a_text_for_every_crate(tmp_path: Path) -> None:
     for name in ("one", "other"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import json
+import logging
 import pathlib
 import re
 import shutil
@@ -462,6 +463,29 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
     with Loader(path, **options, bad_rows="zero") as zeroing:
         assert list(zeroing)[1]["image"][2].max() == 0
         assert zeroing.ledger()["zeroed"] == 1
+
+
+def test_events_are_logged_if_the_logger_is_enabled_for_them(
+    photos: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged(**options: Any) -> list[str]:
+        caplog.clear()
+        bad = tmp_path / "bad.parquet"
+        bad_photos(photos, bad)
+        image = {"image": Image(16, crop="center")}
+        with Loader(bad, batch_size=8, shuffle=False, images=image, bad_rows="skip", **options) as loader:
+            assert len(list(loader)) == 2
+        return [record.levelname for record in caplog.records if record.name == "bowstring"]
+
+    with caplog.at_level(logging.WARNING, logger="bowstring"):
+        assert logged() == ["WARNING"]
+    with caplog.at_level(logging.INFO, logger="bowstring"):
+        assert logged() == ["INFO", "WARNING"]
+        opened = next(record for record in caplog.records if record.name == "bowstring").getMessage()
+        assert opened == "opened: 16 rows, 2 steps per epoch, rank 0 of 1"
+    # What happens while a loader is open is logged by the level of that moment, or of a second before.
+    with caplog.at_level(logging.ERROR, logger="bowstring"):
+        assert logged() == []
 
 
 @needs_pyarrow(16, "`pyarrow.schema` of another object")

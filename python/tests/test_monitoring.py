@@ -75,8 +75,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.communicate(timeout=60)
 
 
+def named(text: str) -> list[str]:
+    """The metrics that a text names; the parts of a histogram are one."""
+    return [re.sub(r"_seconds_(bucket|sum|count)$", "_seconds", name) for name in METRIC.findall(text)]
+
+
 def samples(text: str) -> set[str]:
-    return {METRIC.findall(line)[0] for line in text.splitlines() if line.startswith("bowstring_")}
+    return {named(line)[0] for line in text.splitlines() if line.startswith("bowstring_")}
 
 
 def test_the_list_of_metrics_is_what_a_server_exports(exported: str) -> None:
@@ -84,34 +89,35 @@ def test_the_list_of_metrics_is_what_a_server_exports(exported: str) -> None:
     (table,) = re.findall(r"^\| metric, all `bowstring_`.*?\n\n", page, re.DOTALL | re.MULTILINE)
     listed = set()
     for row in table.strip().splitlines()[2:]:
-        listed |= {f"bowstring_{name}" for name in re.findall(r"`([a-z][a-z_]*)(?:\{[a-z]+\})?`", row.split("|")[1])}
+        listed |= {f"bowstring_{name}" for name in re.findall(r"`([a-z][a-z_]*)(?:\{[a-z,]+\})?`", row.split("|")[1])}
     assert listed == samples(exported)
 
 
 def test_alerts_dashboard_and_runbooks_name_metrics_that_exist(exported: str) -> None:
     known = samples(exported)
     for expression in [*(rule["expr"] for rule in RULES), *expressions()]:
-        named = set(METRIC.findall(expression))
-        assert named <= known, f"{expression}: {named - known}"
-        assert named or expression.startswith(("up{", "count(up{"))
-    assert set(METRIC.findall(OPERATING.read_text("utf-8"))) - {"bowstring_index"} <= known
+        asked = set(named(expression))
+        assert asked <= known, f"{expression}: {asked - known}"
+        assert asked or expression.startswith(("up{", "count(up{"))
+    assert set(named(OPERATING.read_text("utf-8"))) - {"bowstring_index"} <= known
     tests = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
     series = {series["series"].partition("{")[0] for test in tests for series in test["input_series"]}
     assert series - {"up"} <= known
 
 
 def test_alerts_ask_for_labels_and_values_that_exist(exported: str) -> None:
-    source = (ROOT / "src" / "flight" / "server" / "ops" / "metrics.rs").read_text("utf-8")
+    places = ("flight/server/ops/metrics.rs", "pipeline/cause.rs", "store/origins.rs")
+    source = "".join((ROOT / "src" / place).read_text("utf-8") for place in places)
     for expression in [*(rule["expr"] for rule in RULES), *expressions()]:
-        for label, values in re.findall(r'\b(kind|outcome|tier|reason)=~?"([\w|]+)"', expression):
+        for label, values in re.findall(r'\b(kind|outcome|tier|reason|cause|at)(?:!=|=~?)"([\w|]+)"', expression):
             assert f"{label}: &'static str" in source
             assert all(f'"{value}"' in source for value in values.split("|")), expression
-    for label in ("dataset", "kind", "outcome", "tier", "reason", "version"):
+    for label in ("dataset", "kind", "outcome", "tier", "reason", "version", "cause", "at"):
         assert f'{label}="' in exported, label
 
 
 def test_the_dashboard_shows_every_metric(exported: str) -> None:
-    shown = {name for expression in expressions() for name in METRIC.findall(expression)}
+    shown = {name for expression in expressions() for name in named(expression)}
     assert shown == samples(exported)
 
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::codec::image;
@@ -13,6 +12,7 @@ use crate::pipeline::{Bottleneck, Stage, Stats, machine};
 use crate::{AnyBatch, BadRowsFound, Loader, TimePart};
 
 use crate::cli::args::LoaderArgs;
+use crate::cli::bar::{Bar, Counts, Unit};
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
@@ -51,7 +51,7 @@ struct Report {
     device: String,
     steps: u64,
     rows: u64,
-    /// Bytes of tensors delivered.
+    /// Bytes delivered: of tensors, and of columns of Arrow.
     bytes: u64,
     /// From the first call to the last batch; opening not counted.
     seconds: f64,
@@ -91,7 +91,8 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
 
     // An epoch without steps never yields.
     let wanted = if loader.steps() == 0 { 0 } else { args.steps.unwrap_or(loader.steps().saturating_mul(args.epochs)) };
-    let bar = progress(wanted, out);
+    let counts = Counts::of(wanted);
+    let bar = Bar::counted(out, "measuring", Unit::Steps, &counts);
     let (started, cpu) = (Instant::now(), cpu_seconds());
     let (mut steps, mut first) = (0, None);
     let interrupt = Interrupt::listen(|| {});
@@ -105,7 +106,7 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
             first.get_or_insert_with(|| started.elapsed().as_secs_f64());
             drop(batch);
             steps += 1;
-            bar.inc(1);
+            counts.set(steps, wanted);
             if args.consumer_ms > 0 {
                 std::thread::sleep(Duration::from_millis(args.consumer_ms));
             }
@@ -113,12 +114,12 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     }
     let seconds = started.elapsed().as_secs_f64();
     let cpu_seconds = cpu.zip(cpu_seconds()).map(|(before, after)| after - before);
-    bar.finish_and_clear();
+    drop(bar);
 
     let crate::Report { device, time, bottleneck, bad_rows, stats, .. } = loader.report();
     let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
     let interrupted = steps < wanted;
-    if interrupted {
+    if interrupted && !out.is_quiet() {
         tell(&format!("Interrupted after {} of {}; the figures so far:\n", count(steps), plural(wanted, "step")));
     }
     let report = Report {
@@ -161,6 +162,7 @@ fn against(args: &Args, other: &str, batch_size: Option<u64>, program: &Program,
         "epochs": args.epochs,
         "steps": args.steps,
         "json": out.is_json(),
+        "quiet": out.is_quiet(),
     });
     match run(&comparison.to_string()) {
         0 => Ok(()),
@@ -193,27 +195,27 @@ impl Report {
         let out = |(name, stage): (&str, &Stage)| (name.to_owned(), stage.bytes as f64, bytes(stage.bytes));
         let limit = self.bottleneck.iter().map(|found| format!(" {} {}.", found.sentence, found.advice));
         let limit: String = limit.collect();
+        let cause = |part: &TimePart| {
+            (part.cause.name().to_owned(), part.percent, format!("{:.1} %, {}", part.percent, seconds(part.seconds)))
+        };
         vec![
             Plot {
+                title: "Where time goes",
+                note: format!("Every moment of the consumer goes to one cause; the shares sum to 100 %.{limit}"),
+                kind: PlotKind::Bars(self.time.iter().filter(|part| part.seconds > 0.0).map(cause).collect()),
+            },
+            Plot {
                 title: "Time of each stage",
-                note: format!("Summed over threads.{limit}"),
+                note: "Summed over threads.".to_owned(),
                 kind: PlotKind::Stacks(vec!["worked", "waited"], self.stages().map(time).to_vec()),
             },
             Plot {
                 title: "Bytes out of each stage",
-                note: "As stored (read), decoded (decode), as tensors (batch, consumer).".to_owned(),
+                note: "As stored (read), decoded (decode), as tensors and columns of Arrow (batch, consumer)."
+                    .to_owned(),
                 kind: PlotKind::Bars(self.stages().map(out).to_vec()),
             },
         ]
-    }
-}
-
-fn progress(steps: u64, out: &Out) -> ProgressBar {
-    let target = if out.is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(steps), target);
-    match ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} steps  {per_sec}  {eta} left") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }
 
@@ -265,6 +267,9 @@ impl fmt::Display for Report {
             bytes(memory.budget)
         )?;
         writeln!(f, "  JPEG decoder     {}", self.jpeg_decoder)?;
+        let spent = self.time.iter().filter(|part| part.percent >= 0.05);
+        let spent: Vec<_> = spent.map(|part| format!("{} {:.1} %", part.cause.name(), part.percent)).collect();
+        writeln!(f, "  time             {}", if spent.is_empty() { "-".to_owned() } else { spent.join(", ") })?;
         write!(f, "{}", self.bad_rows)?;
         writeln!(f)?;
         let mut stages = Table::new(&["stage", ">items", ">bytes out", ">worked", ">waited", ">bytes per worked s"]);

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -12,11 +13,14 @@ use crate::store::at_home;
 use crate::store::cache::{self, CachePlace, Removed, Status, Unstored, Verified};
 use crate::store::{FileOptions, FileSystem};
 
+use crate::cli::bar::{Bar, Seen, Unit};
 #[cfg(feature = "flight")]
 use crate::cli::cache_serve;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, plural};
 
+/// Time between two looks at what was uploaded.
+const LOOK: Duration = Duration::from_secs(1);
 /// Exit code if blocks were damaged: that of data.
 const DAMAGED: u8 = 3;
 /// Exit code if something was not uploaded, or nobody knows whether it was: that of stores.
@@ -108,7 +112,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             if is_known { Ok(()) } else { Err(Failure::Told(LEFT)) }
         }
         What::Verify(place) => {
-            let verified = cache::verify(&place.path())?;
+            let bar = Bar::waiting(out, "checking blocks");
+            let verified = cache::verify(&place.path());
+            drop(bar);
+            let verified = verified?;
             let is_damaged = !verified.damaged.is_empty();
             out.report(&Shown(verified))?;
             if is_damaged { Err(Failure::Told(DAMAGED)) } else { Ok(()) }
@@ -129,13 +136,33 @@ fn upload(given: &Uploaded, out: &mut Out) -> Outcome {
         cache: Some(CachePlace { place, ..CachePlace::default() }),
         ..FileOptions::default()
     })?;
+    let bar = Bar::new(out, "uploading", Unit::Bytes, sent(path.clone(), &before));
     let flushed = files.flush();
+    drop(bar);
     let Status { directory, saves: left, unread, .. } = cache::status(&path)?;
     let uploaded = before.len().saturating_sub(left.len()) as u64;
     let is_left = !left.is_empty();
     out.report(&Shown(Left { directory, uploaded, left, unread }))?;
     flushed?;
     if is_left { Err(Failure::Told(LEFT)) } else { Ok(()) }
+}
+
+/// Returns what looks how much of `saves` the stores have: what is whole there is no longer among the unstored ones of the cache.
+fn sent(path: PathBuf, saves: &[Unstored]) -> impl FnMut() -> Seen + Send + 'static {
+    let all: u64 = saves.iter().map(|save| save.bytes).sum();
+    let (mut seen, mut looked) = (Seen { done: 0, all, more: String::new() }, None::<Instant>);
+    move || {
+        // A look reads the records of all saves.
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
+            if let Ok(status) = cache::status(&path) {
+                let left: u64 = status.saves.iter().map(|save| save.bytes.saturating_sub(save.sent)).sum();
+                seen.done = all.saturating_sub(left);
+                seen.more = format!("{} left", plural(status.saves.len() as u64, "file"));
+            }
+        }
+        seen.clone()
+    }
 }
 
 impl fmt::Display for Shown<Left> {

@@ -82,7 +82,7 @@ async fn serve(args: &Args, out: &mut Out) -> Outcome {
         tracing::warn!("--insecure: whoever can reach the address may read and write blocks");
     }
     if args.print_address {
-        out.report(&Addresses::new(format!("{scheme}://{address}"), admin.address()))?;
+        Addresses::new(format!("{scheme}://{address}"), admin.address()).print(out)?;
     }
     let (first, told) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async {

@@ -10,6 +10,7 @@ use crate::pipeline::{BatchSource as _, LocalSource};
 use crate::plan::{Census, PlanSpec, Share};
 
 use crate::cli::args::LoaderArgs;
+use crate::cli::bar::{Bar, Counts, Unit};
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{count, plural};
 
@@ -43,12 +44,16 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut options = args.loader.options_of_any_rank()?;
     // No data are read.
     options.memory_budget = Some(isize::MAX as u64);
+    let counts = Counts::default();
+    let bar = Bar::counted(out, "reading footers", Unit::Steps, &counts);
     let mut source = LocalSource::open(options)?;
     source.seek(args.epoch, 0)?;
     let world = source.info().share.world;
     let plan = source.plan();
     let rank_rows = (0..world).map(|rank| Ok(plan.share_rows(Share::new(rank, world)?))).collect::<Result<_>>()?;
-    let census = plan.census();
+    counts.set(0, plan.steps());
+    let census = plan.census_counted(counts.done());
+    drop(bar);
     let is_wrong = census.each_row_once == Some(false);
     out.report(&Report {
         fingerprint: plan.fingerprint().to_string(),

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, command: &Command, matches: &ArgMatches, out: &mu
     match &args.what {
         What::Show(args) => show(args, command, matches, out),
         // It is JSON in any case.
-        What::Schema => out.json(&schema()),
+        What::Schema => out.document(&schema()),
         What::Check(args) => check(args, out),
     }
 }

@@ -3,11 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
@@ -15,6 +12,7 @@ use crate::dataset::filter::Filter;
 use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
 
+use crate::cli::bar::{Bar, Seen, Unit};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
 use crate::cli::streams::{self, DASH, Directory};
@@ -207,14 +205,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     if args.dry_run {
         return out.report(&Dry(plan(&from, &to, &options)?));
     }
-    let watcher = out.is_watched().then(|| watch(Arc::clone(&progress))).flatten();
+    let bar = watched(&progress, "converting", out);
     let anew = args.resume && !crate::convert::is_unfinished(&to);
     let outcome = convert(&from, &to, &options, &progress);
-    if let Some((done, thread)) = watcher {
-        done.store(true, Ordering::Relaxed);
-        // The thread only draws; it has no result.
-        let _ = thread.join();
-    }
+    drop(bar);
     // Other errors are reported as they are.
     if interrupt.is_pressed() && matches!(outcome, Err(Error::Closed { .. })) {
         let rows = plural(progress.rows(), "row");
@@ -239,37 +233,22 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     if writes {
         Directory::output(&to)?;
         // Messages never go to the stream that carries the data.
-        let told = if out.is_json() {
-            serde_json::to_string_pretty(&done).map_err(std::io::Error::other)? + "\n"
-        } else {
-            done.to_string()
-        };
-        tell(&told);
+        if let Some(told) = out.rendered(&done)? {
+            tell(&told);
+        }
         return Ok(());
     }
     out.report(&done)
 }
 
-/// Draws a bar of the bytes read, in a thread of its own, until it is stopped.
-fn watch(progress: Arc<Progress>) -> Option<(Arc<AtomicBool>, std::thread::JoinHandle<()>)> {
-    let done = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&done);
-    let thread = std::thread::Builder::new().name("bowstring-bar".to_owned()).spawn(move || {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        if let Ok(style) =
-            ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} read, {bytes_per_sec}, {eta} left, {msg}")
-        {
-            bar.set_style(style);
-        }
-        while !told.load(Ordering::Relaxed) {
-            bar.set_length(progress.total());
-            bar.set_position(progress.bytes());
-            bar.set_message(format!("{} rows", count(progress.rows())));
-            std::thread::park_timeout(Duration::from_millis(100));
-        }
-        bar.finish_and_clear();
-    });
-    thread.ok().map(|thread| (done, thread))
+/// Draws a bar of the bytes read.
+pub(crate) fn watched(progress: &Arc<Progress>, what: &'static str, out: &Out) -> Bar {
+    let progress = Arc::clone(progress);
+    Bar::new(out, what, Unit::Bytes, move || {
+        let rows = progress.rows();
+        let more = if rows > 0 { plural(rows, "row") } else { String::new() };
+        Seen { done: progress.bytes(), all: progress.total(), more }
+    })
 }
 
 #[derive(Serialize)]

@@ -17,6 +17,7 @@ use crate::store::path_at_home;
 use crate::{Error, Result};
 
 use crate::cli::args::{MaybeSwitch, switch};
+use crate::cli::out::{Out, Outcome};
 
 /// Most open files: more than this server can use.
 const OPEN_FILES: u64 = 1 << 16;
@@ -40,6 +41,11 @@ pub(crate) struct Addresses {
 impl Addresses {
     pub(crate) fn new(listen: String, admin: Option<SocketAddr>) -> Self {
         Self { listen, admin: admin.map(|admin| format!("http://{admin}")) }
+    }
+
+    /// Writes them: they were asked for, so --quiet does not leave them out.
+    pub(crate) fn print(&self, out: &mut Out) -> Outcome {
+        if out.is_json() { out.json(self) } else { out.text(&self.to_string()) }
     }
 }
 

@@ -74,7 +74,7 @@ struct Report {
 pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     let data = Data::of(args)?;
     let demo = Demo { photos: data.url(), seed: args.seed };
-    let say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
+    let say = |out: &mut Out, text: String| out.say(&text);
 
     let mut loader = demo.open(0, 1)?;
     let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.state().spec.lanes.unwrap_or(1)));

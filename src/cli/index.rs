@@ -10,6 +10,7 @@ use crate::store::at_home;
 use crate::{Error, Result};
 
 use crate::cli::args::PlaceArgs;
+use crate::cli::bar::Bar;
 use crate::cli::out::{Out, Outcome};
 use crate::cli::table::plural;
 
@@ -46,9 +47,11 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
     // The index does not depend on a selection of rows, which a file of options may contain.
     let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
+    let bar = Bar::waiting(out, "reading footers");
     let report = runtime.block_on(write(&options.urls, open, args.output.as_deref().map(at_home).as_deref()));
     // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
+    drop(bar);
     let report = report?;
     out.report(&report)
 }

@@ -19,6 +19,7 @@ use arrow::datatypes::DataType;
 
 use crate::cli::advice::{ColumnFacts, Facts, advise};
 use crate::cli::args::DatasetArgs;
+use crate::cli::bar::Bar;
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::leaf::{Leaf, leaves};
 use crate::cli::out::{Out, Outcome};
@@ -156,7 +157,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
+    let bar = Bar::waiting(out, "reading footers");
     let report = runtime.block_on(examine(args, &options));
+    drop(bar);
     // Does not wait for a provider of credentials that never returns.
     runtime.shutdown_background();
     let report = report?;

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, command: Command, out: &mut Out) -> Outcome {
         std::fs::write(&path, page).map_err(|error| wrong(&path, error))?;
         written.push(path.display().to_string());
     }
-    if out.is_json() { out.json(&json!({ "pages": written })) } else { out.text(&(written.join("\n") + "\n")) }
+    if out.is_json() { out.json(&json!({ "pages": written })) } else { out.say(&(written.join("\n") + "\n")) }
 }
 
 /// Adds the pages of `command` and of the commands below it: file names and texts.

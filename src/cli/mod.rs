@@ -5,6 +5,7 @@
 mod advice;
 mod args;
 mod audit;
+mod bar;
 mod bench;
 mod cache;
 #[cfg(feature = "flight")]
@@ -73,6 +74,9 @@ struct Cli {
     /// Print one JSON document instead of text
     #[arg(long, global = true)]
     json: bool,
+    /// Print no report and no progress: errors, warnings, the exit code, and what --json, --html or --print-address asks for
+    #[arg(short, long, global = true)]
+    quiet: bool,
     /// Log to standard error: -v events, -vv reasons, -vvv everything (BOWSTRING_LOG overrides)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -152,7 +156,7 @@ pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> 
         return 2;
     }
     crate::trace::start();
-    let mut out = Out::new(cli.json);
+    let mut out = Out::new(cli.json, cli.quiet);
     let outcome = match &cli.verb {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Index(args) => index::run(args, &mut out),
@@ -244,7 +248,7 @@ fn log_of(cli: &Cli) -> Dispatch {
     };
     #[cfg(not(feature = "flight"))]
     let (serves, json) = (false, false);
-    let level = match cli.verbose.max(u8::from(serves)) {
+    let level = match cli.verbose.max(u8::from(serves && !cli.quiet)) {
         0 => "error",
         1 => "bowstring=info",
         2 => "bowstring=debug",

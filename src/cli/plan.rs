@@ -7,10 +7,11 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Readings, machine};
-use crate::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
+use crate::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail, UseSpan};
 use crate::{Error, Result};
 
 use crate::cli::args::{self, LoaderArgs};
+use crate::cli::bar::Bar;
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
 use crate::cli::out::{Out, Outcome};
 use crate::cli::table::{Table, bytes, count, plural, seconds};
@@ -105,9 +106,11 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);
     let urls = options.urls.clone();
+    let bar = Bar::waiting(out, "reading footers");
     let mut source = LocalSource::open(options.clone())?;
     source.seek(args.epoch, 0)?;
     let mut report = examine(&source, &options, urls, budget)?;
+    drop(bar);
     report.first_batch_seconds = args.rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
     out.report(&report)?;
     args.html.write(&format!("Plan of {}", report.urls.join(", ")), || report.plots(source.plan()), &report)
@@ -156,30 +159,32 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
 /// Places along the epoch for which row groups are counted.
 const PLACES: u64 = 180;
 
-/// Returns the row groups that are needed at so many places along the epoch.
-fn live(plan: &Plan) -> Vec<f64> {
+/// Returns how much of the row groups is needed at so many places along the epoch; `weigh` is what one of them counts.
+fn live(plan: &Plan, weigh: impl Fn(&UseSpan) -> u64) -> Vec<f64> {
     let places = PLACES.min(plan.steps()).max(1);
     let place = |step: u64| u128::from(step) * u128::from(places) / u128::from(plan.steps().max(1));
-    let mut changes = vec![0_i64; places as usize + 1];
+    let mut changes = vec![0_i128; places as usize + 1];
     for span in plan.spans() {
         let (first, last) = (place(span.first) as usize, place(span.last) as usize);
+        let weight = i128::from(weigh(&span));
         if let Some(begun) = changes.get_mut(first) {
-            *begun += 1;
+            *begun += weight;
         }
         if let Some(over) = changes.get_mut(last + 1) {
-            *over -= 1;
+            *over -= weight;
         }
     }
-    let counts = changes.iter().scan(0, |sum, change| {
+    let sums = changes.iter().scan(0, |sum, change| {
         *sum += change;
         Some(*sum as f64)
     });
-    counts.take(places as usize).collect()
+    sums.take(places as usize).collect()
 }
 
 impl Report {
     /// Returns the drawings of its page.
     fn plots(&self, plan: &Plan) -> Vec<Plot> {
+        let rows = |rank: &Rank| (format!("rank {}", rank.rank), rank.rows as f64, plural(rank.rows, "row"));
         let rank = |rank: &Rank| (format!("rank {}", rank.rank), rank.bytes as f64, bytes(rank.bytes));
         let world = |world: &Reading| {
             let ranks = plural(world.world_size.into(), "rank");
@@ -189,13 +194,27 @@ impl Report {
         let part = |number: u64, what: &str| (number as f64, format!("{} {what}", bytes(number)));
         let need = vec![part(memory.row_groups, "of row groups"), part(memory.batches, "of batches")];
         let budget = vec![(0.0, String::new()), (0.0, String::new()), (memory.budget as f64, bytes(memory.budget))];
-        let live = live(plan);
-        let most = live.iter().copied().fold(0.0, f64::max) as u64;
+        let size = |span: &UseSpan| plan.unit(span.source, span.group).map_or(0, |unit| unit.bytes);
+        let (counts, sizes) = (live(plan, |_| 1), live(plan, size));
+        let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max) as u64;
+        let (most_groups, most_bytes) = (plural(most(&counts), "row group"), bytes(most(&sizes)));
+        let ends = |most: String| ["step 0".to_owned(), format!("step {}", count(self.steps)), most];
+        let quality = [("this plan".to_owned(), self.shuffle_quality), ("a uniform draw".to_owned(), 1.0)];
         vec![
             Plot {
                 title: "Row groups needed along the epoch",
                 note: "Row groups, or units of them, from which the ranks take rows at a time, from the first step to the last.".to_owned(),
-                kind: PlotKind::Columns(live, ["step 0".to_owned(), format!("step {}", count(self.steps)), plural(most, "row group")]),
+                kind: PlotKind::Columns(counts, ends(most_groups)),
+            },
+            Plot {
+                title: "Bytes of them along the epoch",
+                note: "All columns of these row groups, uncompressed: what the ranks together hold, if they take every column.".to_owned(),
+                kind: PlotKind::Columns(sizes, ends(most_bytes)),
+            },
+            Plot {
+                title: "Quality of the shuffle",
+                note: "From 0, the order of the files, to 1: how evenly the rows of a step come from everywhere in the dataset.".to_owned(),
+                kind: PlotKind::Bars(quality.map(|(name, value)| (name, value, format!("{value:.3}"))).to_vec()),
             },
             Plot {
                 title: "Memory of a rank",
@@ -209,6 +228,11 @@ impl Report {
                 title: "Reads by number of ranks",
                 note: "How often all ranks together read the data.".to_owned(),
                 kind: PlotKind::Bars(self.worlds.iter().map(world).collect()),
+            },
+            Plot {
+                title: "Rows of each rank",
+                note: "In the epoch, without padding and repeated rows.".to_owned(),
+                kind: PlotKind::Bars(self.ranks.iter().map(rows).collect()),
             },
             Plot {
                 title: "Bytes to read",

@@ -109,7 +109,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         tracing::warn!("--insecure: whoever can reach the address is served");
     }
     if args.print_address {
-        out.report(&Addresses::new(format!("{scheme}://{address}"), admin.address()))?;
+        Addresses::new(format!("{scheme}://{address}"), admin.address()).print(out)?;
     }
 
     let (first, told) = tokio::sync::oneshot::channel::<()>();

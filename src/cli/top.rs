@@ -80,7 +80,7 @@ fn is_passing(error: &Error) -> bool {
 fn show(snapshot: &Snapshot, address: &str, args: &Args, screen: bool, out: &mut Out) -> Outcome {
     if out.is_json() {
         if args.once {
-            return out.json(snapshot);
+            return out.document(snapshot);
         }
         // A line for each look.
         let line = serde_json::to_string(snapshot).map_err(io::Error::other)?;

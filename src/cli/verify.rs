@@ -1,6 +1,7 @@
 //! `bowstring verify A B`: compares the rows of two datasets, in any order, and shows those of only one.
 
 use std::fmt;
+use std::sync::Arc;
 
 use clap::Parser;
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use crate::Result;
 use crate::convert::{Comparison, ConvertOptions, Format, Progress, verify};
 
-use crate::cli::convert::ReadArgs;
+use crate::cli::convert::{ReadArgs, watched};
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{Table, count, plain};
 
@@ -48,7 +49,11 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let comparison = verify(&args.a, &args.b, &args.options()?, &Progress::default())?;
+    let progress = Arc::new(Progress::default());
+    let bar = watched(&progress, "comparing", out);
+    let compared = verify(&args.a, &args.b, &args.options()?, &progress);
+    drop(bar);
+    let comparison = compared?;
     let equal = comparison.equal;
     out.report(&Found(comparison))?;
     if equal { Ok(()) } else { Err(Failure::Told(DIFFERENT)) }

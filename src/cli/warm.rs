@@ -3,13 +3,13 @@
 use std::fmt;
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::pipeline::{LocalSource, Warmed};
 use crate::store::cache::Unkept;
 
 use crate::cli::args::LoaderArgs;
+use crate::cli::bar::{Bar, Counts, Unit};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, count, plural};
@@ -64,13 +64,14 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let (urls, cache) = (options.urls.clone(), options.cache.clone().unwrap_or_default());
     let source = LocalSource::open(options)?;
     let interrupt = Interrupt::listen(|| {});
-    let bar = progress(out);
+    let counts = Counts::default();
+    let bar = Bar::counted(out, "warming", Unit::Bytes, &counts);
     let warmed = source.warm(args.epochs, &|done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
+        counts.set(done, all);
         !interrupt.is_pressed()
-    })?;
-    bar.finish_and_clear();
+    });
+    drop(bar);
+    let warmed = warmed?;
     let warmed = Shown::from(warmed);
     let (stopped, whole) = (warmed.stopped, warmed.whole);
     out.report(&Report { urls, cache, warmed })?;
@@ -78,17 +79,6 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         (true, _) => Err(Failure::Told(INTERRUPTED)),
         (false, false) => Err(Failure::Told(INCOMPLETE)),
         (false, true) => Ok(()),
-    }
-}
-
-fn progress(out: &Out) -> ProgressBar {
-    let target = if out.is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
-    match ProgressStyle::with_template(
-        "{bar:40} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
-    ) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }
 

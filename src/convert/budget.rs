@@ -52,17 +52,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the rows written.
+    /// Returns the rows written; none of a comparison.
     pub fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes read of the source.
+    /// Returns the bytes read of the source, and of what was written if it is read again; of a comparison, in all passes over both datasets.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the source; 0 while they are unknown.
+    /// Returns how many of them there are to read, as far as is known: more passes may be needed; 0 while it is unknown.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

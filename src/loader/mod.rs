@@ -78,7 +78,7 @@ impl Loader {
     /// - [`Error::Device`] if `options.device` names a GPU that this process cannot use;
     /// - any error of opening the dataset, or of a server.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Ok(Self::of(open::at_place(&options, open::any)?))
+        Ok(Self::of(open::at_place(&options, open::any)?).logged())
     }
 
     /// Opens a dataset on a server, as a member of `gang`. It begins with the step after [`Gang::resume`], which may be the first one of the
@@ -88,7 +88,7 @@ impl Loader {
     /// As [`open`](Self::open), and [`Error::Fenced`].
     #[cfg(feature = "flight")]
     pub fn open_in(options: &LoaderOptions, gang: &Gang) -> Result<Self> {
-        let mut loader = Self::of(open::at_place(options, open::in_gang(gang))?);
+        let mut loader = Self::of(open::at_place(options, open::in_gang(gang))?).logged();
         if let Some((epoch, done)) = gang.resume()? {
             let within = done.saturating_add(1) < loader.steps();
             let mut state = loader.state();
@@ -104,7 +104,15 @@ impl Loader {
     /// As [`open`](Self::open).
     pub fn open_on(options: &LoaderOptions, device: Arc<dyn Device>) -> Result<Self> {
         options.place()?;
-        Ok(Self::of(open::on_device(options, device, open::any)?))
+        Ok(Self::of(open::on_device(options, device, open::any)?).logged())
+    }
+
+    /// Logs what was opened. Addresses may hold secrets, so they are left out.
+    fn logged(self) -> Self {
+        let info = self.source.info();
+        let Share { rank, world } = info.share;
+        tracing::info!("opened: {} rows, {} steps per epoch, rank {rank} of {world}", info.rows, info.steps);
+        self
     }
 
     /// Wraps `source`, which has not been moved yet.

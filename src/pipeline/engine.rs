@@ -153,7 +153,7 @@ impl Engine {
                 self.time.takes(Instant::now(), |from, to| {
                     trail.map_or_else(|| only(Cause::Queue, from, to), |trail| trail.waits(from, to))
                 });
-                counters.consumer.done(batch.tensor_bytes() as u64, Duration::ZERO);
+                counters.consumer.done(batch.bytes() as u64, Duration::ZERO);
                 counters.first_batch_delivered();
                 Ok(Next::Item(batch))
             }

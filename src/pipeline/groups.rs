@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::job::{Job, Source, closed};
+use super::stats;
 use super::trail::{Read, Way};
 use crate::codec::{RowGroupBlock, TakeOrder};
 use crate::error::{Error, Result};
@@ -284,6 +285,7 @@ async fn read_and_decode(
             prepared.extend(packs.into_iter().map(|(pack, _)| pack));
             let cells = source.columns.cells_in(order, prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
+            stats::decoded(started.elapsed());
             job.workers.count(rows as u64);
             let shared = cells.shared(|address| fetched.holds(address));
             Ok((cells, shared, orders))

@@ -103,6 +103,8 @@ pub use row_groups::{Piece, RowGroups};
 #[cfg(feature = "flight")]
 pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
+#[cfg(feature = "flight")]
+pub(crate) use stats::decodes;
 pub use stats::{Memory, Stage, Stats, TimeSpent};
 pub use stored::Stored;
 pub use trail::Trail;

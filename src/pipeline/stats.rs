@@ -7,7 +7,23 @@ use serde::{Serialize, Serializer};
 
 use super::bottleneck::{Bottleneck, Who};
 use super::cause::{CAUSES, Cause, per_mille};
+use crate::histogram::Histogram;
+use crate::per_process::PerProcess;
 use crate::store::cache::CacheStats;
+
+/// How long row groups took to decode, of all loaders of this process.
+static DECODES: PerProcess<Histogram> = PerProcess::new();
+
+/// Counts a row group that took so long to decode.
+pub(super) fn decoded(took: Duration) {
+    DECODES.get().add(took);
+}
+
+/// How long row groups took to decode in this process.
+#[cfg(feature = "flight")]
+pub(crate) fn decodes() -> crate::histogram::Counted {
+    DECODES.get().counted()
+}
 
 /// Counters of one stage, added to from any thread.
 #[derive(Debug, Default)]
@@ -108,7 +124,7 @@ impl Counters {
 pub struct Stage {
     /// Finished items: row groups (`read`, `decode`) or batches (`batch`, `consumer`).
     pub items: u64,
-    /// Output bytes: stored (`read`), as Arrow (`decode`), as tensors (`batch`, `consumer`).
+    /// Output bytes: stored (`read`), as Arrow (`decode`), as tensors and Arrow columns (`batch`, `consumer`).
     pub bytes: u64,
     /// Seconds of work, summed over threads. For `consumer`: seconds spent outside the loader.
     pub worked_seconds: f64,
@@ -140,7 +156,7 @@ pub struct Stats {
     pub consumer: Stage,
     /// Rows delivered, padding not counted.
     pub rows: u64,
-    /// Bytes copied between decoding and delivery, per byte delivered: 0 for images, at most 1 for plain columns.
+    /// Bytes copied between decoding and delivery, per byte delivered: 0 for decoded images, at most 1 for plain columns and those of Arrow.
     pub copied_per_delivered: f64,
     /// Seconds since the loader was opened.
     pub seconds: f64,

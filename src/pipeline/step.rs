@@ -112,7 +112,7 @@ fn gather(
         job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad)));
     }
     job.counters.copied.fetch_add(job.sources[0].maker.copied_bytes(&batch) as u64, Ordering::Relaxed);
-    job.counters.batch.done(batch.tensor_bytes() as u64, started.elapsed());
+    job.counters.batch.done(batch.bytes() as u64, started.elapsed());
     Ok(batch)
 }
 

@@ -4,6 +4,8 @@
 //! walk must give the same sum of their hashes as counting from the first row to the last. Two independent sums of 64
 //! bits miss a row that is replaced by another with a probability of 2^-128.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -52,8 +54,17 @@ impl Plan {
     /// Walks the whole epoch, on all threads of the pool that it is called in. Takes memory for a step per thread and
     /// 64 bytes for each step, and time for every row.
     pub fn census(&self) -> Census {
-        let steps: Vec<([u8; 32], u64, u64, Sums)> =
-            (0..self.steps()).into_par_iter().map(|step| self.counted(step)).collect();
+        self.census_counted(&AtomicU64::new(0))
+    }
+
+    /// As [`census`](Self::census), and adds each step that was counted to `done`, for those who watch.
+    pub(crate) fn census_counted(&self, done: &AtomicU64) -> Census {
+        let counted = |step| {
+            let counted = self.counted(step);
+            done.fetch_add(1, Ordering::Relaxed);
+            counted
+        };
+        let steps: Vec<([u8; 32], u64, u64, Sums)> = (0..self.steps()).into_par_iter().map(counted).collect();
         let mut digest = Sha256::new();
         let (mut rows, mut repeated, mut sums) = (0_u64, 0_u64, Sums::default());
         for (of_step, real, more, of_rows) in steps {

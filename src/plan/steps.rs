@@ -17,7 +17,7 @@ use super::share::{Share, length};
 use super::spec::PlanSpec;
 use super::tail::Tail;
 use crate::error::{Error, Result};
-use crate::manifest::{Fingerprint, Manifest};
+use crate::manifest::{Fingerprint, Manifest, RowGroup};
 
 /// One row of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,6 +163,12 @@ impl Plan {
     /// The resolved spec.
     pub fn spec(&self) -> &PlanSpec {
         &self.spec
+    }
+
+    /// A row group, or unit of one, by dataset and number.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only pages of the command line draw them"))]
+    pub(crate) fn unit(&self, source: u32, group: u32) -> Option<&RowGroup> {
+        self.manifests.get(source as usize)?.groups.get(group as usize)
     }
 
     /// The fingerprint of the data: that of the manifest, or of all manifests of a mixture.

@@ -106,6 +106,8 @@ pub use mounts::{Mount, MountSource, Mounts};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub use origins::OriginStats;
+#[cfg(feature = "flight")]
+pub(crate) use origins::requests;
 pub(crate) use origins::{origins, slowest};
 pub use own::{OwnEntry, OwnError, OwnFiles, OwnStore, OwnVersion};
 #[cfg(feature = "flight")]

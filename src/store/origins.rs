@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::hedge::{Decision, Hedge};
 use super::latency::Latency;
 use crate::figures::{count, plain, plural, seconds};
+use crate::histogram::{Counted as Durations, Histogram};
 use crate::per_process::PerProcess;
 use crate::recent::Recent;
 
@@ -32,6 +34,30 @@ static ALL: PerProcess<Origins> = PerProcess::new();
 struct Origins {
     born: Instant,
     all: Mutex<BTreeMap<Arc<str>, Counted>>,
+    /// Of stores, and of the disks of this machine.
+    requests: [Counts; 2],
+}
+
+/// Requests of all origins of one kind.
+#[derive(Debug, Default)]
+struct Counts {
+    took: Histogram,
+    /// By [`OUTCOMES`].
+    outcomes: [AtomicU64; OUTCOMES.len()],
+}
+
+/// What becomes of a request: its bytes came, it failed with all its retries, or nobody waited for it any more.
+const OUTCOMES: [&str; 3] = ["done", "failed", "abandoned"];
+
+/// Requests since the start that are over, of all origins of one kind, without their names.
+#[cfg_attr(not(feature = "flight"), allow(dead_code, reason = "only servers have metrics"))]
+#[derive(Debug, Clone)]
+pub(crate) struct Requests {
+    /// `store`, or `disk`: files of this machine.
+    pub(crate) at: &'static str,
+    /// Durations of those that were not abandoned.
+    pub(crate) took: Durations,
+    pub(crate) outcomes: [(&'static str, u64); OUTCOMES.len()],
 }
 
 #[derive(Debug)]
@@ -99,7 +125,7 @@ pub(super) enum Late {
 
 impl Default for Origins {
     fn default() -> Self {
-        Self { born: Instant::now(), all: Mutex::default() }
+        Self { born: Instant::now(), all: Mutex::default(), requests: Default::default() }
     }
 }
 
@@ -135,6 +161,18 @@ impl Origins {
 
     /// The end of a request for `asked` bytes: its duration and the bytes that came, unless nobody waited for it any more.
     fn end(&self, origin: &Arc<str>, asked: u64, outcome: Option<(Duration, Option<u64>)>) {
+        let [store, disk] = &self.requests;
+        let counts = if &**origin == HERE { disk } else { store };
+        let [done, failed, abandoned] = &counts.outcomes;
+        match outcome {
+            Some((_, Some(_))) => done,
+            Some((_, None)) => failed,
+            None => abandoned,
+        }
+        .fetch_add(1, Ordering::Relaxed);
+        if let Some((took, _)) = outcome {
+            counts.took.add(took);
+        }
         self.with(origin, |counted, now| {
             counted.in_flight = counted.in_flight.saturating_sub(1);
             let Some((took, bytes)) = outcome else { return };
@@ -165,6 +203,16 @@ impl Origins {
         });
     }
 
+    #[cfg_attr(not(feature = "flight"), allow(dead_code, reason = "only servers have metrics"))]
+    fn requests(&self) -> [Requests; 2] {
+        let [store, disk] = &self.requests;
+        [("store", store), ("disk", disk)].map(|(at, counts)| {
+            let counted = |at: usize| counts.outcomes.get(at).map_or(0, |count| count.load(Ordering::Relaxed));
+            let outcomes = std::array::from_fn(|at| (OUTCOMES[at], counted(at)));
+            Requests { at, took: counts.took.counted(), outcomes }
+        })
+    }
+
     fn stats(&self) -> Vec<OriginStats> {
         let now = self.born.elapsed();
         let stats = |(address, counted): (&Arc<str>, &mut Counted)| {
@@ -193,6 +241,12 @@ impl Origins {
 /// The origins of this process, by address.
 pub(crate) fn origins() -> Vec<OriginStats> {
     ALL.get().stats()
+}
+
+/// The requests of this process to stores, and to its own disks.
+#[cfg_attr(not(feature = "flight"), allow(dead_code, reason = "only servers have metrics"))]
+pub(crate) fn requests() -> [Requests; 2] {
+    ALL.get().requests()
 }
 
 /// Those of `origins` that were asked lately, the slowest first, as many as people read.
@@ -286,6 +340,12 @@ mod tests {
         assert_eq!((stats.in_flight, stats.lately), (0, 5));
         assert!((stats.mean_seconds - 200.103 / 5.0).abs() < 1e-6, "{stats:?}");
         assert!((stats.median_seconds - 0.001_024).abs() < 1e-9 && stats.p99_seconds >= 200.0, "{stats:?}");
+        let disk = origins.begin(&HERE.into());
+        origins.end(&disk, 10, None);
+        let [store, disk] = origins.requests();
+        assert_eq!((store.at, store.outcomes), ("store", [("done", 4), ("failed", 1), ("abandoned", 0)]));
+        assert_eq!((store.took.count(), disk.took.count()), (5, 0));
+        assert_eq!((disk.at, disk.outcomes), ("disk", [("done", 0), ("failed", 0), ("abandoned", 1)]));
     }
 
     #[test]

@@ -530,6 +530,13 @@ fn the_command_line_warms_shows_checks_and_removes() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &report["counters"]["misses"], &report["whole"]), (0, &0.into(), &true.into()), "{text}");
     assert_eq!(rig.asked(), (0, 0));
+    for verb in ["status", "verify", "upload"] {
+        let (code, text, errors) = run(&["cache", verb, cache, "--json"]);
+        assert_eq!(code, 0, "{verb}: {errors}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["schema"], 1, "{verb}: {text}");
+        assert_eq!(run(&["cache", verb, cache, "--quiet"]), (0, String::new(), String::new()), "{verb}");
+    }
+    assert_eq!(report["schema"], 1, "{report}");
     let (code, text, _) = run(&["cache", "status", cache]);
     assert!(code == 0 && text.contains(&format!("of {FILES} objects")), "{text}");
     assert_eq!(run(&["cache", "verify", cache]).0, 0);

@@ -485,9 +485,9 @@ fn reports_are_pages_with_plots_too() {
         (&["inspect", data][..], ["Sizes of row groups", "Bytes of columns", "row group 1"]),
         (
             &["plan", data, "--batch-size", "8", "--world-size", "2"],
-            ["Row groups needed along the epoch", "rank 1", "budget"],
+            ["Rows of each rank", "rank 1", "Quality of the shuffle"],
         ),
-        (&["bench", data, "--batch-size", "8"], ["Time of each stage", "consumer", "The consumer waits"]),
+        (&["bench", data, "--batch-size", "8"], ["Where time goes", "consumer", "The consumer waits"]),
     ] {
         let ran = run(&[verb, &["--html", text(&page)]].concat());
         assert_eq!(ran.code, 0, "{verb:?}: {}", ran.stderr);

@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("error", 0),
     ("figures", 0),
     ("hex", 0),
+    ("histogram", 0),
     ("mutex", 0),
     ("nearest", 0),
     ("per_process", 0),
@@ -35,7 +36,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Modules that decide and never act: no runtime, no I/O, no clock.
-const PURE: &[&str] = &["document", "error", "figures", "hex", "schema", "manifest", "plan", "recent"];
+const PURE: &[&str] = &["document", "error", "figures", "hex", "histogram", "schema", "manifest", "plan", "recent"];
 
 /// Names that a pure module must not contain.
 const IMPURE: &[&str] = &["tokio", "object_store", "std::fs", "std::net", "std::thread", "Instant", "SystemTime"];

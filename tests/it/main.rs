@@ -164,6 +164,9 @@ mod petastorm;
 mod put;
 /// Row groups read by the ranks of a gang: by arithmetic, and for real.
 mod ranks;
+/// Reports of the command line: versions of documents, silence.
+#[cfg(feature = "cli")]
+mod reports;
 /// States of every version of the order, and batches that threads give back.
 #[cfg(feature = "flight")]
 mod resume;

@@ -70,7 +70,10 @@ def run(comparison: str) -> int:
     except Refused as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
-    print(json.dumps(found.document(), indent=2) if asked["json"] else text(found))
+    if asked["json"]:
+        print(json.dumps(found.document(), indent=2))
+    elif not asked["quiet"]:
+        print(text(found))
     return 0
 
 
@@ -118,9 +121,9 @@ def measured(asked: dict[str, Any]) -> Comparison:
             contender.about = contender.hear()
         for number in range(ROUNDS + 1):
             for contender in contenders:
-                progress(f"round {number} of {ROUNDS}: {contender.name}", asked["json"])
+                progress(f"round {number} of {ROUNDS}: {contender.name}", asked["json"] or asked["quiet"])
                 contender.rounds.append(contender.go())
-        progress("", asked["json"])
+        progress("", asked["json"] or asked["quiet"])
     finally:
         for contender in contenders:
             contender.process.kill()

@@ -51,7 +51,7 @@ class Comparison:
             for name, one in self.loaders.items()
         ]
         names = ("columns", "batch_size", "shuffled", "same_rows", "versions", "rounds", "cpus")
-        return {**{name: getattr(self, name) for name in names}, "loaders": loaders}
+        return {"schema": 1, **{name: getattr(self, name) for name in names}, "loaders": loaders}
 
 
 def rate(amount: float) -> str:

@@ -1,6 +1,7 @@
 //! Comparison of two datasets: their rows in any order, and those that differ.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use arrow::array::RecordBatch;
@@ -14,7 +15,7 @@ use crate::convert::format::Format;
 use crate::convert::formats;
 use crate::convert::options::ConvertOptions;
 use crate::convert::parallel::parallel;
-use crate::convert::source::{Source, drain};
+use crate::convert::source::Source;
 use crate::convert::types::type_text;
 use crate::convert::values::timezone;
 use crate::error::{Error, Result};
@@ -84,6 +85,8 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
         return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
     }
     let common: Vec<&str> = left.iter().filter(|name| right.contains(name)).map(String::as_str).collect();
+    let size = stored(&*first).saturating_add(stored(&*second));
+    progress.total.fetch_add(size, Ordering::Relaxed);
     let digests = [
         digest(&*first, common.iter().copied(), options, progress)?,
         digest(&*second, common.iter().copied(), options, progress)?,
@@ -119,6 +122,8 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
         tokens::check(&*first, common.iter().copied(), None, options, &digests[1], progress)?;
         tokens::check(&*second, common.iter().copied(), None, options, &digests[0], progress)?;
     } else if !common.is_empty() {
+        // One pass finds the rows, another one shows some of them.
+        progress.total.fetch_add(size.saturating_mul(2), Ordering::Relaxed);
         differences(&*first, &*second, &common, options, progress, &mut comparison)?;
     }
     Ok(comparison)
@@ -144,10 +149,7 @@ pub(crate) fn digest<'a>(
     let sum = Mutex::new(Summing::new(names.iter().copied()));
     parallel(options.threads(), &shards, progress, |shard| {
         let mut own = Summing::new(names.iter().copied());
-        drain(&mut *source.read(shard, &columns, &budget)?, |batch| {
-            progress.go_on()?;
-            own.add(&batch).map(drop)
-        })?;
+        read(source, shard, &columns, &budget, progress, |batch| own.add(&batch).map(drop))?;
         sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());
         Ok(())
     })?;
@@ -166,13 +168,41 @@ fn rows(
     let columns = numbers(source, names);
     let mut summing = Summing::new(names.iter().copied());
     for shard in 0..source.shards().len() {
-        drain(&mut *source.read(shard, &columns, budget)?, |batch| {
-            progress.go_on()?;
+        read(source, shard, &columns, budget, progress, |batch| {
             let hashes = summing.add(&batch)?;
             each(&batch, &hashes)
         })?;
     }
     Ok(())
+}
+
+/// Calls `each` with every batch of a shard, whose bytes count as read.
+fn read(
+    source: &dyn Source,
+    shard: usize,
+    columns: &[usize],
+    budget: &Budget,
+    progress: &Progress,
+    mut each: impl FnMut(RecordBatch) -> Result<()>,
+) -> Result<()> {
+    let mut batches = source.read(shard, columns, budget)?;
+    let mut counted = 0;
+    while let Some(batch) = batches.next()? {
+        progress.go_on()?;
+        each(batch)?;
+        let now = batches.consumed().max(counted);
+        progress.bytes.fetch_add(now - counted, Ordering::Relaxed);
+        counted = now;
+    }
+    // Some formats do not tell how much of a shard they have read.
+    let bytes = source.shards().get(shard).map_or(0, |shard| shard.bytes);
+    progress.bytes.fetch_add(bytes.saturating_sub(counted), Ordering::Relaxed);
+    Ok(())
+}
+
+/// The stored bytes of a source.
+pub(crate) fn stored(source: &dyn Source) -> u64 {
+    source.shards().iter().map(|shard| shard.bytes).sum()
 }
 
 fn differences(

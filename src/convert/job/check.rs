@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::journal::Done;
 use super::publish::Staging;
@@ -68,6 +69,7 @@ impl Job {
         let place = data.to_string_lossy();
         let source = formats::open_as(self.sink.format(), &place, &opening)?;
         let there = census::rows(&place, &*source, &opening, progress)?;
+        progress.total.fetch_add(verify::stored(&*source), Ordering::Relaxed);
         let found = verify::digest(&*source, names(), &self.options, progress)?;
         let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
         tokens::check(&*self.source, names(), filter, &self.options, &found, progress)?;

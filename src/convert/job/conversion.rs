@@ -54,6 +54,7 @@ pub struct Report {
     /// Duration in seconds.
     pub seconds: f64,
     /// The columns written: name and type.
+    #[serde(rename = "columns")]
     pub schema: Vec<(String, String)>,
 }
 

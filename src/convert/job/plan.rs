@@ -28,6 +28,7 @@ pub struct Plan {
     /// The destination's format.
     pub to: Format,
     /// The columns that would be written: name, type, and nullability.
+    #[serde(rename = "columns")]
     pub schema: Vec<(String, String, bool)>,
     /// Parts of the source.
     pub shards: usize,

@@ -338,7 +338,7 @@ impl Counters {
         let real = |mask: &[u8]| mask.iter().map(|real| u64::from(*real != 0)).sum();
         self.batches += 1;
         self.rows += batch.tensor(MASK).map_or(batch.rows as u64, |mask| real(mask.bytes()));
-        self.bytes += batch.tensor_bytes() as u64;
+        self.bytes += batch.bytes() as u64;
         self.first.get_or_insert_with(|| self.born.elapsed());
         let now = Instant::now();
         self.time.takes(now, |from, to| Trail::served(now).waits(from, to));

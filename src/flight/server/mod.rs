@@ -157,6 +157,8 @@ where
             metrics.gangs(generations, members);
             metrics.cache(&crate::store::cache::totals());
             metrics.hedged(&crate::store::origins());
+            let (spent, lag) = core.ranks();
+            metrics.ranks(spent, lag);
         }
     });
     let seen = Arc::downgrade(&core);

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -15,8 +15,10 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::errors::{At, RecentErrors};
+use super::timings::Timings;
 use crate::error::{Error, Kind};
 use crate::flight::server::access::auth::Denied;
+use crate::pipeline::{CAUSES, Cause};
 use crate::store::OriginStats;
 use crate::store::cache::CacheStats;
 
@@ -45,6 +47,11 @@ struct OfTier {
     tier: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfCause {
+    cause: &'static str,
+}
+
 /// All counters of one server. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
@@ -71,6 +78,8 @@ struct Inner {
     cache_bytes: Family<OfTier, Counter>,
     /// Second requests, and those that were answered first.
     hedges: [Counter; 2],
+    rank_seconds: Family<OfCause, Counter<f64, AtomicU64>>,
+    lag: Gauge,
 }
 
 impl fmt::Debug for Metrics {
@@ -112,6 +121,8 @@ impl Metrics {
             cache: Family::default(),
             cache_bytes: Family::default(),
             hedges: Default::default(),
+            rank_seconds: Family::default(),
+            lag: Gauge::default(),
         };
         registry.register("streams_open", "Streams of batches open now", inner.streams_open.clone());
         registry.register("streams", "Streams of batches ever opened", inner.streams.clone());
@@ -153,6 +164,19 @@ impl Metrics {
         let [sent, won] = inner.hedges.clone();
         registry.register("hedged_requests", "Requests to stores for bytes that were late, beside the first", sent);
         registry.register("hedges_won", "Those of them that were answered before the first", won);
+        registry.register_with_unit(
+            "rank",
+            "Time of all ranks by what it went to, as /ui has it",
+            Unit::Seconds,
+            inner.rank_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "rank_lag",
+            "The most steps by which a rank is behind the first one of its job",
+            Unit::Other("steps".to_owned()),
+            inner.lag.clone(),
+        );
+        registry.register_collector(Box::new(Timings));
         inner.registry = registry;
         Self(Arc::new(inner))
     }
@@ -222,6 +246,16 @@ impl Metrics {
         for (counter, count) in self.0.hedges.iter().zip(counts) {
             counter.inner().fetch_max(count, Ordering::Relaxed);
         }
+    }
+
+    /// Sets the seconds of all ranks since the start, by cause, and the most steps by which one of them is behind now.
+    pub(crate) fn ranks(&self, spent: [f64; CAUSES], lag: u64) {
+        for cause in Cause::OF_A_STREAM {
+            let counter = self.0.rank_seconds.get_or_create_owned(&OfCause { cause: cause.name() });
+            // Numbers that are not negative are ordered as their bits are.
+            counter.inner().fetch_max(spent[cause as usize].to_bits(), Ordering::Relaxed);
+        }
+        self.0.lag.set(i64::try_from(lag).unwrap_or(i64::MAX));
     }
 
     /// Counts an error sent to a caller.
@@ -355,6 +389,10 @@ mod tests {
         });
         let origin = |hedged, hedges_won| OriginStats { hedged, hedges_won, ..OriginStats::default() };
         metrics.hedged(&[origin(3, 2), origin(1, 1)]);
+        let mut spent = [0.0; CAUSES];
+        (spent[Cause::Store as usize], spent[Cause::Consumer as usize]) = (1.5, 2.25);
+        metrics.ranks(spent, 7);
+        metrics.ranks([0.0; CAUSES], 3);
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
         metrics.gangs(1, 2);
@@ -375,6 +413,9 @@ mod tests {
             "bowstring_cache_read_bytes_total{tier=\"origin\"} 9",
             "bowstring_hedged_requests_total 4",
             "bowstring_hedges_won_total 3",
+            "bowstring_rank_seconds_total{cause=\"store\"} 1.5",
+            "bowstring_rank_seconds_total{cause=\"consumer\"} 2.25",
+            "bowstring_rank_lag_steps 3",
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",
             "bowstring_gang_generations_total 1",
@@ -384,6 +425,18 @@ mod tests {
             "bowstring_memory_budget_bytes 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        // Of the whole process: other tests may have counted too.
+        for line in [
+            "bowstring_store_requests_total{at=\"store\",outcome=\"done\"} ",
+            "bowstring_store_requests_total{at=\"disk\",outcome=\"abandoned\"} ",
+            "# TYPE bowstring_store_request_seconds histogram",
+            "bowstring_store_request_seconds_bucket{le=\"0.0005\",at=\"store\"} ",
+            "bowstring_store_request_seconds_count{at=\"disk\"} ",
+            "bowstring_decode_seconds_bucket{le=\"+Inf\"} ",
+            "bowstring_decode_seconds_sum ",
+        ] {
+            assert!(text.lines().any(|found| found.starts_with(line)), "{line} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n") && text.contains("bowstring_build_info{version="), "{text}");
         metrics.gangs(1, 0);

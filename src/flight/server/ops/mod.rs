@@ -12,4 +12,5 @@ pub(crate) mod request;
 pub mod snapshot;
 pub(crate) mod state;
 pub(crate) mod strips;
+mod timings;
 mod ui;

@@ -13,6 +13,7 @@ use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::access::space::Space;
 use crate::flight::server::ops::snapshot::{MOST_GANGS, MemoryView, PlanKey, Snapshot, StreamFacts};
 use crate::flight::server::stream::live::LiveStream;
+use crate::pipeline::CAUSES;
 use crate::store;
 
 impl Core {
@@ -69,6 +70,28 @@ impl Core {
     }
 }
 
+impl Core {
+    /// What the time of all ranks went to since the start, in seconds by cause, and the most steps by which one is behind the first one
+    /// that reads the same plan with it.
+    pub(crate) fn ranks(&self) -> ([f64; CAUSES], u64) {
+        let mut reach: HashMap<(PlanKey, u64), (u64, u64)> = HashMap::new();
+        for stream in self.live.all() {
+            let step = stream.seen().step;
+            let (least, most) = reach.entry((key(&stream), job(&stream))).or_insert((step, step));
+            (*least, *most) = (step.min(*least), step.max(*most));
+        }
+        let lag = reach.values().map(|(least, most)| most - least).max().unwrap_or(0);
+        (self.live.spent(), lag)
+    }
+}
+
+/// The job of a stream: equal for ranks that read a plan together.
+fn job(stream: &LiveStream) -> u64 {
+    let mut job = DefaultHasher::new();
+    (&stream.about.tenant, &stream.about.gang).hash(&mut job);
+    job.finish()
+}
+
 fn key(stream: &LiveStream) -> PlanKey {
     let about = &stream.about;
     (about.offer.as_ptr() as usize, about.plan.epoch(), about.share.world)
@@ -77,11 +100,9 @@ fn key(stream: &LiveStream) -> PlanKey {
 fn facts(stream: &LiveStream, hides: bool) -> StreamFacts {
     let (about, seen) = (&stream.about, stream.seen());
     let gang = about.gang.clone().map(|(name, generation)| (if hides { PRIVATE.to_owned() } else { name }, generation));
-    let mut job = DefaultHasher::new();
-    (&about.tenant, &about.gang).hash(&mut job);
     StreamFacts {
         plan: key(stream),
-        job: job.finish(),
+        job: job(stream),
         dataset: about.dataset.clone(),
         steps: about.plan.steps(),
         rows_of_epoch: about.plan.rows(),

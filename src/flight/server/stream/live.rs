@@ -28,6 +28,8 @@ pub(crate) struct LiveStreams(Arc<Mutex<All>>);
 struct All {
     next: u64,
     streams: BTreeMap<u64, Arc<LiveStream>>,
+    /// Nanoseconds by cause of the streams that are over.
+    over: [u64; CAUSES],
 }
 
 /// What a stream is.
@@ -108,6 +110,14 @@ impl LiveStreams {
         Watched { all: self.clone(), number, stream }
     }
 
+    /// Seconds by cause of all streams since the start, those that are over among them. A wait is counted when it ends.
+    pub(crate) fn spent(&self) -> [f64; CAUSES] {
+        let all = self.lock();
+        let mut sums = all.over;
+        all.streams.values().for_each(|stream| stream.add_to(&mut sums));
+        sums.map(|nanos| nanos as f64 / 1e9)
+    }
+
     /// The streams that are open now, in the order of their opening.
     pub(crate) fn all(&self) -> Vec<Arc<LiveStream>> {
         self.lock().streams.values().cloned().collect()
@@ -124,7 +134,10 @@ pub(crate) struct Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let gone = self.all.lock().streams.remove(&self.number);
+        let mut all = self.all.lock();
+        let gone = all.streams.remove(&self.number);
+        self.stream.add_to(&mut all.over);
+        drop(all);
         // Its plan may be the last one, and is dropped outside the lock.
         drop(gone);
     }
@@ -152,6 +165,12 @@ impl LiveStream {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the nanoseconds of each cause since it was opened.
+    fn add_to(&self, sums: &mut [u64; CAUSES]) {
+        let totals = self.lock().amounts.totals();
+        sums.iter_mut().zip(totals).for_each(|(sum, nanos)| *sum = sum.saturating_add(nanos));
     }
 
     fn stuck(&self) -> Duration {
@@ -296,8 +315,10 @@ pub(crate) mod tests {
         stream.asked(at(2000));
         let waits = stream.seen_at(at(7000));
         assert_eq!(waits.doing, (Cause::Queue, 5.0), "nothing is known of what it waits for");
+        let spent = all.spent();
+        assert!((spent[Cause::Store as usize] - 0.4).abs() < 1e-6, "{spent:?}");
         drop(watched);
-        assert!(all.all().is_empty());
+        assert!(all.all().is_empty() && all.spent() == spent, "those of streams that are over stay");
     }
 
     #[test]
