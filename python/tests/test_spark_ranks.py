@@ -357,3 +357,10 @@ def test_errors_that_come_again_are_told_from_those_of_lost_tasks() -> None:
     ):
         assert _refused(Exception(text.format(passing))) is None
     assert _refused(Exception("PythonException: ... ValueError: of a user's function")) is None
+    # Each is what another attempt at a job of a stopped session ends with, or the first one.
+    for stopped in (
+        "org.apache.spark.SparkException: Job 3 cancelled because SparkContext was shut down",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+        "'NoneType' object has no attribute 'setCallSite'",
+    ):
+        assert _refused(Exception(stopped)) == "Spark's session was stopped before the ranks were done"

@@ -138,6 +138,15 @@ def test_a_job_refused_by_spark_is_reported_once(spark: Any) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_type_that_arrow_lacks_is_named(spark: Any) -> None:
+    df = spark.range(8).selectExpr("id", "make_interval(1, 2, 3) AS span")
+    with (
+        serve(spark, 1, df=df) as handle,
+        pytest.raises(bowstring.RemoteError, match=r"the driver failed: PySparkTypeError: .*CalendarIntervalType"),
+    ):
+        handle.wait(WAIT)
+
+
 def test_every_row_once_in_equal_steps(spark: Any) -> None:
     with serve(spark) as handle:
 

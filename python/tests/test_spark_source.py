@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import bowstring
@@ -113,6 +114,24 @@ def failing(how: str, always: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
             yield batch.slice(batch.num_rows // 2)
 
     return work
+
+
+def test_each_thread_and_session_writes_once_it_has_registered(spark: Any, tmp_path: pathlib.Path) -> None:
+    """Spark finds a format in the session that is active in a thread, and a new thread has none."""
+    url = str(tmp_path / "rows")
+
+    def work() -> None:
+        bowstring.spark.register(spark)
+        write(spark.range(5), url)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result(WAIT)
+    other = spark.newSession()
+    bowstring.spark.register(other)
+    write(other.range(5, 8), url)
+    bowstring.spark.register(spark)
+    write(spark.range(8, 10), url)
+    assert ids(read(spark, url)) == list(range(10))
 
 
 @both

@@ -179,20 +179,14 @@ impl Dataset {
     }
 
     /// Reads what [`fetch`](Self::fetch) reads into the cache below, ahead of its use: as far as there is room for it now. Returns the fetched
-    /// bytes, or `None` if some of it had no room.
+    /// bytes, and true if all of it had room.
     ///
     /// # Errors
     /// As there.
-    pub(crate) async fn fetch_ahead(&self, group: usize, projection: &Projection) -> Result<Option<u64>> {
+    pub(crate) async fn fetch_ahead(&self, group: usize, projection: &Projection) -> Result<(u64, bool)> {
         let (_, file, _) = self.group(group)?;
-        let mut fetched = 0_u64;
-        for range in self.located(group, projection).await?.ranges {
-            match file.object.fetch_ahead(range).await? {
-                Some(bytes) => fetched = fetched.saturating_add(bytes),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(fetched))
+        let ranges = self.located(group, projection).await?.ranges;
+        file.object.fetch_ahead(ranges).await
     }
 
     /// The places of a row group's bytes.

@@ -38,6 +38,11 @@ impl Foresight {
         })
     }
 
+    /// Returns true if any cache fetches ahead.
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.sources.iter().filter_map(|source| source.dataset.cache()).any(|cache| cache.ahead() > 0)
+    }
+
     /// Bytes that are read of a row group of a source.
     pub(super) fn cost(&self, source: u32, group: u32) -> u64 {
         let costs = self.costs.get_or_init(|| {
@@ -70,7 +75,8 @@ impl Foresight {
         let (steps, end) = (plan.steps(), plan.steps().saturating_add(next.steps()));
         let on = |used: Use| Use { step: used.step.saturating_add(steps), ..used };
         let mut own: Vec<Vec<Later>> = vec![Vec::new(); self.sources.len()];
-        for Use { step, source, group } in next.uses_of(share).into_iter().map(on) {
+        let looks_ahead = self.looks_ahead();
+        for Use { step, source, group } in next.uses_of(share).into_iter().filter(|_| looks_ahead).map(on) {
             if let Some(own) = own.get_mut(source as usize) {
                 own.push(Later { step, group, bytes: self.cost(source, group) });
             }

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use futures::stream::{StreamExt, TryStreamExt};
-use tokio::sync::Semaphore;
+use futures::StreamExt;
 
 use super::foresight::Foresight;
 use crate::error::Result;
@@ -16,9 +16,10 @@ use crate::plan::{Plan, Share, Use};
 
 /// Row groups fetched at once.
 const AT_ONCE: usize = 4;
-/// Most bytes of row groups fetched at once, unless one alone has more; in units of a permit.
-const BYTES_AT_ONCE: usize = 64 << 20;
-const PERMIT: u64 = 4 << 10;
+/// Row groups that may fail before nothing more is fetched ahead in this epoch.
+const MOST_FAILURES: u32 = 8;
+/// Least time between two looks for room.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A row group to be fetched.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,6 @@ struct Wanted {
 struct Lookahead {
     foresight: Arc<Foresight>,
     wanted: Vec<Wanted>,
-    in_flight: Semaphore,
     /// Bytes that were fetched.
     fetched: AtomicU64,
 }
@@ -41,20 +41,25 @@ struct Lookahead {
 impl Foresight {
     /// Fetches what `share` of `plan` reads after `from`, for as long as it is polled. Call it when the caches know the plan.
     pub(super) async fn look_ahead(self: Arc<Self>, plan: Arc<Plan>, share: Share, from: u64) {
-        if !self.sources.iter().filter_map(|source| source.dataset.cache()).any(|cache| cache.ahead() > 0) {
+        if !self.looks_ahead() {
             return;
         }
         let foresight = Arc::clone(&self);
         let Ok(wanted) = tokio::task::spawn_blocking(move || foresight.wanted(&plan, share, from)).await else {
             return;
         };
-        let in_flight = Semaphore::new(BYTES_AT_ONCE / PERMIT as usize);
         let numbers = 0..wanted.len();
-        let ahead = &Lookahead { foresight: self, wanted, in_flight, fetched: AtomicU64::new(0) };
-        let each = futures::stream::iter(numbers).map(|number| ahead.fetch(number));
-        // Whoever reads it will have the error, unless it passes.
-        if let Err(error) = each.buffered(AT_ONCE).try_collect::<()>().await {
-            tracing::debug!("nothing more is fetched ahead in this epoch: {}", error.chain());
+        let ahead = &Lookahead { foresight: self, wanted, fetched: AtomicU64::new(0) };
+        let mut each = futures::stream::iter(numbers).map(|number| ahead.fetch(number)).buffered(AT_ONCE);
+        let mut failures = 0;
+        while let Some(fetched) = each.next().await {
+            let Err(error) = fetched else { continue };
+            // Whoever reads it will have the error, unless it passes.
+            tracing::debug!("a row group is not fetched ahead: {}", error.chain());
+            failures += 1;
+            if failures == MOST_FAILURES {
+                return;
+            }
         }
     }
 
@@ -79,20 +84,24 @@ impl Lookahead {
         loop {
             let moved = cache.moved();
             let position = cache.position();
-            if wanted.used.step < position {
+            let is_over = || wanted.used.step < cache.position() || cache.has_read(wanted.used.group);
+            if is_over() {
                 return Ok(());
             }
             if self.fetched.load(Ordering::Relaxed) < cache.ahead().saturating_add(self.read(position)) {
-                let permits = wanted.bytes.div_ceil(PERMIT).clamp(1, BYTES_AT_ONCE as u64 / PERMIT);
-                // It is never closed, and the permits are fewer than 2^32.
-                let _permit = self.in_flight.acquire_many(permits as u32).await;
+                let _permit = cache.cache().may_fetch_ahead(wanted.bytes).await;
+                if is_over() {
+                    return Ok(());
+                }
                 let group = wanted.used.group as usize;
-                if let Some(bytes) = source.dataset.fetch_ahead(group, &source.projection).await? {
-                    self.fetched.fetch_add(bytes, Ordering::Relaxed);
+                let (bytes, is_all) = source.dataset.fetch_ahead(group, &source.projection).await?;
+                self.fetched.fetch_add(bytes, Ordering::Relaxed);
+                if is_all {
                     return Ok(());
                 }
             }
             moved.await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

@@ -185,8 +185,14 @@ impl PreparedPlan {
         self.view(version).foresight.as_ref()
     }
 
-    /// Tells the caches, if there are any, that `share` of `plan` is followed from `step` on, and lets them fetch ahead until the task is
-    /// dropped. Must be called within a tokio runtime.
+    /// Tells the caches, if there are any, that `share` of `plan` is followed from `step` on. Must be called within a tokio runtime.
+    pub(super) fn follow(&self, plan: &Arc<Plan>, share: Share, step: u64) -> Option<(Arc<Foresight>, Task<()>)> {
+        let foresight = Arc::clone(self.foresight(plan.spec().order_version)?);
+        let following = Arc::clone(&foresight).follow(Arc::clone(plan), share, step);
+        Some((foresight, Task(tokio::spawn(following))))
+    }
+
+    /// The same, and lets them fetch ahead until the task is dropped. Must be called within a tokio runtime.
     pub(super) fn foresee(&self, plan: &Arc<Plan>, share: Share, step: u64) -> Option<Task<()>> {
         let foresight = Arc::clone(self.foresight(plan.spec().order_version)?);
         let plan = Arc::clone(plan);

@@ -1,8 +1,8 @@
 //! Batches of one share whose row groups are read with those of other shares.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::feed::Feed;
+use super::feed::{Feed, Task};
 use super::job::{Job, Means, Workers};
 use super::memory_need::MemoryNeed;
 use super::prepared::{Batches, PreparedPlan, Run};
@@ -25,7 +25,7 @@ impl PreparedPlan {
         ahead: u64,
     ) -> Arc<SharedReader> {
         // The first batch tells the position of the ranks.
-        let lookahead = self.foresee(&plan, Share::whole(), 0);
+        let (foresight, following) = self.follow(&plan, Share::whole(), 0).unzip();
         let means = Means {
             workers,
             allocator: Arc::new(SystemAllocator),
@@ -42,7 +42,8 @@ impl PreparedPlan {
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let expected = Expected { ranks: ranks as usize, ahead };
         let reader = Reader::start(job, Arc::clone(&plan) as _, expected);
-        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows, _lookahead: lookahead })
+        let (lookahead, _following) = (OnceLock::new(), following);
+        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows, foresight, lookahead, _following })
     }
 }
 
@@ -55,6 +56,10 @@ impl SharedReader {
     pub(crate) fn batches(self: &Arc<Self>, run: Run, need: MemoryNeed) -> Result<Option<Batches>> {
         self.plan.check_share(run.share)?;
         let Some(member) = self.reader.join(run.share, run.from) else { return Ok(None) };
+        if let Some(foresight) = &self.foresight {
+            let look_ahead = || Arc::clone(foresight).look_ahead(Arc::clone(&self.plan), Share::whole(), run.from);
+            self.lookahead.get_or_init(|| Task(tokio::spawn(look_ahead())));
+        }
         let (share, from, common) = (run.share, run.from, self.reader.job());
         let groups = Some(Arc::clone(&common.groups));
         let means = run.means(need.batches, groups, self.bad_rows);

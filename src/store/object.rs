@@ -232,16 +232,20 @@ impl Object {
             .await
     }
 
-    /// Fetches `range` of the pinned version into the cache that it is read through, ahead of its use. Returns the fetched bytes, or `None`
-    /// if there is no room for it now.
+    /// Fetches `ranges` of the pinned version into the cache that it is read through, ahead of their use. Returns the fetched bytes, and false
+    /// if there is no room for some of them now.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) async fn fetch_ahead(&self, range: Range<u64>) -> Result<Option<u64>> {
-        match &self.place.cache {
-            Some(cache) => cache.fetch_ahead(&self.url(), &self.stamp, &range, self.fetch(range.clone())).await,
-            None => Ok(Some(0)),
-        }
+    pub(crate) async fn fetch_ahead(&self, ranges: Vec<Range<u64>>) -> Result<(u64, bool)> {
+        let Some(cache) = &self.place.cache else { return Ok((0, true)) };
+        let url = self.url();
+        let fetched = futures::stream::iter(ranges).map(|range| {
+            let (url, fetch) = (&url, self.fetch(range.clone()));
+            async move { cache.fetch_ahead(url, &self.stamp, &range, fetch).await }
+        });
+        let fetched: Vec<Option<u64>> = fetched.buffered(REQUESTS_AT_ONCE).try_collect().await?;
+        Ok((fetched.iter().flatten().sum(), fetched.iter().all(Option::is_some)))
     }
 
     /// `range` of the pinned version, if the cache that it is read through has it.

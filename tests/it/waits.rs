@@ -183,6 +183,7 @@ src/pipeline/local.rs | foresee | the task that tells what will be read | TELLIN
 src/pipeline/local.rs | foretell | the task that tells what will be read | the rest of the timeout | a_check_of_values_ends_with_the_timeout
 src/pipeline/local.rs | look_ends | the task that looks at the files | the caller's slice of the timeout | a_check_of_values_ends_with_the_timeout
 src/pipeline/lookahead.rs | fetch | the other row groups that are fetched ahead, and the consumer, to take a batch | their end; it ends with the epoch or the source | a_loader_that_is_left_fetches_nothing_more
+src/pipeline/lookahead.rs | look_ahead | the row groups that are fetched ahead | it ends with the epoch or the source | a_loader_that_is_left_fetches_nothing_more
 src/pipeline/reader.rs | work | the consumer, to take batches | none: a slow consumer is not a fault; a dropped one ends it | dropping_and_closing_stop_at_once
 src/pipeline/reader_state.rs | changed_within | the tasks of the pipeline | the caller's slice of the timeout | test_timeout_names_the_culprit
 src/store/cache/cluster/mod.rs | give | blocks that are on their way | QUEUE, and the reader keeps the block | whatever_a_peer_does_the_rows_are_right_and_in_time
@@ -200,6 +201,7 @@ src/store/cache/hold.rs | hold | a process that fetches the same object | its pa
 src/store/cache/hold.rs | locked | a process that checks the same file | its patience | a_damaged_copy_is_fetched_again_and_counted
 src/store/cache/readers.rs | moved | the consumer, to take a batch | that of whoever awaits it | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/shared.rs | claim | a process that fetches the same block | PATIENCE, then the origin is read | processes_that_share_a_cache_fetch_each_block_once
+src/store/cache/shared.rs | may_fetch_ahead | other row groups that are fetched ahead | their end; the caller ends with its epoch | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/shared.rs | read | a task that fetches the same block | that of its fetch; a dropped one leaves the next one free | what_fails_at_the_origin_is_an_error_and_nobody_waits_for_it
 src/store/cache/shared.rs | settle | blocks that are being written | writes of at most WRITING bytes; the caller's patience | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing
 src/store/cache/shared.rs | store | blocks that are being written | writes of at most WRITING bytes | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing

@@ -252,7 +252,8 @@ class Handle:
                     return
             self._meeting.fail(f"{why} (submitted {self._attempts} times, option attempts)")
         except BaseException as error:
-            self._meeting.fail(f"the driver failed: {error!r}")
+            # `str`, since the `repr` of PySpark's own errors is empty.
+            self._meeting.fail(f"the driver failed: {type(error).__name__}: {error}")
             raise
         finally:
             self._job_ended.set()
@@ -267,6 +268,9 @@ _REFUSALS = {
     "SPARK-24815": "barrier stages need a fixed number of executors: set spark.dynamicAllocation.enabled to false",
 }
 
+
+# What Spark says of a job whose session is stopped, in the JVM and, once that is gone, in Python.
+_STOPPED = ("SparkContext was shut down", "stopped SparkContext", "'NoneType' object has no attribute 'setCallSite'")
 
 # Errors of bowstring's in tasks that come again with the same rows and options. Other errors may be those of a lost executor, and
 # a user's own function may fail of something that passes.
@@ -284,6 +288,8 @@ def _refused(error: Exception) -> str | None:
     refusal = next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
     if refusal is not None:
         return refusal
+    if any(told in text for told in _STOPPED):
+        return "Spark's session was stopped before the ranks were done"
     if isinstance(error, AnalysisException):
         return f"Spark refuses the frame: {_shortened(error)}"
     certain = _CERTAIN.search(text)

@@ -28,8 +28,12 @@ def register(spark: Any) -> None:
     >>> df.write.format("bowstring").mode("append").save("grpc://data:8815/clicks")  # doctest: +SKIP
     >>> spark.read.format("bowstring").option("columns", "id,label").load("grpc://data:8815/clicks")  # doctest: +SKIP
 
-    Executors need bowstring installed. Options are in ``docs/spark.md``.
+    Call it again in each thread of your own that writes, and after ``spark.newSession()``. Executors need bowstring installed.
+    Options are in ``docs/spark.md``.
     """
+    # Registering and writes ask the session that is active in the thread for the format, whichever it is, and a new thread has
+    # none. This makes it the active one; Spark has no function for it.
+    spark.createDataFrame([], StructType([]))
     spark.dataSource.register(BowstringSource)
 
 

@@ -126,15 +126,19 @@ impl Charge {
 struct Growing {
     bytes: Vec<u8>,
     charge: Charge,
+    /// The budget's refusal: the Parquet crate makes a text of it where it ends a file.
+    refusal: Refusal,
 }
+
+type Refusal = Arc<Mutex<Option<Error>>>;
 
 impl Growing {
     /// Makes room for `bytes` more, and for `spare` after them.
-    fn reserve(&mut self, bytes: usize, spare: usize) -> io::Result<()> {
+    fn reserve(&mut self, bytes: usize, spare: usize) -> Result<()> {
         let needed = self.bytes.len() + bytes;
         if needed > self.bytes.capacity() {
             let capacity = needed + spare;
-            self.charge.resize(capacity as u64).map_err(io::Error::other)?;
+            self.charge.resize(capacity as u64)?;
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         Ok(())
@@ -152,7 +156,11 @@ impl Sink for Growing {
 impl Write for Growing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let spare = (self.bytes.len() / 4).max(SPARE);
-        self.reserve(bytes.len(), spare)?;
+        if let Err(error) = self.reserve(bytes.len(), spare) {
+            let told = io::Error::other(error.to_string());
+            *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            return Err(told);
+        }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -166,6 +174,7 @@ impl Write for Growing {
 #[derive(Debug)]
 pub(super) struct Writer {
     writer: FileWriter<Growing>,
+    refusal: Refusal,
     /// The row group that is gathered.
     gathered: Charge,
     rows: u64,
@@ -183,14 +192,15 @@ impl Writer {
                 hint: "every batch has the columns that the attempt was begun with".to_owned(),
             });
         }
-        self.writer.write(batch).map_err(refused)?;
+        self.writer.write(batch).map_err(|error| refused(&self.refusal, error))?;
         self.gathered.resize(self.writer.memory_size() as u64)?;
         self.rows += batch.num_rows() as u64;
         Ok(())
     }
 
     pub(super) fn finish(self) -> Result<Piece> {
-        let Growing { mut bytes, mut charge } = self.writer.into_inner().map_err(refused)?;
+        let ended = self.writer.into_inner().map_err(|error| refused(&self.refusal, error));
+        let Growing { mut bytes, mut charge, .. } = ended?;
         bytes.shrink_to_fit();
         charge.resize(bytes.len() as u64)?;
         let blob = Arc::new(Blob { bytes: bytes.into(), _charge: charge });
@@ -199,21 +209,17 @@ impl Writer {
 }
 
 /// The writer's error: the budget's own if it was that.
-fn refused(error: ParquetError) -> Error {
+fn refused(refusal: &Refusal, error: ParquetError) -> Error {
+    if let Some(refusal) = refusal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return refusal;
+    }
     let ParquetError::External(source) = error else {
         return Error::unsupported(
             format!("writing a batch as Parquet ({error})"),
             "store the column as a type that Parquet has",
         );
     };
-    let failed = |source| Error::Store { operation: "write".to_owned(), url: "memory".to_owned(), source };
-    match source.downcast::<io::Error>() {
-        Ok(error) => match error.downcast::<Error>() {
-            Ok(limit) => limit,
-            Err(error) => failed(error.into()),
-        },
-        Err(source) => failed(source),
-    }
+    Error::Store { operation: "write".to_owned(), url: "memory".to_owned(), source }
 }
 
 impl Memory {
@@ -258,10 +264,11 @@ impl Memory {
         let properties = self.options.check(&schema)?;
         let budget = self.share(space);
         let charge = || Charge::of(&budget);
-        let sink = Growing { bytes: Vec::new(), charge: charge() };
+        let refusal = Refusal::default();
+        let sink = Growing { bytes: Vec::new(), charge: charge(), refusal: Arc::clone(&refusal) };
         let columns = columns(&schema);
-        let writer = FileWriter::new(sink, schema, properties).map_err(refused)?;
-        Ok(Writer { writer, gathered: charge(), rows: 0, columns })
+        let writer = FileWriter::new(sink, schema, properties).map_err(|error| refused(&refusal, error))?;
+        Ok(Writer { writer, refusal, gathered: charge(), rows: 0, columns })
     }
 
     /// The answer of a commit that was made.
@@ -339,6 +346,24 @@ impl Version {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_ends_anywhere_in_a_file_is_a_limit() {
+        let ids: arrow::array::ArrayRef = Arc::new(arrow::array::Int64Array::from_iter_values(0..500));
+        let batch = RecordBatch::try_from_iter([("id", ids)]).unwrap();
+        let written = |limit| {
+            let memory = Memory::new(limit, WriterOptions::fleeting());
+            let mut writer = memory.writer(None, batch.schema())?;
+            writer.write(&batch)?;
+            writer.finish().map(drop)
+        };
+        let (mut refused, mut limit) = (0, 64);
+        while let Err(error) = written(limit) {
+            assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{limit}: {error}");
+            (refused, limit) = (refused + 1, limit + 16);
+        }
+        assert!(refused > 100, "it fits into {limit}");
+    }
 
     #[test]
     fn one_tenant_never_has_all_of_the_memory() {

@@ -369,7 +369,7 @@ impl Disk {
         }
         let foresight = self.readers.foresee();
         let mut keeper = self.keeper();
-        let before = if all { std::mem::take(&mut *keeper) } else { Keeper::default() };
+        let before = if all { keeper.emptied() } else { Keeper::default() };
         for (event, block) in events {
             if event == Event::Removed {
                 keeper.remove(&block);

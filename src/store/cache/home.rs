@@ -21,6 +21,15 @@ impl Cache {
         self.look(reader, block, wanted(again)).await
     }
 
+    /// Notes when the plan of another host, which has got `block`, needs it again.
+    pub(crate) fn asked(&self, block: &Block, again: Again) {
+        let now = self.now();
+        self.kept(|keeper| {
+            let due = keeper.asked(block, now, again);
+            keeper.touch(block, due);
+        });
+    }
+
     /// Keeps `block`, which another host gives to this one, its home. Returns true if it is kept.
     pub(crate) async fn take(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, bytes: Bytes, again: Again) -> bool {
         let wanted = wanted(again);
@@ -43,6 +52,7 @@ impl Cache {
         let stored = stored.await.unwrap_or(Stored::Failed);
         let is_kept = matches!(stored, Stored::Kept(_));
         self.stored(reader, stored, due);
+        self.reorder_now_and_then();
         is_kept
     }
 }

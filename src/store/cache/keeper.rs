@@ -14,8 +14,8 @@ use super::block::{Block, ObjectKey};
 /// Most blocks whose next uses by other hosts are known, and most plans that are known of each.
 const MOST_ASKED: usize = 1 << 20;
 const MOST_JOBS: usize = 8;
-/// A job that asks later than it said, by so many milliseconds, lags; one that asks later than that has ended.
-const MOST_LATE: u64 = 60_000;
+/// A job that has not asked so many milliseconds after it said has ended.
+const MOST_LATE: u64 = 600_000;
 
 /// Blocks of one object that are looked at for one that covers a range.
 const LOOKS: usize = 64;
@@ -44,6 +44,13 @@ pub(crate) struct Again {
     pub(crate) job: u64,
     /// Milliseconds until the plan needs the block again; 0 if that is not known.
     pub(crate) after: u64,
+}
+
+/// The soonest of the times at which plans need a block. A job that lags is expected as much later again: what a job that has ended would have
+/// needed goes soon.
+fn soonest(plans: &[(u64, u64)], now: u64) -> Option<u64> {
+    let live = plans.iter().map(|(_, at)| *at).filter(|at| at.saturating_add(MOST_LATE) >= now);
+    live.map(|at| if at < now { now.saturating_add(now - at) } else { at }).min()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -115,22 +122,32 @@ impl Keeper {
 
     /// The time at which `block`, of which this host is the home, is needed after a reader has asked for it `now`.
     pub(super) fn asked(&mut self, block: &Block, now: u64, again: Again) -> Due {
-        if again.after == 0 {
-            return Due::Home(self.tick());
-        }
-        if self.asked.len() >= MOST_ASKED {
-            self.asked.retain(|_, plans| plans.iter().any(|(_, at)| at.saturating_add(MOST_LATE) >= now));
+        if again.after > 0 {
             if self.asked.len() >= MOST_ASKED {
-                self.asked.clear();
+                self.forget_asked(now);
             }
+            let plans = self.asked.entry(*block).or_default();
+            plans.retain(|(job, at)| *job != again.job && at.saturating_add(MOST_LATE) >= now);
+            plans.push((again.job, now.saturating_add(again.after)));
+            plans.sort_unstable_by_key(|(_, at)| *at);
+            plans.truncate(MOST_JOBS);
         }
-        let plans = self.asked.entry(*block).or_default();
-        // Nothing is kept for a job that has ended.
-        plans.retain(|(job, at)| *job != again.job && at.saturating_add(MOST_LATE) >= now);
-        plans.truncate(MOST_JOBS - 1);
-        plans.push((again.job, now.saturating_add(again.after)));
-        let soonest = plans.iter().map(|(_, at)| *at).min();
-        soonest.map_or_else(|| Due::Home(self.tick()), Due::HomeAt)
+        let known = self.asked.get(block).and_then(|plans| soonest(plans, now));
+        known.map_or_else(|| Due::Home(self.tick()), Due::HomeAt)
+    }
+
+    /// Forgets what nobody comes for any more, or everything if that is little.
+    fn forget_asked(&mut self, now: u64) {
+        self.asked.retain(|_, plans| plans.iter().any(|(_, at)| at.saturating_add(MOST_LATE) >= now));
+        if self.asked.len() > MOST_ASKED / 4 * 3 {
+            self.asked.clear();
+        }
+    }
+
+    /// Empties it, and returns what it had. What other hosts have asked for is still known.
+    pub(super) fn emptied(&mut self) -> Self {
+        let (asked, uses) = (std::mem::take(&mut self.asked), self.uses);
+        std::mem::replace(self, Self { asked, uses, ..Self::default() })
     }
 
     /// A number that grows with each use.
@@ -206,16 +223,19 @@ impl Keeper {
         }
     }
 
-    /// Asks anew when each block is needed. What other hosts were to ask for before `late` is not waited for.
-    pub(super) fn reorder(&mut self, late: u64, mut due: impl FnMut(&Block) -> Option<Due>) {
+    /// Asks anew when each block is needed, now in milliseconds of this process.
+    pub(super) fn reorder(&mut self, now: u64, mut due: impl FnMut(&Block) -> Option<Due>) {
         for (block, held) in &mut self.blocks {
             if matches!(held.due, Due::Opening(_) | Due::Spare) {
                 continue;
             }
             // A block that no plan needs any more ranks by its last use.
             let last = match held.due {
-                Due::HomeAt(at) if at < late => Due::Home(Reverse(0)),
-                Due::Unknown(_) | Due::Opening(_) | Due::HomeAt(_) | Due::Home(_) | Due::Spare => held.due,
+                Due::HomeAt(_) => {
+                    let known = self.asked.get(block).and_then(|plans| soonest(plans, now));
+                    known.map_or(Due::Home(Reverse(0)), Due::HomeAt)
+                }
+                Due::Unknown(_) | Due::Opening(_) | Due::Home(_) | Due::Spare => held.due,
                 Due::At(_) => Due::Unknown(Reverse(self.uses)),
             };
             held.due = due(block).unwrap_or(last);
@@ -394,23 +414,30 @@ mod tests {
         assert_eq!(asked(1000, 1, 500), Due::HomeAt(1500));
         assert_eq!(asked(1490, 1, 500), Due::HomeAt(1990), "that was this use");
         assert_eq!(asked(1500, 2, 900), Due::HomeAt(1990), "the other job needs it sooner");
-        assert_eq!(asked(2400, 2, 900), Due::HomeAt(1990), "it is late");
+        assert_eq!(asked(1600, 3, 0), Due::HomeAt(1990), "a reader without a plan changes nothing");
+        assert_eq!(asked(2400, 2, 900), Due::HomeAt(2810), "it is 410 late");
         let later = 1991 + MOST_LATE;
         assert_eq!(asked(later, 2, 900), Due::HomeAt(later + 900), "it does not come any more");
         assert_eq!(asked(later, 3, u64::MAX), Due::HomeAt(later + 900));
-        assert!(matches!(asked(later, 3, 0), Due::Home(_)), "a reader without a plan");
+        assert!(matches!(home.asked(&block(1, 0, 9), 9, Again::default()), Due::Home(_)), "nobody has a plan");
         let mut keeper = Keeper::default();
-        for (number, due) in
-            [(0, Due::HomeAt(5)), (1, Due::HomeAt(9)), (2, Due::HomeAt(7)), (3, Due::Home(keeper.tick()))]
-        {
+        for (number, after) in [(0, 5), (1, 9), (2, 7)] {
+            let due = keeper.asked(&block(number, 0, 9), 0, Again { job: 1, after });
             keeper.insert(block(number, 0, 9), 10, due, true);
         }
+        let unknown = Due::Home(keeper.tick());
+        keeper.insert(block(3, 0, 9), 10, unknown, true);
         assert_eq!(keeper.make_room(10, 40, Due::HomeAt(8), |_| false), Some(vec![block(3, 0, 9)]), "of no plan");
         assert_eq!(keeper.make_room(10, 30, Due::HomeAt(9), |_| false), None, "it would be the last");
         assert_eq!(keeper.make_room(10, 30, Due::HomeAt(8), |_| false), Some(vec![block(1, 0, 9)]));
-        keeper.reorder(6, |_| None);
-        assert_eq!(keeper.due(&block(0, 0, 9)), Some(Due::Home(Reverse(0))), "nobody came for it");
-        assert_eq!(keeper.make_room(10, 20, Due::HomeAt(8), |_| false), Some(vec![block(0, 0, 9)]));
+        // The job has ended, and another one needs its blocks in three milliseconds.
+        keeper.reorder(20, |_| None);
+        assert_eq!(keeper.make_room(10, 20, Due::HomeAt(23), |_| false), Some(vec![block(0, 0, 9)]));
+        assert_eq!(keeper.emptied().len(), 1);
+        assert_eq!(keeper.asked(&block(2, 0, 9), 20, Again::default()), Due::HomeAt(33), "known still");
+        keeper.insert(block(2, 0, 9), 10, Due::HomeAt(33), true);
+        keeper.reorder(8 + MOST_LATE, |_| None);
+        assert_eq!(keeper.due(&block(2, 0, 9)), Some(Due::Home(Reverse(0))), "nobody came for it");
     }
 
     #[test]

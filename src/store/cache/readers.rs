@@ -1,5 +1,6 @@
 //! The readers of a cache in this process, and the times at which their plans need a block.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -25,6 +26,8 @@ pub(crate) struct Reader {
     /// Steps that are over, over all epochs that are foreseen.
     position: AtomicU64,
     moved: Notify,
+    /// Row groups that were read since it follows its plan.
+    read: Mutex<HashSet<u32>>,
     counts: Counts,
 }
 
@@ -44,6 +47,7 @@ impl Reader {
     /// Follows a plan from step `from` on, or none.
     pub(super) fn follow(&self, foreseen: Option<Arc<Foreseen>>, from: u64) {
         let before = self.measured();
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.position.store(from, Ordering::Relaxed);
         let (began, pace, filled) = (Instant::now(), UNKNOWN_PACE, u64::MAX);
         let active = |foreseen| Active { foreseen, began, from, base: from, pace, before, filled };
@@ -54,6 +58,16 @@ impl Reader {
     pub(crate) fn reached(&self, step: u64) {
         self.position.fetch_max(step, Ordering::Relaxed);
         self.moved.notify_waiters();
+    }
+
+    /// Says that `group` is read.
+    pub(super) fn reads(&self, group: u32) {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(group);
+    }
+
+    /// Returns true if `group` was read since it follows its plan.
+    pub(super) fn has_read(&self, group: u32) -> bool {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).contains(&group)
     }
 
     /// Steps that are over.
@@ -143,10 +157,14 @@ impl Readers {
     }
 
     /// Says up to which step of the next epoch each plan's row groups fill the room that `room` tells.
-    pub(super) fn fill(&self, mut room: impl FnMut(&Foreseen) -> u64) {
+    pub(super) fn fill(&self, room: impl Fn(&Foreseen) -> u64) {
         for reader in self.all() {
-            if let Some(active) = reader.plan.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-                active.filled = active.foreseen.filled(room(&active.foreseen));
+            let plan = || reader.plan.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(foreseen) = plan().as_ref().map(|active| Arc::clone(&active.foreseen)) else { continue };
+            // It looks at all blocks, and nobody waits for that.
+            let filled = foreseen.filled(room(&foreseen));
+            if let Some(active) = plan().as_mut().filter(|active| Arc::ptr_eq(&active.foreseen, &foreseen)) {
+                active.filled = filled;
             }
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::block::Block;
 use super::claim::{Claim, Claimed};
@@ -31,6 +31,8 @@ pub(crate) const MEMORY: &str = "memory";
 /// Most bytes on their way into the cache at once, beyond those that readers hold; in units of a permit.
 const WRITING: usize = 256 << 20;
 const PERMIT: usize = 4 << 10;
+/// Most bytes of row groups that are fetched ahead at once, unless one alone has more.
+const AHEAD: usize = 64 << 20;
 /// Time that another process may take to fetch a range before it is fetched here as well.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between two checks of another process's fetch.
@@ -40,8 +42,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const REORDER_AFTER: Duration = Duration::from_secs(10);
 const REORDER_PART: usize = 8;
 const REORDER_LEAST: usize = 64;
-/// What other hosts were to ask for is kept so long beyond that time.
-const NOT_COMING: Duration = Duration::from_secs(600);
 /// Heads and checksums of blocks take less than this part of their bytes.
 const OVERHEAD: u64 = 64;
 
@@ -61,6 +61,8 @@ pub struct Cache {
     counts: Counts,
     flights: Mutex<HashMap<Block, Weak<Flight>>>,
     writing: Arc<Semaphore>,
+    /// Of all readers together.
+    ahead: Semaphore,
     /// Time of the last ordering, and number of blocks since.
     ordered: Mutex<(Instant, usize)>,
     /// Bytes of blocks that are fetched ahead of their use and have no room yet.
@@ -171,6 +173,7 @@ impl Cache {
             counts: Counts::default(),
             flights: Mutex::default(),
             writing: Arc::new(Semaphore::new(WRITING / PERMIT)),
+            ahead: Semaphore::new(AHEAD / PERMIT),
             ordered: Mutex::new((Instant::now(), 0)),
             coming: Arc::default(),
             began: Instant::now(),
@@ -215,7 +218,7 @@ impl Cache {
         &self.tier
     }
 
-    fn kept<T>(&self, work: impl FnOnce(&mut Keeper) -> T) -> T {
+    pub(super) fn kept<T>(&self, work: impl FnOnce(&mut Keeper) -> T) -> T {
         match &self.tier {
             Tier::Disk(disk) => work(&mut disk.keeper()),
             Tier::Memory(memory) => work(&mut memory.kept().keeper),
@@ -237,18 +240,19 @@ impl Cache {
         *self.ordered.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), 0);
         self.readers.rebase();
         let foresight = self.readers.foresee();
-        let late = self.now().saturating_sub(NOT_COMING.as_millis() as u64);
-        self.kept(|keeper| keeper.reorder(late, |block| foresight.due(block, None).map(Due::At)));
+        let now = self.now();
+        self.kept(|keeper| keeper.reorder(now, |block| foresight.due(block, None).map(Due::At)));
         let limit = self.limit();
         let room = |foreseen: &Foreseen| {
             let others = self.kept(|keeper| keeper.taken(|block| !foreseen.is_own(block)));
-            limit.saturating_sub(others).saturating_sub(limit / OVERHEAD)
+            let own = limit.saturating_sub(others);
+            own - own / OVERHEAD
         };
         self.readers.fill(room);
     }
 
     /// Asks anew when blocks are needed, if that was long ago: others of the same plan have read some of them meanwhile.
-    fn reorder_now_and_then(&self) {
+    pub(super) fn reorder_now_and_then(&self) {
         let blocks = self.used().1;
         let is_old = {
             let mut ordered = self.ordered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +279,7 @@ impl Cache {
     }
 
     /// Milliseconds since this cache was opened here.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -332,6 +336,9 @@ impl Cache {
         wanted: Wanted,
         fetch: impl Future<Output = Result<T>>,
     ) -> Result<Bytes> {
+        if let Some(group) = wanted.group.filter(|_| !wanted.ahead) {
+            reader.reads(group);
+        }
         if let Some(bytes) = self.look(reader, block, wanted).await {
             return Ok(bytes);
         }
@@ -373,7 +380,8 @@ impl Cache {
     }
 
     /// Fetches `block` ahead of its use, unless it is here or on its way. Returns the fetched bytes, or `None` if it would take the room of
-    /// blocks that stay until the next epoch: see [`Foreseen::filled`]. Nothing is fetched then.
+    /// blocks that stay until the next epoch: see [`Foreseen::filled`]. Nothing is fetched then. A block that another host may keep takes free
+    /// room alone.
     ///
     /// # Errors
     /// Those of `fetch`.
@@ -381,15 +389,17 @@ impl Cache {
         self: &Arc<Self>,
         reader: &Arc<Reader>,
         block: Block,
+        is_kept_elsewhere: bool,
         fetch: impl Future<Output = Result<Fetched>>,
     ) -> Result<Option<u64>> {
         let range = block.start..block.end;
-        if self.kept(|keeper| keeper.has(&block) || keeper.covering(&block.object, &range).is_some()) {
+        let is_here = self.kept(|keeper| keeper.has(&block) || keeper.covering(&block.object, &range).is_some());
+        if is_here || self.size(&block) > self.limit() {
             return Ok(Some(0));
         }
         let foresight = self.readers.foresee();
         let (Some(due), Some(spare)) = (foresight.due(&block, None), foresight.spare_from()) else { return Ok(None) };
-        let room = Due::At(due.max(spare));
+        let room = if is_kept_elsewhere { Due::Spare } else { Due::At(due.max(spare)) };
         let Some(coming) = self.coming(&block, room) else { return Ok(None) };
         let flight = self.flight(block);
         // Somebody else is fetching it.
@@ -400,35 +410,75 @@ impl Cache {
         let claim = match &self.tier {
             Tier::Memory(_) => None,
             Tier::Disk(disk) => {
+                // Its room is taken before it is fetched: other processes and saves take some as well.
                 let disk = Arc::clone(disk);
-                match self.blocking(move || disk.claim(&block)).await.unwrap_or(Claimed::Failed) {
-                    Claimed::Mine(claim) => Some(claim),
-                    Claimed::There | Claimed::Busy => return Ok(Some(0)),
-                    Claimed::Failed => return Ok(None),
+                let claimed = self.blocking(move || match disk.claim(&block) {
+                    Claimed::Mine(claim) => {
+                        let evicted = disk.reserve(&block, room).unwrap_or_else(|error| {
+                            disk.fail("write", &error);
+                            None
+                        });
+                        evicted.map_or(Err(None), |evicted| Ok((claim, evicted)))
+                    }
+                    Claimed::There | Claimed::Busy => Err(Some(0)),
+                    Claimed::Failed => Err(None),
+                });
+                match claimed.await.unwrap_or(Err(None)) {
+                    Ok((claim, evicted)) => {
+                        self.count(reader, Event::Evicted(evicted));
+                        Some(claim)
+                    }
+                    Err(outcome) => return Ok(outcome),
                 }
             }
         };
-        let fetched = fetch.await?;
+        let fetched = match fetch.await {
+            Ok(fetched) => fetched,
+            Err(error) => {
+                if let (Tier::Disk(disk), Some(claim)) = (&self.tier, claim) {
+                    let disk = Arc::clone(disk);
+                    self.blocking(move || disk.give_back(&claim, &block)).await;
+                }
+                return Err(error);
+            }
+        };
         let (bytes, length) = (fetched.bytes.clone(), fetched.bytes.len() as u64);
         *slot = Some(bytes.clone());
         drop(slot);
         self.count(reader, fetched.event());
         self.count(reader, Event::Ahead(length));
-        let (due, room) = if fetched.is_kept_elsewhere() { (Due::Spare, Due::Spare) } else { (Due::At(due), room) };
+        let due = if fetched.is_kept_elsewhere() { Due::Spare } else { Due::At(due) };
         self.keep(reader, flight, claim, Fresh { block, bytes, due, room, coming: Some(coming) }).await;
         Ok(Some(length))
     }
 
-    /// The right to bring `block` here with the rank `room`, if there is room for it beside all others that are coming.
+    /// Waits until `bytes` more may be fetched ahead of their use, for all readers of this process.
+    pub(crate) async fn may_fetch_ahead(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let permits = bytes.div_ceil(PERMIT as u64).clamp(1, (AHEAD / PERMIT) as u64);
+        // It is never closed, and the permits are fewer than 2^32.
+        self.ahead.acquire_many(permits as u32).await.ok()
+    }
+
+    /// Bytes that `block` takes here.
+    fn size(&self, block: &Block) -> u64 {
+        match &self.tier {
+            Tier::Memory(_) => block.len(),
+            Tier::Disk(_) => file::size(block.len()),
+        }
+    }
+
+    /// The right to bring `block` here with the rank `room`, if there is room for it: in memory beside all others that are coming, while a disk
+    /// has its ledger for that.
     fn coming(&self, block: &Block, room: Due) -> Option<Coming> {
         let bytes = match &self.tier {
             Tier::Memory(_) => block.len(),
-            Tier::Disk(_) => file::size(block.len()),
+            Tier::Disk(_) => 0,
         };
         let before = self.coming.fetch_add(bytes, Ordering::Relaxed);
         let coming = Coming { bytes, all: Arc::clone(&self.coming) };
         let limit = self.limit();
-        self.kept(|keeper| keeper.has_room(bytes.saturating_add(before), limit, room)).then_some(coming)
+        let wanted = before.saturating_add(self.size(block));
+        self.kept(|keeper| keeper.has_room(wanted, limit, room)).then_some(coming)
     }
 
     /// Keeps what was fetched: in memory at once, on a disk while its reader goes on.

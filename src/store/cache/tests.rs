@@ -148,7 +148,7 @@ fn what_is_fetched_ahead_takes_no_room_of_what_stays() {
                 let (cache, origin, reader) = (Arc::clone(&cache), Arc::clone(&origin), Arc::clone(&reader));
                 async move {
                     let fetch = async { origin.fetch(of(group)).await.map(Fetched::from) };
-                    cache.fetch_ahead(&reader, of(group), fetch).await.unwrap()
+                    cache.fetch_ahead(&reader, of(group), false, fetch).await.unwrap()
                 }
             };
             let first = futures::future::join_all((keeps..20).map(ahead)).await;

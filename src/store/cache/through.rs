@@ -134,6 +134,17 @@ impl CacheReader {
         origin.await.map(Fetched::from)
     }
 
+    /// Returns true if another host may be the home of `block`.
+    fn may_be_kept_elsewhere(&self, block: &Block) -> bool {
+        #[cfg(feature = "flight")]
+        return self.cluster.is_some() && super::cluster::wire::may_travel(block);
+        #[cfg(not(feature = "flight"))]
+        {
+            let _ = block;
+            false
+        }
+    }
+
     /// Follows a plan from `step` on, or none: see [`Foreseen`]. It may block.
     pub(crate) fn follow(&self, foreseen: Option<Foreseen>, step: u64) {
         self.cache.follow(&self.reader, foreseen.map(Arc::new), step);
@@ -147,6 +158,11 @@ impl CacheReader {
     /// Steps that are over.
     pub(crate) fn position(&self) -> u64 {
         self.reader.position()
+    }
+
+    /// Returns true if row group `group` was read since the plan is followed.
+    pub(crate) fn has_read(&self, group: u32) -> bool {
+        self.reader.has_read(group)
     }
 
     /// Ends when a step has ended after this call.
@@ -275,8 +291,9 @@ impl Through {
         let CacheReader { cache, reader, .. } = &self.reader;
         match self.key(address, stamp).and_then(|key| Block::new(key, range)) {
             Some(block) => {
-                let wanted = Wanted { ahead: true, ..Wanted::default() };
-                cache.fetch_ahead(reader, block, self.reader.fetch(block, wanted, fetch)).await
+                // Its copy here serves the next use: its home hears of the one after that.
+                let fetch = self.reader.fetch(block, Wanted::default(), fetch);
+                cache.fetch_ahead(reader, block, self.reader.may_be_kept_elsewhere(&block), fetch).await
             }
             None => Ok(Some(0)),
         }

@@ -159,10 +159,21 @@ impl Mounted {
     }
 
     fn finish(&mut self) -> Result<()> {
+        let failed_before = !self.is_detached && self.serving.as_ref().is_some_and(JoinHandle::is_finished);
         let detached = if self.is_detached { Ok(()) } else { self.detach().map(drop) };
         // Its threads go on for those who use it.
         let Some(serving) = self.serving.take().filter(JoinHandle::is_finished) else { return detached };
-        let served = serving.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+        let served = match serving.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
+            // The kernel says so to threads that wait for requests when the last file of a mount is closed that is not at its directory any
+            // more, whoever took it away.
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionAborted
+                    && (!failed_before || device(&self.directory).is_some_and(|there| self.device != Some(there))) =>
+            {
+                Ok(())
+            }
+            served => served,
+        };
         let ended = served.map_err(|error| {
             // Threads that failed leave a mount that nobody serves.
             if device(&self.directory).is_none_or(|there| self.device == Some(there)) {

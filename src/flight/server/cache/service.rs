@@ -132,6 +132,7 @@ impl Home {
                 }
                 Taken::Theirs(mut waiting) => {
                     if let Some(bytes) = words(to, waiting.outcome()).await? {
+                        self.cache.asked(&block, again);
                         let head = words(to, head(block, &bytes)).await?.ok_or(Gone)?;
                         return send(to, &block, head, bytes).await;
                     }
