@@ -6,8 +6,8 @@
 Each node is a process that serves its cache (`bowstring cache serve`) and one that reads all data, in an order of its own. The
 store is an HTTP server that speaks enough of S3 and shares its rate among all connections. The first epoch begins with empty
 caches. The next reads what every node has a copy of (`roomy`), or, if each may take a share that is half as much again as its
-part, what the homes have (`tight`). Homes that hold half of the data together (`half`) keep what is needed soonest. `plain` has no
-cache.
+part, what the homes have (`tight`). Homes that hold half of the data together (`half`), beside readers that keep nothing, keep what
+is needed soonest. `plain` has no cache.
 """
 
 from __future__ import annotations
@@ -104,6 +104,10 @@ def run(way: str, count: int, size: int, epochs: int, options: dict[str, Any], s
             own = {**options, "seed": number}
             if way != "plain":
                 own |= {"cache": str(Path(root, str(number))), "cache_bytes": share, "cache_peers": peers}
+            if way == "half":
+                # Readers that keep next to nothing and read little ahead.
+                own |= {"cache": str(Path(root, f"reader-{number}")), "cache_bytes": 2 << 20}
+                own |= {"memory_budget": 64 << 20, "lanes": 1, "window_rows": FILE * 8 // GROUPS}
             readers.append(Piped("-c", READER, json.dumps(own), epochs))
         store.ask()
         store.line()
