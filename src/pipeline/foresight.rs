@@ -93,7 +93,7 @@ impl Foresight {
         });
         for ((source, spans), (uses, own)) in self.sources.iter().zip(spans).zip(uses.into_iter().zip(own)) {
             if let Some(cache) = source.dataset.cache() {
-                let foreseen = Foreseen::new(Arc::clone(spans), uses, end, own);
+                let foreseen = Foreseen::new(Arc::clone(spans), uses, end, own).of_epoch(plan.epoch());
                 #[cfg(feature = "flight")]
                 let foreseen = foreseen.of_job(job(plan));
                 cache.follow(Some(foreseen), step);
@@ -111,9 +111,9 @@ fn job(plan: &Plan) -> u64 {
     twox_hash::XxHash3_64::oneshot(&bytes)
 }
 
-/// Tells the caches of `sources` that all steps of the plan before `step` are over.
-pub(super) fn reached(sources: &[Source], step: u64) {
-    sources.iter().filter_map(|source| source.dataset.cache()).for_each(|cache| cache.reached(step));
+/// Tells the caches of `sources` that all steps of the plan of `epoch` before `step` are over.
+pub(super) fn reached(sources: &[Source], epoch: u64, step: u64) {
+    sources.iter().filter_map(|source| source.dataset.cache()).for_each(|cache| cache.reached(epoch, step));
 }
 
 /// Cache hits and misses of `sources`.

@@ -260,7 +260,7 @@ impl BatchSource for LocalSource {
         match &next {
             Next::Item(batch) => {
                 self.step = batch.step + 1;
-                foresight::reached(&self.engine.job.sources, self.step);
+                foresight::reached(&self.engine.job.sources, batch.epoch, self.step);
                 let rows = self.plan.real_rows(batch.step, share);
                 let traced = self.root.and_then(|root| root.step((batch.epoch, batch.step), share.numbers()));
                 if let Some((step, trail)) = traced.zip(self.engine.trail()) {

@@ -500,7 +500,7 @@ impl Stream for Batches {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = Pin::new(&mut self.feed).poll_next(context);
         if let Poll::Ready(Some(Ok(batch))) = &next {
-            foresight::reached(&self.job.sources, batch.step.saturating_add(1));
+            foresight::reached(&self.job.sources, batch.epoch, batch.step.saturating_add(1));
         }
         next
     }

@@ -12,9 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file that is there for a moment.
-#[cfg(unix)]
-const PROBE: &str = ".bowstring-owner";
+/// A file that is in a new directory for a moment, and stays where its process is killed then.
+pub(crate) const PROBE: &str = ".bowstring-owner";
 
 /// Where Linux has the open files of this process.
 const OPEN: &str = "/proc/self/fd";

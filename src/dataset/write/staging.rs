@@ -8,7 +8,7 @@ use std::process;
 
 use crate::error::Result;
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, remove};
-use crate::store::pinned::{Pinned, identity, is_at};
+use crate::store::pinned::{PROBE, Pinned, identity, is_at};
 use crate::store::publish::{Publication, put_file};
 
 /// Names that are tried.
@@ -150,7 +150,8 @@ fn is_of_writer(directory: &Path) -> bool {
         let Ok(entry) = entry else { return false };
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        entry.file_type().is_ok_and(|kind| kind.is_file()) && (name.starts_with('_') || name.ends_with(".parquet"))
+        entry.file_type().is_ok_and(|kind| kind.is_file())
+            && (name.starts_with('_') || name.ends_with(".parquet") || name == PROBE)
     };
     fs::read_dir(directory).is_ok_and(|mut entries| entries.all(is_own))
 }
@@ -169,6 +170,7 @@ mod tests {
             directory
         };
         let gone = [left(".out.0.writing", "part-00000.parquet"), left(".out.1.writing", "_common_metadata")];
+        fs::write(gone[1].join(PROBE), b"").unwrap();
         let kept = [
             left(".out.a.0.writing", "part-00000.parquet"),
             left(".out.77-1.partial", "part-00000.parquet"),

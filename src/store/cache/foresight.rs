@@ -71,6 +71,8 @@ pub(crate) struct Foreseen {
     later: Vec<Later>,
     /// By row group, true for those that it reads.
     own: Vec<bool>,
+    /// This epoch.
+    epoch: u64,
     /// The same number for all that follow this plan.
     #[cfg(feature = "flight")]
     job: u64,
@@ -113,9 +115,20 @@ impl Foreseen {
             end,
             later,
             own,
+            epoch: 0,
             #[cfg(feature = "flight")]
             job: 0,
         }
+    }
+
+    /// The same, as the plan of `epoch`.
+    pub(crate) fn of_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// Its epoch, 0 if none was told.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The same, as the plan of `job`: the same number for all that follow it.

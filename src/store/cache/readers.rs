@@ -25,6 +25,8 @@ pub(crate) struct Reader {
     plan: Mutex<Option<Active>>,
     /// Steps that are over, over all epochs that are foreseen.
     position: AtomicU64,
+    /// The epoch of its plan.
+    epoch: AtomicU64,
     moved: Notify,
     /// Row groups that were read since it follows its plan.
     read: Mutex<HashSet<u32>>,
@@ -48,14 +50,18 @@ impl Reader {
     pub(super) fn follow(&self, foreseen: Option<Arc<Foreseen>>, from: u64) {
         let before = self.measured();
         self.read.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.epoch.store(foreseen.as_ref().map_or(0, |foreseen| foreseen.epoch()), Ordering::Relaxed);
         self.position.store(from, Ordering::Relaxed);
         let (began, pace, filled) = (Instant::now(), UNKNOWN_PACE, u64::MAX);
         let active = |foreseen| Active { foreseen, began, from, base: from, pace, before, filled };
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = foreseen.map(active);
     }
 
-    /// Says that all steps before `step` are over.
-    pub(crate) fn reached(&self, step: u64) {
+    /// Says that all steps of `epoch` before `step` are over. A rank that has not ended the epoch before says nothing of this one.
+    pub(crate) fn reached(&self, epoch: u64, step: u64) {
+        if epoch != self.epoch.load(Ordering::Relaxed) {
+            return;
+        }
         self.position.fetch_max(step, Ordering::Relaxed);
         self.moved.notify_waiters();
     }

@@ -118,6 +118,21 @@ fn a_range_is_fetched_once_whoever_asks() {
 }
 
 #[test]
+fn a_rank_that_has_not_ended_an_epoch_says_nothing_of_the_next_one() {
+    let readers = Readers::default();
+    let reader = readers.join();
+    let foreseen = |epoch| Foreseen::new(Arc::default(), Vec::new(), 200, Vec::new()).of_epoch(epoch);
+    reader.follow(Some(Arc::new(foreseen(0))), 10);
+    reader.reached(0, 99);
+    assert_eq!(reader.position(), 99);
+    reader.follow(Some(Arc::new(foreseen(1))), 0);
+    reader.reached(0, 100);
+    assert_eq!(reader.position(), 0);
+    reader.reached(1, 3);
+    assert_eq!(reader.position(), 3);
+}
+
+#[test]
 fn what_is_fetched_ahead_takes_no_room_of_what_stays() {
     let (length, keeps) = (10_000, 10_u32);
     for memory in [false, true] {
@@ -140,7 +155,7 @@ fn what_is_fetched_ahead_takes_no_room_of_what_stays() {
                 let wanted = Wanted { group: Some(group), ..Wanted::default() };
                 cache.read(&reader, of(group), wanted, origin.fetch(of(group))).await.unwrap();
                 cache.settle().await;
-                reader.reached(u64::from(group) + 1);
+                reader.reached(0, u64::from(group) + 1);
             }
             assert_eq!((origin.requests(), cache.used().1), (u64::from(keeps), 10));
             // All at once: each has the room of one that the next epoch begins without.
@@ -198,7 +213,7 @@ fn the_limit_is_kept_and_what_plans_need_stays() {
                     assert_eq!(bytes, content(asked.start..asked.end));
                     cache.settle().await;
                     assert!(cache.used().0 <= limit && taken(root.path()).1 <= limit, "{:?}", taken(root.path()));
-                    reader.reached(step as u64 + 1);
+                    reader.reached(0, step as u64 + 1);
                 }
             }
         };

@@ -150,9 +150,9 @@ impl CacheReader {
         self.cache.follow(&self.reader, foreseen.map(Arc::new), step);
     }
 
-    /// Says that all steps before `step` are over.
-    pub(crate) fn reached(&self, step: u64) {
-        self.reader.reached(step);
+    /// Says that all steps of `epoch` before `step` are over.
+    pub(crate) fn reached(&self, epoch: u64, step: u64) {
+        self.reader.reached(epoch, step);
     }
 
     /// Steps that are over.
